@@ -1,0 +1,5 @@
+// Entry point of sd-monitor.
+
+int main() {
+    return 2;
+}

@@ -1,0 +1,5 @@
+// Entry point of sdrun.
+
+int main() {
+    return 2;
+}

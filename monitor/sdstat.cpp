@@ -1,0 +1,5 @@
+// Entry point of sdstat.
+
+int main() {
+    return 2;
+}
