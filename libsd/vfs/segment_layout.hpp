@@ -1,0 +1,146 @@
+// The family segment: what the processes that share open file descriptions know about them, and no peer can write.
+//
+// Each process that makes accelerated sockets has one segment (a sealed memfd). fork inherits the mapping, so parent and child work on
+// the same records; sockets a child makes later live in the child's own segment. sd-monitor gets the memfd with HELLO:
+// it reads the statistics for sdstat, and when a process dies it closes what only that process held.
+// The monitor treats the content as untrusted input.
+#pragma once
+#include "libsd/control/causes.hpp"
+#include "libsd/transport/link_layout.hpp"
+#include <atomic>
+#include <cstdint>
+
+namespace sd {
+
+constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
+constexpr unsigned kOfds = 1u << 18;   ///< open file descriptions per segment; 0 is never used
+constexpr unsigned kSegProcs = 512;    ///< processes that may share a segment at one time; 0 is the creator
+constexpr unsigned kSegThreads = 8192; ///< threads that may use a segment at one time; 0 is never used
+constexpr unsigned kBusyDepth = 4;     ///< operations nested by signal handlers
+
+enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
+
+/// Ownership of one direction of one socket. `owner` is a thread index of the same segment, 0: nobody yet.
+struct Token {
+    std::atomic<uint32_t> owner;
+    std::atomic<uint32_t> takeovers; ///< how often it changed hands; for statistics and the switch to lock mode
+    std::atomic<uint32_t> lock;      ///< lock mode: 0 free, else thread index
+    std::atomic<uint32_t> mode;      ///< 0 token, 1 lock
+};
+
+/// Sender's truth about its direction. Positions count ring bytes from the start of the connection.
+struct TxState {
+    uint64_t tail;     ///< next position to write
+    uint64_t base;     ///< position at which the present ring began
+    uint64_t credit;   ///< the last checked value of the peer's `consumed`
+    uint32_t cls;      ///< present ring class
+    uint32_t stalls;   ///< times the ring was full since the peer last consumed; decides growth
+    uint64_t bytes, messages; ///< payload and send operations, for sdstat
+};
+
+/// Receiver's truth about its direction.
+struct RxState {
+    uint64_t head;     ///< next header position, or payload position inside a partly read record
+    uint64_t base;
+    uint32_t cls;
+    uint32_t left;     ///< payload bytes of the present record not read yet
+    uint32_t pad_after;///< bytes to skip when `left` gets to 0
+    uint32_t reserved;
+    uint64_t bytes, messages;
+};
+
+/// Set once something other than plain data transfer must be looked at first; the data path tests for zero only.
+enum TxBlock : uint32_t { kTxShut = 1, kTxError = 2, kTxReset = 4 };
+
+/// An open file description: one end of an accelerated connection.
+struct alignas(64) Ofd {
+    std::atomic<uint32_t> state;      ///< OfdState
+    std::atomic<uint32_t> status;     ///< O_NONBLOCK, O_ASYNC as fcntl(F_GETFL) reports them
+    uint64_t link_id;
+    uint32_t slot;
+    uint8_t side;                     ///< 0 client, 1 server
+    uint8_t family;                   ///< AF_INET or AF_INET6
+    uint16_t generation;              ///< bumped each time the record is used again
+    std::atomic<uint32_t> tx_block;   ///< TxBlock bits
+    std::atomic<int32_t> so_error;    ///< pending socket error (positive errno), taken by the first call that reports it
+    std::atomic<uint32_t> rx_shut;    ///< 1 after shutdown(SHUT_RD)
+    std::atomic<uint32_t> flags_seen; ///< peer's SideFlags already acted on
+    std::atomic<int32_t> rcvlowat;
+    std::atomic<int64_t> rcvtimeo_ns, sndtimeo_ns; ///< 0: none
+
+    struct alignas(64) Tx {
+        Token token;
+        TxState s;
+    } tx;
+    struct alignas(64) Rx {
+        Token token;
+        RxState s;
+    } rx;
+    struct alignas(64) Options { ///< those that are kept here instead of in a kernel socket
+        std::atomic<int32_t> nodelay, cork, keepalive, oobinline, reuseaddr, reuseport;
+        std::atomic<int32_t> linger_on, linger_s;
+        std::atomic<int32_t> keepidle, keepintvl, keepcnt, quickack, user_timeout;
+        std::atomic<int32_t> owner_pid; ///< F_SETOWN
+    } opt;
+};
+
+struct ProcRecord {
+    std::atomic<uint32_t> state; ///< 0 free, 1 in use, 2 being reaped
+    std::atomic<uint32_t> pid;   ///< as the process sees itself
+    uint64_t client_id;          ///< the monitor's name for it
+    /// Bit i: this process holds at least one descriptor of Ofd i. The truth about who holds what; there is no count.
+    std::atomic<uint64_t> held[kOfds / 64];
+};
+
+struct alignas(64) ThreadRecord {
+    std::atomic<uint32_t> state; ///< 0 free, 1 in use
+    std::atomic<uint32_t> tid;
+    std::atomic<uint32_t> proc;  ///< index of its ProcRecord
+    uint32_t pad;
+    /// Offset in the segment of the token being used, by nesting depth; 0 none. Written by the thread alone.
+    std::atomic<uint64_t> busy[kBusyDepth];
+};
+
+/// One fallback, kept in a small ring for sdstat.
+struct FallbackRecord {
+    std::atomic<uint32_t> sequence; ///< 0: never written
+    uint16_t cause;
+    uint16_t port;
+    uint8_t ip[16];
+    uint64_t when_ns; ///< CLOCK_REALTIME
+};
+constexpr unsigned kFallbackRing = 64;
+
+struct SegmentStats {
+    std::atomic<uint64_t> connects, accepts; ///< accelerated ones
+    std::atomic<uint64_t> sleeps, bells_rung, takeovers, ring_switches;
+    std::atomic<uint64_t> fallbacks[kMaxCauses];
+    std::atomic<uint32_t> fallback_next;
+    FallbackRecord recent[kFallbackRing];
+};
+
+struct SegmentHeader {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t creator_pid;
+    uint64_t bytes;
+    std::atomic<uint32_t> ofd_high; ///< Ofds below this index have been in use at some time
+    std::atomic<uint32_t> proc_high, thread_high;
+    std::atomic<uint32_t> ofd_lock;  ///< allocation of Ofds, processes and threads: slow path
+    SegmentStats stats;
+};
+
+constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);
+constexpr size_t kSegThreadOffset = align_up(kSegProcOffset + sizeof(ProcRecord) * kSegProcs, 4096);
+constexpr size_t kSegOfdOffset = align_up(kSegThreadOffset + sizeof(ThreadRecord) * kSegThreads, 4096);
+constexpr size_t kSegmentBytes = align_up(kSegOfdOffset + sizeof(Ofd) * size_t{kOfds}, 4096);
+
+struct SegmentView {
+    uint8_t *base = nullptr;
+    SegmentHeader &header() const { return *reinterpret_cast<SegmentHeader *>(base); }
+    ProcRecord &proc(unsigned i) const { return reinterpret_cast<ProcRecord *>(base + kSegProcOffset)[i]; }
+    ThreadRecord &thread(unsigned i) const { return reinterpret_cast<ThreadRecord *>(base + kSegThreadOffset)[i]; }
+    Ofd &ofd(unsigned i) const { return reinterpret_cast<Ofd *>(base + kSegOfdOffset)[i]; }
+};
+
+} // namespace sd
