@@ -1,0 +1,85 @@
+// Clock, latency histogram and the one-line JSON report shared by the measuring programs.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
+
+namespace sd::bench {
+
+[[nodiscard]] inline std::uint64_t now_ns() {
+    timespec t{};
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(t.tv_nsec);
+}
+
+// The cheapest clock there is: what is measured here can be shorter than a clock_gettime.
+[[nodiscard]] inline std::uint64_t ticks() {
+#if defined(__x86_64__)
+    return __rdtsc();
+#else
+    return now_ns();
+#endif
+}
+
+// Ticks of ticks() in a nanosecond; measured for 20 ms at the first call.
+[[nodiscard]] double ticks_per_ns();
+
+// Log-linear histogram: constant cost per sample, values within 1 %. One thread.
+class Histogram {
+  public:
+    Histogram();
+    void add(std::uint64_t value) {
+        ++count_[bucket(value)];
+        ++total_;
+        sum_ += value;
+    }
+    void clear();
+    [[nodiscard]] std::uint64_t total() const {
+        return total_;
+    }
+    [[nodiscard]] double mean() const;
+    // The value below which the given part (0..1) of the samples lies.
+    [[nodiscard]] double quantile(double part) const;
+
+  private:
+    static constexpr unsigned kSubBits = 7;
+    static constexpr unsigned kSub = 1U << kSubBits;
+
+    static std::size_t bucket(std::uint64_t value) {
+        if (value < kSub) {
+            return value;
+        }
+        const unsigned shift = 63U - static_cast<unsigned>(__builtin_clzll(value)) - kSubBits;
+        return static_cast<std::size_t>(shift + 1) * kSub + ((value >> shift) - kSub);
+    }
+
+    std::vector<std::uint64_t> count_;
+    std::uint64_t total_ = 0;
+    std::uint64_t sum_ = 0;
+};
+
+// One line of JSON on stdout, so that the driver can read it and a person too.
+class Report {
+  public:
+    explicit Report(const std::string &program);
+    void add(const char *key, const std::string &value);
+    void add(const char *key, const char *value) {
+        add(key, std::string(value));
+    }
+    void add(const char *key, double value);
+    void add(const char *key, long value);
+    // mean_ns, p50_ns, p99_ns, p999_ns and samples of a histogram of ticks().
+    void add_latency(const Histogram &histogram);
+    void print() const;
+
+  private:
+    std::string line_;
+};
+
+} // namespace sd::bench

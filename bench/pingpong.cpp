@@ -1,0 +1,108 @@
+// Round trip of one message between two pinned processes: one client, one echo server, one message at a time.
+#include "bench/common/measure.hpp"
+#include "bench/common/net.hpp"
+#include "bench/common/options.hpp"
+#include "bench/common/process.hpp"
+
+#include <ctime>
+#include <vector>
+
+using namespace sd::bench;
+
+namespace {
+
+void echo(Mover &mover, std::size_t size) {
+    std::vector<char> buffer(size);
+    while (mover.receive(buffer.data(), size) && mover.send(buffer.data(), size)) {
+    }
+}
+
+void pause_us(long us) {
+    if (us <= 0) {
+        return;
+    }
+    timespec t{us / 1'000'000, us % 1'000'000 * 1000};
+    nanosleep(&t, nullptr);
+}
+
+void round_trip(Mover &mover, std::vector<char> &buffer) {
+    if (!mover.send(buffer.data(), buffer.size()) || !mover.receive(buffer.data(), buffer.size())) {
+        errno = 0;
+        die("the echo server went away");
+    }
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    const Options options(
+        argc, argv, "round trip of one message between two processes",
+        {{"via", "tcp", "tcp, unix or pipe"},
+         {"mode", "blocking", "blocking, spin (ask again and again) or epoll"},
+         {"size", "8", "bytes of a message"},
+         {"seconds", "1", "time measured"},
+         {"warmup", "0.2", "seconds before that"},
+         {"gap-us", "0", "silence before each message, in microseconds"},
+         {"pairs", "1", "client and server pairs at work at the same time; the first is measured"},
+         {"cpu", "0,1", "processors of server and client"}});
+    const Waiting waiting = waiting_from(options.text("mode"));
+    const auto size = static_cast<std::size_t>(options.integer("size"));
+    const long gap = options.integer("gap-us");
+
+    std::vector<pid_t> helpers;
+    for (long pair = 1; pair < options.integer("pairs"); ++pair) {
+        helpers.push_back(start_child(options.cpu(1), [&] {
+            Channel channel(options.text("via"));
+            const pid_t server = start_child(options.cpu(0), [&] {
+                Mover mover(channel.server(), waiting);
+                echo(mover, size);
+            });
+            Mover mover(channel.client(), waiting);
+            std::vector<char> buffer(size);
+            while (server > 0) { // until ended from outside; the server then dies with its parent
+                round_trip(mover, buffer);
+            }
+        }));
+    }
+
+    Channel channel(options.text("via"));
+    const pid_t server = start_child(options.cpu(0), [&] {
+        Mover mover(channel.server(), waiting);
+        echo(mover, size);
+    });
+    pin_to_cpu(options.cpu(1));
+    Mover mover(channel.client(), waiting);
+    std::vector<char> buffer(size);
+    Histogram latency;
+    const double rate = ticks_per_ns();
+    const auto warm_until = now_ns() + static_cast<std::uint64_t>(options.number("warmup") * 1e9);
+    do {
+        round_trip(mover, buffer);
+    } while (now_ns() < warm_until);
+    const auto budget = static_cast<std::uint64_t>(options.number("seconds") * 1e9 * rate);
+    const std::uint64_t start = ticks();
+    std::uint64_t before = start;
+    do {
+        if (gap > 0) {
+            pause_us(gap);
+            before = ticks();
+        }
+        round_trip(mover, buffer);
+        const std::uint64_t after = ticks();
+        latency.add(after - before);
+        before = after;
+    } while (before - start < budget);
+    mover.close();
+    join_child(server);
+    for (const pid_t helper : helpers) {
+        end_child(helper);
+    }
+
+    Report report("pingpong");
+    report.add("via", options.text("via"));
+    report.add("mode", options.text("mode"));
+    report.add("size", static_cast<long>(size));
+    report.add_latency(latency);
+    report.print();
+    return 0;
+}

@@ -1,0 +1,74 @@
+// One-way stream of messages of one size between two pinned processes, one write and one read call per
+// message.
+#include "bench/common/measure.hpp"
+#include "bench/common/net.hpp"
+#include "bench/common/options.hpp"
+#include "bench/common/process.hpp"
+
+#include <vector>
+
+using namespace sd::bench;
+
+int main(int argc, char **argv) {
+    const Options options(argc, argv, "one-way stream between two processes",
+                          {{"via", "tcp", "tcp, unix or pipe"},
+                           {"mode", "blocking", "blocking, spin or epoll"},
+                           {"size", "8", "bytes of a message"},
+                           {"read", "0", "bytes asked for by each read; 0: a whole message"},
+                           {"seconds", "1", "time measured"},
+                           {"warmup", "0.2", "seconds before that"},
+                           {"nodelay", "0", "1: set TCP_NODELAY on the sending end"},
+                           {"cpu", "0,1", "processors of receiver and sender"}});
+    const Waiting waiting = waiting_from(options.text("mode"));
+    const auto size = static_cast<std::size_t>(options.integer("size"));
+    const bool nodelay = options.text("via") == "tcp" && options.integer("nodelay") != 0;
+
+    Channel channel(options.text("via"));
+    const pid_t sender = start_child(options.cpu(1), [&] {
+        const Duplex duplex = channel.client();
+        if (nodelay) {
+            set_nodelay(duplex.out);
+        }
+        Mover mover(duplex, waiting);
+        const std::vector<char> buffer(size, 'x');
+        while (mover.send(buffer.data(), size)) {
+        }
+    });
+    pin_to_cpu(options.cpu(0));
+    Mover mover(channel.server(), waiting);
+    const auto chunk = options.integer("read") > 0 ? static_cast<std::size_t>(options.integer("read")) : size;
+    std::vector<char> buffer(chunk);
+    // The clock is looked at every 16 KiB at most, so that small messages do not pay for it.
+    const std::size_t calls = chunk >= 16384 ? 1 : 16384 / chunk;
+    std::uint64_t bytes = 0;
+    const auto run_for = [&](double seconds) {
+        const std::uint64_t start = now_ns();
+        const auto until = start + static_cast<std::uint64_t>(seconds * 1e9);
+        std::uint64_t now = start;
+        bytes = 0;
+        while (now < until) {
+            for (std::size_t i = 0; i < calls; ++i) {
+                if (!mover.receive(buffer.data(), chunk)) {
+                    errno = 0;
+                    die("the sender went away");
+                }
+            }
+            bytes += calls * chunk;
+            now = now_ns();
+        }
+        return static_cast<double>(now - start) / 1e9;
+    };
+    run_for(options.number("warmup"));
+    const double took = run_for(options.number("seconds"));
+    mover.close();
+    join_child(sender);
+
+    Report report("stream");
+    report.add("via", options.text("via"));
+    report.add("mode", options.text("mode"));
+    report.add("size", static_cast<long>(size));
+    report.add("messages_per_s", static_cast<double>(bytes) / static_cast<double>(size) / took);
+    report.add("bytes_per_s", static_cast<double>(bytes) / took);
+    report.print();
+    return 0;
+}
