@@ -4,6 +4,25 @@
 // the same sequence number. The monitor sends nothing unasked, so a readable or hung-up channel means it is gone.
 // All numbers are in host byte order; both ends are on one host. Unknown operations are answered with ENOSYS,
 // another version or a wrong length with EPROTO, and the channel is closed after that.
+//
+// Rules that are not visible in the structures:
+//  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every packet. A second
+//    hello on a channel is a new program image in the same process (exec): with the same segment memfd everything registered stays,
+//    with another one all that the old image held is treated as if the process had died.
+//  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
+//  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
+//    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
+//    Everyone attached must say drop_link in the end, or die; ListenerSegment::link_sequence is also bumped when the
+//    client side of a link has died, as a hint to the server's processes to look for links that can be dropped.
+//  - Death of a process: for each Ofd whose bit is set in its ProcRecord::held and in no other living process's record, the monitor sets
+//    kFlagDead|kFlagClosed|kFlagWriteShut on the Ofd's side of the slot, rings the peer, then sets Ofd::state to free. So: state
+//    and link_id, slot, side of an Ofd are valid before its bit in held is set, and the bit is cleared before kFlagReleased is
+//    set (after which the slot may be somebody else's). Where others still hold the Ofd, the peer is rung all the same, since the dead process may
+//    have published something without getting to ring. Its ThreadRecords are freed, with `busy` cleared first.
+//  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every slot in state syn is
+//    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
+//  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
+//    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
 #pragma once
 #include "libsd/control/causes.hpp"
 #include <cstdint>
@@ -20,12 +39,12 @@ enum class Op : uint16_t {
     presence = 2,  ///< no body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same channel
     fork = 3,      ///< Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent has registered
     child = 4,     ///< Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
-    segment = 5,   ///< no body + {memfd}: the child's own family segment -> empty reply
+    segment = 5,   ///< Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the monitor) an inherited one -> empty reply
     listen = 6,    ///< Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered twice gives the same listener
     unlisten = 7,  ///< ListenerRef: this process no longer holds it -> empty
     links = 8,     ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
     connect = 9,   ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
-    drop_link = 10,///< LinkRef: this process has unmapped the link -> empty
+    drop_link = 10,///< LinkRef: this process will not use this side of the link again -> empty
     bell = 11,     ///< Bell + {eventfd}: register a doorbell -> BellReply
     unbell = 12,   ///< BellRef: give the id back -> empty
     peer_bell = 13,///< BellRef (side is the peer's) -> empty + {eventfd}
@@ -71,6 +90,7 @@ struct Child {
 struct Segment {
     uint32_t proc_index;
     uint32_t pad;
+    uint64_t owner_client; ///< what the caller calls it in Fork::child_in; 0: by the caller's own client id
 };
 struct Listen {
     uint32_t backlog;
@@ -98,6 +118,8 @@ struct ConnectReply {
 };
 struct LinkRef {
     uint64_t link_id;
+    uint32_t side; ///< a process may be attached to both sides of one link
+    uint32_t pad;
 };
 struct Bell {
     uint64_t link_id;
