@@ -1,0 +1,252 @@
+"""Real programs over kernel TCP and over shared memory, side by side. Started by scripts/demo."""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+
+from demo_cases import PROGRAMS
+from procs import Processes, RunError, descendants, describe_stuck, loopback_up, say, tail
+from syscalls import Counter
+from table import median, micros, number, ratio, render, spread
+
+MODES = ("kernel", "sd")
+SERVER_CPU, CLIENT_CPU = 0, 1
+
+
+def arguments():
+    parser = argparse.ArgumentParser(prog="scripts/demo", description="Runs Redis, Nginx and memcached, unmodified, "
+                                     "first on kernel TCP and then under sdrun, and compares them.")
+    parser.add_argument("--quick", action="store_true", help="short runs: a first impression, wide spread")
+    parser.add_argument("--rounds", type=int, help="how often every case is measured in each mode (5, quick: 3)")
+    parser.add_argument("--seconds", type=float, help="length of one measurement (4, quick: 1)")
+    parser.add_argument("--only", choices=sorted(PROGRAMS), action="append", help="one program (may be repeated)")
+    parser.add_argument("--case", action="append", help="one case by its key, as in the JSON (may be repeated)")
+    parser.add_argument("--json", metavar="FILE", help="also write everything measured to this file")
+    parser.add_argument("--build", default=os.environ.get("SD_BUILD", "build"), help="build directory")
+    parser.add_argument("--kernel-only", action="store_true", help="leave sdrun out")
+    parser.add_argument("--syscall-names", action="store_true", help="count system calls by name (strace)")
+    parser.add_argument("--keep-logs", action="store_true", help="keep the logs of all processes")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (3 if options.quick else 5)
+    options.seconds = options.seconds or (1.0 if options.quick else 4.0)
+    return options
+
+
+class Demo:
+    def __init__(self, options, processes, directory):
+        self.options, self.processes, self.directory = options, processes, directory
+        self.modes = MODES[:1] if options.kernel_only else MODES
+        self.sdrun = os.path.join(options.build, "sdrun")
+        # Away from a monitor of the machine or of the user: this run answers for itself.
+        self.env = {"XDG_RUNTIME_DIR": directory}
+        self.counter = Counter(processes, directory)
+        self.failures = 0
+        self.holder = None
+
+    def prefix(self, mode):
+        return [self.sdrun] if mode == "sd" else []
+
+    def start_monitor(self):
+        """A sleeping client keeps the private monitor of this run alive, and off the measured cores' affinity."""
+        if "sd" in self.modes:
+            self.holder = self.processes.start([self.sdrun, "sleep", "1000000"], env=self.env, name="holder")
+            time.sleep(0.5)
+            if self.holder.poll() is not None:
+                raise RunError(f"sdrun does not work: {tail(self.holder.log) or self.holder.returncode}")
+
+    def sdstat(self, *words):
+        try:
+            return self.processes.run([os.path.join(self.options.build, "sdstat"), *words], 10, env=self.env,
+                                      name="sdstat")
+        except RunError as error:
+            return f"sdstat: {error}"
+
+    def load(self, mode, case, port, seconds, estimate, meanwhile=None):
+        command = case.load(port, seconds, estimate)
+        text = self.processes.run(self.prefix(mode) + command, seconds * 6 + 30, meanwhile, cpu=CLIENT_CPU,
+                                  env=self.env, name=f"{mode}-{case.key}")
+        result = case.read(text)
+        if case.counted:
+            result["requests"] = case.counted(command)
+        return result
+
+    def run_program(self, program, port):
+        cases = [c for c in program.cases() if not self.options.case or c.key in self.options.case]
+        results = []
+        if not cases:
+            return results
+        servers, ports = {}, {}
+        try:
+            for mode in self.modes:
+                ports[mode] = port + MODES.index(mode)
+                servers[mode] = self.start_server(program, mode, ports[mode])
+            for case in cases:
+                results.append(self.run_case(program, case, servers, ports))
+        finally:
+            for server in servers.values():
+                self.processes.end(server, program.stop_signal)
+        return results
+
+    def start_server(self, program, mode, port):
+        return self.processes.server(self.prefix(mode) + program.server(port), port, cpu=SERVER_CPU, env=self.env,
+                                     name=f"{mode}-{program.name}-server")
+
+    def run_case(self, program, case, servers, ports):
+        options = self.options
+        runs = {mode: [] for mode in self.modes}
+        result = {"key": case.key, "title": case.title, "runs": runs, "errors": []}
+        estimates = dict.fromkeys(self.modes)
+        for round_number in range(options.rounds):
+            for mode in self.modes:
+                say(f"  {case.title}: round {round_number + 1}/{options.rounds}, "
+                    f"{'kernel TCP' if mode == 'kernel' else 'sdrun'}")
+                self.attempt(program, case, mode, servers, ports, result, lambda m=mode: runs[m].append(
+                    self.measure(program, case, m, ports[m], estimates,
+                                 result if round_number == 0 and m == "sd" else None)))
+        for mode in self.modes:
+            say(f"  {case.title}: counting system calls, {mode}")
+            self.attempt(program, case, mode, servers, ports, result,
+                         lambda m=mode: self.count(case, m, servers[m], ports[m], estimates[m], result))
+        return result
+
+    def attempt(self, program, case, mode, servers, ports, result, step):
+        """A step that fails is reported, its server is looked at and started anew, and the run goes on."""
+        if len(result["errors"]) >= 2:
+            return
+        try:
+            if servers[mode].poll() is not None:
+                raise RunError(f"the server had ended with {servers[mode].returncode}: {tail(servers[mode].log)}")
+            step()
+        except RunError as error:
+            server = servers[mode]
+            time.sleep(0.2)
+            state = (describe_stuck(server.pid) if server.poll() is None else
+                     f"  server ended with {server.returncode}: {tail(server.log, 15)}")
+            say(f"FAILED {case.title} ({mode}): {error}\n{state}")
+            self.failures += 1
+            result["errors"].append({"mode": mode, "error": str(error), "server": state})
+            self.processes.end(server, signal.SIGKILL)
+            servers[mode] = self.start_server(program, mode, ports[mode])
+
+    def measure(self, program, case, mode, port, estimates, stats_into):
+        seconds = self.options.seconds
+        if program.needs_estimate and estimates[mode] is None:
+            rate = self.load(mode, case, port, 0.2, 20000)["rate"]
+            estimates[mode] = self.load(mode, case, port, 0.3, rate)["rate"]
+
+        def look():
+            time.sleep(seconds * 0.6)
+            stats_into["sdstat"] = self.sdstat()
+            stats_into["sdstat_json"] = self.sdstat("--json")
+        return self.load(mode, case, port, seconds, estimates[mode], look if stats_into is not None else None)
+
+    def count(self, case, mode, server, port, estimate, result):
+        pids = [server.pid] + descendants(server.pid)
+        load, calls, names = self.counter.count(
+            pids, lambda: self.load(mode, case, port, 1, (estimate or 40000) * 0.5), self.options.syscall_names)
+        result.setdefault("syscalls", {})[mode] = {
+            "calls": calls, "requests": load["requests"], "per_request": calls / load["requests"],
+            **({"names": names} if names else {})}
+
+
+def summarise(case, result):
+    """Medians, ratios and what was asked for, of one case."""
+    for mode, runs in result["runs"].items():
+        result[mode] = {key: median([r[key] for r in runs]) for key in ("rate", "mean_us", "p99_us")} if runs else None
+        if runs:
+            result[mode]["spread"] = spread([r["rate"] for r in runs])
+    kernel, sd = result.get("kernel"), result.get("sd")
+    if kernel and sd:
+        result["ratio_rate"] = sd["rate"] / kernel["rate"]
+        result["ratio_mean"] = kernel["mean_us"] / sd["mean_us"] if sd["mean_us"] else None
+        what, factor = case.bar or ("rate", 1.0)
+        result["bar"] = {"of": what, "factor": factor}
+        reached = result["ratio_mean"] if what == "mean_us" else result["ratio_rate"]
+        result["bar"]["met"] = reached is not None and reached >= factor
+
+
+def print_table(results):
+    def cell(result, mode, key, text):
+        return text(result[mode][key]) if result.get(mode) else "failed" if result["errors"] else "-"
+
+    def per_request(result, mode):
+        count = result.get("syscalls", {}).get(mode)
+        return f"{count['per_request']:.3f}" if count else "-"
+
+    header = ["case", "kernel req/s", "sd req/s", "ratio", "kernel mean", "sd mean", "ratio", "kernel p99", "sd p99",
+              "syscalls/req kernel", "sd", "asked", ""]
+    rows = []
+    for result in results:
+        bar = result.get("bar")
+        rows.append([
+            result["title"], cell(result, "kernel", "rate", number), cell(result, "sd", "rate", number),
+            ratio(result.get("ratio_rate")), cell(result, "kernel", "mean_us", micros),
+            cell(result, "sd", "mean_us", micros), ratio(result.get("ratio_mean")),
+            cell(result, "kernel", "p99_us", micros), cell(result, "sd", "p99_us", micros),
+            per_request(result, "kernel"), per_request(result, "sd"),
+            (f"{bar['factor']:g}x " + ("mean" if bar["of"] == "mean_us" else "req/s")) if bar else "-",
+            ("ok" if bar["met"] else "MISSED") if bar else "FAILED" if result["errors"] else "-"])
+    print("\n" + render(header, rows))
+
+
+def print_transports(results):
+    seen = False
+    for result in results:
+        text = result.get("sdstat", "").rstrip()
+        if text:
+            lines = text.splitlines()
+            if not seen:
+                print("\nWhat sdstat said in mid-run:")
+            seen = True
+            print(f"\n[{result['title']}]")
+            print("\n".join(lines[:8]) + (f"\n... {len(lines) - 8} more lines" if len(lines) > 8 else ""))
+
+
+def main():
+    options = arguments()
+    loopback_up()
+    directory = tempfile.mkdtemp(prefix="sd-demo.")
+    results, status = [], 0
+    try:
+        with Processes(directory) as processes:
+            demo = Demo(options, processes, directory)
+            if demo.counter.tool != "perf":
+                say(f"system calls are counted with {demo.counter.tool}, which slows the servers down")
+            demo.start_monitor()
+            for index, name in enumerate(options.only or PROGRAMS):
+                say(f"{name}:")
+                program = PROGRAMS[name](directory)
+                cases = {c.key: c for c in program.cases()}
+                for result in demo.run_program(program, 7000 + 100 * index):
+                    summarise(cases[result["key"]], result)
+                    results.append(result)
+            status = 1 if demo.failures else 0
+    except KeyboardInterrupt:
+        say("interrupted; every process of the run has been ended")
+        status = 130
+    except RunError as error:
+        say(f"scripts/demo: {error}")
+        status = 1
+    finally:
+        if options.keep_logs:
+            say(f"logs are in {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    if results:
+        print_table(results)
+        print_transports(results)
+        print(f"\nMedians of {options.rounds} rounds, kernel and sdrun in turn; server on core {SERVER_CPU}, client on "
+              f"core {CLIENT_CPU}. `ratio`: how many times better than kernel TCP.")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as f:
+            json.dump({"rounds": options.rounds, "seconds": options.seconds, "cases": results}, f, indent=1)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+# Shared by the commands in scripts/: packages, build, private network namespace. To be sourced.
+
+say() { printf '%s\n' "$*" >&2; }
+fail() { say "$(basename "$0"): $*"; exit 1; }
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else fail "this needs root: $*"
+    fi
+}
+
+# Installs the Debian packages that are missing, without starting the services they bring.
+need_packages() {
+    local missing=() package policy=/usr/sbin/policy-rc.d made_policy=no status=0
+    for package in "$@"; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    say "installing: ${missing[*]}"
+    if [ ! -e $policy ]; then
+        made_policy=yes
+        printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+        as_root chmod 755 $policy
+    fi
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+        --no-install-recommends install "${missing[@]}" >&2 ||
+        { as_root apt-get -q update >&2 &&
+          as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+            --no-install-recommends install "${missing[@]}" >&2; } || status=1
+    if [ $made_policy = yes ]; then as_root rm -f $policy; fi
+    [ $status = 0 ] || fail "could not install: ${missing[*]}"
+}
+
+# Configures the build directory when it is not there, then brings it up to date.
+need_build() {
+    local root=$1 build=$2
+    if [ ! -e "$build/build.ninja" ]; then
+        [ ! -x "$root/scripts/deps" ] || "$root/scripts/deps" >&2
+        say "configuring $build"
+        meson setup "$build" "$root" >&2 || fail "meson setup failed"
+    fi
+    say "building in $build"
+    meson compile -C "$build" >&2 || fail "the build failed"
+}
+
+# Replaces the shell by a command in a network namespace of its own, so that no port is ever taken.
+enter_namespace() {
+    if [ "$(id -u)" = 0 ]; then exec unshare --net -- "$@"
+    else exec unshare --map-root-user --net -- "$@"
+    fi
+}
