@@ -49,6 +49,7 @@ struct SlotSide {
         uint32_t pad;
         std::atomic<uint64_t> rx_arm; ///< doorbell ids to notify when data or flags come; peer's sender swaps in 0
         std::atomic<uint64_t> tx_arm; ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
+        std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
         std::atomic<uint64_t> oob;    ///< urgent data: position << 9 | byte << 1 | present
     } control;
     struct alignas(64) Credit {

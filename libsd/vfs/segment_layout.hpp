@@ -6,6 +6,7 @@
 // The monitor treats the content as untrusted input.
 #pragma once
 #include "libsd/control/causes.hpp"
+#include "libsd/queue/state.hpp"
 #include "libsd/transport/link_layout.hpp"
 #include <atomic>
 #include <cstdint>
@@ -19,35 +20,6 @@ constexpr unsigned kSegThreads = 8192; ///< threads that may use a segment at on
 constexpr unsigned kBusyDepth = 4;     ///< operations nested by signal handlers
 
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
-
-/// Ownership of one direction of one socket. `owner` is a thread index of the same segment, 0: nobody yet.
-struct Token {
-    std::atomic<uint32_t> owner;
-    std::atomic<uint32_t> takeovers; ///< how often it changed hands; for statistics and the switch to lock mode
-    std::atomic<uint32_t> lock;      ///< lock mode: 0 free, else thread index
-    std::atomic<uint32_t> mode;      ///< 0 token, 1 lock
-};
-
-/// Sender's truth about its direction. Positions count ring bytes from the start of the connection.
-struct TxState {
-    uint64_t tail;     ///< next position to write
-    uint64_t base;     ///< position at which the present ring began
-    uint64_t credit;   ///< the last checked value of the peer's `consumed`
-    uint32_t cls;      ///< present ring class
-    uint32_t stalls;   ///< times the ring was full since the peer last consumed; decides growth
-    uint64_t bytes, messages; ///< payload and send operations, for sdstat
-};
-
-/// Receiver's truth about its direction.
-struct RxState {
-    uint64_t head;     ///< next header position, or payload position inside a partly read record
-    uint64_t base;
-    uint32_t cls;
-    uint32_t left;     ///< payload bytes of the present record not read yet
-    uint32_t pad_after;///< bytes to skip when `left` gets to 0
-    uint32_t reserved;
-    uint64_t bytes, messages;
-};
 
 /// Set once something other than plain data transfer must be looked at first; the data path tests for zero only.
 enum TxBlock : uint32_t { kTxShut = 1, kTxError = 2, kTxReset = 4 };

@@ -1,0 +1,95 @@
+// Type-stable storage: objects are recycled but their memory is never given back, so a thread that still holds a pointer
+// to a closed object reads a valid (if recycled) one. Takes memory from mmap, never from malloc, which belongs to the host program.
+// allocate() and release() may be called by any thread; the caller holds no lock.
+#pragma once
+#include "libsd/control/lock.hpp"
+#include <new>
+
+namespace sd {
+
+template <class T> class Pool {
+  public:
+    /// A value-initialised object on first use, else one as release() left it; nullptr when memory is out.
+    T *allocate() noexcept {
+        LockGuard g(lock_);
+        if (T *t = free_) {
+            free_ = *link(t);
+            return t;
+        }
+        if (next_ == end_) {
+            constexpr size_t want = sizeof(T) * 16 > 65536 ? sizeof(T) * 16 : 65536;
+            void *p = sys::mmap(nullptr, want, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            if (!p)
+                return nullptr;
+            next_ = static_cast<T *>(p);
+            end_ = next_ + want / sizeof(T);
+        }
+        return new (next_++) T();
+    }
+    void release(T *t) noexcept {
+        LockGuard g(lock_);
+        *link(t) = free_;
+        free_ = t;
+    }
+    void reset_lock() noexcept { lock_.reset(); }
+
+  private:
+    static T **link(T *t) noexcept { return &t->pool_next; }
+    Lock lock_;
+    T *free_ = nullptr, *next_ = nullptr, *end_ = nullptr;
+};
+
+/// A growing array of trivially copyable things in mmap'ed memory.
+template <class T> class MapVector {
+  public:
+    constexpr MapVector() = default; // no destructor: globals of the library must outlive the program's own exit handlers
+    MapVector(const MapVector &) = delete;
+    MapVector &operator=(const MapVector &) = delete;
+    bool push(const T &t) noexcept {
+        if (size_ == capacity_ && !reserve(capacity_ ? capacity_ * 2 : 4096 / sizeof(T) + 1))
+            return false;
+        data_[size_++] = t;
+        return true;
+    }
+    bool reserve(size_t n) noexcept {
+        if (n <= capacity_)
+            return true;
+        void *p = sys::mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (!p)
+            return false;
+        for (size_t i = 0; i < size_; ++i)
+            static_cast<T *>(p)[i] = data_[i];
+        if (data_)
+            sys::munmap(data_, capacity_ * sizeof(T));
+        data_ = static_cast<T *>(p);
+        capacity_ = n;
+        return true;
+    }
+    /// Makes the array at least n long; new places are zero.
+    bool grow_to(size_t n) noexcept {
+        if (n > capacity_ && !reserve(n > capacity_ * 2 ? n : capacity_ * 2))
+            return false;
+        if (n > size_)
+            size_ = n;
+        return true;
+    }
+    void remove_unordered(size_t i) noexcept { data_[i] = data_[--size_]; }
+    void truncate(size_t n) noexcept { size_ = n; }
+    void clear() noexcept {
+        if (data_)
+            sys::munmap(data_, capacity_ * sizeof(T));
+        data_ = nullptr;
+        size_ = capacity_ = 0;
+    }
+    T &operator[](size_t i) noexcept { return data_[i]; }
+    const T &operator[](size_t i) const noexcept { return data_[i]; }
+    size_t size() const noexcept { return size_; }
+    T *begin() noexcept { return data_; }
+    T *end() noexcept { return data_ + size_; }
+
+  private:
+    T *data_ = nullptr;
+    size_t size_ = 0, capacity_ = 0;
+};
+
+} // namespace sd

@@ -1,0 +1,92 @@
+// The copy routine that survives a bad pointer; see copy.hpp. Written in assembly so that every instruction that touches
+// memory lies between the two labels and the return address is always at the top of the stack.
+#include "libsd/queue/copy.hpp"
+
+asm(R"(
+    .pushsection .text.sd_copy,"ax",@progbits
+    .globl sd_copy, sd_copy_begin, sd_copy_end
+    .hidden sd_copy, sd_copy_begin, sd_copy_end
+    .type sd_copy,@function
+    .p2align 6
+sd_copy_begin:
+sd_copy:
+    .cfi_startproc
+    cmpq $16, %rdx
+    ja 2f
+    cmpl $8, %edx
+    jae 1f
+    cmpl $4, %edx
+    jae 3f
+    testl %edx, %edx
+    je 9f
+    movzbl (%rsi), %eax
+    movzbl -1(%rsi,%rdx), %ecx
+    cmpl $3, %edx
+    jb 4f
+    movzbl 1(%rsi), %r8d
+    movb %r8b, 1(%rdi)
+4:  movb %al, (%rdi)
+    movb %cl, -1(%rdi,%rdx)
+    xorl %eax, %eax
+    ret
+3:  movl (%rsi), %eax
+    movl -4(%rsi,%rdx), %ecx
+    movl %eax, (%rdi)
+    movl %ecx, -4(%rdi,%rdx)
+    xorl %eax, %eax
+    ret
+1:  movq (%rsi), %rax
+    movq -8(%rsi,%rdx), %rcx
+    movq %rax, (%rdi)
+    movq %rcx, -8(%rdi,%rdx)
+9:  xorl %eax, %eax
+    ret
+2:  cmpq $64, %rdx
+    ja 5f
+    movups (%rsi), %xmm0
+    movups -16(%rsi,%rdx), %xmm1
+    cmpl $32, %edx
+    jbe 6f
+    movups 16(%rsi), %xmm2
+    movups -32(%rsi,%rdx), %xmm3
+    movups %xmm2, 16(%rdi)
+    movups %xmm3, -32(%rdi,%rdx)
+6:  movups %xmm0, (%rdi)
+    movups %xmm1, -16(%rdi,%rdx)
+    xorl %eax, %eax
+    ret
+5:  cmpq $512, %rdx
+    jae 8f
+    movups -64(%rsi,%rdx), %xmm4
+    movups -48(%rsi,%rdx), %xmm5
+    movups -32(%rsi,%rdx), %xmm6
+    movups -16(%rsi,%rdx), %xmm7
+    leaq -64(%rdi,%rdx), %r8
+7:  movups (%rsi), %xmm0
+    movups 16(%rsi), %xmm1
+    movups 32(%rsi), %xmm2
+    movups 48(%rsi), %xmm3
+    movups %xmm0, (%rdi)
+    movups %xmm1, 16(%rdi)
+    movups %xmm2, 32(%rdi)
+    movups %xmm3, 48(%rdi)
+    addq $64, %rsi
+    addq $64, %rdi
+    subq $64, %rdx
+    cmpq $64, %rdx
+    ja 7b
+    movups %xmm4, (%r8)
+    movups %xmm5, 16(%r8)
+    movups %xmm6, 32(%r8)
+    movups %xmm7, 48(%r8)
+    xorl %eax, %eax
+    ret
+8:  movq %rdx, %rcx
+    rep movsb
+    xorl %eax, %eax
+    ret
+    .cfi_endproc
+sd_copy_end:
+    .size sd_copy, .-sd_copy
+    .popsection
+)");

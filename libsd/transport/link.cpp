@@ -1,0 +1,167 @@
+// Mapping links, and waking the other side.
+#include "libsd/transport/link.hpp"
+#include "libsd/control/sys.hpp"
+#include <linux/membarrier.h>
+#include <sys/stat.h>
+
+namespace sd {
+
+namespace {
+
+constinit Pool<LinkMap> pool;
+constinit Lock table_lock;
+std::atomic<LinkMap *> table[kMaxLinks];
+std::atomic<uint32_t> table_high{0};
+
+long no_bells(LinkMap &, unsigned) noexcept { return -ENOSYS; }
+
+/// Writes to the eventfd of one waiter of the other side.
+void ring_bell(LinkMap &l, unsigned id) noexcept {
+    auto &cached = l.peer_bell[id];
+    uint32_t now = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
+    int fd = cached.fd.load(std::memory_order_acquire);
+    if (fd < 0 || cached.generation.load(std::memory_order_relaxed) != now) {
+        fd = static_cast<int>(fetch_peer_bell(l, id));
+        if (fd < 0)
+            return; // without a monitor the waiter does not rely on being woken: it sleeps in short steps
+    }
+    uint64_t one = 1;
+    sys::write(fd, &one, sizeof one);
+}
+
+} // namespace
+
+long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
+
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
+    *error = -EPROTO;
+    struct stat st;
+    long seals = sys::fcntl(memfd, F_GET_SEALS);
+    if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
+        return nullptr;
+    if (sys::call(SYS_fstat, memfd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) != kLinkBytes)
+        return nullptr;
+    *error = -ENOMEM;
+    void *p = sys::mmap(nullptr, kLinkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
+    if (!p)
+        return nullptr;
+    sys::madvise(p, kLinkBytes, MADV_DONTDUMP);
+    LinkView v{static_cast<uint8_t *>(p)};
+    if (v.header().magic != kLinkMagic || v.header().version != kLayoutVersion || v.header().slots != kLinkSlots) {
+        sys::munmap(p, kLinkBytes);
+        *error = -EPROTO;
+        return nullptr;
+    }
+    LinkMap *l = pool.allocate();
+    if (l) {
+        LockGuard g(table_lock);
+        for (uint32_t i = 0; i < kMaxLinks; ++i) {
+            if (table[i].load(std::memory_order_relaxed))
+                continue;
+            l->view = v;
+            l->id = id;
+            l->index = i;
+            l->side = static_cast<uint8_t>(side);
+            l->listener_id = v.header().listener_id;
+            l->memfd = memfd;
+            l->users.store(1, std::memory_order_relaxed);
+            l->slot_high = 0;
+            l->syn_tail = 0;
+            l->idle_slots.truncate(0);
+            l->zombie_slots.truncate(0);
+            for (auto &b : l->peer_bell)
+                b.fd.store(-1, std::memory_order_relaxed);
+            table[i].store(l, std::memory_order_release);
+            if (i >= table_high.load(std::memory_order_relaxed))
+                table_high.store(i + 1, std::memory_order_release);
+            return l;
+        }
+    }
+    if (l)
+        pool.release(l);
+    sys::munmap(p, kLinkBytes);
+    return nullptr;
+}
+
+void unmap_link(LinkMap *l) noexcept {
+    {
+        LockGuard g(table_lock);
+        table[l->index].store(nullptr, std::memory_order_release);
+    }
+    for (auto &b : l->peer_bell)
+        if (int fd = b.fd.exchange(-1); fd >= 0)
+            sys::close(fd);
+    sys::close(l->memfd);
+    l->memfd = -1;
+    l->id = 0;
+    sys::munmap(l->view.base, kLinkBytes);
+    l->view.base = nullptr;
+    pool.release(l);
+}
+
+LinkMap *link_by_index(uint32_t index) noexcept {
+    return index < kMaxLinks ? table[index].load(std::memory_order_acquire) : nullptr;
+}
+uint32_t link_table_high() noexcept { return table_high.load(std::memory_order_acquire); }
+
+LinkMap *find_link(uint64_t id, unsigned side) noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i); l && l->id == id && l->side == side)
+            return l;
+    return nullptr;
+}
+
+void reset_link_locks_in_child() noexcept {
+    table_lock.reset();
+    pool.reset_lock();
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i))
+            l->slot_lock.reset();
+}
+
+// Why nobody sleeps through a message, without a fence in the sender.
+// Sender:  S1 publish data (or flags)        Waiter:  W1 arm |= id, sleep_mask |= id
+//          S2 read arm                                W2 heavy_barrier (every core of the machine passes a full fence)
+//          S3 if set: swap 0, mark, ring              W3 look for data; nothing: sleep on the eventfd
+// The barrier falls, on the sender's core, either before S2: then S2 sees W1 and the sender rings; or after S2, so after S1 in program
+// order: then S1 is visible at W3 and the waiter does not sleep. The swap in S3 is a locked instruction, hence a
+// full fence, so the following read of sleep_mask cannot be older than the swap: a waiter that set sleep_mask before W2 is seen by the same argument.
+void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
+    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
+    if (!ids)
+        return;
+    const unsigned peer = 1u - l.side;
+    for (uint64_t m = ids; m; m &= m - 1) {
+        unsigned id = static_cast<unsigned>(__builtin_ctzll(m));
+        // Word first, then summary: a waiter clears the summary before it collects the words.
+        l.view.ready_word(peer, id, slot / 64).fetch_or(uint64_t{1} << (slot % 64), std::memory_order_seq_cst);
+        l.view.ready_summary(peer, id).fetch_or(uint64_t{1} << (slot / 64), std::memory_order_seq_cst);
+    }
+    uint64_t asleep = l.view.header().side[peer].sleep_mask.load(std::memory_order_seq_cst) & ids;
+    for (; asleep; asleep &= asleep - 1)
+        ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
+}
+
+void notify_acceptors(LinkMap &l) noexcept {
+    auto &side = l.view.header().side[1];
+    if (side.syn_arm.load(std::memory_order_seq_cst) == 0)
+        return;
+    uint64_t ids = side.syn_arm.exchange(0, std::memory_order_seq_cst);
+    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
+    for (; ids; ids &= ids - 1)
+        ring_bell(l, static_cast<unsigned>(__builtin_ctzll(ids)));
+}
+
+void heavy_barrier() noexcept {
+    if (sys::membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED) < 0) {
+        sys::membarrier(MEMBARRIER_CMD_GLOBAL); // slower (a grace period), for kernels before 4.16
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+}
+
+void register_barrier() noexcept {
+    sys::membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+    sys::membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+}
+
+} // namespace sd

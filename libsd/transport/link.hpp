@@ -1,0 +1,65 @@
+// A link as this process has it mapped, the table of all of them, and notification of the other side.
+#pragma once
+#include "libsd/control/pool.hpp"
+#include "libsd/transport/link_layout.hpp"
+
+namespace sd {
+
+constexpr unsigned kMaxLinks = 2048;
+
+/// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for the life of the process.
+struct LinkMap {
+    LinkView view;
+    uint64_t id = 0;
+    uint32_t index = 0; ///< in the table of this process
+    uint32_t listener_id = 0;
+    uint8_t side = 0; ///< ours: 0 client, 1 server
+    int memfd = -1;   ///< kept to bring the link back to a restarted monitor
+    std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
+    uint32_t place = 0;             ///< server side: index in ListenerSegment::link
+
+    // Client side only, under `slot_lock`: which slots are ours to use.
+    Lock slot_lock;
+    uint32_t slot_high = 0;  ///< slots below have been used
+    MapVector<uint32_t> idle_slots;  ///< released by both sides
+    MapVector<uint32_t> zombie_slots;///< closed by us, not yet released by the server
+    uint32_t syn_tail = 0;
+
+    /// Eventfds of the other side's waiters, -1 unknown. `generation` tells whether the id was given to another waiter since.
+    struct PeerBell {
+        std::atomic<int> fd{-1};
+        std::atomic<uint32_t> generation{0};
+    } peer_bell[kDoorbells];
+
+    LinkMap *pool_next = nullptr;
+};
+
+/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr: `*error` holds -errno.
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
+/// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
+void unmap_link(LinkMap *l) noexcept;
+LinkMap *link_by_index(uint32_t index) noexcept;
+/// Linear in the number of links; slow paths only.
+LinkMap *find_link(uint64_t id, unsigned side) noexcept;
+uint32_t link_table_high() noexcept;
+void reset_link_locks_in_child() noexcept;
+
+/// Fetches the eventfd of a peer's waiter; set by the vfs layer, which talks to the monitor. Returns fd or -errno.
+extern long (*fetch_peer_bell)(LinkMap &, unsigned id) noexcept;
+
+/// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when nobody did.
+/// May be called by any thread at the same time as anything.
+void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
+inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
+    if (arm.load(std::memory_order_relaxed)) [[unlikely]]
+        notify_slow(l, slot, arm);
+}
+/// The same for the acceptors of the link (client side, after a SYN).
+void notify_acceptors(LinkMap &l) noexcept;
+
+/// Pairs with the fence-free reads of arm words: after storing arm words or sleep masks, and before looking at the rings once more.
+void heavy_barrier() noexcept;
+/// Registers this process for other processes' heavy_barrier; once, at start.
+void register_barrier() noexcept;
+
+} // namespace sd
