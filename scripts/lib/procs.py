@@ -101,6 +101,7 @@ class Processes:
     def __enter__(self):
         # What daemonises (a private monitor) becomes our child and is ended with the rest.
         _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell has it ignored
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         signal.signal(signal.SIGHUP, lambda *_: sys.exit(129))
         return self
