@@ -34,4 +34,16 @@ struct RxState {
     uint64_t bytes, messages;
 };
 
+constexpr unsigned kSegThreadLimit = 8192; ///< threads that may use a segment at one time; index 0 is never used
+constexpr unsigned kBusyDepth = 4; ///< operations nested by signal handlers
+
+struct alignas(64) ThreadRecord {
+    std::atomic<uint32_t> state; ///< 0 free, 1 in use
+    std::atomic<uint32_t> tid;
+    std::atomic<uint32_t> proc;  ///< index of its ProcRecord
+    uint32_t pad;
+    /// Offset in the segment of the token being used, by nesting depth; 0 none. Written by the thread alone.
+    std::atomic<uint64_t> busy[kBusyDepth];
+};
+
 } // namespace sd

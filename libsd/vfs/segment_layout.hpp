@@ -16,8 +16,7 @@ namespace sd {
 constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
 constexpr unsigned kOfds = 1u << 18;   ///< open file descriptions per segment; 0 is never used
 constexpr unsigned kSegProcs = 512;    ///< processes that may share a segment at one time; 0 is the creator
-constexpr unsigned kSegThreads = 8192; ///< threads that may use a segment at one time; 0 is never used
-constexpr unsigned kBusyDepth = 4;     ///< operations nested by signal handlers
+constexpr unsigned kSegThreads = kSegThreadLimit;
 
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
 
@@ -62,15 +61,6 @@ struct ProcRecord {
     uint64_t client_id;          ///< the monitor's name for it
     /// Bit i: this process holds at least one descriptor of Ofd i. The truth about who holds what; there is no count.
     std::atomic<uint64_t> held[kOfds / 64];
-};
-
-struct alignas(64) ThreadRecord {
-    std::atomic<uint32_t> state; ///< 0 free, 1 in use
-    std::atomic<uint32_t> tid;
-    std::atomic<uint32_t> proc;  ///< index of its ProcRecord
-    uint32_t pad;
-    /// Offset in the segment of the token being used, by nesting depth; 0 none. Written by the thread alone.
-    std::atomic<uint64_t> busy[kBusyDepth];
 };
 
 /// One fallback, kept in a small ring for sdstat.

@@ -1,0 +1,319 @@
+// The library's side of the control channel.
+#include "libsd/control/client.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/lock.hpp"
+#include "libsd/transport/link_layout.hpp"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+namespace sd::control {
+
+namespace {
+
+constexpr int64_t kRetryNs = 500'000'000;
+
+constinit Lock call_lock;
+std::atomic<int> chan{-1};
+std::atomic<uint32_t> epoch_count{0};
+std::atomic<const Directory *> dir{nullptr};
+std::atomic<int64_t> next_try{0};
+std::atomic<uint64_t> my_id{0};
+std::atomic<uint8_t> last_cause{0};
+uint32_t sequence = 0;
+bool greeted_before = false;
+int child_channel = -1;
+uint64_t child_id = 0;
+uint64_t fork_mask = 0;
+Hooks hooks{};
+// Read once: getenv is not safe while the program changes its environment.
+char env_path[108];
+bool env_read = false;
+
+void drop_channel() noexcept {
+    if (int fd = chan.exchange(-1); fd >= 0)
+        close_hidden(fd);
+    next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
+}
+
+/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
+int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds, Reply *r) noexcept {
+    wire::Header h{};
+    h.magic = wire::kMagic;
+    h.version = wire::kVersion;
+    h.op = static_cast<uint16_t>(op);
+    h.sequence = ++sequence;
+    h.length = static_cast<uint16_t>(length);
+    h.fds = nfds;
+    iovec iov[2] = {{&h, sizeof h}, {const_cast<void *>(body), length}};
+    alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
+    msghdr m{};
+    m.msg_iov = iov;
+    m.msg_iovlen = length ? 2 : 1;
+    if (nfds) {
+        m.msg_control = ctl;
+        m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
+        cmsghdr *c = CMSG_FIRSTHDR(&m);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * nfds);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
+    }
+    long n;
+    while ((n = sys::sendmsg(fd, &m, MSG_NOSIGNAL)) == -EINTR) {
+    }
+    if (n < 0) {
+        r->status = n;
+        return -1;
+    }
+    for (;;) {
+        wire::Header rh;
+        iovec riov[2] = {{&rh, sizeof rh}, {r->body, sizeof r->body}};
+        msghdr rm{};
+        rm.msg_iov = riov;
+        rm.msg_iovlen = 2;
+        rm.msg_control = ctl;
+        rm.msg_controllen = sizeof ctl;
+        while ((n = sys::recvmsg(fd, &rm, MSG_CMSG_CLOEXEC)) == -EINTR) {
+        }
+        r->fds = 0;
+        if (n >= 0)
+            for (cmsghdr *c = CMSG_FIRSTHDR(&rm); c; c = CMSG_NXTHDR(&rm, c))
+                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+                    r->fds = static_cast<unsigned>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+                    memcpy(r->fd, CMSG_DATA(c), r->fds * sizeof(int));
+                }
+        bool sane = n >= static_cast<long>(sizeof rh) && rh.magic == wire::kMagic &&
+                    static_cast<size_t>(n) == sizeof rh + rh.length && !(rm.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+        if (sane && rh.sequence == h.sequence) {
+            if (rh.version != wire::kVersion) {
+                r->status = -EPROTO;
+                r->cause = Cause::monitor_version;
+                return -1;
+            }
+            r->status = rh.status;
+            r->cause = static_cast<Cause>(rh.cause);
+            r->length = rh.length;
+            return 0;
+        }
+        for (unsigned i = 0; i < r->fds; ++i)
+            sys::close(r->fd[i]);
+        r->fds = 0;
+        if (n <= 0 || !sane) { // closed, timed out, or not our protocol
+            r->status = n < 0 ? n : -ECONNRESET;
+            if (n > 0)
+                r->cause = Cause::monitor_version;
+            return -1;
+        }
+    }
+}
+
+long open_channel() noexcept {
+    if (!env_read) {
+        env_read = true;
+        if (const char *e = getenv("SD_MONITOR"); e && strlen(e) < sizeof env_path)
+            memcpy(env_path, e, strlen(e) + 1);
+    }
+    char path[108];
+    long last = -ENOENT;
+    for (unsigned i = 0; socket_path(i, path); ++i) {
+        sockaddr_un a{};
+        a.sun_family = AF_UNIX;
+        memcpy(a.sun_path, path, strlen(path) + 1);
+        long fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return fd;
+        // A monitor that is stopped must not stop us.
+        timeval limit{2, 0};
+        sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+        long r = sys::connect(static_cast<int>(fd), &a, sizeof a);
+        if (r == 0)
+            return hide_fd(static_cast<int>(fd));
+        sys::close(static_cast<int>(fd));
+        last = r;
+    }
+    return last;
+}
+
+/// With the lock held and no channel: connect, say hello, map the directory.
+bool greet(Cause *why) noexcept {
+    Identity id{};
+    *why = Cause::no_memory;
+    if (!hooks.identity || !hooks.identity(&id))
+        return false;
+    long fd = open_channel();
+    if (fd < 0) {
+        *why = fd == -EMFILE || fd == -ENFILE ? Cause::no_descriptor : Cause::no_monitor;
+        return false;
+    }
+    wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(sys::getpid()), id.proc_index, 0};
+    int fds[2] = {id.segment_fd, id.namespace_socket};
+    Reply r;
+    int e = exchange(static_cast<int>(fd), wire::Op::hello, &hello, sizeof hello, fds, 2, &r);
+    if (e < 0 || r.status < 0 || r.fds != 1 || r.length != sizeof(wire::HelloReply)) {
+        for (unsigned i = 0; i < r.fds; ++i)
+            sys::close(r.fd[i]);
+        close_hidden(static_cast<int>(fd));
+        *why = r.cause != Cause::none ? r.cause : e < 0 ? Cause::no_monitor : Cause::monitor_version;
+        return false;
+    }
+    void *p = sys::mmap(nullptr, sizeof(Directory), PROT_READ, MAP_SHARED, r.fd[0], 0);
+    struct stat st{};
+    sys::call(SYS_fstat, r.fd[0], sys::arg(&st));
+    sys::close(r.fd[0]);
+    auto *d = static_cast<const Directory *>(p);
+    if (!p || static_cast<size_t>(st.st_size) < sizeof(Directory) || d->magic != kDirectoryMagic ||
+        d->version != kLayoutVersion) {
+        close_hidden(static_cast<int>(fd));
+        *why = p ? Cause::monitor_version : Cause::no_memory;
+        if (p)
+            sys::munmap(p, sizeof(Directory));
+        return false;
+    }
+    my_id.store(r.as<wire::HelloReply>().client_id, std::memory_order_relaxed);
+    // The old directory stays mapped: another thread may be reading it.
+    dir.store(d, std::memory_order_release);
+    chan.store(static_cast<int>(fd), std::memory_order_release);
+    epoch_count.fetch_add(1, std::memory_order_release);
+    return true;
+}
+
+} // namespace
+
+void set_hooks(const Hooks &h) noexcept { hooks = h; }
+bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
+int channel() noexcept { return chan.load(std::memory_order_acquire); }
+uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
+const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }
+uint64_t client_id() noexcept { return my_id.load(std::memory_order_relaxed); }
+
+bool socket_path(unsigned i, char *path) noexcept {
+    if (env_path[0]) {
+        if (i == 0)
+            memcpy(path, env_path, sizeof env_path);
+        return i == 0;
+    }
+    if (i == 0) {
+        memcpy(path, "/run/socksdirect/monitor.sock", 30);
+        return true;
+    }
+    if (i != 1)
+        return false;
+    const char *run = getenv("XDG_RUNTIME_DIR");
+    int n = snprintf(path, 108, "%s/socksdirect-%ld/monitor.sock", run && *run ? run : "/tmp", sys::call(SYS_getuid));
+    return n > 0 && n < 108;
+}
+
+bool ensure(Cause *why) noexcept {
+    if (connected())
+        return true;
+    if (sys::now_ns() < next_try.load(std::memory_order_relaxed)) {
+        *why = static_cast<Cause>(last_cause.load(std::memory_order_relaxed));
+        return false;
+    }
+    bool again = false;
+    {
+        LockGuard g(call_lock);
+        if (connected())
+            return true;
+        if (!greet(why)) {
+            last_cause.store(static_cast<uint8_t>(*why), std::memory_order_relaxed);
+            next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
+            return false;
+        }
+        again = greeted_before;
+        greeted_before = true;
+    }
+    if (again && hooks.restore)
+        hooks.restore();
+    return true;
+}
+
+Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds) noexcept {
+    Reply r;
+    LockGuard g(call_lock);
+    int fd = channel();
+    if (fd < 0) {
+        r.status = -ECONNREFUSED;
+        r.cause = Cause::no_monitor;
+        return r;
+    }
+    if (exchange(fd, op, body, length, fds, nfds, &r) < 0) {
+        drop_channel();
+        if (r.status == 0)
+            r.status = -ECONNRESET;
+        if (r.cause == Cause::none)
+            r.cause = Cause::no_monitor;
+    }
+    return r;
+}
+
+bool maintain() noexcept {
+    int fd = channel();
+    if (fd >= 0) {
+        pollfd p{fd, 0, 0};
+        timespec zero{0, 0};
+        if (sys::ppoll(&p, 1, &zero, nullptr) <= 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL)))
+            return true;
+        LockGuard g(call_lock);
+        if (channel() == fd) {
+            drop_channel();
+            next_try.store(0, std::memory_order_relaxed);
+        }
+    }
+    Cause why;
+    return ensure(&why);
+}
+
+void fork_prepare(const wire::Fork &f) noexcept {
+    call_lock.lock(&fork_mask);
+    child_channel = -1;
+    int fd = channel();
+    if (fd < 0)
+        return;
+    Reply r;
+    if (exchange(fd, wire::Op::fork, &f, sizeof f, nullptr, 0, &r) < 0) {
+        drop_channel();
+        return;
+    }
+    if (r.status == 0 && r.fds == 1) {
+        long h = hide_fd(r.fd[0]);
+        if (h >= 0) {
+            child_channel = static_cast<int>(h);
+            child_id = r.as<wire::ForkReply>().client_id;
+        }
+    }
+}
+
+void fork_parent() noexcept {
+    if (child_channel >= 0)
+        close_hidden(child_channel);
+    child_channel = -1;
+    call_lock.unlock(&fork_mask);
+}
+
+void fork_child() noexcept {
+    if (int fd = chan.exchange(-1); fd >= 0)
+        close_hidden(fd);
+    call_lock.reset();
+    if (child_channel >= 0) {
+        timeval limit{2, 0};
+        sys::setsockopt(child_channel, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        wire::Child c{static_cast<uint32_t>(sys::getpid()), 0};
+        Reply r;
+        if (exchange(child_channel, wire::Op::child, &c, sizeof c, nullptr, 0, &r) == 0 && r.status == 0) {
+            chan.store(child_channel, std::memory_order_release);
+            my_id.store(child_id, std::memory_order_relaxed);
+            epoch_count.fetch_add(1, std::memory_order_release);
+        } else {
+            close_hidden(child_channel);
+        }
+        child_channel = -1;
+    }
+    sys::restore_signals(&fork_mask);
+}
+
+} // namespace sd::control

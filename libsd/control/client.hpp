@@ -1,0 +1,62 @@
+// The library's side of the control channel: one connection per process, requests answered one at a time.
+//
+// Nothing here runs on the data path. Any thread may call anything; a lock with signals blocked serialises requests.
+// A channel that fails is closed; the next request after a pause connects again and runs the restore hook, which
+// registers everything this process has with the new monitor.
+#pragma once
+#include "libsd/control/directory_layout.hpp"
+#include "libsd/control/protocol.hpp"
+#include <cstddef>
+
+namespace sd::control {
+
+struct Reply {
+    long status = 0; ///< 0, or -errno from the monitor or from the channel (-ECONNREFUSED: no monitor)
+    Cause cause = Cause::none;
+    unsigned length = 0;
+    unsigned fds = 0;
+    int fd[wire::kMaxFds];
+    alignas(8) unsigned char body[256];
+    template <class T> const T &as() const noexcept { return *reinterpret_cast<const T *>(body); }
+};
+
+/// What HELLO needs from the layer above. Both descriptors stay the caller's.
+struct Identity {
+    int segment_fd;
+    int namespace_socket;
+    uint32_t proc_index;
+};
+struct Hooks {
+    bool (*identity)(Identity *) noexcept; ///< false: cannot (then there is no acceleration)
+    void (*restore)() noexcept;            ///< after each successful HELLO but the first; may call request()
+};
+void set_hooks(const Hooks &h) noexcept;
+
+/// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in `*why`), not asked again for a while.
+bool ensure(Cause *why) noexcept;
+/// True while a channel is open (it may have died unnoticed).
+bool connected() noexcept;
+/// The channel for poll(): a hang-up means the monitor is gone. -1 when there is none.
+int channel() noexcept;
+/// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the caller.
+Reply request(wire::Op op, const void *body = nullptr, size_t length = 0, const int *fds = nullptr,
+              unsigned nfds = 0) noexcept;
+/// Notices a dead monitor and, with pauses, connects to a new one. Called by a thread that is about to sleep. True when all is well.
+bool maintain() noexcept;
+/// Differs after each reconnection.
+uint32_t epoch() noexcept;
+/// The listeners of this network namespace; nullptr before ensure(). Read-only memory.
+const Directory *directory() noexcept;
+
+/// Around fork(): prepare makes the child's channel (if connected) and takes the lock; one of the others follows.
+void fork_prepare(const wire::Fork &f) noexcept;
+void fork_parent() noexcept;
+void fork_child() noexcept;
+/// The monitor's name for this process.
+uint64_t client_id() noexcept;
+
+/// Where the monitor is looked for, in order: SD_MONITOR, the system's, the user's own.
+/// Fills `path` (at least 108 bytes) with candidate `i`; false when there is no such candidate.
+bool socket_path(unsigned i, char *path) noexcept;
+
+} // namespace sd::control

@@ -1,0 +1,165 @@
+// Doorbells: registration with the monitor, and the decision between looking and sleeping.
+#include "libsd/queue/bell.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include <sys/eventfd.h>
+
+namespace sd {
+
+namespace {
+
+constinit Pool<Bell> pool;
+constinit Lock list_lock;
+Bell *all = nullptr;
+
+// Nanoseconds. The sum is about what waking an idle core costs.
+constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
+constexpr int64_t kSharedCoreYield = 4'000; ///< a yield longer than this means that somebody else ran
+constexpr int kMaxScore = 8;
+std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
+
+} // namespace
+
+Bell *make_bell() noexcept {
+    long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
+        return nullptr;
+    Bell *b = pool.allocate();
+    if (!b) {
+        close_hidden(static_cast<int>(fd));
+        return nullptr;
+    }
+    b->efd = static_cast<int>(fd);
+    for (auto &i : b->id)
+        i = 0;
+    b->score.store(kMaxScore, std::memory_order_relaxed);
+    LockGuard g(list_lock);
+    b->all_next = all;
+    all = b;
+    return b;
+}
+
+void free_bell(Bell *b) noexcept {
+    {
+        LockGuard g(list_lock);
+        for (Bell **p = &all; *p; p = &(*p)->all_next)
+            if (*p == b) {
+                *p = b->all_next;
+                break;
+            }
+    }
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = b->id[i] ? link_by_index(i) : nullptr) {
+            wire::BellRef ref{l->id, l->side, b->id[i]};
+            control::request(wire::Op::unbell, &ref, sizeof ref);
+        }
+    close_hidden(b->efd);
+    b->efd = -1;
+    pool.release(b);
+}
+
+Bell *thread_bell() noexcept {
+    if (!self.bell)
+        self.bell = make_bell();
+    return self.bell;
+}
+
+unsigned bell_id(Bell &b, LinkMap &l) noexcept {
+    if (b.id[l.index]) [[likely]]
+        return b.id[l.index];
+    wire::Bell want{l.id, l.side, 0};
+    auto r = control::request(wire::Op::bell, &want, sizeof want, &b.efd, 1);
+    if (r.status < 0 || r.length != sizeof(wire::BellReply))
+        return 0;
+    uint32_t id = r.as<wire::BellReply>().id;
+    if (id < kFirstDoorbell || id > kLastDoorbell)
+        return 0;
+    b.id[l.index] = static_cast<uint8_t>(id);
+    return id;
+}
+
+void forget_link(LinkMap &l) noexcept {
+    LockGuard g(list_lock);
+    for (Bell *b = all; b; b = b->all_next)
+        b->id[l.index] = 0;
+}
+
+void restore_bells() noexcept {
+    LockGuard g(list_lock);
+    for (Bell *b = all; b; b = b->all_next)
+        for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+            if (LinkMap *l = b->id[i] ? link_by_index(i) : nullptr) {
+                wire::Bell want{l->id, l->side, b->id[i]};
+                auto r = control::request(wire::Op::bell, &want, sizeof want, &b->efd, 1);
+                if (r.status < 0)
+                    b->id[i] = 0;
+            }
+}
+
+void drop_bells_in_child() noexcept {
+    list_lock.reset();
+    pool.reset_lock();
+    // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of its own.
+    for (Bell *b = all; b; b = b->all_next) {
+        for (auto &i : b->id)
+            i = 0;
+        long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        if (fd < 0)
+            continue;
+        sys::dup3(static_cast<int>(fd), b->efd, O_CLOEXEC);
+        sys::close(static_cast<int>(fd));
+    }
+}
+
+void drain(Bell &b) noexcept {
+    uint64_t n;
+    sys::read(b.efd, &n, sizeof n);
+}
+
+Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
+    bool pays = b.score.load(std::memory_order_relaxed) > 0;
+    bool shared = shared_core.load(std::memory_order_relaxed) > 0;
+    looked_long_ = pays;
+    spin_end_ = start_ + (!pays ? kShortSpin : shared ? 0 : kSpin);
+    yield_end_ = spin_end_ + (pays ? kYield : 0);
+}
+
+bool Spinner::again() noexcept {
+    if (++n_ % 16 != 0) {
+        __builtin_ia32_pause();
+        return true;
+    }
+    int64_t now = sys::now_ns();
+    if (now < spin_end_)
+        return true;
+    if (now >= yield_end_) {
+        if (looked_long_)
+            bell_.score.fetch_sub(1, std::memory_order_relaxed);
+        return false;
+    }
+    sys::sched_yield();
+    int64_t took = sys::now_ns() - now;
+    int shared = shared_core.load(std::memory_order_relaxed);
+    if (took > kSharedCoreYield) {
+        if (shared < 64)
+            shared_core.store(shared + 16, std::memory_order_relaxed);
+        spin_end_ = now;
+    } else if (shared > 0) {
+        shared_core.store(shared - 1, std::memory_order_relaxed);
+    }
+    n_ = 15 - (shared > 0 ? 0 : 8); // look a few times between yields; once when somebody waits for the core
+    return true;
+}
+
+void Spinner::paid() noexcept {
+    if (bell_.score.load(std::memory_order_relaxed) < kMaxScore && n_ > 0)
+        bell_.score.store(kMaxScore, std::memory_order_relaxed);
+}
+
+void Spinner::slept(Bell &b, int64_t ns, bool event) noexcept {
+    // Had we looked for as long as we can, would we have seen it? The wake-up itself is part of what was measured.
+    if (event && ns < 2 * (kSpin + kYield))
+        b.score.store(kMaxScore, std::memory_order_relaxed);
+}
+
+} // namespace sd

@@ -1,0 +1,89 @@
+// The process's view of its sockets: descriptor table and File, the local handle of an open file description.
+#pragma once
+#include "libsd/control/hidden_fd.hpp"
+#include "libsd/queue/bell.hpp"
+#include "libsd/queue/ring.hpp"
+#include "libsd/vfs/segment.hpp"
+#include <netinet/in.h>
+
+namespace sd {
+
+enum class Kind : uint8_t {
+    free = 0,
+    fresh,    ///< a TCP socket that is neither connected nor listening yet; may or may not be a real kernel socket
+    stream,   ///< an accelerated connection
+    listener, ///< a kernel listener that is in the directory
+    epoll,    ///< an epoll instance
+};
+
+struct EpollItem;
+struct Epoll;
+
+/// Options recorded before a socket is real (kind fresh); replayed when it is materialised or accelerated.
+struct FreshOption {
+    int32_t level, name, length;
+    unsigned char value[16];
+};
+struct FreshState {
+    uint32_t count = 0;
+    FreshOption option[12];
+};
+
+/// Process-local handle of an open file description; all descriptors (dup) of it in this process share one. Type-stable: a thread
+/// that looked it up while another closes it reads a valid, possibly recycled object; data operations are then stopped
+/// by the token check (a close takes both tokens first).
+struct File {
+    // Read on every operation.
+    Kind kind = Kind::free;
+    uint8_t side = 0;
+    uint8_t seg = 0;
+    bool real_socket = false;  ///< the descriptor is a kernel TCP socket of its own, not the placeholder
+    std::atomic<uint32_t> refs{0}; ///< descriptors in this process
+    Ofd *ofd = nullptr;        ///< stream only
+    SlotSide *mine = nullptr, *peer = nullptr;
+    ring::Place tx_place{}, rx_place{};
+    LinkMap *link = nullptr;
+    uint32_t slot = 0, ofd_index = 0;
+
+    // Rarely used.
+    uint8_t family = 0;        ///< AF_INET, AF_INET6
+    bool connect_pending = false; ///< a non-blocking connect was answered EINPROGRESS and not asked about since
+    bool bound = false;
+    std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
+    FreshState *fresh = nullptr;
+    struct Listener *listener = nullptr;
+    Epoll *epoll = nullptr;
+    EpollItem *items = nullptr; ///< registrations in epoll instances, under the epoll lock
+    std::atomic<uint32_t> generation{0}; ///< bumped on release
+    File *pool_next = nullptr;
+
+    uint64_t tx_name() const noexcept { return uint64_t{ofd_index} * 2 + 2; }
+    uint64_t rx_name() const noexcept { return uint64_t{ofd_index} * 2 + 3; }
+};
+
+/// Sparse: only the pages of numbers in use cost memory.
+extern std::atomic<File *> *fd_table;
+
+/// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
+inline File *file_of(int fd) noexcept {
+    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table) [[unlikely]]
+        return nullptr;
+    return fd_table[fd].load(std::memory_order_acquire);
+}
+
+bool init_fd_table() noexcept;
+File *new_file(Kind kind) noexcept;
+/// Puts `f` under `fd`, counting one reference; what the table said before about the number is stale and dropped.
+void install_file(int fd, File *f) noexcept;
+/// The kernel has just given out `fd` for something else: drops a stale entry (a close we did not see). Cheap when there is none.
+void forget_fd(int fd) noexcept;
+/// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with release_file().
+File *take_fd(int fd) noexcept;
+/// Ends one reference; the last one closes the connection, listener or epoll instance in this process.
+void release_file(File *f) noexcept;
+/// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the lowest free number.
+long placeholder_fd(bool cloexec) noexcept;
+/// The dummy socket itself (hidden); -errno if it cannot be made.
+long dummy_socket() noexcept;
+
+} // namespace sd

@@ -1,0 +1,88 @@
+// What the api layer calls. Every function works on descriptors of which file_of() is not null, returns the value or -errno, leaves errno
+// alone, may be called by any thread, and returns kPass when the kernel's own call has to be made instead.
+#pragma once
+#include "libsd/vfs/file.hpp"
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace sd::vfs {
+
+constexpr long kPass = INT64_MIN;
+
+/// Runs once, from the library's constructor. Reads the environment; makes nothing visible.
+void init() noexcept;
+/// False before init, or when SD_DISABLE is set: everything passes through.
+bool enabled() noexcept;
+
+// --- sockets (socket.cpp, connect.cpp, accept.cpp, options.cpp, names.cpp)
+/// socket() for AF_INET/AF_INET6 SOCK_STREAM TCP; kPass for anything else.
+long socket(int domain, int type, int protocol) noexcept;
+long connect(int fd, const sockaddr *a, socklen_t n) noexcept;
+long bind(int fd, const sockaddr *a, socklen_t n) noexcept;
+long listen(int fd, int backlog) noexcept;
+/// `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC.
+long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
+/// A descriptor not in the table that may be an inherited listener: takes it in. For accept, epoll_ctl and poll on unknown descriptors.
+void notice_listener(int fd) noexcept;
+long shutdown(int fd, int how) noexcept;
+long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept;
+long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept;
+long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept;
+long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept;
+
+// --- data (stream.cpp, message.cpp, sendfile.cpp)
+/// recv/read/readv. Bad pointers give -EFAULT.
+long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
+long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
+long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept;
+long send(int fd, File *f, const void *p, size_t n, int flags) noexcept;
+long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
+long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept;
+long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept;
+long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *timeout) noexcept;
+/// Either end may be a stream; kPass when neither is.
+long sendfile(int out, int in, off64_t *offset, size_t n) noexcept;
+long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept;
+
+// --- descriptors (fd.cpp)
+long close(int fd) noexcept;
+/// dup, F_DUPFD, F_DUPFD_CLOEXEC: `min` and cloexec as fcntl has them.
+long dup(int fd, int min, bool cloexec) noexcept;
+/// dup2 and dup3, when either number is ours (or hidden). flags: O_CLOEXEC; dup2 semantics for equal numbers if `allow_equal`.
+long dup_to(int from, int to, int flags, bool allow_equal) noexcept;
+long close_range(unsigned first, unsigned last, unsigned flags) noexcept;
+long fcntl(int fd, int cmd, long arg) noexcept;
+long ioctl(int fd, unsigned long request, void *arg) noexcept;
+
+// --- readiness (poll.cpp, epoll.cpp)
+/// poll and ppoll; `deadline` null: for ever. kPass when no descriptor is ours.
+long poll(pollfd *p, nfds_t n, const timespec *timeout, const sigset_t *mask) noexcept;
+long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, const sigset_t *mask) noexcept;
+/// After the kernel made `fd`.
+void epoll_created(int fd) noexcept;
+long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept;
+long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const sigset_t *mask) noexcept;
+
+} // namespace sd::vfs
+
+namespace sd {
+
+// --- used between vfs files, and by poll and epoll
+/// Events as tcp_poll() of the kernel would report them now: EPOLLIN, OUT, RDHUP, HUP, ERR, PRI. For fresh sockets: OUT|HUP.
+/// Listeners: EPOLLIN when an accelerated connection waits (the kernel's queue is not looked at). May be called without the tokens; a hint that is exact for the caller's own past operations.
+uint32_t stream_events(File &f) noexcept;
+uint32_t listener_events(File &f) noexcept;
+/// Arms both directions of a stream so that id `id` of its link is notified of any change of readiness. Needs heavy_barrier() and another look afterwards.
+void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
+/// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a signal.
+/// 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran).
+long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept;
+/// Turns a fresh placeholder into a kernel socket under the same number, with its options. 0 or -errno.
+long materialise(int fd, File &f) noexcept;
+/// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the table.
+long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
+
+} // namespace sd
