@@ -1,0 +1,25 @@
+// System calls for the api layer: libc's own syscall() is interposed too, so it may not be used in here.
+#pragma once
+
+#include "libsd/control/sys.hpp"
+
+#include <cerrno>
+
+namespace sd {
+
+/// Makes a system call; the value or -errno. Async-signal-safe, leaves errno alone.
+inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
+                         long f = 0) noexcept {
+    return sys::call(number, a, b, c, d, e, f);
+}
+
+/// Turns "value or -errno" into libc's way: the value, or -1 with errno set.
+inline long with_errno(long result) noexcept {
+    if (result < 0 && result > -4096) {
+        errno = static_cast<int>(-result);
+        return -1;
+    }
+    return result;
+}
+
+} // namespace sd

@@ -1,0 +1,54 @@
+// The C library's own versions of the functions that libsd.so replaces, and of a few that it must call past itself.
+//
+// real.NAME may be called at any time, also before the library's constructor and from signal handlers: until
+// bind_real_symbols() ran, plain system calls are made directly, and what is more than that binds first.
+#pragma once
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <mqueue.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pty.h>
+#include <sched.h>
+#include <spawn.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/fanotify.h>
+#include <sys/inotify.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/pidfd.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include <utmp.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+
+namespace sd {
+
+/// One typed pointer per function of real.def.
+struct Real {
+#define SD_REAL_SYS(name, number) decltype(&::name) name;
+#define SD_REAL_RAW(name) decltype(&::name) name;
+#define SD_REAL_LIBC(name) decltype(&::name) name;
+#include "libsd/api/real.def"
+#undef SD_REAL_SYS
+#undef SD_REAL_RAW
+#undef SD_REAL_LIBC
+};
+
+extern constinit Real real;
+
+/// Looks up every function of real.def behind this library in the search order. The constructor calls it; calling it
+/// again, or from several threads at once, is harmless: each pointer is stored whole, and always to the same value.
+void bind_real_symbols() noexcept;
+
+} // namespace sd
