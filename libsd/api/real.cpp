@@ -82,9 +82,9 @@ int raw_pselect(int count, fd_set *r, fd_set *w, fd_set *x, const timespec *time
         const sigset_t *mask;
         long bytes;
     } sixth = {mask, kSigsetBytes};
-    return static_cast<int>(with_errno(raw_syscall6(SYS_pselect6, count, to_long(r), to_long(w), to_long(x),
-                                                    timeout != nullptr ? to_long(&copy) : 0,
-                                                    to_long(&sixth))));
+    return static_cast<int>(
+        with_errno(raw_syscall6(SYS_pselect6, count, to_long(r), to_long(w), to_long(x),
+                                timeout != nullptr ? to_long(&copy) : 0, to_long(&sixth))));
 }
 
 int raw_ppoll(pollfd *fds, nfds_t count, const timespec *timeout, const sigset_t *mask) {
@@ -95,8 +95,8 @@ int raw_ppoll(pollfd *fds, nfds_t count, const timespec *timeout, const sigset_t
 }
 
 int raw_epoll_pwait(int epoll, epoll_event *events, int count, int timeout, const sigset_t *mask) {
-    return static_cast<int>(with_errno(raw_syscall6(SYS_epoll_pwait, epoll, to_long(events), count, timeout,
-                                                    to_long(mask), kSigsetBytes)));
+    return static_cast<int>(with_errno(
+        raw_syscall6(SYS_epoll_pwait, epoll, to_long(events), count, timeout, to_long(mask), kSigsetBytes)));
 }
 
 int raw_epoll_pwait2(int epoll, epoll_event *events, int count, const timespec *timeout,
@@ -106,8 +106,7 @@ int raw_epoll_pwait2(int epoll, epoll_event *events, int count, const timespec *
 }
 
 int raw_signalfd(int fd, const sigset_t *mask, int flags) noexcept {
-    return static_cast<int>(
-        with_errno(raw_syscall6(SYS_signalfd4, fd, to_long(mask), kSigsetBytes, flags)));
+    return static_cast<int>(with_errno(raw_syscall6(SYS_signalfd4, fd, to_long(mask), kSigsetBytes, flags)));
 }
 
 int raw_sigprocmask(int how, const sigset_t *set, sigset_t *old) noexcept {
@@ -116,16 +115,13 @@ int raw_sigprocmask(int how, const sigset_t *set, sigset_t *old) noexcept {
 }
 
 int raw_pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept {
-    return static_cast<int>(
-        -raw_syscall6(SYS_rt_sigprocmask, how, to_long(set), to_long(old), kSigsetBytes));
+    return static_cast<int>(-raw_syscall6(SYS_rt_sigprocmask, how, to_long(set), to_long(old), kSigsetBytes));
 }
 
 // Variadic functions: the words behind the last named argument are passed on whether the caller gave them or not, as
 // the C library does. Reading an absent one gives a value that the kernel ignores.
 
-template <int Count> struct Words {
-    long at[Count];
-};
+template <int Count> struct Words { long at[Count]; };
 #define SD_TAKE_WORDS(words, last)                                                                           \
     va_list list;                                                                                            \
     va_start(list, last);                                                                                    \
@@ -203,7 +199,8 @@ void bind_real_symbols() noexcept {
     const int saved = errno;
 #define SD_REAL_SYS(name, number) bind_one(real.name, #name, decltype(Real::name){nullptr});
 #define SD_REAL_RAW(name) bind_one(real.name, #name, decltype(Real::name){nullptr});
-#define SD_REAL_LIBC(name) bind_one(real.name, #name, decltype(Real::name){Missing<decltype(Real::name)>::call});
+#define SD_REAL_LIBC(name)                                                                                   \
+    bind_one(real.name, #name, decltype(Real::name){Missing<decltype(Real::name)>::call});
 #include "libsd/api/real.def"
 #undef SD_REAL_SYS
 #undef SD_REAL_RAW

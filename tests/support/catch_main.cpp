@@ -18,9 +18,7 @@ namespace {
 std::string skip_reason;
 }
 
-void note_skip(const char *reason) {
-    skip_reason = reason;
-}
+void note_skip(const char *reason) { skip_reason = reason; }
 
 namespace {
 

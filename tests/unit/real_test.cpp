@@ -96,8 +96,7 @@ TEST_CASE("binding finds what stands behind in the search order and keeps errno"
     errno = 77;
     sd::bind_real_symbols();
     REQUIRE(errno == 77);
-#define SD_REAL_SYS(name, number)                                                                            \
-    CHECK(reinterpret_cast<void *>(sd::real.name) == ::dlsym(RTLD_NEXT, #name));
+#define SD_REAL_SYS(name, number) CHECK(reinterpret_cast<void *>(sd::real.name) == ::dlsym(RTLD_NEXT, #name));
 #define SD_REAL_RAW(name) SD_REAL_SYS(name, 0)
 #define SD_REAL_LIBC(name) SD_REAL_SYS(name, 0)
 #include "libsd/api/real.def"
