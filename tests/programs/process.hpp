@@ -1,0 +1,84 @@
+// Helpers of the behaviour programs that use several processes or threads.
+#pragma once
+
+#include "tests/programs/common.hpp"
+
+#include <atomic>
+#include <functional>
+#include <sys/wait.h>
+#include <thread>
+
+namespace sdtest {
+
+// Runs `body` in a forked child, which then ends through exit().
+inline pid_t spawn(const std::function<void()>& body) {
+    const pid_t pid = MUST(fork());
+    if (pid == 0) {
+        body();
+        exit(0);
+    }
+    return pid;
+}
+
+// Waits for a child and says how it ended.
+inline void reap(const char* label, pid_t pid) {
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0) {
+        if (errno != EINTR)
+            give_up("waitpid");
+    }
+    if (WIFSIGNALED(status))
+        say("%s: killed by SIG%s", label, sigabbrev_np(WTERMSIG(status)));
+    else
+        say("%s: exit %d", label, WEXITSTATUS(status));
+}
+
+// Puts processes in order: one waits, another lets it go. A pipe, so libc sockets play no part in it.
+class Gate {
+public:
+    Gate() { MUST(pipe2(ends_, O_CLOEXEC)); }
+
+    void open() const { MUST(write(ends_[1], "", 1)); }
+
+    void pass() const {
+        char byte;
+        ssize_t got;
+        do {
+            got = read(ends_[0], &byte, 1);
+        } while (got < 0 && errno == EINTR);
+        if (got != 1)
+            give_up("gate");
+    }
+
+private:
+    int ends_[2];
+};
+
+// Sends a signal to a thread again and again until told to stop, because a single one could come
+// before the thread has entered the call it is meant to interrupt.
+class Nagger {
+public:
+    Nagger(pthread_t target, int signal) {
+        thread_ = std::thread([this, target, signal] {
+            while (!done_) {
+                sleep_ms(30);
+                if (!done_)
+                    pthread_kill(target, signal);
+            }
+        });
+    }
+
+    void stop() {
+        done_ = true;
+        if (thread_.joinable())
+            thread_.join();
+    }
+
+    ~Nagger() { stop(); }
+
+private:
+    std::atomic<bool> done_{false};
+    std::thread thread_;
+};
+
+} // namespace sdtest
