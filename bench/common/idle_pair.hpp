@@ -19,12 +19,8 @@ class IdlePair {
 
     // Returns when every connection has carried a message there and back and both ends sleep in epoll_wait.
     void open();
-    [[nodiscard]] pid_t server() const {
-        return server_;
-    }
-    [[nodiscard]] pid_t client() const {
-        return client_;
-    }
+    [[nodiscard]] pid_t server() const { return server_; }
+    [[nodiscard]] pid_t client() const { return client_; }
 
   private:
     struct State {

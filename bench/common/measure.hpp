@@ -40,9 +40,7 @@ class Histogram {
         sum_ += value;
     }
     void clear();
-    [[nodiscard]] std::uint64_t total() const {
-        return total_;
-    }
+    [[nodiscard]] std::uint64_t total() const { return total_; }
     [[nodiscard]] double mean() const;
     // The value below which the given part (0..1) of the samples lies.
     [[nodiscard]] double quantile(double part) const;
@@ -69,9 +67,7 @@ class Report {
   public:
     explicit Report(const std::string &program);
     void add(const char *key, const std::string &value);
-    void add(const char *key, const char *value) {
-        add(key, std::string(value));
-    }
+    void add(const char *key, const char *value) { add(key, std::string(value)); }
     void add(const char *key, double value);
     void add(const char *key, long value);
     // mean_ns, p50_ns, p99_ns, p999_ns and samples of a histogram of ticks().

@@ -176,9 +176,7 @@ Mover::Mover(Duplex duplex, Waiting waiting) : duplex_(duplex), waiting_(waiting
     }
 }
 
-Mover::~Mover() {
-    close();
-}
+Mover::~Mover() { close(); }
 
 void Mover::close() {
     if (duplex_.in >= 0) {

@@ -52,9 +52,7 @@ void Options::help(int status) const {
     std::exit(status);
 }
 
-const std::string &Options::text(const std::string &name) const {
-    return values_.at(name);
-}
+const std::string &Options::text(const std::string &name) const { return values_.at(name); }
 
 long Options::integer(const std::string &name) const {
     const std::string &value = values_.at(name);

@@ -27,8 +27,7 @@ void end_child(pid_t pid);
 void raise_fd_limit();
 
 // A value in memory that children made later share with this process.
-template <typename T>
-T *shared_value() {
+template <typename T> T *shared_value() {
     void *memory = mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         die("mmap");

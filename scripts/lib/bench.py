@@ -50,7 +50,8 @@ class Bench:
             raise RunError(f"sdrun does not work: {tail(holder.log) or holder.returncode}")
 
     def once(self, words, under_sdrun, seconds, round_number):
-        command = [os.path.join(self.options.build, "bench", words[0]), *(self.sdrun if w == "{sdrun}" else w for w in words[1:])]
+        command = [os.path.join(self.options.build, "bench", words[0])]
+        command += [self.sdrun if word == "{sdrun}" else word for word in words[1:]]
         if seconds:
             command += ["--seconds", f"{seconds:g}"]
         if under_sdrun:
@@ -103,6 +104,16 @@ def times_better(case, ours, theirs):
     return [(b / a if case.lower_is_better else a / b) for a, b in pairs if a and b]
 
 
+def verdict_of(values, factor):
+    """From the ratios of the rounds: met, MISSED, or in words why the rounds do not say."""
+    inside = min(values) < factor < max(values)
+    if inside and max(values) / min(values) > UNCLEAR:
+        return "unclear"
+    if statistics.median(values) >= factor:
+        return "met"
+    return "within noise" if inside else "MISSED"
+
+
 def judge(case, result):
     runs = result["runs"]
     result["median"] = {name: median(values) for name, values in runs.items()}
@@ -120,8 +131,7 @@ def judge(case, result):
                 verdict, reached = "not measured", None
             else:
                 reached = statistics.median(values)
-                unclear = min(values) < ask.factor < max(values) and max(values) / min(values) > UNCLEAR
-                verdict = "unclear" if unclear else "met" if reached >= ask.factor else "MISSED"
+                verdict = verdict_of(values, ask.factor)
         result["asks"].append({"asked": ask.text, "goal": ask.goal, "reached": reached, "verdict": verdict,
                                "absolute": ask.value is not None})
     against = times_better(case, ours, runs.get("kernel", []))
