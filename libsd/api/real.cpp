@@ -82,9 +82,8 @@ int raw_pselect(int count, fd_set *r, fd_set *w, fd_set *x, const timespec *time
         const sigset_t *mask;
         long bytes;
     } sixth = {mask, kSigsetBytes};
-    return static_cast<int>(
-        with_errno(raw_syscall6(SYS_pselect6, count, to_long(r), to_long(w), to_long(x),
-                                timeout != nullptr ? to_long(&copy) : 0, to_long(&sixth))));
+    return static_cast<int>(with_errno(raw_syscall6(SYS_pselect6, count, to_long(r), to_long(w), to_long(x),
+                                                    timeout != nullptr ? to_long(&copy) : 0, to_long(&sixth))));
 }
 
 int raw_ppoll(pollfd *fds, nfds_t count, const timespec *timeout, const sigset_t *mask) {
@@ -99,8 +98,7 @@ int raw_epoll_pwait(int epoll, epoll_event *events, int count, int timeout, cons
         raw_syscall6(SYS_epoll_pwait, epoll, to_long(events), count, timeout, to_long(mask), kSigsetBytes)));
 }
 
-int raw_epoll_pwait2(int epoll, epoll_event *events, int count, const timespec *timeout,
-                     const sigset_t *mask) {
+int raw_epoll_pwait2(int epoll, epoll_event *events, int count, const timespec *timeout, const sigset_t *mask) {
     return static_cast<int>(with_errno(raw_syscall6(SYS_epoll_pwait2, epoll, to_long(events), count,
                                                     to_long(timeout), to_long(mask), kSigsetBytes)));
 }
