@@ -1,0 +1,385 @@
+// epoll with company: nested sets, other kinds of files, fairness, several threads and processes, deadlines.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <set>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+
+using namespace sdtest;
+
+namespace {
+
+int add(int set, int fd, uint32_t events, uint64_t data) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = data;
+    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
+}
+
+std::string wait_set(int set, int timeout, int room = 16) {
+    std::vector<epoll_event> events(static_cast<size_t>(room));
+    const int count = epoll_wait(set, events.data(), room, timeout);
+    std::vector<std::string> lines;
+    for (int i = 0; i < count; ++i) {
+        const epoll_event event = events[static_cast<size_t>(i)];
+        const uint64_t data = event.data.u64;
+        lines.push_back(std::to_string(data) + " " + event_names(event.events));
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string text = std::to_string(count);
+    for (const std::string& line : lines)
+        text += " [" + line + "]";
+    return text;
+}
+
+volatile sig_atomic_t handled = 0;
+
+} // namespace
+
+BEHAVIOUR(nested) {
+    const Pair pair = make_pair();
+    const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
+    SHOW(add(inner, pair.server, EPOLLIN, 1));
+    SHOW(add(outer, inner, EPOLLIN, 2));
+    say("%s", wait_set(outer, 0).c_str());
+    send_all(pair.client, "x");
+    say("%s", wait_set(outer, kPatience).c_str());
+    say("%s", wait_set(inner, 0).c_str());
+    receive(pair.server, 1);
+    say("%s", wait_set(outer, 0).c_str());
+    // Woken from a sleep, through two levels.
+    std::thread writer([&] {
+        sleep_ms(60);
+        send_all(pair.client, "y");
+    });
+    say("%s", wait_set(outer, kPatience).c_str());
+    writer.join();
+    SHOW(add(inner, outer, EPOLLIN, 3)); // a loop
+}
+
+BEHAVIOUR(set_in_poll_and_select) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    SHOW(add(set, pair.server, EPOLLIN, 1));
+    show_ready("nothing", set);
+    pollfd entry{set, POLLIN, 0};
+    SHOW(poll(&entry, 1, 50));
+    send_all(pair.client, "x");
+    wait_for(pair.server, POLLIN);
+    show_ready("data", set);
+    receive(pair.server, 1);
+    show_ready("read", set);
+    std::thread writer([&] {
+        sleep_ms(60);
+        send_all(pair.client, "y");
+    });
+    SHOW(poll(&entry, 1, kPatience));
+    writer.join();
+    receive(pair.server, 1);
+    std::thread again([&] {
+        sleep_ms(60);
+        send_all(pair.client, "z");
+    });
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(set, &readable);
+    timeval limit{5, 0};
+    SHOW(select(set + 1, &readable, nullptr, nullptr, &limit));
+    again.join();
+}
+
+BEHAVIOUR(mixed_kinds) {
+    const Pair pair = make_pair();
+    int ends[2];
+    MUST(pipe(ends));
+    const int counter = MUST(eventfd(0, EFD_NONBLOCK));
+    const int timer = MUST(timerfd_create(CLOCK_MONOTONIC, 0));
+    const int datagram = MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    const Address any = make_address("127.0.0.1", 0);
+    MUST(bind(datagram, any.raw(), any.length));
+    const int set = MUST(epoll_create1(0));
+    SHOW(add(set, pair.server, EPOLLIN, 1));
+    SHOW(add(set, ends[0], EPOLLIN, 2));
+    SHOW(add(set, counter, EPOLLIN, 3));
+    SHOW(add(set, timer, EPOLLIN, 4));
+    SHOW(add(set, datagram, EPOLLIN, 5));
+    SHOW(add(set, pair.listener, EPOLLIN, 6));
+    say("%s", wait_set(set, 0).c_str());
+    // Each of them wakes a sleeping wait.
+    for (int i = 1; i <= 6; ++i) {
+        std::thread waker([&] {
+            sleep_ms(40);
+            const itimerspec soon{{0, 0}, {0, 1000000}};
+            const Address to = local_address(datagram);
+            if (i == 1)
+                send_all(pair.client, "x");
+            else if (i == 2)
+                MUST(write(ends[1], "x", 1));
+            else if (i == 3)
+                MUST(eventfd_write(counter, 1));
+            else if (i == 4)
+                MUST(timerfd_settime(timer, 0, &soon, nullptr));
+            else if (i == 5)
+                MUST(sendto(datagram, "x", 1, 0, to.raw(), to.length));
+            else
+                connect_to(pair.listener);
+        });
+        say("%s", wait_set(set, kPatience).c_str());
+        waker.join();
+        char buffer[16];
+        if (i == 6)
+            MUST(accept(pair.listener, nullptr, nullptr));
+        else
+            MUST(read(i == 1 ? pair.server : i == 2 ? ends[0] : i == 3 ? counter : i == 4 ? timer : datagram,
+                      buffer, 8));
+    }
+    // All of them at once.
+    send_all(pair.client, "x");
+    MUST(write(ends[1], "x", 1));
+    MUST(eventfd_write(counter, 1));
+    connect_to(pair.listener);
+    wait_for(pair.server, POLLIN);
+    wait_for(pair.listener, POLLIN);
+    say("%s", wait_set(set, 0).c_str());
+}
+
+// With room for one event, every ready member gets its turn.
+BEHAVIOUR(fair_with_little_room) {
+    std::vector<Pair> pairs;
+    const int listener = make_listener();
+    const int set = MUST(epoll_create1(0));
+    int ends[2];
+    MUST(pipe(ends));
+    MUST(write(ends[1], "x", 1));
+    for (uint64_t i = 0; i < 8; ++i) {
+        pairs.push_back(connect_through(listener));
+        MUST(add(set, pairs.back().server, EPOLLIN, i));
+        send_all(pairs.back().client, "x");
+        wait_for(pairs.back().server, POLLIN);
+    }
+    MUST(add(set, ends[0], EPOLLIN, 8));
+    std::set<uint64_t> seen;
+    for (int i = 0; i < 27; ++i) {
+        epoll_event event{};
+        MUST(epoll_wait(set, &event, 1, kPatience));
+        seen.insert(event.data.u64);
+    }
+    say("%zu of 9 seen", seen.size());
+}
+
+// A busy connection does not keep a pipe from being noticed.
+BEHAVIOUR(busy_socket_and_quiet_pipe) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    int ends[2];
+    MUST(pipe(ends));
+    MUST(add(set, pair.server, EPOLLIN, 1));
+    MUST(add(set, ends[0], EPOLLIN, 2));
+    send_all(pair.client, "never read");
+    wait_for(pair.server, POLLIN);
+    MUST(write(ends[1], "x", 1));
+    bool seen = false;
+    Stopwatch watch;
+    while (!seen && watch.ms() < kPatience) {
+        epoll_event event{};
+        MUST(epoll_wait(set, &event, 1, kPatience));
+        seen = event.data.u64 == 2;
+    }
+    SHOW_BOOL(seen);
+}
+
+BEHAVIOUR(exclusive) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    SHOW(add(set, pair.listener, EPOLLIN | EPOLLEXCLUSIVE, 1));
+    SHOW(add(set, pair.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT, 2));
+    SHOW(add(set, pair.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP, 2));
+    SHOW(add(set, pair.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLET, 2));
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLEXCLUSIVE;
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, pair.listener, &event));
+    event.events = EPOLLIN;
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, pair.listener, &event));
+    say("%s", wait_set(set, 0).c_str());
+    const int client = connect_to(pair.listener);
+    say("%s", wait_set(set, kPatience).c_str());
+    close(client);
+}
+
+// Several sets wait exclusively on one listener: at least one is woken for each connection, none is lost.
+BEHAVIOUR(exclusive_listeners) {
+    const int listener = make_listener();
+    set_nonblocking(listener);
+    std::atomic<int> accepted{0};
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> workers;
+    for (int i = 0; i < 3; ++i)
+        workers.emplace_back([&] {
+            const int set = MUST(epoll_create1(0));
+            MUST(add(set, listener, EPOLLIN | EPOLLEXCLUSIVE, 1));
+            while (!stop) {
+                epoll_event event{};
+                if (epoll_wait(set, &event, 1, 50) != 1)
+                    continue;
+                const int fd = accept(listener, nullptr, nullptr);
+                if (fd >= 0) {
+                    ++accepted;
+                    close(fd);
+                }
+            }
+            close(set);
+        });
+    for (int i = 0; i < 60; ++i) {
+        close(connect_to(listener));
+        if (i % 10 == 0)
+            sleep_ms(10);
+    }
+    for (Stopwatch watch; accepted < 60 && watch.ms() < kPatience;)
+        sleep_ms(5);
+    stop = true;
+    for (std::thread& worker : workers)
+        worker.join();
+    say("accepted %d", accepted.load());
+}
+
+BEHAVIOUR(changed_while_waiting) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    std::string seen;
+    std::thread waiter([&] { seen = wait_set(set, kPatience); });
+    sleep_ms(60);
+    send_all(pair.client, "x");
+    SHOW(add(set, pair.server, EPOLLIN, 9));
+    waiter.join();
+    say("%s", seen.c_str());
+    receive(pair.server, 1);
+    std::thread again([&] { seen = wait_set(set, kPatience); });
+    sleep_ms(60);
+    epoll_event event{};
+    event.events = EPOLLOUT;
+    event.data.u64 = 10;
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, pair.server, &event));
+    again.join();
+    say("%s", seen.c_str());
+}
+
+// Several threads wait on one set; one message in one-shot mode wakes exactly one of them.
+BEHAVIOUR(several_waiters_one_shot) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, pair.server, EPOLLIN | EPOLLONESHOT, 1));
+    std::atomic<int> woken{0};
+    std::vector<std::thread> waiters;
+    for (int i = 0; i < 4; ++i)
+        waiters.emplace_back([&] {
+            epoll_event event{};
+            if (epoll_wait(set, &event, 1, 400) == 1)
+                ++woken;
+        });
+    sleep_ms(80);
+    send_all(pair.client, "x");
+    for (std::thread& waiter : waiters)
+        waiter.join();
+    say("woken %d", woken.load());
+}
+
+// The set made before a fork is one set for both.
+BEHAVIOUR(shared_with_a_child) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, pair.server, EPOLLIN, 1));
+    const Gate ready;
+    const pid_t child = spawn([&] {
+        ready.open();
+        say("child %s", wait_set(set, kPatience).c_str());
+        say("child got %s", receive(pair.server, 4).c_str());
+    });
+    ready.pass();
+    sleep_ms(40);
+    send_all(pair.client, "news");
+    reap("child", child);
+    say("parent %s", wait_set(set, 0).c_str());
+    send_all(pair.client, "more");
+    say("parent %s", wait_set(set, kPatience).c_str());
+}
+
+BEHAVIOUR(deadlines) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, pair.server, EPOLLIN, 1));
+    Stopwatch watch;
+    say("%s", wait_set(set, 100).c_str());
+    SHOW_BOOL(watch.ms() >= 95);
+    epoll_event event{};
+    Stopwatch again;
+    SHOW(epoll_pwait(set, &event, 1, 100, nullptr));
+    SHOW_BOOL(again.ms() >= 95);
+    const timespec limit{0, 100000000}, bad{0, 2000000000};
+    Stopwatch third;
+    SHOW(epoll_pwait2(set, &event, 1, &limit, nullptr));
+    SHOW_BOOL(third.ms() >= 95);
+    SHOW(epoll_pwait2(set, &event, 1, &bad, nullptr));
+    send_all(pair.client, "x");
+    SHOW(epoll_pwait2(set, &event, 1, nullptr, nullptr));
+    SHOW(epoll_wait(set, &event, 1, -1));
+}
+
+BEHAVIOUR(signal_masks) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, pair.server, EPOLLIN, 1));
+    signal(SIGUSR1, [](int) { handled = handled + 1; });
+    sigset_t blocked, open;
+    sigemptyset(&open);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    MUST(sigprocmask(SIG_BLOCK, &blocked, nullptr));
+    raise(SIGUSR1);
+    epoll_event event{};
+    SHOW(epoll_wait(set, &event, 1, 50));
+    say("handled %d", static_cast<int>(handled));
+    SHOW(epoll_pwait(set, &event, 1, kPatience, &open));
+    say("handled %d", static_cast<int>(handled));
+    raise(SIGUSR1);
+    SHOW(epoll_pwait2(set, &event, 1, nullptr, &open));
+    say("handled %d", static_cast<int>(handled));
+}
+
+// A ping-pong that sleeps on both sides, many times: no wake-up may be lost.
+BEHAVIOUR(no_lost_wakeup) {
+    const Pair pair = make_pair();
+    std::thread echo([&] {
+        const int set = MUST(epoll_create1(0));
+        MUST(add(set, pair.server, EPOLLIN | EPOLLET, 1));
+        epoll_event event{};
+        char byte;
+        for (;;) {
+            if (epoll_wait(set, &event, 1, kPatience) != 1)
+                say("lost at the server");
+            if (recv(pair.server, &byte, 1, MSG_DONTWAIT) != 1)
+                return;
+            send_all(pair.server, &byte, 1);
+        }
+    });
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, pair.client, EPOLLIN | EPOLLET, 1));
+    int done = 0;
+    for (; done < 3000; ++done) {
+        epoll_event event{};
+        char byte = static_cast<char>(done);
+        send_all(pair.client, &byte, 1);
+        if (epoll_wait(set, &event, 1, kPatience) != 1 || recv(pair.client, &byte, 1, MSG_DONTWAIT) != 1)
+            break;
+        if (done % 500 == 0)
+            sleep_ms(5); // long enough for the other side to fall asleep
+    }
+    say("%d round trips", done);
+    close(pair.client);
+    echo.join();
+}
+
+int main(int argc, char** argv) {
+    return run_behaviour(argc, argv);
+}

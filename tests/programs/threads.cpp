@@ -1,0 +1,364 @@
+// Several threads on the same and on different sockets; signals that interrupt them.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <csetjmp>
+#include <sys/uio.h>
+
+using namespace sdtest;
+
+namespace {
+
+std::atomic<int> handled{0};
+int answer_fd = -1;
+sigjmp_buf jump;
+
+void install(int flags, void (*handler)(int) = [](int) { ++handled; }) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+}
+
+// Runs a blocking call in this thread while another keeps sending it SIGUSR1.
+template <class Call> void interrupt(const char* what, Call call) {
+    handled = 0;
+    Nagger nagger(pthread_self(), SIGUSR1);
+    const long result = call();
+    const int error = errno;
+    nagger.stop();
+    say("%s: %ld %s, handled %s", what, result, result < 0 ? strerrorname_np(error) : "-",
+        yes_no(handled > 0));
+}
+
+void fill(int fd) {
+    set_nonblocking(fd);
+    const std::string data = pattern(65536);
+    while (send(fd, data.data(), data.size(), 0) > 0) {
+    }
+    set_nonblocking(fd, false);
+}
+
+} // namespace
+
+BEHAVIOUR(reader_and_writer) {
+    const Pair pair = make_pair();
+    const std::string up = pattern(5000000, 1), down = pattern(6000000, 2);
+    std::thread client_writer([&] { send_all(pair.client, up); });
+    std::thread server_writer([&] { send_all(pair.server, down); });
+    std::string got_up, got_down;
+    std::thread server_reader([&] { got_up = receive(pair.server, up.size()); });
+    got_down = receive(pair.client, down.size());
+    client_writer.join();
+    server_writer.join();
+    server_reader.join();
+    SHOW_BOOL(got_up == up);
+    SHOW_BOOL(got_down == down);
+}
+
+// Several threads write small messages to one socket: each arrives whole.
+BEHAVIOUR(several_writers) {
+    const Pair pair = make_pair();
+    std::vector<std::thread> writers;
+    for (int i = 0; i < 4; ++i)
+        writers.emplace_back([&, i] {
+            const std::string message(16, static_cast<char>('a' + i));
+            for (int j = 0; j < 2000; ++j)
+                send_all(pair.client, message);
+        });
+    int counts[4] = {};
+    bool whole = true;
+    for (int i = 0; i < 8000; ++i) {
+        const std::string message = receive(pair.server, 16);
+        whole = whole && message == std::string(16, message[0]);
+        if (message[0] >= 'a' && message[0] < 'e')
+            ++counts[message[0] - 'a'];
+    }
+    for (std::thread& writer : writers)
+        writer.join();
+    SHOW_BOOL(whole);
+    say("%d %d %d %d", counts[0], counts[1], counts[2], counts[3]);
+}
+
+// Several threads read from one socket: every byte arrives once.
+BEHAVIOUR(several_readers) {
+    const Pair pair = make_pair();
+    std::atomic<uint64_t> sum{0}, bytes{0};
+    std::vector<std::thread> readers;
+    for (int i = 0; i < 4; ++i)
+        readers.emplace_back([&] {
+            unsigned char buffer[777];
+            ssize_t got;
+            while ((got = recv(pair.server, buffer, sizeof buffer, 0)) > 0) {
+                bytes += static_cast<uint64_t>(got);
+                for (ssize_t j = 0; j < got; ++j)
+                    sum += buffer[j];
+            }
+        });
+    const std::string data = pattern(2000000);
+    uint64_t expected = 0;
+    for (const char byte : data)
+        expected += static_cast<unsigned char>(byte);
+    send_all(pair.client, data);
+    MUST(shutdown(pair.client, SHUT_WR));
+    for (std::thread& reader : readers)
+        reader.join();
+    SHOW_BOOL(bytes == data.size());
+    SHOW_BOOL(sum == expected);
+}
+
+BEHAVIOUR(many_connections_many_threads) {
+    const int listener = make_listener();
+    std::atomic<int> right{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 6; ++i) {
+        const Pair pair = connect_through(listener);
+        threads.emplace_back([pair] {
+            char buffer[100];
+            ssize_t got;
+            while ((got = recv(pair.server, buffer, sizeof buffer, 0)) > 0)
+                send_all(pair.server, buffer, static_cast<size_t>(got));
+            close(pair.server);
+        });
+        threads.emplace_back([pair, i, &right] {
+            for (int j = 0; j < 500; ++j) {
+                const std::string message = std::to_string(i * 1000 + j) + "#";
+                send_all(pair.client, message);
+                right += receive(pair.client, message.size()) == message;
+            }
+            close(pair.client);
+        });
+    }
+    for (std::thread& thread : threads)
+        thread.join();
+    say("%d of 3000 right", right.load());
+}
+
+// Connections opened, used and closed in parallel.
+BEHAVIOUR(connecting_in_parallel) {
+    const int listener = make_listener("127.0.0.1", 256);
+    std::thread server([&] {
+        for (int i = 0; i < 200; ++i) {
+            const int fd = MUST(accept(listener, nullptr, nullptr));
+            send_all(fd, receive(fd, 4));
+            close(fd);
+        }
+    });
+    std::atomic<int> right{0};
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 4; ++i)
+        clients.emplace_back([&] {
+            for (int j = 0; j < 50; ++j) {
+                const int fd = connect_to(listener);
+                send_all(fd, "ping");
+                right += receive_to_end(fd) == "ping";
+                close(fd);
+            }
+        });
+    for (std::thread& client : clients)
+        client.join();
+    server.join();
+    say("%d of 200 right", right.load());
+}
+
+// A blocked recv keeps the connection alive when another thread closes the number.
+BEHAVIOUR(close_under_blocked_reader) {
+    const Pair pair = make_pair();
+    ssize_t first = -2, second = -2;
+    int error = 0;
+    std::thread reader([&] {
+        char byte;
+        first = recv(pair.server, &byte, 1, 0);
+        second = recv(pair.server, &byte, 1, 0);
+        error = errno;
+    });
+    sleep_ms(100);
+    MUST(close(pair.server));
+    sleep_ms(50);
+    SHOW_BOOL((poll_now(pair.client, POLLRDHUP) & POLLRDHUP) == 0);
+    SHOW(send(pair.client, "x", 1, 0));
+    reader.join();
+    say("first %zd, second %zd %s", first, second, strerrorname_np(error));
+    SHOW_BOOL(wait_for(pair.client, POLLRDHUP));
+}
+
+BEHAVIOUR(shutdown_wakes_reader) {
+    const Pair pair = make_pair();
+    for (const int how : {+SHUT_RD, +SHUT_RDWR}) {
+        const Pair fresh = connect_through(pair.listener);
+        std::thread waker([&] {
+            sleep_ms(60);
+            shutdown(fresh.server, how);
+        });
+        char byte;
+        SHOW(recv(fresh.server, &byte, 1, 0));
+        waker.join();
+    }
+    std::thread waker([&] {
+        sleep_ms(60);
+        shutdown(pair.server, SHUT_RDWR);
+    });
+    pollfd entry{pair.server, POLLIN, 0};
+    SHOW(poll(&entry, 1, kPatience));
+    say("%s", event_names(static_cast<uint32_t>(entry.revents)).c_str());
+    waker.join();
+}
+
+BEHAVIOUR(shutdown_wakes_writer) {
+    const Pair pair = make_pair();
+    fill(pair.client);
+    std::thread waker([&] {
+        sleep_ms(60);
+        shutdown(pair.client, SHUT_WR);
+    });
+    SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
+    waker.join();
+}
+
+BEHAVIOUR(reading_wakes_writer) {
+    const Pair pair = make_pair();
+    fill(pair.client);
+    std::thread reader([&] {
+        sleep_ms(60);
+        while (receive(pair.server, 65536).size() == 65536) {
+        }
+    });
+    SHOW(send(pair.client, "x", 1, 0));
+    shutdown(pair.client, SHUT_WR);
+    reader.join();
+}
+
+BEHAVIOUR(eintr_without_restart) {
+    const Pair pair = make_pair();
+    install(0);
+    char byte;
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    interrupt("recv", [&] { return recv(pair.client, &byte, 1, 0); });
+    interrupt("read", [&] { return read(pair.client, &byte, 1); });
+    interrupt("readv", [&] { return readv(pair.client, &part, 1); });
+    interrupt("recvmsg", [&] { return recvmsg(pair.client, &message, 0); });
+    interrupt("accept", [&] { return accept(pair.listener, nullptr, nullptr); });
+    pollfd entry{pair.client, POLLIN, 0};
+    interrupt("poll", [&] { return poll(&entry, 1, kPatience); });
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.client, &set);
+    interrupt("select", [&] { return select(pair.client + 1, &set, nullptr, nullptr, nullptr); });
+    const int epoll = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, pair.client, &event));
+    interrupt("epoll_wait", [&] { return epoll_wait(epoll, &event, 1, kPatience); });
+    fill(pair.client);
+    interrupt("send", [&] { return send(pair.client, "x", 1, 0); });
+    // A part that was already received is returned instead.
+    send_all(pair.server, "abc");
+    wait_for(pair.client, POLLIN);
+    char buffer[10];
+    interrupt("wait for all", [&] { return recv(pair.client, buffer, sizeof buffer, MSG_WAITALL); });
+}
+
+BEHAVIOUR(restart) {
+    const Pair pair = make_pair();
+    install(SA_RESTART);
+    char byte;
+    std::thread writer([&] {
+        sleep_ms(150);
+        send_all(pair.server, "x");
+        sleep_ms(150);
+        connect_to(pair.listener);
+    });
+    interrupt("recv", [&] { return recv(pair.client, &byte, 1, 0); });
+    interrupt("accept", [&] { return accept(pair.listener, nullptr, nullptr) >= 0 ? 0 : -1; });
+    writer.join();
+    // These are never restarted.
+    pollfd entry{pair.client, POLLIN, 0};
+    interrupt("poll", [&] { return poll(&entry, 1, kPatience); });
+    const int epoll = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, pair.client, &event));
+    interrupt("epoll_wait", [&] { return epoll_wait(epoll, &event, 1, kPatience); });
+    set_timeout(pair.client, SO_RCVTIMEO, 3000);
+    interrupt("recv with a deadline", [&] { return recv(pair.client, &byte, 1, 0); });
+}
+
+// A handler that uses the very socket the interrupted thread is waiting on.
+BEHAVIOUR(handler_uses_the_socket) {
+    const Pair pair = make_pair();
+    answer_fd = pair.client;
+    install(SA_RESTART, [](int) {
+        if (handled++ == 0)
+            send_all(answer_fd, "from the handler");
+    });
+    std::thread server([&] {
+        say("%s", receive(pair.server, 16).c_str());
+        send_all(pair.server, "ok");
+    });
+    interrupt("recv", [&] {
+        char buffer[2];
+        return recv(pair.client, buffer, 2, MSG_WAITALL);
+    });
+    server.join();
+}
+
+BEHAVIOUR(jump_out_of_a_handler) {
+    const Pair pair = make_pair();
+    install(0, [](int) { siglongjmp(jump, 1); });
+    char byte;
+    static int round = 0; // static: its value must survive the jump
+    for (; round < 3; ++round) {
+        if (sigsetjmp(jump, 1) == 0) {
+            std::thread([self = pthread_self()] {
+                sleep_ms(60);
+                pthread_kill(self, SIGUSR1);
+            }).detach();
+            SHOW(recv(pair.client, &byte, 1, 0));
+        } else {
+            say("jumped");
+        }
+    }
+    send_all(pair.server, "fine");
+    say("%s", receive(pair.client, 4).c_str());
+}
+
+BEHAVIOUR(io_signal) {
+    const Pair pair = make_pair();
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled; };
+    MUST(sigaction(SIGIO, &action, nullptr));
+    SHOW(fcntl(pair.server, F_SETOWN, getpid()));
+    SHOW_BOOL(fcntl(pair.server, F_GETOWN) == getpid());
+    SHOW(fcntl(pair.server, F_SETFL, O_ASYNC | O_NONBLOCK));
+    send_all(pair.client, "x");
+    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
+        sleep_ms(5);
+    SHOW_BOOL(handled > 0);
+}
+
+BEHAVIOUR(cancelled_reader) {
+    const Pair pair = make_pair();
+    pthread_t reader;
+    MUST(-pthread_create(
+        &reader, nullptr,
+        [](void* argument) -> void* {
+            char byte;
+            recv(*static_cast<const int*>(argument), &byte, 1, 0);
+            return argument;
+        },
+        const_cast<int*>(&pair.client)));
+    sleep_ms(80);
+    SHOW(pthread_cancel(reader));
+    void* result = nullptr;
+    SHOW(pthread_join(reader, &result));
+    SHOW_BOOL(result == PTHREAD_CANCELED);
+    send_all(pair.server, "fine");
+    say("%s", receive(pair.client, 4).c_str());
+}
+
+int main(int argc, char** argv) {
+    return run_behaviour(argc, argv);
+}
