@@ -1,5 +1,168 @@
-// Entry point of sd-monitor.
+// sd-monitor: options, logging, signals, and the service manager.
+#include "monitor/config.hpp"
+#include "monitor/control_socket.hpp"
+#include "monitor/monitor.hpp"
+#include "monitor/paths.hpp"
 
-int main() {
-    return 2;
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/systemd_sink.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <systemd/sd-daemon.h>
+
+namespace {
+
+using namespace sd::monitor;
+
+struct Options {
+    std::string config, socket;
+    bool private_mode = false, check = false;
+};
+
+void start_logging(const std::string &level) {
+    if (getenv("JOURNAL_STREAM") != nullptr) {
+        spdlog::set_default_logger(spdlog::systemd_logger_st("sd-monitor"));
+    } else {
+        spdlog::set_default_logger(spdlog::stderr_logger_st("sd-monitor"));
+        spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e sd-monitor[%P] %l: %v");
+    }
+    spdlog::set_level(spdlog::level::from_str(level));
+}
+
+/// Which file to read: the one asked for, else the usual one if it is there.
+std::string config_file(const Options &options) {
+    if (!options.config.empty()) {
+        return options.config;
+    }
+    std::string usual = kSystemConfig;
+    if (options.private_mode) {
+        const char *base = getenv("XDG_CONFIG_HOME");
+        const char *home = getenv("HOME");
+        usual = base != nullptr && *base == '/' ? base : std::string(home == nullptr ? "" : home) + "/.config";
+        usual += "/socksdirect/sd-monitor.toml";
+    }
+    return access(usual.c_str(), F_OK) == 0 ? usual : std::string();
+}
+
+Config configure(const Options &options) {
+    Config config;
+    if (options.private_mode) {
+        char path[kMaxPath];
+        if (private_socket(path)) {
+            config.socket = path;
+        }
+    } else {
+        config.socket = kSystemSocket;
+    }
+    // Users are kept apart by the kernel when they talk over TCP as well, so a system monitor connects them all.
+    config.policy.fallback = geteuid() == 0 && !options.private_mode ? Verdict::allow : Verdict::same_user;
+    if (const std::string file = config_file(options); !file.empty()) {
+        config = load_config(file, config);
+    }
+    if (!options.socket.empty()) {
+        config.socket = options.socket;
+    }
+    if (config.socket.empty()) {
+        throw ConfigError("the path of the private directory is too long for a socket; use --socket");
+    }
+    return config;
+}
+
+/// Makes the directory of the socket if it is one of ours to make.
+void prepare_directory(const Options &options, const std::string &socket) {
+    const std::string directory = socket.substr(0, socket.rfind('/'));
+    char own[kMaxPath];
+    if (options.private_mode && private_directory(own) && directory == own) {
+        if (const int error = make_private_directory(own); error != 0) {
+            throw SocketError(directory + (error == EPERM ? ": is not a directory of mode 0700 of this user" : ": cannot be made"));
+        }
+    } else if (socket == kSystemSocket) {
+        mkdir(directory.c_str(), 0755);
+    }
+}
+
+void raise_descriptor_limit() {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+void feed_watchdog(EventLoop &loop, std::chrono::milliseconds period) {
+    sd_notify(0, "WATCHDOG=1");
+    loop.after(period, [&loop, period] { feed_watchdog(loop, period); });
+}
+
+int run(const Options &options, const Config &config) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    raise_descriptor_limit();
+
+    EventLoop loop;
+    loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
+        spdlog::info("asked to end");
+        loop.stop();
+    });
+    std::unique_ptr<ControlSocket> socket;
+    if (sd_listen_fds(0) >= 1) {
+        socket = std::make_unique<ControlSocket>(SD_LISTEN_FDS_START);
+    } else {
+        prepare_directory(options, config.socket);
+        socket = std::make_unique<ControlSocket>(config.socket, options.private_mode || geteuid() != 0 ? 0600 : 0666);
+    }
+    Monitor monitor(loop, config, socket->path(), options.private_mode);
+    monitor.serve(socket->fd());
+    spdlog::info("version {} at {}, {}", SD_VERSION, socket->path(),
+                 config.file.empty() ? "default policy" : "policy of " + config.file);
+    sd_notify(0, "READY=1");
+    uint64_t watchdog_us = 0;
+    if (sd_watchdog_enabled(0, &watchdog_us) > 0) {
+        feed_watchdog(loop, std::chrono::milliseconds(watchdog_us / 2000));
+    }
+    loop.run();
+    sd_notify(0, "STOPPING=1");
+    monitor.announce_end();
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    Options options;
+    CLI::App app("The SocksDirect monitor: brings programs on this host together over shared memory.", "sd-monitor");
+    app.add_option("--config", options.config, "configuration file")->type_name("FILE");
+    app.add_option("--socket", options.socket, "where to listen")->type_name("PATH");
+    app.add_flag("--private", options.private_mode, "serve this user only, and end when nobody uses it any more");
+    app.add_flag("--check", options.check, "only check the configuration");
+    app.set_version_flag("--version", "sd-monitor " SD_VERSION);
+    CLI11_PARSE(app, argc, argv);
+    try {
+        const Config config = configure(options);
+        if (options.check) {
+            printf("%s: ok, %zu rules\n", config.file.empty() ? "built-in defaults" : config.file.c_str(),
+                   config.policy.rules.size());
+            return 0;
+        }
+        start_logging(config.log_level);
+        return run(options, config);
+    } catch (const ConfigError &error) {
+        fprintf(stderr, "sd-monitor: %s\n", error.what());
+        return 2;
+    } catch (const std::exception &error) {
+        fprintf(stderr, "sd-monitor: %s\n", error.what());
+        return 1;
+    }
 }

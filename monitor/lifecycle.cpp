@@ -1,0 +1,327 @@
+// Processes coming and going: hello, presence, fork, exec, death.
+#include "monitor/monitor.hpp"
+#include "monitor/process_info.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+namespace {
+
+bool hung_up(int channel) {
+    pollfd p{channel, 0, 0};
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+} // namespace
+
+/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already.
+bool Monitor::identify(Client &client, const ucred &sender) {
+    client.pid = sender.pid;
+    client.who.uid = sender.uid;
+    client.who.gid = sender.gid;
+    if (sender.pid <= 0) {
+        // A process of a pid namespace that is not ours or below it: its channel is all there is to watch.
+        return true;
+    }
+    UniqueFd pidfd = open_pidfd(sender.pid);
+    if (!pidfd) {
+        return errno != ESRCH;
+    }
+    client.start = start_time(sender.pid);
+    client.who.exe = process_exe(sender.pid);
+    client.comm = process_comm(sender.pid);
+    loop_.remove(client.pidfd_watch, client.pidfd.get());
+    client.pidfd = std::move(pidfd);
+    client.pidfd_watch = loop_.add(client.pidfd.get(), EPOLLIN, [this, id = client.id](uint32_t) {
+        if (const auto it = clients_.find(id); it != clients_.end()) {
+            gone(*it->second, "ended");
+        }
+    });
+    return true;
+}
+
+Client *Monitor::find_process(pid_t pid, uint64_t start, const Client *other_than) {
+    for (auto &[id, client] : clients_) {
+        if (pid > 0 && client.get() != other_than && client->kind == Client::Kind::process && client->pid == pid &&
+            client->start == start) {
+            return client.get();
+        }
+    }
+    return nullptr;
+}
+
+bool Monitor::has_presence(pid_t pid, uint64_t start) const {
+    return pid > 0 && std::any_of(clients_.begin(), clients_.end(), [&](const auto &entry) {
+        const Client &c = *entry.second;
+        return c.kind == Client::Kind::presence && c.pid == pid && c.start == start;
+    });
+}
+
+std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
+    const FileId id = file_id(memfd.get());
+    if (const auto it = segments_.find(id); it != segments_.end()) {
+        if (auto known = it->second.lock()) {
+            return known;
+        }
+    }
+    std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
+    if (segment) {
+        segments_[id] = segment;
+    }
+    return segment;
+}
+
+void Monitor::share_segment(Client &client, std::shared_ptr<Segment> segment, unsigned proc_index, uint64_t name) {
+    segment->members.push_back({&client, proc_index});
+    client.segments.push_back({std::move(segment), proc_index, name});
+}
+
+Reply Monitor::hello(Client &client, Request &request) {
+    const auto body = request.as<wire::Hello>();
+    if (body.layout_version != kLayoutVersion) {
+        return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
+    }
+    const uint64_t cookie = netns_cookie(request.fds[1].get());
+    if (body.proc_index >= kSegProcs || cookie == 0) {
+        return Reply::error(EINVAL);
+    }
+    if (geteuid() != 0 && request.sender.uid != geteuid() && request.sender.uid != 0) {
+        return Reply::error(EACCES, Cause::policy);
+    }
+    std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
+    if (!segment) {
+        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        return Reply::error(EINVAL);
+    }
+    // What a former program in this process registered ends here, unless its segment was handed on.
+    const bool again = client.kind == Client::Kind::process;
+    if (again && client.own != segment) {
+        release_holdings(client);
+    }
+    if (!identify(client, request.sender)) {
+        return Reply::error(ESRCH);
+    }
+    while (Client *old = find_process(client.pid, client.start, &client)) {
+        if (old->channel && !hung_up(old->channel.get())) {
+            break; // two live channels of one process: each counts for itself
+        }
+        if (old->own == segment && client.segments.empty()) {
+            move_holdings(*old, client);
+        }
+        gone(*old, "was replaced by a new program image");
+    }
+    client.kind = Client::Kind::process;
+    client.ns = find_namespace(cookie);
+    if (client.own != segment) {
+        client.own = segment;
+        share_segment(client, segment, body.proc_index, client.id);
+    }
+    spdlog::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
+    Reply reply;
+    reply.set(wire::HelloReply{client.id, sizeof(Directory)});
+    reply.fds.push_back(client.ns->directory.fd());
+    return reply;
+}
+
+Reply Monitor::presence(Client &client, Request &request) {
+    client.kind = Client::Kind::presence;
+    client.pid = request.sender.pid;
+    client.start = start_time(client.pid);
+    client.who.uid = request.sender.uid;
+    client.who.gid = request.sender.gid;
+    return {};
+}
+
+Reply Monitor::fork(Client &client, Request &request) {
+    const auto body = request.as<wire::Fork>();
+    if (body.segments > std::size(body.child_in)) {
+        return Reply::error(EINVAL);
+    }
+    if (clients_.size() >= config_.limits.clients) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return Reply::error(errno, Cause::no_descriptor);
+    }
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    Client &made = add_client(std::move(ours));
+    made.kind = Client::Kind::expected;
+    made.who = client.who;
+    made.comm = client.comm;
+    made.ns = client.ns;
+    copy_holdings(client, made);
+    // In each segment it inherits the child has a record of its own, which the parent has taken for it.
+    for (uint32_t i = 0; i < body.segments; ++i) {
+        const auto &entry = body.child_in[i];
+        for (const Client::Share &share : client.segments) {
+            if (share.name == entry.owner_client && entry.proc_index < kSegProcs) {
+                share_segment(made, share.segment, entry.proc_index, share.name);
+                break;
+            }
+        }
+    }
+    Reply reply;
+    reply.set(wire::ForkReply{made.id});
+    reply.fds.push_back(theirs.get());
+    reply.owned.push_back(std::move(theirs));
+    return reply;
+}
+
+/// Listeners and attachments to links, not segments: who holds what in those is the processes' own affair.
+void Monitor::copy_holdings(const Client &from, Client &to) {
+    for (Listener *listener : from.listeners) {
+        listener->holders.insert(&to);
+        to.listeners.insert(listener);
+    }
+    for (const auto &[name, attachment] : from.links) {
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                attach(to, *attachment.link, name, side);
+            }
+        }
+    }
+}
+
+/// For a program that handed its segment on to the next one in the same process.
+void Monitor::move_holdings(Client &from, Client &to) {
+    copy_holdings(from, to);
+    for (Client::Share &share : from.segments) {
+        for (Segment::Member &member : share.segment->members) {
+            if (member.client == &from && member.proc_index == share.proc_index) {
+                member.client = &to;
+            }
+        }
+        if (share.name == from.id) {
+            share.name = to.id;
+        }
+    }
+    to.segments = std::exchange(from.segments, {});
+    to.own = from.own;
+}
+
+Reply Monitor::child(Client &client, Request &request) {
+    if (!identify(client, request.sender)) {
+        return Reply::error(ESRCH);
+    }
+    client.kind = Client::Kind::process;
+    for (const auto &[name, attachment] : client.links) {
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                attachment.link->note_holder(side, client.pid, client.start);
+            }
+        }
+    }
+    return {};
+}
+
+Reply Monitor::segment(Client &client, Request &request) {
+    const auto body = request.as<wire::Segment>();
+    if (body.proc_index >= kSegProcs) {
+        return Reply::error(EINVAL);
+    }
+    if (client.segments.size() >= config_.limits.segments_per_client) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
+    if (!segment) {
+        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        return Reply::error(EINVAL);
+    }
+    for (const Client::Share &share : client.segments) {
+        if (share.segment == segment) {
+            return Reply::error(EEXIST);
+        }
+    }
+    if (body.owner_client == 0) {
+        client.own = segment;
+    }
+    share_segment(client, segment, body.proc_index, body.owner_client == 0 ? client.id : body.owner_client);
+    return {};
+}
+
+/// The channel has closed or is to be closed.
+void Monitor::channel_closed(Client &client) {
+    loop_.remove(client.channel_watch, client.channel.get());
+    client.channel_watch = 0;
+    client.channel.reset();
+    if (client.kind == Client::Kind::process && client.pidfd && has_presence(client.pid, client.start)) {
+        // An exec that is under way, or a program that closed everything: as long as the process and its presence
+        // last, what it held may come back with a hello.
+        return;
+    }
+    gone(client, "closed its channel");
+}
+
+void Monitor::release_holdings(Client &client) {
+    const auto find_link = [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); };
+    for (const Client::Share &share : std::exchange(client.segments, {})) {
+        Segment &segment = *share.segment;
+        const auto member = std::find_if(segment.members.begin(), segment.members.end(), [&](const auto &m) {
+            return m.client == &client && m.proc_index == share.proc_index;
+        });
+        if (member == segment.members.end()) {
+            continue;
+        }
+        const Segment::Member dead = *member;
+        segment.members.erase(member);
+        segment.reap(dead, find_link);
+        if (segment.members.empty()) {
+            past_ += segment.counters();
+            for (const RecentFallback &fallback : segment.recent_fallbacks()) {
+                past_fallbacks_.push_back(fallback);
+            }
+            if (past_fallbacks_.size() > 2 * kFallbackRing) {
+                std::sort(past_fallbacks_.begin(), past_fallbacks_.end(),
+                          [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
+                past_fallbacks_.resize(kFallbackRing);
+            }
+            segments_.erase(segment.file);
+        }
+    }
+    client.own.reset();
+    while (!client.listeners.empty()) {
+        leave_listener(client, **client.listeners.begin());
+    }
+    while (!client.links.empty()) {
+        const auto [name, attachment] = *client.links.begin();
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                detach(client, name, side);
+            }
+        }
+    }
+    client.eventfds.clear();
+    client.bells_given = client.links_made = 0;
+}
+
+void Monitor::gone(Client &client, const char *why) {
+    if (client.kind == Client::Kind::process) {
+        spdlog::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
+    }
+    loop_.remove(client.channel_watch, client.channel.get());
+    loop_.remove(client.pidfd_watch, client.pidfd.get());
+    release_holdings(client);
+    const bool was_presence = client.kind == Client::Kind::presence;
+    const pid_t pid = client.pid;
+    const uint64_t start = client.start;
+    Namespace *ns = client.ns;
+    clients_.erase(client.id);
+    if (was_presence && !has_presence(pid, start)) {
+        if (Client *waiting = find_process(pid, start, nullptr); waiting != nullptr && !waiting->channel) {
+            gone(*waiting, "closed its channel and its presence");
+        }
+    }
+    if (ns != nullptr &&
+        std::none_of(clients_.begin(), clients_.end(), [ns](const auto &entry) { return entry.second->ns == ns; })) {
+        namespaces_.erase(ns->cookie);
+    }
+    arm_exit(std::chrono::milliseconds(900));
+}
+
+} // namespace sd::monitor

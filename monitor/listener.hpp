@@ -1,0 +1,67 @@
+// A listening socket that accelerated processes hold, and the segment its acceptors share.
+#pragma once
+#include "libsd/control/causes.hpp"
+#include "monitor/directory.hpp"
+#include "monitor/link.hpp"
+
+#include <string>
+#include <vector>
+
+namespace sd::monitor {
+
+/// What a client proved by handing over a listening socket.
+struct ListenProof {
+    uint64_t netns = 0;  ///< SO_NETNS_COOKIE
+    uint64_t cookie = 0; ///< SO_COOKIE: names the socket, whoever holds it
+    ListenAddress address;
+};
+/// Looks at a passed descriptor. 0, or a negative errno and the cause to record.
+int examine_listener(int fd, ListenProof &proof, Cause &cause);
+/// SO_NETNS_COOKIE of any socket, 0 if it cannot be had.
+uint64_t netns_cookie(int fd);
+
+struct Namespace {
+    uint64_t cookie = 0;
+    DirectoryFile directory;
+    Namespace(uint64_t cookie_, uint64_t epoch) : cookie(cookie_), directory(epoch) {
+    }
+};
+
+struct AcceptBell {
+    const Client *owner;
+    std::shared_ptr<BellFd> eventfd;
+};
+
+struct Listener {
+    uint32_t id = 0;
+    Namespace *ns = nullptr;
+    uint64_t cookie = 0;
+    ListenAddress address;
+    uid_t uid = 0; ///< of the process that registered it; what policy looks at
+    gid_t gid = 0;
+    std::string exe;
+    int directory_index = -1;
+    UniqueFd memfd;
+    Mapping map;
+    std::set<Client *> holders;
+    std::vector<Link *> place; ///< same index as ListenerSegment::link
+    std::vector<AcceptBell> accept_bells;
+
+    Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
+    ListenerSegment &segment() const {
+        return *reinterpret_cast<ListenerSegment *>(map.base());
+    }
+    /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
+    bool add(Link &link, uint32_t syn_head);
+    void remove(Link &link);
+    /// Tells the acceptors to look at their links again.
+    void bump() {
+        segment().link_sequence.fetch_add(1, std::memory_order_seq_cst);
+    }
+    void ring_accept_bells() const;
+};
+
+/// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such ports.
+uint32_t port_base(uint32_t place);
+
+} // namespace sd::monitor

@@ -1,0 +1,215 @@
+// Channels of the monitor: accepting them, and finding the operation for each packet.
+#include "monitor/monitor.hpp"
+
+#include <cerrno>
+#include <fcntl.h>
+#include <random>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+using wire::Op;
+
+struct Monitor::Operation {
+    Op op;
+    const char *name;
+    size_t length;
+    unsigned fds;
+    unsigned kinds; ///< bit per Client::Kind that may ask for it
+    Reply (Monitor::*perform)(Client &, Request &);
+};
+
+namespace {
+
+constexpr unsigned bit(Client::Kind kind) {
+    return 1u << static_cast<unsigned>(kind);
+}
+constexpr unsigned kProcess = bit(Client::Kind::process);
+constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::presence) | kProcess;
+
+uint64_t random_epoch() {
+    std::random_device device;
+    return (uint64_t{device()} << 32 | device()) | 1;
+}
+
+} // namespace
+
+const Monitor::Operation *Monitor::find_operation(uint16_t op) {
+    static const Operation operations[] = {
+        {Op::hello, "hello", sizeof(wire::Hello), 2, kNotChild, &Monitor::hello},
+        {Op::presence, "presence", 0, 0, bit(Client::Kind::fresh), &Monitor::presence},
+        {Op::fork, "fork", sizeof(wire::Fork), 0, kProcess, &Monitor::fork},
+        {Op::child, "child", sizeof(wire::Child), 0, bit(Client::Kind::expected), &Monitor::child},
+        {Op::segment, "segment", sizeof(wire::Segment), 1, kProcess, &Monitor::segment},
+        {Op::listen, "listen", sizeof(wire::Listen), 1, kProcess, &Monitor::listen},
+        {Op::unlisten, "unlisten", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlisten},
+        {Op::links, "links", sizeof(wire::Links), 0, kProcess, &Monitor::links},
+        {Op::connect, "connect", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::connect},
+        {Op::drop_link, "drop_link", sizeof(wire::LinkRef), 0, kProcess, &Monitor::drop_link},
+        {Op::bell, "bell", sizeof(wire::Bell), 1, kProcess, &Monitor::bell},
+        {Op::unbell, "unbell", sizeof(wire::BellRef), 0, kProcess, &Monitor::unbell},
+        {Op::peer_bell, "peer_bell", sizeof(wire::BellRef), 0, kProcess, &Monitor::peer_bell},
+        {Op::accept_bell, "accept_bell", sizeof(wire::ListenerRef), 1, kProcess, &Monitor::accept_bell},
+        {Op::adopt_link, "adopt_link", sizeof(wire::Adopt), 1, kProcess, &Monitor::adopt_link},
+        {Op::log, "log", sizeof(wire::Log), 0, kNotChild, &Monitor::log},
+        {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
+    };
+    for (const Operation &operation : operations) {
+        if (static_cast<uint16_t>(operation.op) == op) {
+            return &operation;
+        }
+    }
+    return nullptr;
+}
+
+Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused)
+    : loop_(loop), config_(std::move(config)), socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused),
+      epoch_(random_epoch()), spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
+      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
+}
+
+Monitor::~Monitor() {
+    for (auto &[id, client] : clients_) {
+        loop_.remove(client->channel_watch, client->channel.get());
+        loop_.remove(client->pidfd_watch, client->pidfd.get());
+    }
+    for (auto &[watch, awaited] : awaited_) {
+        loop_.remove(watch, awaited.pidfd.get());
+    }
+    loop_.remove(listening_watch_, listening_);
+}
+
+void Monitor::serve(int listening_socket) {
+    listening_ = listening_socket;
+    listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_client(); });
+    arm_exit(std::chrono::seconds(10));
+}
+
+void Monitor::announce_end() {
+    for (auto &[cookie, ns] : namespaces_) {
+        ns->directory.monitor_gone();
+    }
+}
+
+void Monitor::arm_exit(std::chrono::milliseconds grace) {
+    if (exit_when_unused_ && clients_.empty() && exit_timer_ == 0) {
+        exit_timer_ = loop_.after(grace, [this] {
+            spdlog::info("nobody is here any more, ending");
+            loop_.stop();
+        });
+    }
+}
+
+Client &Monitor::add_client(UniqueFd channel) {
+    // The kernel then adds the sender's identity to every packet.
+    const int on = 1;
+    setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    auto client = std::make_unique<Client>();
+    client->id = next_id_++;
+    client->channel = std::move(channel);
+    client->channel_watch =
+        loop_.add(client->channel.get(), EPOLLIN, [this, id = client->id](uint32_t) { channel_ready(id); });
+    if (exit_timer_ != 0) {
+        loop_.cancel(exit_timer_);
+        exit_timer_ = 0;
+    }
+    return *(clients_[client->id] = std::move(client));
+}
+
+void Monitor::accept_client() {
+    UniqueFd channel(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!channel && (errno == EMFILE || errno == ENFILE)) {
+        // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
+        spdlog::error("out of file descriptors, a client was turned away");
+        spare_.reset();
+        channel.reset(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
+        channel.reset();
+        spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        return;
+    }
+    if (!channel) {
+        return;
+    }
+    if (clients_.size() >= config_.limits.clients) {
+        spdlog::warn("limits.clients ({}) reached, a client was turned away", config_.limits.clients);
+        return;
+    }
+    add_client(std::move(channel));
+}
+
+void Monitor::channel_ready(uint64_t client_id) {
+    // A few packets at a time, so that no client keeps the others waiting.
+    for (int i = 0; i < 8; ++i) {
+        const auto it = clients_.find(client_id);
+        if (it == clients_.end() || !it->second->channel) {
+            return;
+        }
+        Client &client = *it->second;
+        Request request;
+        switch (receive(client.channel.get(), request)) {
+        case Received::nothing:
+            return;
+        case Received::closed:
+            channel_closed(client);
+            return;
+        case Received::malformed: {
+            spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed", request.sender.pid,
+                         request.header.version, request.header.op, request.header.length);
+            const bool other_version = request.header.magic == wire::kMagic && request.header.version != wire::kVersion;
+            send(client.channel.get(), request.header,
+                 Reply::error(EPROTO, other_version ? Cause::monitor_version : Cause::none));
+            channel_closed(client);
+            return;
+        }
+        case Received::packet:
+            if (!handle(client, request)) {
+                if (const auto still = clients_.find(client_id); still != clients_.end()) {
+                    channel_closed(*still->second);
+                }
+                return;
+            }
+        }
+    }
+}
+
+bool Monitor::handle(Client &client, Request &request) {
+    const Operation *operation = find_operation(request.header.op);
+    if (operation == nullptr) {
+        spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid, request.header.op);
+        send(client.channel.get(), request.header, Reply::error(ENOSYS));
+        return false;
+    }
+    if (request.header.length != operation->length || request.fds.size() != operation->fds ||
+        (operation->kinds & bit(client.kind)) == 0) {
+        spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed", request.sender.pid,
+                     operation->name, request.header.length, request.fds.size());
+        send(client.channel.get(), request.header, Reply::error(EPROTO));
+        return false;
+    }
+    const Reply reply = perform(client, request, *operation);
+    if (reply.status != 0) {
+        spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name, strerror(-reply.status),
+                      reply.cause == Cause::none ? "" : ", cause ", reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
+    }
+    if (!send(client.channel.get(), request.header, reply)) {
+        spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid, operation->name);
+        return false;
+    }
+    return true;
+}
+
+Reply Monitor::perform(Client &client, Request &request, const Operation &operation) {
+    try {
+        return (this->*operation.perform)(client, request);
+    } catch (const std::system_error &error) {
+        spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
+        const int number = error.code().value();
+        return Reply::error(number, number == EMFILE || number == ENFILE ? Cause::no_descriptor : Cause::no_memory);
+    } catch (const std::bad_alloc &) {
+        spdlog::error("process {}: {}: out of memory", request.sender.pid, operation.name);
+        return Reply::error(ENOMEM, Cause::no_memory);
+    }
+}
+
+} // namespace sd::monitor

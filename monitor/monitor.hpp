@@ -1,0 +1,119 @@
+// The monitor: everything that is registered, and the operations of the protocol on it.
+#pragma once
+#include "monitor/client.hpp"
+#include "monitor/config.hpp"
+#include "monitor/packet.hpp"
+
+#include <functional>
+#include <map>
+
+namespace sd::monitor {
+
+class Monitor {
+  public:
+    /// `socket_path` is only shown. `exit_when_unused`: stop the loop some time after the last channel has gone.
+    Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused);
+    ~Monitor();
+    Monitor(const Monitor &) = delete;
+    Monitor &operator=(const Monitor &) = delete;
+
+    /// Starts to accept clients. The socket stays the caller's.
+    void serve(int listening_socket);
+    /// Tells all processes that this monitor ends in order.
+    void announce_end();
+
+  private:
+    // monitor.cpp: channels and dispatch
+    struct Operation;
+    static const Operation *find_operation(uint16_t op);
+    void accept_client();
+    Client &add_client(UniqueFd channel);
+    void channel_ready(uint64_t client_id);
+    bool handle(Client &client, Request &request);
+    Reply perform(Client &client, Request &request, const Operation &operation);
+    void arm_exit(std::chrono::milliseconds grace);
+
+    // lifecycle.cpp: processes coming and going
+    Reply hello(Client &client, Request &request);
+    Reply presence(Client &client, Request &request);
+    Reply fork(Client &client, Request &request);
+    Reply child(Client &client, Request &request);
+    Reply segment(Client &client, Request &request);
+    bool identify(Client &client, const ucred &sender);
+    std::shared_ptr<Segment> find_segment(UniqueFd memfd);
+    void share_segment(Client &client, std::shared_ptr<Segment> segment, unsigned proc_index, uint64_t name);
+    void copy_holdings(const Client &from, Client &to);
+    void move_holdings(Client &from, Client &to);
+    void release_holdings(Client &client);
+    void channel_closed(Client &client);
+    void gone(Client &client, const char *why);
+    Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
+    bool has_presence(pid_t pid, uint64_t start) const;
+
+    // holdings.cpp: listeners and links, and how they end
+    Namespace *find_namespace(uint64_t cookie);
+    bool attach(Client &client, Link &link, uint64_t name, unsigned side);
+    void detach(Client &client, uint64_t name, unsigned side);
+    void side_changed(Link &link, unsigned side);
+    void forget(Link &link);
+    void leave_listener(Client &client, Listener &listener);
+    void close_listener(Listener &listener);
+    Listener *held_listener(const Client &client, uint32_t id) const;
+    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
+
+    // requests.cpp
+    Reply listen(Client &client, Request &request);
+    Reply unlisten(Client &client, Request &request);
+    Reply links(Client &client, Request &request);
+    Reply connect(Client &client, Request &request);
+    Reply drop_link(Client &client, Request &request);
+    Reply bell(Client &client, Request &request);
+    Reply unbell(Client &client, Request &request);
+    Reply peer_bell(Client &client, Request &request);
+    Reply accept_bell(Client &client, Request &request);
+    Reply log(Client &client, Request &request);
+
+    // adopt.cpp: links that outlived a former monitor
+    Reply adopt_link(Client &client, Request &request);
+    void await_holders(Link &link, unsigned side);
+    bool find_attached(const Link &link, unsigned side, pid_t pid) const;
+    void stop_awaiting(uint64_t watch);
+    void stop_awaiting(Link &link, unsigned side, pid_t pid);
+
+    // status.cpp
+    Reply status(Client &client, Request &request);
+    std::string status_json(const ucred &asker) const;
+
+    EventLoop &loop_;
+    const Config config_;
+    const std::string socket_path_;
+    const bool exit_when_unused_;
+    const uint64_t epoch_; ///< differs between starts, so that no id is used twice
+    const EventLoop::Clock::time_point started_ = EventLoop::Clock::now();
+    int listening_ = -1;
+    EventLoop::Watch listening_watch_ = 0;
+    UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
+    EventLoop::Timer exit_timer_ = 0;
+
+    uint64_t next_id_; ///< for clients and links
+    uint32_t next_listener_;
+    std::unordered_map<uint64_t, std::unique_ptr<Namespace>> namespaces_;
+    std::unordered_map<FileId, std::weak_ptr<Segment>, FileIdHash> segments_;
+    std::unordered_map<FileId, std::unique_ptr<Link>, FileIdHash> links_;
+    std::unordered_map<uint32_t, std::unique_ptr<Listener>> listeners_;
+    std::map<std::pair<uint64_t, uint64_t>, Listener *> listener_by_socket_; ///< by namespace and socket cookie
+    std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
+
+    struct Awaited {
+        UniqueFd pidfd;
+        pid_t pid;
+        Link *link;
+        unsigned side;
+    };
+    std::map<EventLoop::Watch, Awaited> awaited_;
+
+    Counters past_; ///< of segments whose processes have all gone
+    std::vector<RecentFallback> past_fallbacks_;
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,62 @@
+// What /proc and the kernel say about a process.
+#include "monitor/process_info.hpp"
+
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/syscall.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// A small /proc file of a process, without a final newline.
+std::string slurp(pid_t pid, const char *name) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/%s", static_cast<int>(pid), name);
+    UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
+    const ssize_t n = fd ? read(fd.get(), text, sizeof text) : -1;
+    std::string result(text, n > 0 ? static_cast<size_t>(n) : 0);
+    while (!result.empty() && result.back() == '\n') {
+        result.pop_back();
+    }
+    return result;
+}
+
+} // namespace
+
+uint64_t start_time(pid_t pid) {
+    const std::string stat = slurp(pid, "stat");
+    // The name in parentheses may hold anything, so count fields from its end: it is the second, starttime the 22nd.
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos) {
+        return 0;
+    }
+    const char *p = stat.c_str() + name_end + 1;
+    for (int field = 3; field < 22; ++field) {
+        p = strchr(p + 1, ' ');
+        if (p == nullptr) {
+            return 0;
+        }
+    }
+    return strtoull(p, nullptr, 10);
+}
+
+std::string process_exe(pid_t pid) {
+    char path[64], text[PATH_MAX];
+    snprintf(path, sizeof path, "/proc/%d/exe", static_cast<int>(pid));
+    const ssize_t n = readlink(path, text, sizeof text);
+    return n > 0 ? std::string(text, static_cast<size_t>(n)) : std::string();
+}
+
+std::string process_comm(pid_t pid) {
+    return slurp(pid, "comm");
+}
+
+UniqueFd open_pidfd(pid_t pid) {
+    return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+} // namespace sd::monitor

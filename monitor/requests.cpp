@@ -1,0 +1,229 @@
+// Operations on listeners, links and doorbells.
+#include "monitor/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <spdlog/spdlog.h>
+
+namespace sd::monitor {
+
+Reply Monitor::listen(Client &client, Request &request) {
+    const auto body = request.as<wire::Listen>();
+    ListenProof proof;
+    Cause cause = Cause::none;
+    const int result = examine_listener(request.fds[0].get(), proof, cause);
+    request.fds.clear(); // at once: while we have it, the program could not free the port
+    if (result < 0) {
+        return Reply::error(-result, cause);
+    }
+    if (proof.netns != client.ns->cookie) {
+        return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    const uint32_t backlog = std::min<uint32_t>(body.backlog, kSynEntries);
+    Listener *listener = nullptr;
+    if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie}); known != listener_by_socket_.end()) {
+        listener = known->second;
+        listener->ns->directory.set_backlog(listener->directory_index, backlog);
+    }
+    if (listener == nullptr || client.listeners.count(listener) == 0) {
+        if (client.listeners.size() >= config_.limits.listeners_per_client) {
+            spdlog::warn("process {}: limits.listeners_per_client reached", client.pid);
+            return Reply::error(EMFILE, Cause::limit);
+        }
+    }
+    if (listener == nullptr) {
+        if (!config_.policy.may_listen(client.who, proof.address)) {
+            return Reply::error(EACCES, Cause::policy);
+        }
+        uint32_t id;
+        do {
+            id = ++next_listener_;
+        } while (id == 0 || listeners_.count(id) != 0);
+        auto made = std::make_unique<Listener>(id, proof, client.ns);
+        made->uid = client.who.uid;
+        made->gid = client.who.gid;
+        made->exe = client.who.exe;
+        made->directory_index = client.ns->directory.insert(id, proof.address, backlog, client.who.uid);
+        if (made->directory_index < 0) {
+            return Reply::error(ENOSPC, Cause::limit);
+        }
+        listener = made.get();
+        listener_by_socket_[{proof.netns, proof.cookie}] = listener;
+        listeners_[id] = std::move(made);
+        spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm, proof.address.port, id);
+    }
+    client.listeners.insert(listener);
+    listener->holders.insert(&client);
+    Reply reply;
+    reply.set(wire::ListenReply{listener->id, 0});
+    reply.fds.push_back(listener->memfd.get());
+    return reply;
+}
+
+Reply Monitor::unlisten(Client &client, Request &request) {
+    Listener *listener = held_listener(client, request.as<wire::ListenerRef>().listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    leave_listener(client, *listener);
+    return {};
+}
+
+Reply Monitor::links(Client &client, Request &request) {
+    const auto body = request.as<wire::Links>();
+    Listener *listener = held_listener(client, body.listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    wire::LinksReply result{};
+    Reply reply;
+    uint32_t place = body.from;
+    for (; place < listener->place.size() && result.count < wire::kMaxFds; ++place) {
+        Link *link = listener->place[place];
+        if (link != nullptr && attach(client, *link, link->id, 1)) {
+            result.link[result.count].link_id = link->id;
+            result.link[result.count].place = place;
+            ++result.count;
+            reply.fds.push_back(link->memfd.get());
+        }
+    }
+    result.next = place < listener->place.size() ? place : UINT32_MAX;
+    reply.set(result);
+    return reply;
+}
+
+Reply Monitor::connect(Client &client, Request &request) {
+    const auto it = listeners_.find(request.as<wire::ListenerRef>().listener_id);
+    if (it == listeners_.end() || it->second->ns != client.ns) {
+        return Reply::error(ENOENT, Cause::listener_gone);
+    }
+    Listener &listener = *it->second;
+    if (!config_.policy.allows(client.who, Identity{listener.uid, listener.gid, listener.exe}, listener.address)) {
+        return Reply::error(EACCES, Cause::policy);
+    }
+    if (client.links_made >= config_.limits.links_per_client) {
+        spdlog::warn("process {}: limits.links_per_client reached", client.pid);
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
+    Link &link = *made;
+    links_[link.file] = std::move(made);
+    if (!attach(client, link, link.id, 0)) {
+        links_.erase(link.file);
+        return Reply::error(EEXIST);
+    }
+    if (!listener.add(link, 0)) {
+        detach(client, link.id, 0);
+        return Reply::error(ENOSPC, Cause::no_slot);
+    }
+    link.header().port_base = port_base(link.place);
+    ++client.links_made;
+    listener.ring_accept_bells();
+    Reply reply;
+    reply.set(wire::ConnectReply{link.id});
+    reply.fds.push_back(link.memfd.get());
+    return reply;
+}
+
+Reply Monitor::drop_link(Client &client, Request &request) {
+    const auto body = request.as<wire::LinkRef>();
+    const Link *link = client.link(body.link_id, body.side);
+    if (link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (body.side == 0 && client.links_made > 0) {
+        --client.links_made;
+    }
+    detach(client, body.link_id, body.side);
+    return {};
+}
+
+Reply Monitor::bell(Client &client, Request &request) {
+    const auto body = request.as<wire::Bell>();
+    Link *link = client.link(body.link_id, body.side);
+    if (link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (client.bells_given >= config_.limits.bells_per_client) {
+        spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, std::move(request.fds[0]));
+    if (!eventfd) {
+        return Reply::error(EINVAL);
+    }
+    const int id = link->give_bell(body.side, body.id, std::move(eventfd), &client);
+    if (id < 0) {
+        return Reply::error(-id, Cause::limit);
+    }
+    ++client.bells_given;
+    Reply reply;
+    const auto generation = link->header().bell_generation[body.side][id].load(std::memory_order_relaxed);
+    reply.set(wire::BellReply{static_cast<uint32_t>(id), generation});
+    return reply;
+}
+
+Reply Monitor::unbell(Client &client, Request &request) {
+    const auto body = request.as<wire::BellRef>();
+    Link *link = client.link(body.link_id, body.side);
+    if (link == nullptr || !link->take_bell(body.side, body.id, &client)) {
+        return Reply::error(ENOENT);
+    }
+    if (client.bells_given > 0) {
+        --client.bells_given;
+    }
+    return {};
+}
+
+Reply Monitor::peer_bell(Client &client, Request &request) {
+    const auto body = request.as<wire::BellRef>();
+    const Link *link = body.side < 2 ? client.link(body.link_id, 1 - body.side) : nullptr;
+    if (link == nullptr || body.id >= kDoorbells || !link->side[body.side].bells[body.id].eventfd) {
+        return Reply::error(ENOENT);
+    }
+    Reply reply;
+    reply.fds.push_back(link->side[body.side].bells[body.id].eventfd->fd.get());
+    return reply;
+}
+
+Reply Monitor::accept_bell(Client &client, Request &request) {
+    Listener *listener = held_listener(client, request.as<wire::ListenerRef>().listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, std::move(request.fds[0]));
+    if (!eventfd) {
+        return Reply::error(EINVAL);
+    }
+    size_t own = 0;
+    for (const AcceptBell &bell : listener->accept_bells) {
+        if (bell.owner == &client) {
+            if (bell.eventfd->id == eventfd->id) {
+                return {};
+            }
+            ++own;
+        }
+    }
+    if (own >= config_.limits.bells_per_client) {
+        spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    listener->accept_bells.push_back({&client, std::move(eventfd)});
+    return {};
+}
+
+Reply Monitor::log(Client &client, Request &request) {
+    const auto body = request.as<wire::Log>();
+    std::string text(body.text, strnlen(body.text, sizeof body.text));
+    std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    const auto level = body.level == 0 ? spdlog::level::info : body.level == 1 ? spdlog::level::warn : spdlog::level::err;
+    if (body.cause == 0) {
+        spdlog::log(level, "process {} ({}) says: {}", request.sender.pid, client.comm, text);
+    } else {
+        spdlog::log(level, "process {} ({}) says: {} [{} {}]", request.sender.pid, client.comm, text, body.cause,
+                    cause_name(body.cause));
+    }
+    return {};
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,198 @@
+// A family segment as the monitor sees it.
+//
+// All of its content may have been scribbled on: indices are bounded, links are looked up among those the dead process had
+// itself, and the worst that a lie can do is close a connection of the liar's own.
+#include "monitor/segment.hpp"
+
+#include <algorithm>
+#include <bit>
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr uint32_t kOpen = static_cast<uint32_t>(OfdState::open);
+constexpr uint32_t kClosing = static_cast<uint32_t>(OfdState::closing);
+constexpr uint32_t kFree = static_cast<uint32_t>(OfdState::free);
+
+size_t held_offset(unsigned proc, unsigned word) {
+    return kSegProcOffset + proc * sizeof(ProcRecord) + offsetof(ProcRecord, held) + word * sizeof(uint64_t);
+}
+size_t ofd_offset(unsigned i) {
+    return kSegOfdOffset + i * sizeof(Ofd);
+}
+
+/// The value of a word that the client may be changing: read exactly once.
+template <typename T>
+T once(const T &value) {
+    return *const_cast<const volatile T *>(&value);
+}
+
+/// Calls fn(index) for each record of a table that starts in a page that has memory.
+template <typename Fn>
+void for_each_touched(int fd, size_t offset, size_t record, unsigned count, Fn fn) {
+    const DataExtents data(fd, offset, offset + count * record);
+    for (const auto &range : data.ranges()) {
+        for (size_t i = (range.from - offset + record - 1) / record; i < count && offset + i * record < range.to; ++i) {
+            fn(static_cast<unsigned>(i));
+        }
+    }
+}
+
+} // namespace
+
+Counters &Counters::operator+=(const Counters &other) {
+    connects += other.connects;
+    accepts += other.accepts;
+    for (unsigned i = 0; i < kMaxCauses; ++i) {
+        fallbacks[i] += other.fallbacks[i];
+    }
+    return *this;
+}
+
+std::shared_ptr<Segment> Segment::open(UniqueFd memfd) {
+    if (!safe_to_map(memfd.get(), kSegmentBytes)) {
+        return nullptr;
+    }
+    auto segment = std::make_shared<Segment>();
+    segment->file = file_id(memfd.get());
+    segment->memfd_ = std::move(memfd);
+    segment->map_ = Mapping(segment->memfd_.get(), kSegmentBytes);
+    segment->view_.base = segment->map_.base();
+    const SegmentHeader &header = segment->view_.header();
+    if (header.magic != kSegmentMagic || header.version != kLayoutVersion) {
+        return nullptr;
+    }
+    return segment;
+}
+
+bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
+    return std::any_of(members.begin(), members.end(), [&](const Member &m) {
+        return proc_data.contains(held_offset(m.proc_index, ofd / 64), sizeof(uint64_t)) &&
+               (view_.proc(m.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
+    });
+}
+
+void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
+    const uint64_t link_id = once(ofd.link_id);
+    const uint32_t slot = once(ofd.slot);
+    const unsigned side = once(ofd.side);
+    if (slot < kLinkSlots && side < 2) {
+        if (const Link *link = find_link(link_id, side)) {
+            // Released: the dead process had finished with the slot, which may belong to another connection by now.
+            const auto &flags = link->view().slot(slot).side[side].control.flags;
+            if ((flags.load(std::memory_order_acquire) & kFlagReleased) == 0) {
+                mark_and_ring(*link, slot, side, kFlagDead | kFlagClosed | kFlagWriteShut);
+            }
+        }
+    }
+    ofd.state.store(kFree, std::memory_order_seq_cst);
+}
+
+void Segment::free_threads(unsigned proc_index) {
+    for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
+        ThreadRecord &thread = view_.thread(i);
+        if (thread.state.load(std::memory_order_acquire) == 1 && thread.proc.load(std::memory_order_relaxed) == proc_index) {
+            // A taker of a token waits for the owner's busy mark to go away, which the dead cannot do.
+            for (auto &busy : thread.busy) {
+                busy.store(0, std::memory_order_release);
+            }
+            thread.state.store(0, std::memory_order_release);
+        }
+    });
+}
+
+void Segment::reap(const Member &member, const FindLink &find_link) {
+    const unsigned index = member.proc_index;
+    const bool others = !members.empty();
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
+    ProcRecord &proc = view_.proc(index);
+    proc.state.store(2, std::memory_order_seq_cst);
+
+    for (unsigned word = 0; word < kOfds / 64; ++word) {
+        if (!proc_data.contains(held_offset(index, word), sizeof(uint64_t))) {
+            continue;
+        }
+        // Clear our bit first and then look at the others', as a living holder that closes does: of two, at least one sees
+        // that nobody is left, and the state decides which one acts.
+        uint64_t held = proc.held[word].load(std::memory_order_relaxed);
+        if (held == 0) {
+            continue;
+        }
+        held = proc.held[word].exchange(0, std::memory_order_seq_cst);
+        for (; held != 0; held &= held - 1) {
+            const unsigned i = word * 64 + static_cast<unsigned>(std::countr_zero(held));
+            if (!ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
+                continue;
+            }
+            Ofd &ofd = view_.ofd(i);
+            if (others && held_by_living(i, proc_data)) {
+                // Its last act may have been to publish something without getting to ring.
+                const uint32_t slot = once(ofd.slot);
+                const unsigned side = once(ofd.side);
+                const Link *link = slot < kLinkSlots && side < 2 ? find_link(once(ofd.link_id), side) : nullptr;
+                if (link != nullptr) {
+                    mark_and_ring(*link, slot, side, 0);
+                }
+                continue;
+            }
+            uint32_t expected = kOpen;
+            if (ofd.state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst) ||
+                (expected == kClosing && !others)) {
+                close_ofd(ofd, find_link);
+            }
+        }
+    }
+    free_threads(index);
+    proc.pid.store(0, std::memory_order_relaxed);
+    proc.state.store(0, std::memory_order_seq_cst);
+
+    if (!others) {
+        // Nobody is left to be in the middle of anything: what is not free now was being made or closed by the dead.
+        for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
+            if (view_.ofd(i).state.load(std::memory_order_acquire) != kFree) {
+                close_ofd(view_.ofd(i), find_link);
+            }
+        });
+    }
+}
+
+std::vector<Segment::OpenOfd> Segment::open_ofds() const {
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    std::vector<OpenOfd> result;
+    for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
+        const Ofd &ofd = view_.ofd(i);
+        if (ofd.state.load(std::memory_order_acquire) == kOpen && held_by_living(i, proc_data)) {
+            // The counters are their owners' plain words: a torn or late value only shows in a table.
+            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes), once(ofd.rx.s.bytes),
+                              once(ofd.tx.s.messages), once(ofd.rx.s.messages)});
+        }
+    });
+    return result;
+}
+
+Counters Segment::counters() const {
+    const SegmentStats &stats = view_.header().stats;
+    Counters result;
+    result.connects = stats.connects.load(std::memory_order_relaxed);
+    result.accepts = stats.accepts.load(std::memory_order_relaxed);
+    for (unsigned i = 0; i < kMaxCauses; ++i) {
+        result.fallbacks[i] = stats.fallbacks[i].load(std::memory_order_relaxed);
+    }
+    return result;
+}
+
+std::vector<RecentFallback> Segment::recent_fallbacks() const {
+    std::vector<RecentFallback> result;
+    for (const FallbackRecord &record : view_.header().stats.recent) {
+        if (record.sequence.load(std::memory_order_acquire) != 0) {
+            RecentFallback fallback{record.cause, record.port, {}, record.when_ns};
+            std::copy(std::begin(record.ip), std::end(record.ip), fallback.ip);
+            result.push_back(fallback);
+        }
+    }
+    return result;
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,69 @@
+// A family segment as the monitor sees it: which processes share it, and closing what a dead one held.
+#pragma once
+#include "libsd/vfs/segment_layout.hpp"
+#include "monitor/link.hpp"
+
+#include <functional>
+
+namespace sd::monitor {
+
+struct Counters {
+    uint64_t connects = 0, accepts = 0;
+    uint64_t fallbacks[kMaxCauses]{};
+    Counters &operator+=(const Counters &other);
+};
+
+struct RecentFallback {
+    unsigned cause;
+    uint16_t port;
+    uint8_t ip[16];
+    uint64_t when_ns;
+};
+
+class Segment {
+  public:
+    /// Null if it is not memory that can be mapped safely, or not a segment of this version.
+    static std::shared_ptr<Segment> open(UniqueFd memfd);
+
+    FileId file;
+    /// Which ProcRecord is whose. The segment itself says so too, but everything in it may be a lie.
+    struct Member {
+        const Client *client;
+        unsigned proc_index;
+    };
+    std::vector<Member> members;
+
+    const SegmentView &view() const {
+        return view_;
+    }
+    int fd() const {
+        return memfd_.get();
+    }
+
+    /// Finds the link an Ofd of the dead process is part of, or null; `side` has been checked to be 0 or 1.
+    using FindLink = std::function<const Link *(uint64_t link_id, unsigned side)>;
+    /// For a process that died: `member` must have been removed from `members` before.
+    void reap(const Member &member, const FindLink &find_link);
+
+    struct OpenOfd {
+        uint64_t link_id;
+        uint32_t slot;
+        unsigned side;
+        uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
+    };
+    /// Every open file description that some process holds.
+    std::vector<OpenOfd> open_ofds() const;
+    Counters counters() const;
+    std::vector<RecentFallback> recent_fallbacks() const;
+
+  private:
+    bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
+    void close_ofd(Ofd &ofd, const FindLink &find_link);
+    void free_threads(unsigned proc_index);
+
+    UniqueFd memfd_;
+    Mapping map_;
+    SegmentView view_;
+};
+
+} // namespace sd::monitor
