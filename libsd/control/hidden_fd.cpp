@@ -60,4 +60,17 @@ void mark_hidden(int fd) noexcept {
         set_hidden(static_cast<unsigned>(fd), true);
 }
 
+void unhide(int fd) noexcept { set_hidden(static_cast<unsigned>(fd), false); }
+
+unsigned next_hidden(unsigned fd) noexcept {
+    for (unsigned w = fd / 64; w < kMaxFd / 64; ++w) {
+        uint64_t bits = hidden[w].load(std::memory_order_relaxed);
+        if (w == fd / 64)
+            bits &= ~uint64_t{0} << (fd % 64);
+        if (bits)
+            return w * 64 + static_cast<unsigned>(__builtin_ctzll(bits));
+    }
+    return kMaxFd;
+}
+
 } // namespace sd

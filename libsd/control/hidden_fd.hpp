@@ -17,5 +17,9 @@ bool is_hidden(int fd) noexcept;
 extern void (*hidden_moved)(int from, int to) noexcept;
 /// Hides a descriptor that already has a good number (inherited over exec).
 void mark_hidden(int fd) noexcept;
+/// The number is the program's from now on; the descriptor under it stays as it is.
+void unhide(int fd) noexcept;
+/// The lowest hidden number from `fd` on; kMaxFd when there is none.
+unsigned next_hidden(unsigned fd) noexcept;
 
 } // namespace sd

@@ -24,6 +24,10 @@ class Lock {
         while (word_.exchange(2, std::memory_order_acquire) != 0)
             sys::futex(&word_, 128 /*FUTEX_WAIT_PRIVATE*/, 2);
     }
+    bool try_lock_unmasked() noexcept {
+        uint32_t zero = 0;
+        return word_.compare_exchange_strong(zero, 1, std::memory_order_acquire);
+    }
     void unlock_unmasked() noexcept {
         if (word_.exchange(0, std::memory_order_release) == 2)
             sys::futex(&word_, 129 /*FUTEX_WAKE_PRIVATE*/, 1);

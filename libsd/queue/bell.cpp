@@ -84,6 +84,21 @@ void forget_link(LinkMap &l) noexcept {
         b->id[l.index] = 0;
 }
 
+void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
+    if (!ids)
+        return;
+    LockGuard g(list_lock);
+    for (Bell *b = all; b; b = b->all_next) {
+        unsigned id = b->id[l.index];
+        if (!id || !(ids >> id & 1))
+            continue;
+        l.view.ready_word(l.side, id, slot / 64).fetch_or(uint64_t{1} << (slot % 64), std::memory_order_seq_cst);
+        l.view.ready_summary(l.side, id).fetch_or(uint64_t{1} << (slot / 64), std::memory_order_seq_cst);
+        uint64_t one = 1;
+        sys::write(b->efd, &one, sizeof one);
+    }
+}
+
 void restore_bells() noexcept {
     LockGuard g(list_lock);
     for (Bell *b = all; b; b = b->all_next)

@@ -24,6 +24,8 @@ Bell *thread_bell() noexcept;
 unsigned bell_id(Bell &b, LinkMap &l) noexcept;
 /// The link is about to be unmapped.
 void forget_link(LinkMap &l) noexcept;
+/// Marks `slot` ready and rings for those of this process that are in `ids` on our own side of the link.
+void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept;
 /// After a reconnection: registers all known ids again under the same numbers.
 void restore_bells() noexcept;
 /// In a forked child: the parent's bells are shared eventfds and belong to the parent.

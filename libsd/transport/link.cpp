@@ -66,6 +66,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->memfd = memfd;
             l->users.store(1, std::memory_order_relaxed);
             l->slot_high = 0;
+            l->retired.store(false, std::memory_order_relaxed);
             l->syn_tail = 0;
             l->idle_slots.truncate(0);
             l->zombie_slots.truncate(0);

@@ -16,6 +16,7 @@ struct LinkMap {
     uint8_t side = 0; ///< ours: 0 client, 1 server
     int memfd = -1;   ///< kept to bring the link back to a restarted monitor
     std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
+    std::atomic<bool> retired{false}; ///< client side: no new connections here (the reference for them is gone)
     uint32_t place = 0;             ///< server side: index in ListenerSegment::link
 
     // Client side only, under `slot_lock`: which slots are ours to use.

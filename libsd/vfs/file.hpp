@@ -19,14 +19,18 @@ enum class Kind : uint8_t {
 struct EpollItem;
 struct Epoll;
 
-/// Options recorded before a socket is real (kind fresh); replayed when it is materialised or accelerated.
+/// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the File when it becomes a
+/// stream, because a stream can be given a kernel socket too, to answer for options that are not kept in the Ofd.
 struct FreshOption {
     int32_t level, name, length;
     unsigned char value[16];
 };
 struct FreshState {
+    static constexpr uint32_t kMax = 20;
     uint32_t count = 0;
-    FreshOption option[12];
+    bool incomplete = false; ///< the kernel socket has been told more than is recorded here
+    FreshOption option[kMax]; ///< in the order in which they were set
+    FreshState *pool_next = nullptr;
 };
 
 /// Process-local handle of an open file description; all descriptors (dup) of it in this process share one. Type-stable: a thread
@@ -49,7 +53,9 @@ struct File {
     uint8_t family = 0;        ///< AF_INET, AF_INET6
     bool connect_pending = false; ///< a non-blocking connect was answered EINPROGRESS and not asked about since
     bool bound = false;
+    uint8_t refuse_cause = 0;  ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
+    SlotAddress client{}, server{}; ///< stream: names of both ends, checked and copied when the connection was made
     FreshState *fresh = nullptr;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;
@@ -63,6 +69,8 @@ struct File {
 
 /// Sparse: only the pages of numbers in use cost memory.
 extern std::atomic<File *> *fd_table;
+/// Entries of the table from here on have never been used.
+extern std::atomic<uint32_t> fd_high;
 
 /// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
 inline File *file_of(int fd) noexcept {
@@ -73,6 +81,8 @@ inline File *file_of(int fd) noexcept {
 
 bool init_fd_table() noexcept;
 File *new_file(Kind kind) noexcept;
+/// Gives back a File that was never installed.
+void discard_file(File *f) noexcept;
 /// Puts `f` under `fd`, counting one reference; what the table said before about the number is stale and dropped.
 void install_file(int fd, File *f) noexcept;
 /// The kernel has just given out `fd` for something else: drops a stale entry (a close we did not see). Cheap when there is none.
@@ -83,6 +93,9 @@ File *take_fd(int fd) noexcept;
 void release_file(File *f) noexcept;
 /// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the lowest free number.
 long placeholder_fd(bool cloexec) noexcept;
+/// hidden_moved, for the dummy.
+void dummy_moved(int from, int to) noexcept;
+void files_fork_child() noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
 long dummy_socket() noexcept;
 

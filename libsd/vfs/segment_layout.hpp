@@ -52,6 +52,7 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> linger_on, linger_s;
         std::atomic<int32_t> keepidle, keepintvl, keepcnt, quickack, user_timeout;
         std::atomic<int32_t> owner_pid; ///< F_SETOWN
+        std::atomic<int32_t> sndbuf;    ///< SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
     } opt;
 };
 

@@ -34,6 +34,8 @@ long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept
 long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept;
 
 // --- data (stream.cpp, message.cpp, sendfile.cpp)
+/// What a send on a socket that was never connected returns.
+long unconnected_send(int flags) noexcept;
 /// recv/read/readv. Bad pointers give -EFAULT.
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
@@ -84,5 +86,13 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept;
 long materialise(int fd, File &f) noexcept;
 /// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the table.
 long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
+
+/// The process has moved to another network namespace (setns, unshare): nothing new is accelerated. Set by the api layer.
+extern bool namespace_changed;
+
+namespace vfs {
+/// Called when a process makes or accepts an accelerated connection; the api layer installs its fault handler on the first.
+inline void (*first_stream)() noexcept = nullptr;
+} // namespace vfs
 
 } // namespace sd

@@ -1,0 +1,257 @@
+// accept(): connections from the links first, the kernel's own queue alongside.
+#include "libsd/vfs/accept.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/names.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+
+namespace sd {
+
+namespace {
+
+constexpr unsigned kKernelTurn = 16; ///< after so many accelerated connections the kernel's queue is asked first
+
+bool listener_nonblocking(int fd, const File &) noexcept {
+    long fl = sys::fcntl(fd, F_GETFL);
+    return fl >= 0 && (fl & O_NONBLOCK);
+}
+
+/// One connection of the kernel's queue without blocking; -EAGAIN when there is none.
+long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags, bool nonblocking) noexcept {
+    if (nonblocking)
+        return sys::accept4(fd, a, n, flags);
+    pollfd p{fd, POLLIN, 0};
+    timespec zero{0, 0};
+    long r = sys::ppoll(&p, 1, &zero, nullptr);
+    if (r <= 0 || !(p.revents & ~POLLOUT))
+        return r < 0 ? r : -EAGAIN;
+    // Another acceptor may be faster, and accept4 cannot be told not to wait: make the listener non-blocking for the one call. Everybody who
+    // accepts on it does so through here and takes EAGAIN for "look again".
+    long fl = sys::fcntl(fd, F_GETFL);
+    sys::fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+    r = sys::accept4(fd, a, n, flags);
+    sys::fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
+    return r;
+}
+
+/// The address a client claims has to be one of this host; a few right answers are remembered.
+bool credible(const SlotAddress &a) noexcept {
+    static std::atomic<uint64_t> last[2];
+    uint64_t w[2];
+    memcpy(w, a.ip, sizeof w);
+    if (last[0].load(std::memory_order_relaxed) == w[0] && last[1].load(std::memory_order_relaxed) == w[1] && (w[0] | w[1]))
+        return true;
+    if (!is_local_address(a))
+        return false;
+    last[0].store(w[0], std::memory_order_relaxed);
+    last[1].store(w[1], std::memory_order_relaxed);
+    return true;
+}
+
+void refuse(LinkMap &l, uint32_t slot) noexcept {
+    Slot &s = l.view.slot(slot);
+    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagWriteShut | kFlagReleased, std::memory_order_seq_cst);
+    notify(l, slot, s.side[0].control.rx_arm);
+    notify(l, slot, s.side[0].control.tx_arm);
+}
+
+/// An accelerated connection under a new descriptor; -EAGAIN when none waits.
+long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) noexcept {
+    Listener &l = *listener.listener;
+    if (!listener_pending(l))
+        return -EAGAIN;
+    // The kernel reports "too many open files" before it takes a connection off the queue; so do we.
+    long made = placeholder_fd(flags & SOCK_CLOEXEC);
+    if (made < 0)
+        return made;
+    int new_fd = static_cast<int>(made);
+    LinkMap *link;
+    uint32_t slot;
+    File *f = nullptr;
+    for (;;) {
+        if (take_pending(l, &link, &slot) < 0) {
+            sys::close(new_fd);
+            if (f)
+                discard_file(f);
+            return -EAGAIN; // another acceptor was faster
+        }
+        SlotAddress client = link->view.slot(slot).identity.client;
+        if (!f)
+            f = new_file(Kind::fresh);
+        if (f && (client.family == AF_INET || client.family == AF_INET6) && credible(client)) {
+            int family = listener.family;
+            f->status.store(flags & SOCK_NONBLOCK ? O_NONBLOCK : 0, std::memory_order_relaxed);
+            f->client = client;
+            f->server = link->view.slot(slot).identity.server;
+            if (bind_stream(*f, *link, slot, static_cast<unsigned>(family))) {
+                link_unuse(*link); // take_pending's reference; bind_stream has its own
+                if (a) {
+                    long r = write_sockaddr(client, family, a, n);
+                    if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
+                        f->refs.store(1);
+                        sys::close(new_fd);
+                        release_file(f);
+                        return r;
+                    }
+                }
+                inherit_from_listener(fd, listener, *f);
+                install_file(new_fd, f);
+                stats().accepts.fetch_add(1, std::memory_order_relaxed);
+                l.turns.fetch_add(1, std::memory_order_relaxed);
+                if (vfs::first_stream)
+                    vfs::first_stream();
+                return new_fd;
+            }
+        }
+        refuse(*link, slot);
+        link_unuse(*link);
+        if (!f) {
+            sys::close(new_fd);
+            return -ENOMEM;
+        }
+    }
+}
+
+/// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT.
+long wait_listener(int fd, File &f, int64_t deadline) noexcept {
+    Listener &l = *f.listener;
+    const uint64_t handled = self.handled, interrupts = self.interrupts;
+    Bell *bell = thread_bell();
+    if (!bell)
+        return -ENOMEM;
+    int64_t kernel_look = 0;
+    for (Spinner spin(*bell);;) {
+        if (listener_pending(l)) {
+            spin.paid();
+            return 0;
+        }
+        if (self.interrupts != interrupts)
+            return -EINTR;
+        if (int64_t now = sys::now_ns(); now - kernel_look > 20'000) {
+            kernel_look = now;
+            pollfd p{fd, POLLIN, 0};
+            timespec zero{0, 0};
+            if (sys::ppoll(&p, 1, &zero, nullptr) > 0)
+                return 0;
+        }
+        if (!spin.again())
+            break;
+    }
+    shrink_idle_rings();
+    bool blind = !control::connected() || listener_bell(l, *bell) < 0;
+    constexpr unsigned kMax = 256;
+    LinkMap *links[kMax];
+    unsigned n = listener_links(l, links, kMax);
+    if (n > kMax) {
+        n = kMax;
+        blind = true;
+    }
+    for (unsigned i = 0; i < n; ++i) {
+        unsigned id = bell_id(*bell, *links[i]);
+        if (id == 0) {
+            blind = true;
+            continue;
+        }
+        auto &side = links[i]->view.header().side[1];
+        side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        side.sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+    }
+    heavy_barrier();
+    pollfd p{fd, POLLIN, 0};
+    long r = 0;
+    if (!listener_pending(l))
+        r = sleep_on(*bell, &p, 1, deadline, blind, handled);
+    for (unsigned i = 0; i < n; ++i)
+        if (unsigned id = bell->id[links[i]->index])
+            links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    if (blind)
+        control::maintain();
+    if (r == -EINTR && (self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled)))
+        return -EINTR;
+    if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+        return -ETIMEDOUT;
+    return 0;
+}
+
+} // namespace
+
+uint32_t listener_events(File &f) noexcept { return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0; }
+
+namespace vfs {
+
+long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    if (f->kind == Kind::stream || (f->kind == Kind::fresh && !f->real_socket))
+        return -EINVAL;
+    if (f->kind != Kind::listener)
+        return kPass;
+    if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
+        return -EINVAL;
+    int64_t deadline = 0;
+    for (;;) {
+        bool nonblocking = listener_nonblocking(fd, *f);
+        bool kernel_first = f->listener->turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+        if (kernel_first)
+            f->listener->turns.fetch_add(1, std::memory_order_relaxed);
+        for (int turn = 0; turn < 2; ++turn) {
+            bool kernel = (turn == 0) == kernel_first;
+            long r = kernel ? accept_kernel(fd, a, n, flags, nonblocking) : accept_link(fd, *f, a, n, flags);
+            if (r >= 0 && kernel) {
+                forget_fd(static_cast<int>(r));
+                count_fallback(Cause::plain_client, nullptr);
+            }
+            if (r != -EAGAIN)
+                return r;
+        }
+        if (nonblocking)
+            return -EAGAIN;
+        if (deadline == 0) {
+            timeval t{};
+            socklen_t len = sizeof t;
+            sys::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, &len);
+            int64_t ns = int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000;
+            deadline = ns > 0 ? sys::now_ns() + ns : INT64_MAX;
+        }
+        long w = wait_listener(fd, *f, deadline);
+        if (w == -ETIMEDOUT)
+            return -EAGAIN;
+        if (w < 0)
+            return w;
+        if (file_of(fd) != f || f->kind != Kind::listener)
+            return -EBADF;
+    }
+}
+
+void notice_listener(int fd) noexcept {
+    if (!enabled() || file_of(fd) || static_cast<unsigned>(fd) >= kMaxFd || is_hidden(fd))
+        return;
+    int v = 0;
+    socklen_t n = sizeof v;
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &v, &n) < 0 || v != 1)
+        return;
+    n = sizeof v;
+    if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &v, &n) < 0 || v != IPPROTO_TCP)
+        return;
+    int family = 0;
+    n = sizeof family;
+    sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n);
+    Cause why = Cause::none;
+    File *f = new_file(Kind::fresh);
+    if (!f)
+        return;
+    f->family = static_cast<uint8_t>(family);
+    if (register_listener(fd, f, 4095, &why) < 0) {
+        count_fallback(why, nullptr);
+        discard_file(f);
+        return;
+    }
+    install_file(fd, f);
+}
+
+} // namespace vfs
+
+} // namespace sd

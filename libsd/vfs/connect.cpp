@@ -1,0 +1,289 @@
+// connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+#include "libsd/vfs/accept.hpp"
+#include "libsd/vfs/address.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+
+namespace sd {
+
+bool namespace_changed = false;
+
+namespace {
+
+constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
+
+/// A directory entry as one consistent copy.
+struct Entry {
+    uint32_t id, backlog;
+};
+
+bool matches(const DirectoryEntry &e, const SlotAddress &to, int *rank) noexcept {
+    if (e.port != to.port)
+        return false;
+    bool to_v4 = is_v4(to.ip);
+    if (memcmp(e.ip, to.ip, 16) == 0) {
+        *rank = 3; // bound to this very address
+        return true;
+    }
+    if (!is_any(e.ip))
+        return false;
+    if (e.family == AF_INET6 ? !to_v4 || !e.v6only : to_v4) {
+        *rank = (e.family == AF_INET6) == !to_v4 ? 2 : 1; // a wildcard of the same family goes before a dual-stack one
+        return true;
+    }
+    return false;
+}
+
+/// The accelerated listener the kernel would choose for this address.
+bool look_up(const SlotAddress &to, Entry *out) noexcept {
+    const Directory *d = control::directory();
+    int best = 0;
+    uint32_t h = directory_hash(to.port);
+    for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+        const DirectoryEntry &e = d->entry[(h + i) % kDirectoryEntries];
+        if (e.used.load(std::memory_order_acquire) == 0)
+            break;
+        uint32_t id = e.id.load(std::memory_order_acquire);
+        int rank = 0;
+        if (id == 0 || !matches(e, to, &rank) || rank <= best)
+            continue;
+        uint32_t backlog = e.backlog;
+        std::atomic_thread_fence(std::memory_order_acquire);
+        if (e.id.load(std::memory_order_relaxed) != id)
+            continue;
+        best = rank;
+        *out = {id, backlog};
+    }
+    return best > 0;
+}
+
+bool usable(const LinkMap &l, uint32_t listener) noexcept {
+    return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
+           !(l.view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead));
+}
+
+/// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one more user.
+LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
+    LockGuard g(link_lock);
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        LinkMap *l = link_by_index(i);
+        if (!l || !usable(*l, listener))
+            continue;
+        *slot = take_slot(*l);
+        if (*slot >= 0) {
+            l->users.fetch_add(1, std::memory_order_relaxed);
+            return l;
+        }
+    }
+    wire::ListenerRef ref{listener, 0};
+    auto r = control::request(wire::Op::connect, &ref, sizeof ref);
+    if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ConnectReply)) {
+        for (unsigned i = 0; i < r.fds; ++i)
+            sys::close(r.fd[i]);
+        *why = r.cause != Cause::none ? r.cause : r.status == -ENOENT ? Cause::listener_gone : Cause::no_monitor;
+        return nullptr;
+    }
+    long fd = hide_fd(r.fd[0]), error = 0;
+    if (fd < 0) {
+        *why = Cause::no_descriptor;
+        return nullptr;
+    }
+    LinkMap *l = map_link(static_cast<int>(fd), r.as<wire::ConnectReply>().link_id, 0, &error);
+    if (!l) {
+        close_hidden(static_cast<int>(fd));
+        *why = Cause::no_memory;
+        return nullptr;
+    }
+    l->listener_id = listener;
+    l->users.fetch_add(1, std::memory_order_relaxed);
+    *slot = take_slot(*l);
+    return l;
+}
+
+void retire_dead_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        LinkMap *l = link_by_index(i);
+        if (l && l->side == 0 && !l->retired.load() &&
+            (l->view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead)) &&
+            !l->retired.exchange(true))
+            link_unuse(*l);
+    }
+}
+
+/// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again then.
+bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept {
+    LockGuard g(l.slot_lock);
+    LinkView v = l.view;
+    uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
+    // The entry `depth` places back is still there: so many wait already.
+    if (v.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
+        (depth > 0 && v.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0)) {
+        *why = Cause::backlog_full;
+        return false;
+    }
+    auto &state = v.slot(slot).identity.state;
+    state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);
+    v.syn(l.syn_tail).store(slot + 1, std::memory_order_seq_cst);
+    ++l.syn_tail;
+    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees the other.
+    if (v.header().side[1].flags.load(std::memory_order_seq_cst) & (kLinkListenerClosed | kLinkServerDead)) {
+        uint32_t syn = static_cast<uint32_t>(SlotState::syn);
+        if (state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free)) ||
+            syn == static_cast<uint32_t>(SlotState::refused)) {
+            *why = Cause::listener_gone;
+            return false;
+        }
+    }
+    return true;
+}
+
+/// Everything that decides before any memory is touched. None: go ahead.
+Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *entry) noexcept {
+    if (f.refuse_cause)
+        return static_cast<Cause>(f.refuse_cause);
+    if (namespace_changed)
+        return Cause::foreign_namespace;
+    bool loopback = is_loopback(to.ip);
+    if (!loopback && !is_any(to.ip) && !route_is_local(to, source))
+        return Cause::remote_host;
+    Cause why = Cause::none;
+    if (!control::ensure(&why))
+        return why;
+    return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
+}
+
+/// 0: the File is a stream now.
+long accelerate(int fd, File &f, SlotAddress to, int64_t *why_out) noexcept {
+    Cause why = Cause::none;
+    SlotAddress source{};
+    Entry entry{};
+    if (is_any(to.ip)) // connect() to the wildcard address means this host
+        set_loopback(to.ip, f.family == AF_INET6 && !is_v4(to.ip));
+    why = decide(f, to, &source, &entry);
+    *why_out = static_cast<int64_t>(why);
+    if (why != Cause::none)
+        return -1;
+    if (is_loopback(to.ip)) {
+        memcpy(source.ip, to.ip, 16);
+        if (is_v4(to.ip))
+            set_loopback(source.ip, false); // the kernel answers from 127.0.0.1 whatever 127.x it is
+    }
+    source.port = 0;
+    if (f.bound) {
+        SlotAddress own;
+        if (kernel_name(fd, &own) < 0)
+            return -1;
+        if (!is_any(own.ip))
+            memcpy(source.ip, own.ip, 16);
+        source.port = own.port;
+    }
+    retire_dead_links();
+    int64_t slot = -1;
+    LinkMap *l = link_to(entry.id, &slot, &why);
+    if (!l || slot < 0) {
+        if (l)
+            link_unuse(*l);
+        *why_out = static_cast<int64_t>(l ? Cause::no_slot : why);
+        return -1;
+    }
+    Slot &s = l->view.slot(static_cast<uint32_t>(slot));
+    if (source.port == 0)
+        source.port = client_port(l->view.header().port_base, static_cast<uint32_t>(slot));
+    source.family = to.family = f.family;
+    s.identity.client = source;
+    s.identity.server = to;
+    s.identity.connected_ns = static_cast<uint64_t>(sys::now_ns());
+    f.client = source;
+    f.server = to;
+    if (!bind_stream(f, *l, static_cast<uint32_t>(slot), f.family)) {
+        give_slot_back(*l, static_cast<uint32_t>(slot));
+        link_unuse(*l);
+        *why_out = static_cast<int64_t>(Cause::limit);
+        return -1;
+    }
+    inherit_options(*f.ofd, f, fd);
+    if (!push_syn(*l, static_cast<uint32_t>(slot), entry.backlog, &why)) {
+        // Nothing was seen by anybody: the socket is fresh again.
+        uint32_t index = f.ofd_index, seg = f.seg;
+        f.kind = Kind::fresh;
+        bury(f);
+        drop_ofd(seg, index);
+        free_ofd(seg, index);
+        if (why == Cause::backlog_full)
+            give_slot_back(*l, static_cast<uint32_t>(slot));
+        link_unuse(*l); // bind_stream's
+        link_unuse(*l); // link_to's
+        *why_out = static_cast<int64_t>(why);
+        return -1;
+    }
+    notify_acceptors(*l);
+    link_unuse(*l); // link_to's; bind_stream has its own
+    stats().connects.fetch_add(1, std::memory_order_relaxed);
+    if (vfs::first_stream)
+        vfs::first_stream();
+    return 0;
+}
+
+} // namespace
+
+void connect_fork_child() noexcept {
+    link_lock.reset();
+    // New connections of the child need links of its own: the slots of these belong to the parent.
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i); l && l->side == 0)
+            l->retired.store(true, std::memory_order_relaxed);
+}
+
+void retire_client_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        LinkMap *l = link_by_index(i);
+        if (l && l->side == 0 && !l->retired.exchange(true))
+            link_unuse(*l);
+    }
+}
+
+namespace vfs {
+
+long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    sockaddr_storage copy;
+    socklen_t len = n < sizeof copy ? n : sizeof copy;
+    if (static_cast<int>(n) < 0)
+        return -EINVAL;
+    if (sd_copy(&copy, a, len))
+        return -EFAULT;
+    if (f->kind == Kind::stream) {
+        if (f->connect_pending) {
+            f->connect_pending = false;
+            return 0;
+        }
+        return -EISCONN;
+    }
+    if (f->kind != Kind::fresh)
+        return kPass;
+    SlotAddress to;
+    if (!parse_address(copy, len, f->family, &to)) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
+        return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
+    int64_t why = 0;
+    if (accelerate(fd, *f, to, &why) == 0) {
+        epoll_file_became_stream(*f);
+        // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
+        if (f->ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK) {
+            f->connect_pending = true;
+            return -EINPROGRESS;
+        }
+        return 0;
+    }
+    long r = fall_back(fd, f, static_cast<Cause>(why), &to);
+    return r < 0 ? r : kPass;
+}
+
+} // namespace vfs
+
+} // namespace sd

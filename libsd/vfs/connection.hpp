@@ -1,0 +1,51 @@
+// The life of an accelerated connection in this process: from a link's slot to its end.
+#pragma once
+#include "libsd/vfs/file.hpp"
+
+namespace sd {
+
+/// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes up. False: no Ofd left.
+bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
+/// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
+/// if data was left unread or SO_LINGER says 0.
+void close_stream(File &f) noexcept;
+/// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches valid memory.
+void bury(File &f) noexcept;
+/// Ends a connection whose peer wrote rubbish: reset towards both sides, counted.
+void condemn(File &f) noexcept;
+
+/// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token needed.
+uint32_t absorb_flags(File &f) noexcept;
+/// Takes the pending error; 0 when there is none.
+int take_error(Ofd &o) noexcept;
+
+/// Is payload waiting (hint without the token; exact for what the caller itself read before)?
+bool rx_pending(const File &f) noexcept;
+/// Is a send worth trying: free room, or the ring may grow? Hint as above.
+bool tx_room(File &f) noexcept;
+/// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking sender sleep.
+constexpr uint32_t kGrowFreely = 3;
+/// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
+/// the caller last looked at; the sleep is skipped if a signal handler ran since. 0 or -EINTR.
+long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept;
+
+/// A reference to the link goes; the last one unmaps it.
+void link_unuse(LinkMap &l) noexcept;
+/// Client side: a free slot of the link, initialised; -1 when all are in use.
+int64_t take_slot(LinkMap &l) noexcept;
+void give_slot_back(LinkMap &l, uint32_t slot) noexcept;
+
+/// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times a second.
+/// Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so that a long sleep can be cut once.
+int64_t shrink_idle_rings() noexcept;
+void rings_fork_child() noexcept;
+void note_grown(File &f) noexcept;
+
+/// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
+void notify_own(File &f) noexcept;
+
+inline bool is_nonblocking(const File &f, int flags) noexcept {
+    return (flags & MSG_DONTWAIT) || (f.ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK);
+}
+
+} // namespace sd

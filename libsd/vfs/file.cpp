@@ -1,0 +1,136 @@
+// The descriptor table and the life of Files.
+#include "libsd/vfs/file.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/control/client.hpp"
+
+namespace sd {
+
+std::atomic<File *> *fd_table = nullptr;
+std::atomic<uint32_t> fd_high{0};
+
+namespace {
+
+constinit Pool<File> files;
+constinit Lock dummy_lock;
+std::atomic<int> dummy{-1};
+
+} // namespace
+
+bool init_fd_table() noexcept {
+    void *p = sys::mmap(nullptr, kMaxFd * sizeof(std::atomic<File *>), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    fd_table = static_cast<std::atomic<File *> *>(p);
+    return p != nullptr;
+}
+
+File *new_file(Kind kind) noexcept {
+    File *f = files.allocate();
+    if (!f)
+        return nullptr;
+    f->refs.store(0, std::memory_order_relaxed);
+    f->side = f->seg = 0;
+    f->real_socket = f->connect_pending = f->bound = false;
+    f->status.store(0, std::memory_order_relaxed);
+    f->refuse_cause = 0;
+    f->listener = nullptr;
+    f->epoll = nullptr;
+    f->items = nullptr;
+    bury(*f);
+    f->kind = kind;
+    return f;
+}
+
+void install_file(int fd, File *f) noexcept {
+    f->refs.fetch_add(1, std::memory_order_relaxed);
+    uint32_t high = fd_high.load(std::memory_order_relaxed);
+    while (high <= static_cast<uint32_t>(fd) &&
+           !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_relaxed)) {
+    }
+    if (File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel))
+        release_file(stale);
+}
+
+void discard_file(File *f) noexcept {
+    f->refs.store(1, std::memory_order_relaxed);
+    release_file(f);
+}
+
+void forget_fd(int fd) noexcept {
+    if (static_cast<unsigned>(fd) < kMaxFd && fd_table && fd_table[fd].load(std::memory_order_relaxed))
+        if (File *stale = take_fd(fd))
+            release_file(stale);
+}
+
+File *take_fd(int fd) noexcept {
+    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table)
+        return nullptr;
+    return fd_table[fd].exchange(nullptr, std::memory_order_acq_rel);
+}
+
+void release_file(File *f) noexcept {
+    if (f->refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
+        return;
+    epoll_file_closed(*f);
+    switch (f->kind) {
+    case Kind::stream:
+        close_stream(*f);
+        break;
+    case Kind::listener:
+        close_listener(f);
+        break;
+    case Kind::epoll:
+        epoll_destroy(*f);
+        break;
+    default:
+        break;
+    }
+    if (f->fresh) {
+        free_fresh(f->fresh);
+        f->fresh = nullptr;
+    }
+    f->kind = Kind::free;
+    f->generation.fetch_add(1, std::memory_order_release);
+    files.release(f);
+}
+
+long dummy_socket() noexcept {
+    int fd = dummy.load(std::memory_order_acquire);
+    if (fd >= 0) [[likely]]
+        return fd;
+    LockGuard g(dummy_lock);
+    if (fd = dummy.load(std::memory_order_relaxed); fd >= 0)
+        return fd;
+    long s = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0)
+        s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s < 0 || (s = hide_fd(static_cast<int>(s))) < 0)
+        return s;
+    dummy.store(static_cast<int>(s), std::memory_order_release);
+    return s;
+}
+
+void dummy_moved(int from, int to) noexcept {
+    int expected = from;
+    dummy.compare_exchange_strong(expected, to);
+}
+
+long placeholder_fd(bool cloexec) noexcept {
+    long d = dummy_socket();
+    if (d < 0)
+        return d;
+    long fd = sys::fcntl(static_cast<int>(d), cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+    if (fd >= static_cast<long>(kMaxFd)) {
+        sys::close(static_cast<int>(fd));
+        return -EMFILE;
+    }
+    return fd;
+}
+
+void files_fork_child() noexcept {
+    files.reset_lock();
+    dummy_lock.reset();
+}
+
+} // namespace sd

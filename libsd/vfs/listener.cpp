@@ -1,0 +1,250 @@
+// Accelerated listeners: registration, the links that lead to them, and taking connections from the SYN queues.
+#include "libsd/vfs/listener.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/accept.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+#include <sys/stat.h>
+
+namespace sd {
+
+namespace {
+
+constinit Pool<Listener> pool;
+constinit Lock all_lock;
+MapVector<File *> all; ///< every listener of this process, for restore
+
+ListenerSegment *map_segment(int fd) noexcept {
+    struct stat st;
+    if (sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) < sizeof(ListenerSegment))
+        return nullptr;
+    auto *s = static_cast<ListenerSegment *>(sys::mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    if (s && (s->magic != kListenerMagic || s->version != kLayoutVersion)) {
+        sys::munmap(s, sizeof(ListenerSegment));
+        s = nullptr;
+    }
+    return s;
+}
+
+/// Asks the monitor for the listener's segment; on success the listener is in the directory.
+long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cause *why) noexcept {
+    wire::Listen msg{backlog, 0};
+    auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
+    if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ListenReply)) {
+        for (unsigned i = 0; i < r.fds; ++i)
+            sys::close(r.fd[i]);
+        *why = r.cause != Cause::none ? r.cause : Cause::no_monitor;
+        return r.status < 0 ? r.status : -EPROTO;
+    }
+    *id = r.as<wire::ListenReply>().listener_id;
+    *seg = map_segment(r.fd[0]);
+    sys::close(r.fd[0]);
+    if (!*seg) {
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+/// With the listener's lock.
+bool known(Listener &l, const ListenerLink *place, uint64_t id) noexcept {
+    for (auto &ref : l.links)
+        if (ref.place == place || ref.link->id == id)
+            return true;
+    return false;
+}
+
+/// Client side gone for good and everything in the queue taken: nothing will come from this link.
+bool finished(const ListenerLinkRef &ref) noexcept {
+    return (ref.link->view.header().side[0].flags.load(std::memory_order_acquire) & kLinkClientDead) &&
+           ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire) == 0;
+}
+
+} // namespace
+
+bool listener_refresh(Listener &l) noexcept {
+    uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
+    if (now == l.seen_sequence) [[likely]]
+        return false;
+    LinkMap *dead[16];
+    unsigned ndead = 0;
+    bool added = false;
+    {
+        QuietGuard g(l.lock);
+        for (size_t i = l.links.size(); i-- > 0 && ndead < 16;)
+            if (finished(l.links[i])) {
+                dead[ndead++] = l.links[i].link;
+                l.links.remove_unordered(i);
+            }
+        wire::Links ask{l.id, 0};
+        while (ask.from != UINT32_MAX) {
+            auto r = control::request(wire::Op::links, &ask, sizeof ask);
+            if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
+                for (unsigned i = 0; i < r.fds; ++i)
+                    sys::close(r.fd[i]);
+                break;
+            }
+            const auto &reply = r.as<wire::LinksReply>();
+            for (unsigned i = 0; i < r.fds; ++i) {
+                uint32_t place = i < reply.count ? reply.link[i].place : kListenerLinks;
+                if (place >= kListenerLinks || known(l, &l.seg->link[place], reply.link[i].link_id)) {
+                    sys::close(r.fd[i]);
+                    continue;
+                }
+                long fd = hide_fd(r.fd[i]), error;
+                LinkMap *m = fd < 0 ? nullptr : map_link(static_cast<int>(fd), reply.link[i].link_id, 1, &error);
+                if (!m) {
+                    if (fd >= 0)
+                        close_hidden(static_cast<int>(fd));
+                    continue;
+                }
+                m->place = place;
+                m->listener_id = l.id;
+                l.links.push({m, &l.seg->link[place]});
+                added = true;
+            }
+            ask.from = reply.count && reply.next > ask.from ? reply.next : UINT32_MAX;
+        }
+        l.seen_sequence = now;
+    }
+    for (unsigned i = 0; i < ndead; ++i)
+        link_unuse(*dead[i]);
+    return added;
+}
+
+unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
+    QuietGuard g(l.lock);
+    unsigned n = 0;
+    for (auto &ref : l.links) {
+        if (n < max)
+            out[n] = ref.link;
+        ++n;
+    }
+    return n;
+}
+
+long listener_bell(Listener &l, Bell &b) noexcept {
+    wire::ListenerRef ref{l.id, 0};
+    return control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
+}
+
+bool listener_pending(Listener &l) noexcept {
+    listener_refresh(l);
+    // The list only changes under the lock; a scan that sees a removed entry reads a link that is still mapped until its users are gone,
+    // so the lock is taken here too. It is uncontended except while several threads accept.
+    QuietGuard g(l.lock);
+    for (auto &ref : l.links)
+        if (ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire))
+            return true;
+    return false;
+}
+
+long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
+    listener_refresh(l);
+    QuietGuard g(l.lock);
+    const size_t n = l.links.size();
+    for (size_t k = 0; k < n; ++k) {
+        ListenerLinkRef &ref = l.links[(l.next + k) % n];
+        LinkView v = ref.link->view;
+        for (;;) {
+            uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
+            uint32_t entry = v.syn(head).load(std::memory_order_acquire);
+            if (entry == 0)
+                break;
+            // Acceptors in other processes compete here; who moves the head owns the entry.
+            if (!ref.place->syn_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
+                continue;
+            v.syn(head).store(0, std::memory_order_release);
+            uint32_t i = entry - 1;
+            uint32_t syn = static_cast<uint32_t>(SlotState::syn);
+            if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::accepted)))
+                continue; // taken back by the client, or rubbish
+            l.next = static_cast<uint32_t>((l.next + k + 1) % n);
+            *link = ref.link;
+            *slot = i;
+            ref.link->users.fetch_add(1, std::memory_order_relaxed); // until bind_stream has counted it
+            return 0;
+        }
+    }
+    return -EAGAIN;
+}
+
+long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
+    if (!control::ensure(why))
+        return -ECONNREFUSED;
+    Listener *l = pool.allocate();
+    if (!l) {
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
+    // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
+    uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
+    long r = announce(fd, room, &l->id, &l->seg, why);
+    if (r < 0) {
+        pool.release(l);
+        return r;
+    }
+    l->backlog = room;
+    l->seen_sequence = 0;
+    l->links.truncate(0);
+    l->options.forget();
+    f->listener = l;
+    f->real_socket = true;
+    std::atomic_signal_fence(std::memory_order_release);
+    f->kind = Kind::listener;
+    LockGuard g(all_lock);
+    all.push(f);
+    return 0;
+}
+
+void close_listener(File *f) noexcept {
+    Listener *l = f->listener;
+    f->listener = nullptr;
+    {
+        LockGuard g(all_lock);
+        for (size_t i = 0; i < all.size(); ++i)
+            if (all[i] == f) {
+                all.remove_unordered(i);
+                break;
+            }
+    }
+    wire::ListenerRef ref{l->id, 0};
+    control::request(wire::Op::unlisten, &ref, sizeof ref);
+    for (auto &r : l->links)
+        link_unuse(*r.link);
+    l->links.truncate(0);
+    // The segment stays mapped: another thread may be looking at it. A listener's end is rare.
+    pool.release(l);
+}
+
+void restore_listeners() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        Listener *l = f->listener;
+        // Any descriptor of the listener will do to show it to the monitor.
+        int fd = -1;
+        for (uint32_t i = 0, n = fd_high.load(); i < n && fd < 0; ++i)
+            if (fd_table[i].load(std::memory_order_acquire) == f)
+                fd = static_cast<int>(i);
+        uint32_t id;
+        ListenerSegment *seg;
+        Cause why;
+        if (fd < 0 || announce(fd, l->backlog, &id, &seg, &why) < 0)
+            continue;
+        LockGuard h(l->lock);
+        // Links made before the restart keep their place in the old segment: clients that have not noticed still use them.
+        l->id = id;
+        l->seg = seg;
+        l->seen_sequence = 0;
+    }
+}
+
+void listeners_fork_child() noexcept {
+    pool.reset_lock();
+    all_lock.reset();
+    for (File *f : all)
+        f->listener->lock.reset();
+}
+
+} // namespace sd

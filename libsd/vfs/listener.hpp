@@ -1,0 +1,45 @@
+// Accelerated listeners: the kernel's listening socket plus the SYN queues of the links that lead to it.
+#pragma once
+#include "libsd/control/directory_layout.hpp"
+#include "libsd/vfs/file.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/options.hpp"
+
+namespace sd {
+
+/// A link of this listener, and the word that says how far its SYN queue has been accepted (shared by all acceptors).
+struct ListenerLinkRef {
+    LinkMap *link;
+    ListenerLink *place;
+};
+
+struct Listener {
+    uint32_t id = 0;
+    ListenerSegment *seg = nullptr;
+    uint64_t seen_sequence = 0; ///< of seg->link_sequence
+    uint32_t next = 0;          ///< rotates over the links, so that none starves
+    uint32_t backlog = 0;
+    std::atomic<uint32_t> turns{0}; ///< accepted connections; now and then the kernel's queue goes first
+    ListenerOptions options;
+    Lock lock;
+    MapVector<ListenerLinkRef> links;
+    Listener *pool_next = nullptr;
+};
+
+/// Attaches links made since the last look. Talks to the monitor only if there are any. Any thread.
+bool listener_refresh(Listener &l) noexcept;
+/// Up to `max` of its links; returns how many there are.
+unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
+/// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
+long listener_bell(Listener &l, Bell &b) noexcept;
+/// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
+bool listener_pending(Listener &l) noexcept;
+/// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.
+long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
+/// The last descriptor in this process was closed.
+void close_listener(File *f) noexcept;
+/// After the monitor came back.
+void restore_listeners() noexcept;
+void listeners_fork_child() noexcept;
+
+} // namespace sd

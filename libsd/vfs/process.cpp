@@ -1,0 +1,157 @@
+// The process as a whole.
+#include "libsd/vfs/process.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/accept.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <pthread.h>
+
+namespace sd {
+
+void connect_fork_child() noexcept;
+void retire_client_links() noexcept;
+
+namespace {
+
+char stats_path[256];
+pthread_key_t thread_key;
+std::atomic<bool> stats_written{false};
+
+bool identity(control::Identity *id) noexcept {
+    long dummy = dummy_socket();
+    if (dummy < 0 || !own_segment())
+        return false;
+    const MappedSegment &own = segments[own_segment_index.load(std::memory_order_acquire)];
+    *id = {own.fd, static_cast<int>(dummy), own.proc};
+    return true;
+}
+
+/// After a new monitor answered: it knows nothing of us yet.
+void restore() noexcept {
+    for (uint32_t i = 0, n = segment_count.load(); i < n; ++i)
+        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0) {
+            wire::Segment msg{segments[i].proc, 0, segments[i].owner_client};
+            control::request(wire::Op::segment, &msg, sizeof msg, &segments[i].fd, 1);
+        }
+    retire_client_links(); // existing connections go on; new ones use links the new monitor made
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i)) {
+            wire::Adopt msg{l->id, l->side, 0, 0, 0};
+            control::request(wire::Op::adopt_link, &msg, sizeof msg, &l->memfd, 1);
+        }
+    restore_listeners();
+    restore_bells();
+}
+
+long peer_bell(LinkMap &l, unsigned id) noexcept {
+    wire::BellRef ref{l.id, 1u - l.side, id};
+    uint32_t generation = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
+    auto r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
+    if (r.status < 0 || r.fds != 1) {
+        for (unsigned i = 0; i < r.fds; ++i)
+            sys::close(r.fd[i]);
+        return r.status < 0 ? r.status : -EPROTO;
+    }
+    long fd = hide_fd(r.fd[0]);
+    if (fd < 0)
+        return fd;
+    auto &cached = l.peer_bell[id];
+    cached.generation.store(generation, std::memory_order_relaxed);
+    if (int old = cached.fd.exchange(static_cast<int>(fd), std::memory_order_acq_rel); old >= 0)
+        close_hidden(old);
+    return fd;
+}
+
+void thread_exit(void *) noexcept { unregister_thread(); }
+
+bool register_and_watch(unsigned seg) noexcept;
+bool (*register_in_segment)(unsigned) noexcept = nullptr;
+bool register_and_watch(unsigned seg) noexcept {
+    pthread_setspecific(thread_key, &self); // any non-null value makes the destructor run
+    return register_in_segment(seg);
+}
+
+} // namespace
+
+void init_process() noexcept {
+    if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
+        memcpy(stats_path, p, strlen(p) + 1);
+    if (const char *p = getenv("SD_CONTROL_FD"))
+        mark_hidden(atoi(p)); // sdrun's presence channel: stays open for as long as somebody descended from it lives
+    control::set_hooks({identity, restore});
+    fetch_peer_bell = peer_bell;
+    hidden_moved = dummy_moved;
+    pthread_key_create(&thread_key, thread_exit);
+    pthread_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child);
+}
+
+void watch_threads() noexcept {
+    register_in_segment = register_thread;
+    register_thread = register_and_watch;
+}
+
+namespace vfs {
+
+void fork_prepare() noexcept {
+    if (!enabled())
+        return;
+    wire::Fork message;
+    segments_fork_prepare(&message);
+    control::fork_prepare(message);
+}
+
+void fork_parent() noexcept {
+    if (!enabled())
+        return;
+    control::fork_parent();
+    segments_fork_parent();
+}
+
+void fork_child() noexcept {
+    if (!enabled())
+        return;
+    segments_fork_child();
+    reset_link_locks_in_child();
+    files_fork_child();
+    listeners_fork_child();
+    connect_fork_child();
+    rings_fork_child();
+    stats_written.store(false);
+    control::fork_child();
+    drop_bells_in_child();
+    epoll_fork_child();
+}
+
+void at_exit() noexcept {
+    if (!stats_path[0] || stats_written.exchange(true))
+        return;
+    const SegmentStats &s = stats();
+    char line[2048];
+    int n = snprintf(line, sizeof line, "{\"pid\":%ld,\"accelerated_connects\":%lu,\"accelerated_accepts\":%lu,\"fallbacks\":{", sys::getpid(),
+                     s.connects.load(), s.accepts.load());
+    const char *comma = "";
+    for (unsigned i = 0; i < kMaxCauses && n < 1900; ++i)
+        if (uint64_t c = s.fallbacks[i].load()) {
+            n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "%s\"%s\":%lu", comma, cause_name(i), c);
+            comma = ",";
+        }
+    n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}}\n");
+    long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    if (fd >= 0) {
+        sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
+        sys::close(static_cast<int>(fd));
+    }
+}
+
+} // namespace vfs
+
+} // namespace sd
+
+namespace {
+__attribute__((destructor)) void write_stats_at_exit() { sd::vfs::at_exit(); }
+} // namespace

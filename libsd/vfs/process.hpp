@@ -1,0 +1,20 @@
+// The process as a whole: start, fork, exit, and coming back to a restarted monitor.
+#pragma once
+
+namespace sd {
+
+/// Reads the environment, sets the hooks between the layers and registers the fork handlers. Once, from vfs::init().
+void init_process() noexcept;
+/// After init_threads(): makes sure that a thread's records are given back when it ends.
+void watch_threads() noexcept;
+
+namespace vfs {
+/// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those handlers.
+void fork_prepare() noexcept;
+void fork_parent() noexcept;
+void fork_child() noexcept;
+/// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
+void at_exit() noexcept;
+} // namespace vfs
+
+} // namespace sd

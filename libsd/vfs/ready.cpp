@@ -1,0 +1,167 @@
+// Readiness of an accelerated connection, arming for a wake-up, and blocking until something changes.
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+bool rx_pending(const File &f) noexcept {
+    if (f.ofd->rx.s.left > 0)
+        return true;
+    uint64_t h = ring::peek_header(f.ofd->rx.s, f.rx_place);
+    // A change of ring is not data: look at the first word of the ring it leads to.
+    for (unsigned i = 0; h != 0 && ring::header_kind(h) == ring::Kind::change && i < kRingClasses; ++i) {
+        uint32_t cls = ring::header_length(h);
+        if (cls >= kRingClasses)
+            return true; // rubbish: the reader will find out
+        h = ring::word(f.rx_place.at(cls), 0).load(std::memory_order_acquire);
+    }
+    return h != 0;
+}
+
+bool tx_room(File &f) noexcept {
+    TxState s = f.ofd->tx.s; // a hint: the sender itself checks with the token
+    uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
+    if (c > s.credit && c <= s.tail)
+        s.credit = c;
+    return s.cls < kGrowFreely || ring::room(s) >= kRingSize[s.cls] / 4;
+}
+
+uint32_t stream_events(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    uint32_t flags = absorb_flags(f), e = 0;
+    uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    bool reset = block & kTxReset;
+    bool rcv_shut = reset || (flags & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire);
+    bool snd_shut = reset || (block & kTxShut);
+    if (rcv_shut && snd_shut)
+        e |= EPOLLHUP;
+    if (rcv_shut)
+        e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    else if (rx_pending(f)) {
+        int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+        if (low <= 1 || ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(low)) >= low)
+            e |= EPOLLIN | EPOLLRDNORM;
+    }
+    if (snd_shut || (flags & (kFlagClosed | kFlagReset)) || tx_room(f))
+        e |= EPOLLOUT | EPOLLWRNORM;
+    if (o.so_error.load(std::memory_order_acquire))
+        e |= EPOLLERR;
+    return e;
+}
+
+void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
+    uint64_t bit = uint64_t{1} << id;
+    auto &c = f.mine->control;
+    if (tx) {
+        // Worth a wake-up: when a quarter of the ring is free (as tx_room sees it).
+        const TxState &s = f.ofd->tx.s;
+        uint64_t full_at = s.tail + 8 + kRingSize[s.cls] / 4;
+        c.tx_want.store(full_at > kRingSize[s.cls] ? full_at - kRingSize[s.cls] : 0, std::memory_order_relaxed);
+        c.tx_arm.fetch_or(bit, std::memory_order_seq_cst);
+    }
+    if (rx)
+        c.rx_arm.fetch_or(bit, std::memory_order_seq_cst);
+}
+
+void notify_own(File &f) noexcept {
+    auto &c = f.mine->control;
+    uint64_t ids = 0;
+    if (c.rx_arm.load(std::memory_order_seq_cst))
+        ids |= c.rx_arm.exchange(0, std::memory_order_seq_cst);
+    if (c.tx_arm.load(std::memory_order_seq_cst))
+        ids |= c.tx_arm.exchange(0, std::memory_order_seq_cst);
+    ring_own(*f.link, f.slot, ids);
+}
+
+long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept {
+    pollfd p[4];
+    unsigned n = 0;
+    for (; n < extra_count && n < 2; ++n)
+        p[n] = extra[n];
+    const unsigned bell_at = n;
+    p[n++] = {bell.efd, POLLIN, 0};
+    const unsigned channel_at = n;
+    int channel = control::channel();
+    if (channel >= 0)
+        p[n++] = {channel, 0, 0};
+    int64_t now = sys::now_ns();
+    int64_t until = deadline;
+    if (blind && (until == INT64_MAX || until > now + kBlindSleepNs))
+        until = now + kBlindSleepNs;
+    timespec t{}, *tp = nullptr;
+    if (until != INT64_MAX) {
+        int64_t left = until > now ? until - now : 0;
+        t = {left / 1'000'000'000, left % 1'000'000'000};
+        tp = &t;
+    }
+    // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the mask.
+    uint64_t mask;
+    sys::block_signals(&mask);
+    long r = -EINTR;
+    if (self.handled == handled)
+        r = sys::ppoll(p, n, tp, &mask);
+    sys::restore_signals(&mask);
+    stats().sleeps.fetch_add(1, std::memory_order_relaxed);
+    bool rung = r > 0 && p[bell_at].revents;
+    if (rung)
+        drain(bell);
+    Spinner::slept(bell, sys::now_ns() - now, rung);
+    if (r > 0 && channel >= 0 && p[channel_at].revents)
+        control::maintain();
+    for (unsigned i = 0; i < extra_count && i < 2; ++i)
+        extra[i].revents = r > 0 ? p[i].revents : 0;
+    return r == -EINTR ? -EINTR : 0;
+}
+
+long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
+    events |= EPOLLERR | EPOLLHUP;
+    const uint32_t generation = f.generation.load(std::memory_order_acquire);
+    const uint64_t handled = self.handled, interrupts = self.interrupts;
+    auto changed = [&] {
+        return (stream_events(f) & events) || f.generation.load(std::memory_order_relaxed) != generation || f.kind != Kind::stream;
+    };
+    auto interrupted = [&] { return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled); };
+    Bell *bell = thread_bell();
+    if (!bell)
+        return -ENOMEM;
+    for (Spinner spin(*bell); ;) {
+        if (changed()) {
+            spin.paid();
+            return 0;
+        }
+        if (interrupted())
+            return -EINTR;
+        if (!spin.again())
+            break;
+    }
+    LinkMap &l = *f.link;
+    for (;;) {
+        const int64_t shrink_at = shrink_idle_rings();
+        const int64_t until = deadline < shrink_at ? deadline : shrink_at;
+        unsigned id = bell_id(*bell, l);
+        bool blind = id == 0 || !control::connected();
+        auto &asleep = l.view.header().side[l.side].sleep_mask;
+        if (id) {
+            arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT);
+            asleep.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            heavy_barrier();
+        }
+        uint64_t before = self.handled;
+        bool now = changed();
+        if (!now && !interrupted())
+            sleep_on(*bell, nullptr, 0, until, blind, before);
+        if (id)
+            asleep.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+        if (now || changed())
+            return 0;
+        if (interrupted())
+            return -EINTR;
+        if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+            return -ETIMEDOUT;
+        if (blind)
+            control::maintain();
+    }
+}
+
+} // namespace sd

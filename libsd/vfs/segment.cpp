@@ -1,0 +1,296 @@
+// Making and sharing family segments; allocation of their records.
+#include "libsd/vfs/segment.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/lock.hpp"
+#include "libsd/queue/bell.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include <ctime>
+#include <linux/memfd.h>
+
+namespace sd {
+
+MappedSegment segments[kMaxSegments];
+std::atomic<uint32_t> segment_count{0};
+std::atomic<int> own_segment_index{-1};
+
+namespace {
+
+constinit Lock make_lock;
+SegmentStats no_segment_stats; // counts until there is a segment; moved there when it is made
+uint32_t child_proc[kMaxSegments];
+uint32_t ofd_hint = 1;
+
+/// The lock word of a segment, shared by processes: held for a few instructions with signals blocked. If its holder died, the
+/// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
+class SegmentLock {
+  public:
+    explicit SegmentLock(SegmentView v) noexcept : word_(v.header().ofd_lock) {
+        sys::block_signals(&mask_);
+        for (unsigned n = 0; word_.exchange(1, std::memory_order_acquire) != 0 && n < 100'000; ++n)
+            sys::sched_yield();
+    }
+    ~SegmentLock() {
+        word_.store(0, std::memory_order_release);
+        sys::restore_signals(&mask_);
+    }
+    SegmentLock(const SegmentLock &) = delete;
+    SegmentLock &operator=(const SegmentLock &) = delete;
+
+  private:
+    std::atomic<uint32_t> &word_;
+    uint64_t mask_;
+};
+
+void note_high(std::atomic<uint32_t> &high, uint32_t index) noexcept {
+    uint32_t h = high.load(std::memory_order_relaxed);
+    while (h <= index && !high.compare_exchange_weak(h, index + 1, std::memory_order_acq_rel)) {
+    }
+}
+
+/// With the segment's lock held.
+uint32_t free_proc(SegmentView v) noexcept {
+    for (uint32_t i = 0; i < kSegProcs; ++i)
+        if (v.proc(i).state.load(std::memory_order_acquire) == 0)
+            return i;
+    return kSegProcs;
+}
+
+bool register_in(unsigned seg) noexcept {
+    if (seg >= segment_count.load(std::memory_order_acquire))
+        return false;
+    SegmentView v = segments[seg].view;
+    SegmentLock g(v);
+    if (self.index[seg])
+        return true; // a handler that ran before the lock did it
+    uint32_t high = v.header().thread_high.load(std::memory_order_relaxed);
+    for (uint32_t i = 1; i < kSegThreads; ++i) {
+        ThreadRecord &t = v.thread(i);
+        if (t.state.load(std::memory_order_acquire) != 0)
+            continue;
+        t.tid.store(static_cast<uint32_t>(sys::gettid()), std::memory_order_relaxed);
+        t.proc.store(segments[seg].proc, std::memory_order_relaxed);
+        for (auto &b : t.busy)
+            b.store(0, std::memory_order_relaxed);
+        t.state.store(1, std::memory_order_release);
+        if (i >= high)
+            note_high(v.header().thread_high, i);
+        self.record[seg] = &t;
+        self.index[seg] = i;
+        return true;
+    }
+    return false;
+}
+
+} // namespace
+
+bool own_segment() noexcept {
+    if (own_segment_index.load(std::memory_order_acquire) >= 0)
+        return true;
+    LockGuard g(make_lock);
+    if (own_segment_index.load(std::memory_order_relaxed) >= 0)
+        return true;
+    uint32_t n = segment_count.load(std::memory_order_relaxed);
+    if (n >= kMaxSegments)
+        return false;
+    long fd = sys::memfd_create("sd-family", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
+        return false;
+    void *p = nullptr;
+    if (sys::ftruncate(static_cast<int>(fd), kSegmentBytes) == 0 &&
+        sys::fcntl(static_cast<int>(fd), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
+        p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, static_cast<int>(fd), 0);
+    if (!p) {
+        close_hidden(static_cast<int>(fd));
+        return false;
+    }
+    sys::madvise(p, kSegmentBytes, MADV_DONTDUMP);
+    MappedSegment &m = segments[n];
+    m.view.base = static_cast<uint8_t *>(p);
+    m.fd = static_cast<int>(fd);
+    m.proc = 0;
+    m.owner_client = 0;
+    SegmentHeader &h = m.view.header();
+    h.version = kLayoutVersion;
+    h.creator_pid = static_cast<uint32_t>(sys::getpid());
+    h.bytes = kSegmentBytes;
+    h.ofd_high.store(1, std::memory_order_relaxed);
+    h.thread_high.store(1, std::memory_order_relaxed);
+    h.proc_high.store(1, std::memory_order_relaxed);
+    m.view.proc(0).pid.store(h.creator_pid, std::memory_order_relaxed);
+    m.view.proc(0).state.store(1, std::memory_order_relaxed);
+    for (unsigned i = 0; i < kMaxCauses; ++i)
+        h.stats.fallbacks[i].store(no_segment_stats.fallbacks[i].exchange(0), std::memory_order_relaxed);
+    h.magic = kSegmentMagic;
+    ofd_hint = 1;
+    thread_table[n] = &m.view.thread(0);
+    segment_count.store(n + 1, std::memory_order_release);
+    own_segment_index.store(static_cast<int>(n), std::memory_order_release);
+    if (control::connected()) { // a forked child, whose channel was greeted with its parent's segments
+        wire::Segment msg{0, 0, 0};
+        control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1);
+    }
+    return true;
+}
+
+SegmentStats &stats() noexcept {
+    int i = own_segment_index.load(std::memory_order_acquire);
+    return i < 0 ? no_segment_stats : segments[i].view.header().stats;
+}
+
+void count_fallback(Cause c, const SlotAddress *to) noexcept {
+    SegmentStats &s = stats();
+    s.fallbacks[static_cast<unsigned>(c)].fetch_add(1, std::memory_order_relaxed);
+    uint32_t n = s.fallback_next.fetch_add(1, std::memory_order_relaxed);
+    FallbackRecord &r = s.recent[n % kFallbackRing];
+    timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    r.cause = static_cast<uint16_t>(c);
+    r.port = to ? to->port : 0;
+    for (unsigned i = 0; i < 16; ++i)
+        r.ip[i] = to ? to->ip[i] : 0;
+    r.when_ns = static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+    r.sequence.store(n + 1, std::memory_order_release);
+}
+
+Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept {
+    int seg = own_segment_index.load(std::memory_order_acquire);
+    if (seg < 0)
+        return nullptr;
+    SegmentView v = segments[seg].view;
+    SegmentLock g(v);
+    uint32_t start = ofd_hint < kOfds ? ofd_hint : 1, i = start;
+    do {
+        Ofd &o = v.ofd(i);
+        if (o.state.load(std::memory_order_acquire) == static_cast<uint32_t>(OfdState::free)) {
+            uint16_t gen = static_cast<uint16_t>(o.generation + 1);
+            o.status.store(0, std::memory_order_relaxed);
+            o.tx_block.store(0, std::memory_order_relaxed);
+            o.so_error.store(0, std::memory_order_relaxed);
+            o.rx_shut.store(0, std::memory_order_relaxed);
+            o.flags_seen.store(0, std::memory_order_relaxed);
+            o.rcvlowat.store(1, std::memory_order_relaxed);
+            o.rcvtimeo_ns.store(0, std::memory_order_relaxed);
+            o.sndtimeo_ns.store(0, std::memory_order_relaxed);
+            o.tx.s = TxState{};
+            o.rx.s = RxState{};
+            for (Token *t : {&o.tx.token, &o.rx.token}) {
+                t->owner.store(0, std::memory_order_relaxed);
+                t->takeovers.store(0, std::memory_order_relaxed);
+                t->lock.store(0, std::memory_order_relaxed);
+                t->mode.store(0, std::memory_order_relaxed);
+            }
+            for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr, &o.opt.reuseport,
+                            &o.opt.linger_on, &o.opt.linger_s, &o.opt.keepidle, &o.opt.keepintvl, &o.opt.keepcnt,
+                            &o.opt.quickack, &o.opt.user_timeout, &o.opt.owner_pid})
+                w->store(0, std::memory_order_relaxed);
+            o.generation = gen;
+            o.link_id = link_id;
+            o.slot = slot;
+            o.side = static_cast<uint8_t>(side);
+            // The monitor may find the bit at any time from here on; link_id, slot and side are what it needs.
+            o.state.store(static_cast<uint32_t>(OfdState::open), std::memory_order_release);
+            v.proc(segments[seg].proc).held[i / 64].fetch_or(uint64_t{1} << (i % 64), std::memory_order_release);
+            if (i >= v.header().ofd_high.load(std::memory_order_relaxed))
+                note_high(v.header().ofd_high, i);
+            ofd_hint = i + 1;
+            *index = i;
+            return &o;
+        }
+        if (++i == kOfds)
+            i = 1;
+    } while (i != start);
+    return nullptr;
+}
+
+bool drop_ofd(unsigned seg, uint32_t index) noexcept {
+    SegmentView v = segments[seg].view;
+    uint64_t bit = uint64_t{1} << (index % 64);
+    if (segments[seg].proc >= kSegProcs)
+        return false; // this process got no record (see segments_fork_prepare), so it never counts as a holder
+    v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
+    for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs; ++i)
+        if (v.proc(i).state.load(std::memory_order_acquire) == 1 &&
+            (v.proc(i).held[index / 64].load(std::memory_order_seq_cst) & bit))
+            return false;
+    // Two last holders may both get here: only one wins the right to close.
+    uint32_t open = static_cast<uint32_t>(OfdState::open);
+    return v.ofd(index).state.compare_exchange_strong(open, static_cast<uint32_t>(OfdState::closing));
+}
+
+void free_ofd(unsigned seg, uint32_t index) noexcept {
+    segments[seg].view.ofd(index).state.store(static_cast<uint32_t>(OfdState::free), std::memory_order_release);
+    if (static_cast<int>(seg) == own_segment_index.load(std::memory_order_relaxed) && index < ofd_hint)
+        ofd_hint = index; // low numbers again, so that few pages are touched
+}
+
+void init_threads() noexcept { register_thread = register_in; }
+
+void unregister_thread() noexcept {
+    for (unsigned i = 0; i < kMaxSegments; ++i)
+        if (self.record[i]) {
+            self.record[i]->state.store(0, std::memory_order_release);
+            self.record[i] = nullptr;
+            self.index[i] = 0;
+        }
+    if (self.bell) {
+        Bell *b = self.bell;
+        self.bell = nullptr;
+        free_bell(b);
+    }
+}
+
+void segments_fork_prepare(wire::Fork *message) noexcept {
+    make_lock.lock_unmasked();
+    *message = wire::Fork{};
+    uint32_t n = segment_count.load(std::memory_order_relaxed);
+    for (uint32_t s = 0; s < n; ++s) {
+        SegmentView v = segments[s].view;
+        uint32_t mine = segments[s].proc;
+        SegmentLock g(v);
+        uint32_t c = child_proc[s] = free_proc(v);
+        if (c == kSegProcs)
+            continue; // the child then works on the sockets, but its death is not seen for those it alone holds
+        ProcRecord &r = v.proc(c);
+        r.pid.store(0, std::memory_order_relaxed);
+        uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;
+        for (uint32_t w = 0; w < kOfds / 64 && w < words; ++w)
+            r.held[w].store(v.proc(mine).held[w].load(std::memory_order_relaxed), std::memory_order_relaxed);
+        r.state.store(1, std::memory_order_seq_cst);
+        note_high(v.header().proc_high, c);
+        uint64_t owner = static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;
+        auto &m = message->child_in[message->segments++];
+        m.owner_client = owner;
+        m.proc_index = c;
+    }
+}
+
+void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }
+
+void segments_fork_failed() noexcept {
+    for (uint32_t s = 0, n = segment_count.load(); s < n; ++s)
+        if (child_proc[s] < kSegProcs)
+            segments[s].view.proc(child_proc[s]).state.store(0, std::memory_order_release);
+    make_lock.unlock_unmasked();
+}
+
+void segments_fork_child() noexcept {
+    int own = own_segment_index.load(std::memory_order_relaxed);
+    for (uint32_t s = 0, n = segment_count.load(); s < n; ++s) {
+        if (static_cast<int>(s) == own) {
+            segments[s].owner_client = control::client_id(); // still the parent's name
+        }
+        segments[s].proc = child_proc[s];
+        if (child_proc[s] < kSegProcs)
+            segments[s].view.proc(child_proc[s]).pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_relaxed);
+    }
+    own_segment_index.store(-1, std::memory_order_release);
+    make_lock.reset();
+    // The one thread of the child is a new user of every segment.
+    for (unsigned i = 0; i < kMaxSegments; ++i) {
+        self.index[i] = 0;
+        self.record[i] = nullptr;
+    }
+    self.depth = 0;
+}
+
+} // namespace sd

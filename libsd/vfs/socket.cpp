@@ -1,0 +1,175 @@
+// Sockets before they are connected, and the switch to the kernel's own implementation.
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/address.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/process.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstdlib>
+
+namespace sd {
+
+long materialise(int fd, File &f) noexcept {
+    if (f.real_socket)
+        return 0;
+    long fl = sys::fcntl(fd, F_GETFD);
+    if (fl < 0)
+        return fl;
+    uint32_t status = f.kind == Kind::stream ? f.ofd->status.load() : f.status.load();
+    int type = SOCK_STREAM | SOCK_CLOEXEC | (status & O_NONBLOCK ? SOCK_NONBLOCK : 0);
+    long s = sys::socket(f.family, type, 0);
+    if (s < 0)
+        return s;
+    // Every descriptor of this File in the process becomes the same kernel socket.
+    long r = 0;
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n && r >= 0; ++i)
+        if (fd_table[i].load(std::memory_order_acquire) == &f) {
+            long own = sys::fcntl(static_cast<int>(i), F_GETFD);
+            r = sys::dup3(static_cast<int>(s), static_cast<int>(i), own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
+        }
+    sys::close(static_cast<int>(s));
+    if (r < 0)
+        return r;
+    f.real_socket = true;
+    if (f.fresh)
+        replay_options(fd, *f.fresh);
+    if (f.kind == Kind::stream)
+        return 0;
+    epoll_file_became_kernel(f, fd);
+    return 0;
+}
+
+long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept {
+    count_fallback(why, to);
+    if (long r = materialise(fd, *f); r < 0)
+        return r;
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
+        File *expected = f;
+        if (fd_table[i].load(std::memory_order_acquire) == f && fd_table[i].compare_exchange_strong(expected, nullptr))
+            release_file(f);
+    }
+    return 0;
+}
+
+namespace vfs {
+
+namespace {
+bool on = false;
+bool has_v6 = false;
+} // namespace
+
+bool enabled() noexcept { return on; }
+
+void init() noexcept {
+    if (!init_fd_table())
+        return;
+    init_process();
+    const char *off = getenv("SD_DISABLE");
+    if (off && *off && *off != '0')
+        return;
+    register_barrier();
+    init_threads();
+    watch_threads();
+    long s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    has_v6 = s >= 0;
+    if (s >= 0)
+        sys::close(static_cast<int>(s));
+    on = true;
+}
+
+long socket(int domain, int type, int protocol) noexcept {
+    if (!on || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM || (protocol != 0 && protocol != IPPROTO_TCP) ||
+        !(domain == AF_INET || (domain == AF_INET6 && has_v6)))
+        return kPass;
+    long fd = placeholder_fd(type & SOCK_CLOEXEC);
+    if (fd < 0)
+        return fd == -EMFILE || fd == -ENFILE ? fd : kPass;
+    File *f = new_file(Kind::fresh);
+    if (!f) {
+        sys::close(static_cast<int>(fd));
+        return kPass;
+    }
+    f->family = static_cast<uint8_t>(domain);
+    f->status.store(type & SOCK_NONBLOCK ? O_NONBLOCK : 0, std::memory_order_relaxed);
+    install_file(static_cast<int>(fd), f);
+    return fd;
+}
+
+long bind(int fd, const sockaddr *, socklen_t) noexcept {
+    File *f = file_of(fd);
+    if (!f || f->kind == Kind::listener)
+        return kPass;
+    if (f->kind == Kind::stream)
+        return f->bound ? -EINVAL : -EINVAL; // a connected TCP socket has a name already
+    if (f->kind == Kind::fresh) {
+        if (long r = materialise(fd, *f); r < 0)
+            return r;
+        f->bound = true; // if the kernel refuses, connect() sees a wildcard name and port 0
+    }
+    return kPass;
+}
+
+long listen(int fd, int backlog) noexcept {
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    if (f->kind == Kind::stream)
+        return -EINVAL;
+    if (f->kind != Kind::fresh)
+        return kPass; // again on a listener: the kernel changes the backlog
+    if (long r = materialise(fd, *f); r < 0)
+        return r;
+    long r = sys::call(SYS_listen, fd, backlog);
+    if (r < 0)
+        return r;
+    Cause why = static_cast<Cause>(f->refuse_cause);
+    if (why != Cause::none || namespace_changed || register_listener(fd, f, backlog, &why) < 0)
+        fall_back(fd, f, why == Cause::none ? Cause::foreign_namespace : why, nullptr);
+    return 0;
+}
+
+long shutdown(int fd, int how) noexcept {
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    if (f->kind == Kind::fresh && !f->real_socket)
+        return how < 0 || how > 2 ? -EINVAL : -ENOTCONN;
+    if (f->kind == Kind::listener && how >= 0 && how <= 2 && how != SHUT_WR) {
+        // The kernel's socket stops listening: connections are refused from now on, and accept() fails.
+        long r = sys::call(SYS_shutdown, fd, how);
+        if (r == 0)
+            fall_back(fd, f, Cause::listener_gone, nullptr);
+        return r;
+    }
+    if (f->kind != Kind::stream)
+        return kPass;
+    if (how < 0 || how > 2)
+        return -EINVAL;
+    Ofd &o = *f->ofd;
+    absorb_flags(*f);
+    if (o.tx_block.load(std::memory_order_acquire) & kTxReset)
+        return -ENOTCONN;
+    uint32_t flags = 0;
+    if (how != SHUT_WR) {
+        o.rx_shut.store(1, std::memory_order_release);
+        flags |= kFlagReadShut;
+    }
+    if (how != SHUT_RD) {
+        // With the token, so that no send of ours is half way.
+        Claim c(f->seg, o.tx.token, f->tx_name());
+        o.tx_block.fetch_or(kTxShut, std::memory_order_release);
+        flags |= kFlagWriteShut;
+        f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
+    }
+    notify(*f->link, f->slot, f->peer->control.rx_arm);
+    notify(*f->link, f->slot, f->peer->control.tx_arm);
+    // Our own threads that wait on the socket: their arm words are in our half of the slot.
+    notify_own(*f);
+    return 0;
+}
+
+} // namespace vfs
+
+} // namespace sd

@@ -1,0 +1,48 @@
+// Moving bytes over an accelerated connection; shared by the send, receive, message and sendfile calls.
+#pragma once
+#include "libsd/vfs/connection.hpp"
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace sd {
+
+constexpr size_t kMaxIov = 1024; ///< UIO_MAXIOV of the kernel
+
+/// A position in a caller's iovec array. Entries are read with sd_copy, so that a bad array gives -EFAULT.
+struct IoCursor {
+    const iovec *iov;
+    int count;
+    int next = 0;
+    iovec now{nullptr, 0};
+    /// Makes `now` non-empty. 1; 0 at the end; -EFAULT.
+    int advance() noexcept;
+    void skip(size_t n) noexcept {
+        now.iov_base = static_cast<char *>(now.iov_base) + n;
+        now.iov_len -= n;
+    }
+};
+
+/// The sum of the lengths, or -EINVAL/-EFAULT as readv reports it.
+long iov_total(const iovec *iov, int count) noexcept;
+
+/// Sends with the semantics of sendmsg(2) on a TCP socket. Raises SIGPIPE where TCP does.
+long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
+/// Receives with the semantics of recvmsg(2).
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept;
+
+/// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
+bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
+/// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
+long send_blocked(File &f, int flags) noexcept;
+void raise_sigpipe() noexcept;
+int64_t deadline_after(int64_t timeout_ns) noexcept;
+
+/// After consuming, without the token: wakes a sender that waits for room.
+inline void notify_room(File &f) noexcept {
+    auto &c = f.peer->control;
+    if (c.tx_arm.load(std::memory_order_relaxed)) [[unlikely]]
+        if (f.mine->credit.consumed.load(std::memory_order_relaxed) >= c.tx_want.load(std::memory_order_relaxed))
+            notify_slow(*f.link, f.slot, c.tx_arm);
+}
+
+} // namespace sd
