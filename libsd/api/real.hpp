@@ -18,7 +18,6 @@
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/pidfd.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
@@ -29,8 +28,16 @@
 #include <utmp.h>
 
 #include <csignal>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+
+extern "C" {
+#include <sys/pidfd.h> // does not say so itself before glibc 2.37
+
+// Declared in fortified builds only.
+int __vdprintf_chk(int fd, int flag, const char *format, va_list list);
+}
 
 namespace sd {
 

@@ -1,0 +1,30 @@
+// The environment of an executed program: LD_PRELOAD and what goes with it are put back where the program dropped them.
+#pragma once
+#include <cstddef>
+
+namespace sd {
+
+/// From the constructor: notes how this library was loaded and which monitor was named.
+void remember_environment() noexcept;
+
+/// Works out the environment for one exec. Async-signal-safe; the caller gives the memory, from its stack:
+///     ExecEnvironment e(envp);
+///     char *const *env = e.build(static_cast<char **>(alloca(e.words() * sizeof(char *))), static_cast<char *>(alloca(e.bytes())));
+class ExecEnvironment {
+  public:
+    explicit ExecEnvironment(char *const *given) noexcept;
+    size_t words() const noexcept { return words_; }
+    size_t bytes() const noexcept { return bytes_; }
+    /// The given environment when nothing is missing; otherwise `words` as an array of strings, of which `bytes` holds one.
+    char *const *build(char **words, char *bytes) const noexcept;
+
+  private:
+    char *const *given_;
+    size_t count_ = 0;
+    long preload_at_ = -1;       ///< place of LD_PRELOAD, if the variable is there
+    bool preload_missing_ = false; ///< this library is not in it
+    unsigned missing_ = 0;       ///< one bit per remembered variable
+    size_t words_ = 1, bytes_ = 1;
+};
+
+} // namespace sd

@@ -1,0 +1,104 @@
+// The life of a descriptor: closing, duplicating, flags.
+#include "libsd/api/wrap.hpp"
+#include <climits>
+#include <cstdarg>
+#include <linux/close_range.h>
+
+using namespace sd;
+
+// Variadic functions: one more word is read and passed on whether the caller gave it or not, as libc does.
+#define SD_TAKE_WORD(word, last)                                                                             \
+    va_list list;                                                                                            \
+    va_start(list, last);                                                                                    \
+    void *word = va_arg(list, void *);                                                                       \
+    va_end(list)
+
+SD_EXPORT int close(int fd) {
+    if (!file_of(fd)) [[likely]] {
+        if (is_hidden(fd)) [[unlikely]]
+            return answer(-EBADF);
+        return real.close(fd);
+    }
+    long r = vfs::close(fd);
+    return r == vfs::kPass ? real.close(fd) : answer(r);
+}
+SD_ALIAS(__close, close);
+
+SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
+    // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it parted from.
+    if (active() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
+        long r = vfs::close_range(first, last, static_cast<unsigned>(flags));
+        if (r != vfs::kPass)
+            return answer(r);
+    }
+    return real.close_range(first, last, flags);
+}
+
+SD_EXPORT void closefrom(int lowest) noexcept {
+    unsigned first = lowest < 0 ? 0 : static_cast<unsigned>(lowest);
+    if (active() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
+        return;
+    real.closefrom(lowest);
+}
+
+SD_EXPORT int dup(int fd) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return noted(real.dup(fd));
+    long r = vfs::dup(fd, 0, false);
+    return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
+}
+
+namespace {
+
+bool concerns_us(int from, int to) noexcept {
+    return file_of(from) || file_of(to) || is_hidden(from) || is_hidden(to);
+}
+
+} // namespace
+
+SD_EXPORT int dup2(int from, int to) noexcept {
+    if (!concerns_us(from, to)) [[likely]]
+        return real.dup2(from, to);
+    long r = vfs::dup_to(from, to, 0, true);
+    return r == vfs::kPass ? noted(real.dup2(from, to)) : answer(r);
+}
+SD_ALIAS(__dup2, dup2);
+
+SD_EXPORT int dup3(int from, int to, int flags) noexcept {
+    if (!concerns_us(from, to) || (flags & ~O_CLOEXEC)) [[likely]]
+        return real.dup3(from, to, flags);
+    long r = vfs::dup_to(from, to, flags, false);
+    return r == vfs::kPass ? noted(real.dup3(from, to, flags)) : answer(r);
+}
+
+SD_EXPORT int fcntl(int fd, int command, ...) {
+    SD_TAKE_WORD(word, command);
+    bool duplicates = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+    if (file_of(fd)) [[unlikely]] {
+        auto value = reinterpret_cast<long>(word);
+        long r = duplicates ? vfs::dup(fd, static_cast<int>(value), command == F_DUPFD_CLOEXEC)
+                            : vfs::fcntl(fd, command, value);
+        if (r != vfs::kPass)
+            return answer(r);
+    } else if (is_hidden(fd)) [[unlikely]] {
+        return answer(-EBADF);
+    }
+    int r = real.fcntl(fd, command, word);
+    return duplicates ? noted(r) : r;
+}
+SD_ALIAS(fcntl64, fcntl);
+SD_ALIAS(__fcntl, fcntl);
+
+SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+    SD_TAKE_WORD(word, request);
+    if (file_of(fd)) [[unlikely]] {
+        long r = vfs::ioctl(fd, request, word);
+        if (r != vfs::kPass)
+            return answer(r);
+    }
+    return real.ioctl(fd, request, word);
+}
+
+SD_EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags) noexcept {
+    return noted(real.pidfd_getfd(pidfd, fd, flags));
+}

@@ -1,0 +1,33 @@
+// The library's constructor and what belongs to the end of the process.
+#include "libsd/api/exec_env.hpp"
+#include "libsd/api/process.hpp"
+#include "libsd/api/signal.hpp"
+#include "libsd/api/wrap.hpp"
+#include <pthread.h>
+
+using namespace sd;
+
+extern "C" int __cxa_atexit(void (*function)(void *), void *argument, void *library) noexcept;
+
+namespace {
+
+void end_of_process(void *) {
+    vfs::at_exit();
+}
+void quick_end_of_process() {
+    vfs::at_exit();
+}
+
+__attribute__((constructor(101))) void start() noexcept {
+    bind_real_symbols();
+    remember_environment();
+    init_signals();
+    vfs::first_stream = install_fault_handler;
+    pthread_atfork(nullptr, nullptr, reset_signals_in_child);
+    // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
+    __cxa_atexit(end_of_process, nullptr, nullptr);
+    at_quick_exit(quick_end_of_process);
+    vfs::init();
+}
+
+} // namespace

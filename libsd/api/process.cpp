@@ -1,0 +1,178 @@
+// Processes: forks that libc does not announce, executing other programs, leaving the network namespace, the end.
+#include "libsd/api/exec_env.hpp"
+#include "libsd/api/process.hpp"
+#include "libsd/api/signal.hpp"
+#include "libsd/api/wrap.hpp"
+#include "libsd/vfs/process.hpp"
+#include <alloca.h>
+#include <cstdarg>
+
+using namespace sd;
+
+// The environment for an exec, in the caller's frame.
+#define SD_EXEC_ENVIRONMENT(name, given)                                                                     \
+    ExecEnvironment name##_plan(given);                                                                      \
+    char *const *name = name##_plan.build(static_cast<char **>(alloca(name##_plan.words() * sizeof(char *))), \
+                                          static_cast<char *>(alloca(name##_plan.bytes())))
+
+// Collects the arguments of execl and its like, up to the null pointer, into an array in the caller's frame. `list` stands behind it then.
+#define SD_COLLECT_ARGUMENTS(argv, list, first)                                                              \
+    va_list list;                                                                                            \
+    va_start(list, first);                                                                                   \
+    size_t argv##_count = 1;                                                                                 \
+    while (va_arg(list, char *))                                                                             \
+        ++argv##_count;                                                                                      \
+    va_end(list);                                                                                            \
+    auto argv = static_cast<char **>(alloca((argv##_count + 1) * sizeof(char *)));                           \
+    va_start(list, first);                                                                                   \
+    argv[0] = const_cast<char *>(first);                                                                     \
+    for (size_t i = 1; i <= argv##_count; ++i)                                                               \
+        argv[i] = va_arg(list, char *)
+
+namespace sd {
+
+long fork_by_hand(long (*make)(void *), void *context) noexcept {
+    vfs::fork_prepare();
+    long r = make(context);
+    if (r == 0) {
+        reset_signals_in_child();
+        vfs::fork_child();
+    } else {
+        vfs::fork_parent();
+    }
+    return r;
+}
+
+} // namespace sd
+
+SD_EXPORT pid_t _Fork() noexcept {
+    if (!active())
+        return real._Fork();
+    return static_cast<pid_t>(fork_by_hand([](void *) -> long { return real._Fork(); }, nullptr));
+}
+
+// A vfork child runs in its parent's memory until it executes something: its close() and dup2() would change the parent's table.
+// As a fork it has a copy, which the standard allows.
+SD_EXPORT pid_t vfork() noexcept {
+    return real.fork();
+}
+SD_ALIAS(__vfork, vfork);
+
+SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) noexcept {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    announce_exec();
+    return exec_failed(real.execve(path, argv, env));
+}
+
+SD_EXPORT int execv(const char *path, char *const argv[]) noexcept {
+    return execve(path, argv, environ);
+}
+
+SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) noexcept {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    announce_exec();
+    return exec_failed(real.execvpe(file, argv, env));
+}
+
+SD_EXPORT int execvp(const char *file, char *const argv[]) noexcept {
+    return execvpe(file, argv, environ);
+}
+
+SD_EXPORT int execl(const char *path, const char *first, ...) noexcept {
+    SD_COLLECT_ARGUMENTS(argv, list, first);
+    va_end(list);
+    return execve(path, argv, environ);
+}
+
+SD_EXPORT int execlp(const char *file, const char *first, ...) noexcept {
+    SD_COLLECT_ARGUMENTS(argv, list, first);
+    va_end(list);
+    return execvpe(file, argv, environ);
+}
+
+SD_EXPORT int execle(const char *path, const char *first, ...) noexcept {
+    SD_COLLECT_ARGUMENTS(argv, list, first);
+    char *const *envp = va_arg(list, char *const *);
+    va_end(list);
+    return execve(path, argv, envp);
+}
+
+SD_EXPORT int fexecve(int fd, char *const argv[], char *const envp[]) noexcept {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    announce_exec();
+    return exec_failed(real.fexecve(fd, argv, env));
+}
+
+SD_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags) noexcept {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    announce_exec();
+    return exec_failed(real.execveat(dir, path, argv, env, flags));
+}
+
+SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+                          const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    return real.posix_spawn(pid, path, actions, attributes, argv, env);
+}
+
+SD_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+                           const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
+    SD_EXEC_ENVIRONMENT(env, envp);
+    return real.posix_spawnp(pid, file, actions, attributes, argv, env);
+}
+
+namespace {
+
+/// libc put something else on 0 to 2 inside.
+void standard_replaced() noexcept {
+    for (int fd = 0; fd < 3; ++fd)
+        noted(fd);
+}
+
+} // namespace
+
+SD_EXPORT int daemon(int keep_directory, int keep_standard) noexcept {
+    int r = real.daemon(keep_directory, keep_standard);
+    if (r == 0 && !keep_standard)
+        standard_replaced();
+    return r;
+}
+
+SD_EXPORT int login_tty(int fd) noexcept {
+    int r = real.login_tty(fd);
+    if (r == 0) {
+        standard_replaced();
+        noted(fd);
+    }
+    return r;
+}
+
+SD_EXPORT int forkpty(int *outer, char *name, const termios *settings, const winsize *size) noexcept {
+    int r = real.forkpty(outer, name, settings, size);
+    if (r > 0)
+        noted(*outer);
+    else if (r == 0)
+        standard_replaced();
+    return r;
+}
+
+SD_EXPORT int unshare(int flags) noexcept {
+    int r = real.unshare(flags);
+    if (r == 0 && (flags & CLONE_NEWNET))
+        namespace_changed = true;
+    return r;
+}
+
+SD_EXPORT int setns(int fd, int type) noexcept {
+    int r = real.setns(fd, type);
+    if (r == 0 && (type == 0 || (type & CLONE_NEWNET)))
+        namespace_changed = true;
+    return r;
+}
+
+SD_EXPORT void _exit(int status) {
+    vfs::at_exit();
+    for (;;)
+        sys::call(SYS_exit_group, status);
+}
+SD_ALIAS(_Exit, _exit);

@@ -1,0 +1,349 @@
+// Signals. A program's handlers are entered through a function of ours, which
+//  - lets the operation in progress on a socket end first: a handler may call any socket function, also on the same socket;
+//  - counts them, so that blocking calls, whose sleep is not the kernel's own, know that and how they were interrupted;
+//  - makes a bad pointer given to a socket call an EFAULT instead of the end of the program.
+// The program sees its own dispositions only.
+#include "libsd/api/signal.hpp"
+#include "libsd/api/wrap.hpp"
+#include <ucontext.h>
+
+using namespace sd;
+
+namespace {
+
+using Handler = void (*)(int, siginfo_t *, void *);
+
+constexpr int kSignals = 65;
+constexpr uint64_t bit(int signal) noexcept {
+    return uint64_t{1} << (signal - 1);
+}
+/// Signals that an instruction can raise. They are never put off and never blocked by us.
+constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
+/// Those that sd_copy recovers from, hence must stay deliverable.
+constexpr uint64_t kCopyFaults = bit(SIGSEGV) | bit(SIGBUS);
+
+/// What the program wants. `function` keeps the last real handler, for a signal that was on its way while the disposition changed.
+struct Disposition {
+    std::atomic<Handler> function{nullptr};
+    std::atomic<int> flags{0};
+    std::atomic<uint64_t> mask{0};
+    std::atomic<Handler> set{nullptr}; ///< SIG_DFL, SIG_IGN or `function`; used while the fault handler is in front
+};
+constinit Disposition table[kSignals];
+constinit Lock table_lock;
+constinit std::atomic<bool> fault_handler_installed{false};
+/// Signals that signal() installs without SA_RESTART, see siginterrupt().
+constinit std::atomic<uint64_t> interrupting{0};
+
+/// This thread's view of the two signals that are never really blocked.
+constinit thread_local uint64_t pretended_mask = 0;
+/// The mask to go back to when the operation that put handlers off has ended.
+constinit thread_local uint64_t mask_before = 0;
+
+Handler as_handler(sighandler_t h) noexcept {
+    return reinterpret_cast<Handler>(reinterpret_cast<void *>(h));
+}
+sighandler_t as_plain(Handler h) noexcept {
+    return reinterpret_cast<sighandler_t>(reinterpret_cast<void *>(h));
+}
+bool is_function(Handler h) noexcept {
+    return h != as_handler(SIG_DFL) && h != as_handler(SIG_IGN) && h != as_handler(SIG_ERR);
+}
+bool valid_signal(int signal) noexcept {
+    return signal > 0 && signal < kSignals;
+}
+
+/// The kernel's part of a sigset_t; contexts on the signal stack hold no more than that.
+uint64_t word_of(const sigset_t &s) noexcept {
+    uint64_t w;
+    memcpy(&w, &s, sizeof w);
+    return w;
+}
+void set_word(sigset_t &s, uint64_t w) noexcept {
+    memcpy(&s, &w, sizeof w);
+}
+
+void requeue(int signal, siginfo_t *info) noexcept {
+    sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info));
+}
+
+/// Takes effect for this signal at once, whatever the program's table says.
+void set_default(int signal) noexcept {
+    struct sigaction def {};
+    real.sigaction(signal, &def, nullptr);
+}
+
+/// Leaves the signal pending and everything blocked until run_deferred().
+void put_off(int signal, siginfo_t *info, void *context) noexcept {
+    uint64_t all = ~kFaults;
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, sys::arg(&all), 0, 8);
+    requeue(signal, info);
+    auto &mask = static_cast<ucontext_t *>(context)->uc_sigmask;
+    // Handlers that were entered together unwind from the last to the first; the first one's context has the program's mask.
+    mask_before = word_of(mask);
+    set_word(mask, mask_before | all);
+    self.deferred = 1;
+}
+
+void run_put_off() noexcept {
+    self.deferred = 0;
+    uint64_t mask = mask_before;
+    sys::restore_signals(&mask); // they are delivered in here
+}
+
+void call_program(int signal, siginfo_t *info, void *context) noexcept {
+    Disposition &d = table[signal];
+    int flags = d.flags.load(std::memory_order_relaxed);
+    Handler h = d.function.load(std::memory_order_acquire);
+    if (flags & static_cast<int>(SA_RESETHAND)) {
+        d.set.store(as_handler(SIG_DFL), std::memory_order_relaxed);
+        if (!(bit(signal) & kCopyFaults) || !fault_handler_installed.load(std::memory_order_relaxed))
+            set_default(signal);
+    }
+    ++self.handled;
+    if (!(flags & SA_RESTART))
+        ++self.interrupts;
+    if (h)
+        h(signal, info, context);
+}
+
+/// Stands for every handler of the program.
+void entry(int signal, siginfo_t *info, void *context) noexcept {
+    if (self.depth > 0 && !(bit(signal) & kFaults)) [[unlikely]]
+        put_off(signal, info, context);
+    else
+        call_program(signal, info, context);
+}
+
+/// In front of the program's disposition for SIGSEGV and SIGBUS.
+void fault_entry(int signal, siginfo_t *info, void *context) noexcept {
+    bool raised_by_instruction = info->si_code > 0;
+    auto &registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
+    if (raised_by_instruction && is_copy_fault(static_cast<uintptr_t>(registers[REG_RIP]))) {
+        registers[REG_RAX] = 1;
+        registers[REG_RIP] = *reinterpret_cast<greg_t *>(registers[REG_RSP]);
+        registers[REG_RSP] += 8;
+        return;
+    }
+    Handler set = table[signal].set.load(std::memory_order_acquire);
+    bool blocked = pretended_mask & bit(signal);
+    if (is_function(set) && !(blocked && raised_by_instruction)) {
+        call_program(signal, info, context);
+        return;
+    }
+    if (set == as_handler(SIG_IGN) && !raised_by_instruction)
+        return;
+    // The kernel's default. The instruction faults again, or the signal comes again, and ends the program the usual way.
+    set_default(signal);
+    if (!raised_by_instruction)
+        requeue(signal, info);
+}
+
+/// Installs `act`, which has a real handler, with ours in front.
+int install(int signal, Handler front, const struct sigaction &act, struct sigaction *old) noexcept {
+    struct sigaction ours = act;
+    ours.sa_sigaction = front;
+    ours.sa_flags = (act.sa_flags & ~static_cast<int>(SA_RESETHAND)) | SA_SIGINFO;
+    set_word(ours.sa_mask, word_of(act.sa_mask) & ~kCopyFaults);
+    return real.sigaction(signal, &ours, old);
+}
+
+void remember(Disposition &d, const struct sigaction &act) noexcept {
+    Handler h = act.sa_flags & SA_SIGINFO ? act.sa_sigaction : as_handler(act.sa_handler);
+    if (is_function(h)) {
+        d.flags.store(act.sa_flags, std::memory_order_relaxed);
+        d.mask.store(word_of(act.sa_mask), std::memory_order_relaxed);
+        d.function.store(h, std::memory_order_release);
+    }
+    d.set.store(h, std::memory_order_release);
+}
+
+/// Turns what the kernel said into what the program set.
+void translate(int signal, struct sigaction *old) noexcept {
+    const Disposition &d = table[signal];
+    if (old->sa_sigaction == fault_entry && !is_function(d.set.load(std::memory_order_relaxed))) {
+        old->sa_handler = as_plain(d.set.load(std::memory_order_relaxed));
+        old->sa_flags &= ~(SA_SIGINFO | SA_ONSTACK);
+        return;
+    }
+    if (old->sa_sigaction != entry && old->sa_sigaction != fault_entry)
+        return;
+    constexpr int kChanged = static_cast<int>(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK);
+    old->sa_sigaction = d.function.load(std::memory_order_relaxed);
+    old->sa_flags = (old->sa_flags & ~kChanged) | (d.flags.load(std::memory_order_relaxed) & kChanged);
+    set_word(old->sa_mask, word_of(old->sa_mask) | (d.mask.load(std::memory_order_relaxed) & kCopyFaults));
+}
+
+int set_fault_action(int signal, const struct sigaction &act) noexcept {
+    Disposition &d = table[signal];
+    remember(d, act);
+    struct sigaction base = act;
+    base.sa_flags |= SA_ONSTACK; // a program whose stack overflowed has set one up
+    return install(signal, fault_entry, base, nullptr);
+}
+
+int change(int signal, const struct sigaction *act, struct sigaction *old) noexcept {
+    if (!valid_signal(signal) || signal == SIGKILL || signal == SIGSTOP)
+        return real.sigaction(signal, act, old);
+    struct sigaction wanted {}, was {};
+    if (act)
+        wanted = *act; // read before `old`, which may be the same object, is written
+    int r;
+    {
+        LockGuard guard(table_lock);
+        r = real.sigaction(signal, nullptr, &was);
+        if (r == 0)
+            translate(signal, &was);
+        if (r == 0 && act) {
+            Disposition &d = table[signal];
+            Handler h = wanted.sa_flags & SA_SIGINFO ? wanted.sa_sigaction : as_handler(wanted.sa_handler);
+            if ((bit(signal) & kCopyFaults) && fault_handler_installed.load(std::memory_order_relaxed)) {
+                r = set_fault_action(signal, wanted);
+            } else if (is_function(h)) {
+                remember(d, wanted);
+                r = install(signal, entry, wanted, nullptr);
+            } else {
+                r = real.sigaction(signal, &wanted, nullptr);
+                if (r == 0)
+                    remember(d, wanted);
+            }
+        }
+    }
+    if (r == 0 && old)
+        *old = was;
+    return r;
+}
+
+sighandler_t simple(int signal, sighandler_t handler, int flags) noexcept {
+    struct sigaction act {}, old {};
+    act.sa_handler = handler;
+    act.sa_flags = flags;
+    return change(signal, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
+bool signal_argument(int signal, sighandler_t handler) noexcept {
+    if (handler != SIG_ERR && valid_signal(signal))
+        return true;
+    errno = EINVAL;
+    return false;
+}
+
+/// Both mask functions: SIGSEGV and SIGBUS only seem to be blocked.
+template <class F> int change_mask(F call, int how, const sigset_t *set, sigset_t *old) noexcept {
+    if (!active())
+        return call(how, set, old);
+    uint64_t pretended = pretended_mask;
+    sigset_t real_set;
+    if (set) {
+        real_set = *set;
+        uint64_t wanted = word_of(real_set);
+        if (how != SIG_UNBLOCK)
+            set_word(real_set, wanted & ~kCopyFaults);
+        wanted &= kCopyFaults;
+        pretended = how == SIG_SETMASK ? wanted : how == SIG_BLOCK ? pretended | wanted : pretended & ~wanted;
+    }
+    int r = call(how, set ? &real_set : nullptr, old);
+    if (r == 0) {
+        if (old)
+            set_word(*old, word_of(*old) | pretended_mask);
+        pretended_mask = pretended;
+    }
+    return r;
+}
+
+} // namespace
+
+namespace sd {
+
+void install_fault_handler() noexcept {
+    if (fault_handler_installed.load(std::memory_order_acquire))
+        return;
+    LockGuard guard(table_lock);
+    if (fault_handler_installed.load(std::memory_order_relaxed))
+        return;
+    for (int signal : {SIGSEGV, SIGBUS}) {
+        struct sigaction was {};
+        if (real.sigaction(signal, nullptr, &was) != 0)
+            continue;
+        translate(signal, &was);
+        set_fault_action(signal, was);
+    }
+    fault_handler_installed.store(true, std::memory_order_release);
+}
+
+void init_signals() noexcept {
+    run_deferred = run_put_off;
+}
+
+void reset_signals_in_child() noexcept {
+    table_lock.reset();
+}
+
+} // namespace sd
+
+SD_EXPORT int sigaction(int signal, const struct sigaction *act, struct sigaction *old) noexcept {
+    return active() ? change(signal, act, old) : real.sigaction(signal, act, old);
+}
+SD_ALIAS(__sigaction, sigaction);
+
+SD_EXPORT sighandler_t signal(int signal, sighandler_t handler) noexcept {
+    if (!signal_argument(signal, handler))
+        return SIG_ERR;
+    bool restart = !(interrupting.load(std::memory_order_relaxed) & bit(signal));
+    struct sigaction act {}, old {};
+    act.sa_handler = handler;
+    sigaddset(&act.sa_mask, signal);
+    act.sa_flags = restart ? SA_RESTART : 0;
+    return sigaction(signal, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+SD_ALIAS(bsd_signal, signal);
+SD_ALIAS(ssignal, signal);
+
+SD_EXPORT sighandler_t sysv_signal(int signal, sighandler_t handler) noexcept {
+    if (!signal_argument(signal, handler))
+        return SIG_ERR;
+    return simple(signal, handler, static_cast<int>(SA_RESETHAND | SA_NODEFER | SA_INTERRUPT));
+}
+SD_ALIAS(__sysv_signal, sysv_signal);
+
+SD_EXPORT sighandler_t sigset(int signal, sighandler_t handler) noexcept {
+    if (!signal_argument(signal, handler))
+        return SIG_ERR;
+    sigset_t one, before;
+    sigemptyset(&one);
+    sigaddset(&one, signal);
+    if (handler == SIG_HOLD) {
+        if (sigprocmask(SIG_BLOCK, &one, &before) < 0)
+            return SIG_ERR;
+        if (sigismember(&before, signal))
+            return SIG_HOLD;
+        struct sigaction old {};
+        return sigaction(signal, nullptr, &old) == 0 ? old.sa_handler : SIG_ERR;
+    }
+    sighandler_t old = simple(signal, handler, 0);
+    if (old == SIG_ERR || sigprocmask(SIG_UNBLOCK, &one, &before) < 0)
+        return SIG_ERR;
+    return sigismember(&before, signal) ? SIG_HOLD : old;
+}
+
+SD_EXPORT int siginterrupt(int signal, int interrupt) noexcept {
+    struct sigaction act {};
+    if (sigaction(signal, nullptr, &act) < 0)
+        return -1;
+    if (interrupt) {
+        interrupting.fetch_or(bit(signal), std::memory_order_relaxed);
+        act.sa_flags &= ~SA_RESTART;
+    } else {
+        interrupting.fetch_and(~bit(signal), std::memory_order_relaxed);
+        act.sa_flags |= SA_RESTART;
+    }
+    return sigaction(signal, &act, nullptr);
+}
+
+SD_EXPORT int sigprocmask(int how, const sigset_t *set, sigset_t *old) noexcept {
+    return change_mask(real.sigprocmask, how, set, old);
+}
+
+SD_EXPORT int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept {
+    return change_mask(real.pthread_sigmask, how, set, old);
+}

@@ -1,0 +1,137 @@
+// Sockets: making, connecting, accepting, names, options and state.
+#include "libsd/api/wrap.hpp"
+#include <linux/sockios.h>
+
+using namespace sd;
+
+SD_EXPORT int socket(int domain, int type, int protocol) noexcept {
+    if (active()) {
+        long r = vfs::socket(domain, type, protocol);
+        if (r != vfs::kPass)
+            return answer(r);
+    }
+    return noted(real.socket(domain, type, protocol));
+}
+
+SD_EXPORT int socketpair(int domain, int type, int protocol, int *ends) noexcept {
+    int r = real.socketpair(domain, type, protocol, ends);
+    if (r == 0) {
+        noted(ends[0]);
+        noted(ends[1]);
+    }
+    return r;
+}
+
+SD_EXPORT int bind(int fd, const sockaddr *address, socklen_t size) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.bind(fd, address, size);
+    long r = vfs::bind(fd, address, size);
+    return r == vfs::kPass ? real.bind(fd, address, size) : answer(r);
+}
+
+SD_EXPORT int bindresvport(int fd, sockaddr_in *address) noexcept {
+    File *f = file_of(fd);
+    if (!f) [[likely]]
+        return real.bindresvport(fd, address);
+    // libc tries ports with its own bind() inside.
+    if (f->kind == Kind::fresh) {
+        if (long r = materialise(fd, *f); r < 0)
+            return answer(r);
+    }
+    int r = real.bindresvport(fd, address);
+    if (r == 0)
+        f->bound = true;
+    return r;
+}
+
+SD_EXPORT int listen(int fd, int backlog) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.listen(fd, backlog);
+    long r = vfs::listen(fd, backlog);
+    return r == vfs::kPass ? real.listen(fd, backlog) : answer(r);
+}
+
+namespace {
+
+/// A listener that came with an exec or over a socket is taken into the table the first time it is used.
+bool is_ours_to_accept(int fd) noexcept {
+    if (file_of(fd)) [[likely]]
+        return true;
+    if (!active())
+        return false;
+    vfs::notice_listener(fd);
+    return file_of(fd) != nullptr;
+}
+
+} // namespace
+
+SD_EXPORT int accept(int fd, sockaddr *address, socklen_t *size) {
+    if (is_ours_to_accept(fd)) {
+        long r = vfs::accept(fd, address, size, 0);
+        if (r != vfs::kPass)
+            return answer(r);
+    }
+    return noted(real.accept(fd, address, size));
+}
+
+SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
+    if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == 0 && is_ours_to_accept(fd)) {
+        long r = vfs::accept(fd, address, size, flags);
+        if (r != vfs::kPass)
+            return answer(r);
+    }
+    return noted(real.accept4(fd, address, size, flags));
+}
+
+SD_EXPORT int connect(int fd, const sockaddr *address, socklen_t size) {
+    if (!file_of(fd)) [[likely]]
+        return real.connect(fd, address, size);
+    long r = vfs::connect(fd, address, size);
+    return r == vfs::kPass ? real.connect(fd, address, size) : answer(r);
+}
+SD_ALIAS(__connect, connect);
+
+SD_EXPORT int shutdown(int fd, int how) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.shutdown(fd, how);
+    long r = vfs::shutdown(fd, how);
+    return r == vfs::kPass ? real.shutdown(fd, how) : answer(r);
+}
+
+SD_EXPORT int getsockname(int fd, sockaddr *address, socklen_t *size) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.getsockname(fd, address, size);
+    long r = vfs::getsockname(fd, address, size);
+    return r == vfs::kPass ? real.getsockname(fd, address, size) : answer(r);
+}
+
+SD_EXPORT int getpeername(int fd, sockaddr *address, socklen_t *size) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.getpeername(fd, address, size);
+    long r = vfs::getpeername(fd, address, size);
+    return r == vfs::kPass ? real.getpeername(fd, address, size) : answer(r);
+}
+
+SD_EXPORT int getsockopt(int fd, int level, int name, void *value, socklen_t *size) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.getsockopt(fd, level, name, value, size);
+    long r = vfs::getsockopt(fd, level, name, value, size);
+    return r == vfs::kPass ? real.getsockopt(fd, level, name, value, size) : answer(r);
+}
+
+SD_EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t size) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.setsockopt(fd, level, name, value, size);
+    long r = vfs::setsockopt(fd, level, name, value, size);
+    return r == vfs::kPass ? real.setsockopt(fd, level, name, value, size) : answer(r);
+}
+
+SD_EXPORT int sockatmark(int fd) noexcept {
+    if (!file_of(fd)) [[likely]]
+        return real.sockatmark(fd);
+    int at_mark = 0;
+    long r = vfs::ioctl(fd, SIOCATMARK, &at_mark);
+    if (r == vfs::kPass)
+        return real.sockatmark(fd);
+    return r < 0 ? answer(r) : at_mark;
+}

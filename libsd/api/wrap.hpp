@@ -1,0 +1,48 @@
+// What the interposed functions have in common.
+#pragma once
+#include "libsd/api/raw_syscall.hpp"
+#include "libsd/api/real.hpp"
+#include "libsd/queue/copy.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+/// An interposed function: the name and type of libc's own, visible to the program.
+#define SD_EXPORT extern "C" __attribute__((visibility("default")))
+
+/// A second name for a function defined in the same file.
+#define SD_ALIAS(name, of) SD_EXPORT decltype(::of) name __attribute__((alias(#of)))
+
+extern "C" {
+/// Ends the program as a failed _FORTIFY_SOURCE check does.
+[[noreturn]] void __chk_fail() noexcept;
+}
+
+namespace sd {
+
+/// The kernel's upper bound for one read or write; more is cut to this.
+constexpr size_t kMaxTransfer = 0x7fff'f000;
+inline size_t clamp_transfer(size_t n) noexcept {
+    return n < kMaxTransfer ? n : kMaxTransfer;
+}
+
+/// libc's way of a vfs result: the value, or -1 with errno set. errno stays as it was on success.
+template <class T = int> inline T answer(long r) noexcept {
+    return static_cast<T>(with_errno(r));
+}
+
+/// The kernel has just given this descriptor out: what the table may still say about the number is stale.
+inline int noted(int fd) noexcept {
+    if (file_of(fd)) [[unlikely]]
+        forget_fd(fd);
+    return fd;
+}
+
+/// False until the library is up, and for good when it is switched off.
+inline bool active() noexcept {
+    return vfs::enabled();
+}
+
+inline timespec from_ms(int ms) noexcept {
+    return {ms / 1000, (ms % 1000) * 1'000'000L};
+}
+
+} // namespace sd
