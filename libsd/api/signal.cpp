@@ -109,7 +109,9 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
 
 /// Stands for every handler of the program.
 void entry(int signal, siginfo_t *info, void *context) noexcept {
-    if (self.depth > 0 && !(bit(signal) & kFaults)) [[unlikely]]
+    if ((bit(signal) & pretended_mask) && info->si_code > 0) [[unlikely]]
+        set_default(signal); // a fault that the program has blocked: it happens again and ends the program
+    else if (self.depth > 0 && !(bit(signal) & kFaults)) [[unlikely]]
         put_off(signal, info, context);
     else
         call_program(signal, info, context);
@@ -152,9 +154,9 @@ void remember(Disposition &d, const struct sigaction &act) noexcept {
     Handler h = act.sa_flags & SA_SIGINFO ? act.sa_sigaction : as_handler(act.sa_handler);
     if (is_function(h)) {
         d.flags.store(act.sa_flags, std::memory_order_relaxed);
-        d.mask.store(word_of(act.sa_mask), std::memory_order_relaxed);
         d.function.store(h, std::memory_order_release);
     }
+    d.mask.store(word_of(act.sa_mask), std::memory_order_relaxed);
     d.set.store(h, std::memory_order_release);
 }
 
@@ -164,6 +166,7 @@ void translate(int signal, struct sigaction *old) noexcept {
     if (old->sa_sigaction == fault_entry && !is_function(d.set.load(std::memory_order_relaxed))) {
         old->sa_handler = as_plain(d.set.load(std::memory_order_relaxed));
         old->sa_flags &= ~(SA_SIGINFO | SA_ONSTACK);
+        set_word(old->sa_mask, word_of(old->sa_mask) | (d.mask.load(std::memory_order_relaxed) & kCopyFaults));
         return;
     }
     if (old->sa_sigaction != entry && old->sa_sigaction != fault_entry)
