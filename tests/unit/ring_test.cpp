@@ -1,0 +1,190 @@
+// The byte ring: what is put in comes out, in every size and alignment, over ring changes, and rubbish is refused.
+#include "libsd/queue/ring.hpp"
+#include <catch2/catch.hpp>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+using namespace sd;
+
+namespace {
+
+/// One direction of a connection in ordinary memory.
+struct Direction {
+    std::unique_ptr<uint8_t[]> inline_ring{new uint8_t[kInlineRing + 64]()};
+    std::vector<uint8_t> region = std::vector<uint8_t>(kRegionSize + 64);
+    std::atomic<uint64_t> consumed{0};
+    TxState tx{};
+    RxState rx{};
+    ring::Place place() {
+        auto align = [](uint8_t *p) { return reinterpret_cast<uint8_t *>(align_up(reinterpret_cast<uintptr_t>(p), 64)); };
+        return {align(inline_ring.get()), align(region.data())};
+    }
+    bool send(const std::vector<uint8_t> &v) {
+        if (!ring::refresh_credit(tx, consumed) || ring::room(tx) < 8 + ring::pad8(v.size()))
+            return false;
+        return ring::put(tx, place(), v.data(), static_cast<uint32_t>(v.size())) == 0;
+    }
+    long receive(std::vector<uint8_t> &out, size_t n) {
+        int r = ring::next_record(rx, place(), consumed);
+        if (r <= 0)
+            return r;
+        out.resize(n);
+        long got = ring::take(rx, place(), out.data(), n);
+        out.resize(static_cast<size_t>(got));
+        consumed.store(rx.head, std::memory_order_release);
+        return got;
+    }
+};
+
+std::vector<uint8_t> pattern(size_t n, uint8_t seed) {
+    std::vector<uint8_t> v(n);
+    for (size_t i = 0; i < n; ++i)
+        v[i] = static_cast<uint8_t>(seed + i * 7);
+    return v;
+}
+
+} // namespace
+
+TEST_CASE("a record comes out as it went in, and then the ring is empty") {
+    Direction d;
+    for (size_t n : {1u, 7u, 8u, 9u, 63u, 64u, 65u, 200u, 480u}) {
+        auto in = pattern(n, static_cast<uint8_t>(n));
+        REQUIRE(d.send(in));
+        std::vector<uint8_t> out;
+        REQUIRE(d.receive(out, 4096) == static_cast<long>(n));
+        REQUIRE(out == in);
+        REQUIRE(d.receive(out, 4096) == 0);
+    }
+}
+
+TEST_CASE("a full ring takes nothing until credit returns") {
+    Direction d;
+    unsigned sent = 0;
+    while (d.send(pattern(8, static_cast<uint8_t>(sent))))
+        ++sent;
+    REQUIRE(sent == (kInlineRing - 8) / 16);
+    std::vector<uint8_t> out;
+    REQUIRE(d.receive(out, 8) == 8);
+    REQUIRE(d.send(pattern(8, 1)));
+    REQUIRE_FALSE(d.send(pattern(8, 1)));
+}
+
+TEST_CASE("a partly read record is finished by later reads") {
+    Direction d;
+    auto in = pattern(100, 3);
+    REQUIRE(d.send(in));
+    std::vector<uint8_t> all, out;
+    for (size_t n : {1u, 2u, 30u, 67u}) {
+        REQUIRE(d.receive(out, n) == static_cast<long>(n));
+        all.insert(all.end(), out.begin(), out.end());
+    }
+    REQUIRE(all == in);
+    REQUIRE(d.receive(out, 1) == 0);
+}
+
+TEST_CASE("a change of ring keeps the order of what was sent before and after") {
+    Direction d;
+    REQUIRE(d.send(pattern(300, 1)));
+    ring::change_class(d.tx, d.place(), 1);
+    REQUIRE(d.send(pattern(5000, 2)));
+    ring::change_class(d.tx, d.place(), 3);
+    REQUIRE(d.send(pattern(60000, 3)));
+    std::vector<uint8_t> out;
+    REQUIRE(ring::available(d.rx, d.place(), 1 << 20) == 65300);
+    REQUIRE(d.receive(out, 1 << 20) == 300);
+    REQUIRE(out == pattern(300, 1));
+    REQUIRE(d.receive(out, 1 << 20) == 5000);
+    REQUIRE(out == pattern(5000, 2));
+    REQUIRE(d.receive(out, 1 << 20) == 60000);
+    REQUIRE(out == pattern(60000, 3));
+    REQUIRE(d.consumed == d.tx.tail);
+    ring::change_class(d.tx, d.place(), 0);
+    REQUIRE(d.send(pattern(8, 9)));
+    REQUIRE(d.receive(out, 8) == 8);
+    REQUIRE(out == pattern(8, 9));
+}
+
+TEST_CASE("random sizes in and out over many laps, two threads") {
+    Direction d;
+    ring::change_class(d.tx, d.place(), 1);
+    constexpr size_t total = 20u << 20;
+    std::thread sender([&] {
+        std::mt19937 r(1);
+        size_t sent = 0;
+        while (sent < total) {
+            size_t n = std::min<size_t>(1 + r() % 3000, total - sent);
+            std::vector<uint8_t> v(n);
+            for (size_t i = 0; i < n; ++i)
+                v[i] = static_cast<uint8_t>((sent + i) * 2654435761u >> 24);
+            while (!d.send(v))
+                std::this_thread::yield();
+            sent += n;
+        }
+    });
+    std::mt19937 r(2);
+    size_t got = 0, wrong = 0;
+    while (got < total) {
+        std::vector<uint8_t> v;
+        long n = d.receive(v, 1 + r() % 5000);
+        REQUIRE(n >= 0);
+        if (n == 0)
+            std::this_thread::yield();
+        for (long i = 0; i < n; ++i)
+            wrong += v[static_cast<size_t>(i)] != static_cast<uint8_t>((got + static_cast<size_t>(i)) * 2654435761u >> 24);
+        got += static_cast<size_t>(n);
+    }
+    sender.join();
+    REQUIRE(wrong == 0);
+}
+
+TEST_CASE("rubbish in the ring is refused, whatever it says") {
+    std::mt19937_64 r(7);
+    Direction d;
+    for (int i = 0; i < 20000; ++i) {
+        d.rx = RxState{};
+        auto &head = ring::word(d.place().inline_ring, 0);
+        switch (i % 4) {
+        case 0:
+            head = r() | 1;
+            break;
+        case 1: // right check, impossible length
+            head = ring::make_header(ring::Kind::data, static_cast<uint32_t>(kInlineRing - 8 + r() % 100000), 0);
+            break;
+        case 2: // change to a ring that does not exist, or to the same
+            head = ring::make_header(ring::Kind::change, i % 8 == 2 ? 0 : static_cast<uint32_t>(kRingClasses + r() % 1000), 0);
+            break;
+        default:
+            head = ring::make_header(static_cast<ring::Kind>(3 + r() % 13), 8, 0);
+        }
+        std::vector<uint8_t> out;
+        REQUIRE(d.receive(out, 100000) == -EPROTO);
+        REQUIRE(ring::available(d.rx, d.place(), 100000) == -EPROTO);
+    }
+}
+
+TEST_CASE("credit beyond what was sent, or going backwards, is refused") {
+    Direction d;
+    REQUIRE(d.send(pattern(8, 1)));
+    d.consumed = 1000;
+    REQUIRE_FALSE(ring::refresh_credit(d.tx, d.consumed));
+    d.consumed = 16;
+    REQUIRE(ring::refresh_credit(d.tx, d.consumed));
+    d.consumed = 8;
+    REQUIRE_FALSE(ring::refresh_credit(d.tx, d.consumed));
+}
+
+TEST_CASE("copies of every small size and alignment are exact") {
+    uint8_t from[1200], to[1200];
+    for (size_t i = 0; i < sizeof from; ++i)
+        from[i] = static_cast<uint8_t>(i * 31 + 1);
+    for (size_t n = 0; n <= 1100; ++n)
+        for (size_t shift : {0u, 1u, 5u}) {
+            memset(to, 0, sizeof to);
+            REQUIRE(sd_copy(to + shift, from + 2 * shift, n) == 0);
+            REQUIRE(memcmp(to + shift, from + 2 * shift, n) == 0);
+            REQUIRE(to[shift + n] == 0);
+            REQUIRE((shift == 0 || to[shift - 1] == 0));
+        }
+}
