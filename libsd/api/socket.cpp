@@ -53,14 +53,28 @@ SD_EXPORT int listen(int fd, int backlog) noexcept {
 
 namespace {
 
+/// Listeners that turned out not to be for us are asked about again after this long: a monitor may have come.
+constexpr int64_t kRefusalNs = 1'000'000'000;
+constexpr unsigned kRefusals = 64;
+
+/// Number and time (in units of kRefusalNs) of a refusal, by the low bits of the number.
+constinit std::atomic<uint64_t> refused[kRefusals];
+
 /// A listener that came with an exec or over a socket is taken into the table the first time it is used.
 bool is_ours_to_accept(int fd) noexcept {
     if (file_of(fd)) [[likely]]
         return true;
-    if (!active())
+    if (!active() || fd < 0)
+        return false;
+    uint64_t mark = static_cast<uint64_t>(fd) << 32 | static_cast<uint32_t>(sys::now_ns() / kRefusalNs);
+    auto &last = refused[static_cast<unsigned>(fd) % kRefusals];
+    if (last.load(std::memory_order_relaxed) == mark)
         return false;
     vfs::notice_listener(fd);
-    return file_of(fd) != nullptr;
+    if (file_of(fd))
+        return true;
+    last.store(mark, std::memory_order_relaxed);
+    return false;
 }
 
 } // namespace
