@@ -20,6 +20,7 @@
 #include "libsd/queue/state.hpp"
 #include "libsd/transport/link_layout.hpp"
 #include <cerrno>
+#include <sys/uio.h>
 
 namespace sd::ring {
 
@@ -85,6 +86,34 @@ inline uint64_t room(const TxState &s) noexcept {
     s.tail = next;
     s.bytes += n;
     return 0;
+}
+
+/// Where the payload of the next record will lie; two pieces where the ring wraps.
+struct Space {
+    iovec piece[2];
+    int count;
+};
+
+/// Room for a payload of up to `n` bytes that something else than sd_copy fills in, such as a read from a file. The caller made
+/// sure that room() >= 8 + pad8(n). Nothing can be seen until commit(), which may be left out.
+inline Space reserve(const TxState &s, const Place &p, uint32_t n) noexcept {
+    const uint32_t size = kRingSize[s.cls], mask = size - 1;
+    uint8_t *ring = p.at(s.cls);
+    const uint32_t at = ((s.tail - s.base) + 8) & mask, first = size - at;
+    if (n <= first)
+        return {{{ring + at, n}, {nullptr, 0}}, 1};
+    return {{{ring + at, first}, {ring, n - first}}, 2};
+}
+
+/// Publishes a record of the first `n` (at least 1) reserved bytes.
+inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
+    const uint32_t mask = kRingSize[s.cls] - 1;
+    uint8_t *ring = p.at(s.cls);
+    const uint64_t next = s.tail + 8 + pad8(n);
+    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
+    word(ring, (s.tail - s.base) & mask).store(make_header(Kind::data, n, s.tail), std::memory_order_release);
+    s.tail = next;
+    s.bytes += n;
 }
 
 /// Moves to ring class `cls`. The caller made sure nothing unread lies there: it is a class larger than any in use, or

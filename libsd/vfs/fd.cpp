@@ -1,0 +1,207 @@
+// close, dup and their relatives, and fcntl.
+//
+// The descriptor table follows the kernel: a number is taken out before the kernel closes it, so that whoever gets the
+// number next finds no stale entry, and is entered after the kernel has handed it out.
+#include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <linux/close_range.h>
+
+namespace sd {
+
+void change_status(File &f, uint32_t mask, uint32_t bits) noexcept {
+    std::atomic<uint32_t> &s = f.kind == Kind::stream ? f.ofd->status : f.status;
+    uint32_t old = s.load(std::memory_order_relaxed);
+    while (!s.compare_exchange_weak(old, (old & ~mask) | (bits & mask), std::memory_order_relaxed)) {
+    }
+}
+
+uint32_t status_of(const File &f) noexcept {
+    return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed);
+}
+
+namespace {
+
+/// What F_SETFL can change on a socket.
+constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_ASYNC | O_NOATIME;
+constexpr int kDupfdQuery = 1024 + 3; ///< F_DUPFD_QUERY, newer than the headers
+
+/// One more reference, if the File still is what the number stands for.
+File *hold(int fd) noexcept {
+    for (;;) {
+        File *f = file_of(fd);
+        if (!f)
+            return nullptr;
+        uint32_t n = f->refs.load(std::memory_order_relaxed);
+        while (n != 0 && !f->refs.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) {
+        }
+        if (n != 0 && file_of(fd) == f)
+            return f;
+        if (n != 0)
+            release_file(f);
+    }
+}
+
+/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold() ends. `f` may be null.
+long enter(long fd, File *f) noexcept {
+    if (fd >= static_cast<long>(kMaxFd) && f) {
+        sys::close(static_cast<int>(fd)); // beyond the table: as if the limit was there
+        fd = -EMFILE;
+    }
+    if (fd >= 0) {
+        if (f)
+            install_file(static_cast<int>(fd), f);
+        else
+            forget_fd(static_cast<int>(fd));
+    }
+    if (f)
+        release_file(f);
+    return fd;
+}
+
+/// Moves a descriptor of ours away from a number the program wants.
+long clear_number(int fd) noexcept {
+    long copy = sys::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (copy < 0)
+        return copy;
+    long moved = hide_fd(static_cast<int>(copy));
+    if (moved < 0)
+        return moved;
+    hidden_moved(fd, static_cast<int>(moved));
+    unhide(fd); // its old number stays open until dup3 replaces it, so that nobody else gets it
+    return 0;
+}
+
+long set_flags(int fd, File &f, long arg) noexcept {
+    if (!is_placeholder(f) && f.kind != Kind::stream) {
+        long r = sys::fcntl(fd, F_SETFL, arg);
+        if (r >= 0)
+            f.status.store(static_cast<uint32_t>(arg) & kSettable, std::memory_order_relaxed);
+        return r;
+    }
+    if (arg & O_DIRECT)
+        return -EINVAL;
+    change_status(f, kSettable, static_cast<uint32_t>(arg));
+    return 0;
+}
+
+} // namespace
+
+namespace vfs {
+
+long close(int fd) noexcept {
+    if (is_hidden(fd))
+        return -EBADF;
+    File *f = take_fd(fd);
+    if (!f)
+        return kPass;
+    long r = sys::close(fd);
+    release_file(f);
+    return r;
+}
+
+long dup(int fd, int min, bool cloexec) noexcept {
+    if (is_hidden(fd))
+        return -EBADF;
+    File *f = hold(fd);
+    return enter(sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min), f);
+}
+
+long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
+    if (flags & ~O_CLOEXEC)
+        return -EINVAL;
+    if (from == to && !allow_equal)
+        return -EINVAL;
+    if (is_hidden(from))
+        return -EBADF;
+    if (from == to) {
+        long r = sys::fcntl(from, F_GETFD);
+        return r < 0 ? r : to;
+    }
+    if (is_hidden(to)) {
+        if (long r = sys::fcntl(from, F_GETFD); r < 0)
+            return r;
+        if (long r = clear_number(to); r < 0)
+            return r;
+    }
+    File *f = hold(from);
+    if (f && static_cast<unsigned>(to) >= kMaxFd) {
+        release_file(f);
+        return -EBADF;
+    }
+    return enter(sys::dup3(from, to, flags), f);
+}
+
+long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
+    if ((flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) || first > last)
+        return -EINVAL;
+    // Ours have the flag already; setting it again does no harm.
+    if (flags & CLOSE_RANGE_CLOEXEC)
+        return sys::call(SYS_close_range, first, last, static_cast<long>(flags));
+    // Sockets first, by number: their last descriptor ends the connection. A kernel without the call is found out before anything is closed.
+    if (long r = sys::call(SYS_close_range, kMaxFd * 4, kMaxFd * 4, static_cast<long>(flags)); r < 0)
+        return r;
+    const uint32_t high = fd_high.load(std::memory_order_acquire);
+    for (unsigned fd = first; fd < high && fd <= last; ++fd)
+        if (fd_table[fd].load(std::memory_order_relaxed) && !is_hidden(static_cast<int>(fd)))
+            close(static_cast<int>(fd));
+    // The rest in one go each, around our own descriptors.
+    for (unsigned from = first;;) {
+        unsigned mine = from < kMaxFd ? next_hidden(from) : kMaxFd;
+        bool end = mine >= kMaxFd || mine > last;
+        if (end || mine > from)
+            if (long r = sys::call(SYS_close_range, from, end ? last : mine - 1, 0); r < 0)
+                return r;
+        if (end || mine == last)
+            return 0;
+        from = mine + 1;
+    }
+}
+
+long fcntl(int fd, int cmd, long arg) noexcept {
+    if (is_hidden(fd))
+        return -EBADF;
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    const bool kept_here = is_placeholder(*f) || f->kind == Kind::stream;
+    switch (cmd) {
+    case F_DUPFD:
+    case F_DUPFD_CLOEXEC:
+        return dup(fd, static_cast<int>(arg), cmd == F_DUPFD_CLOEXEC);
+    case F_GETFL:
+        return kept_here ? static_cast<long>(O_RDWR | status_of(*f)) : kPass;
+    case F_SETFL:
+        return set_flags(fd, *f, arg);
+    case kDupfdQuery:
+        // Placeholders are copies of one kernel file whatever they stand for.
+        if (is_hidden(static_cast<int>(arg)))
+            return -EBADF;
+        if (File *other = file_of(static_cast<int>(arg)); other || is_placeholder(*f))
+            return other == f;
+        return kPass;
+    case F_SETOWN:
+    case F_GETOWN:
+    case F_SETOWN_EX:
+    case F_GETOWN_EX:
+    case F_SETSIG:
+    case F_GETSIG: {
+        // The kernel checks and keeps these, in a file of this socket's own.
+        if (!is_placeholder(*f) && f->kind != Kind::stream)
+            return kPass;
+        if (long r = materialise(fd, *f); r < 0)
+            return r;
+        if (cmd != F_SETOWN || f->kind != Kind::stream)
+            return kPass;
+        long r = sys::fcntl(fd, cmd, arg);
+        if (r >= 0)
+            f->ofd->opt.owner_pid.store(static_cast<int32_t>(arg), std::memory_order_relaxed);
+        return r;
+    }
+    default:
+        return kPass;
+    }
+}
+
+} // namespace vfs
+
+} // namespace sd

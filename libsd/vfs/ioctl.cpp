@@ -1,0 +1,112 @@
+// ioctl on sockets that are accelerated or not connected yet.
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <climits>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+namespace sd {
+
+namespace {
+
+long give(int value, void *arg) noexcept { return sd_copy(arg, &value, sizeof value) ? -EFAULT : 0; }
+
+/// FIONBIO and FIOASYNC: the switch of fcntl(F_SETFL) under another name.
+long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
+    const uint32_t bit = request == FIONBIO ? O_NONBLOCK : O_ASYNC;
+    if (!is_placeholder(f) && f.kind != Kind::stream) {
+        long r = sys::ioctl(fd, request, arg);
+        int on = 0;
+        if (r >= 0 && !sd_copy(&on, arg, sizeof on))
+            change_status(f, bit, on ? bit : 0);
+        return r;
+    }
+    int on = 0;
+    if (sd_copy(&on, arg, sizeof on))
+        return -EFAULT;
+    change_status(f, bit, on ? bit : 0);
+    return 0;
+}
+
+long bytes_to_read(File &f) noexcept {
+    Claim c(f.seg, f.ofd->rx.token, f.rx_name());
+    if (!c)
+        return -ENOBUFS;
+    if (f.kind != Kind::stream)
+        return -EBADF;
+    long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX);
+    return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
+}
+
+/// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact when nothing is left.
+long bytes_not_taken(File &f) noexcept {
+    Claim c(f.seg, f.ofd->tx.token, f.tx_name());
+    if (!c)
+        return -ENOBUFS;
+    if (f.kind != Kind::stream)
+        return -EBADF;
+    const TxState &s = f.ofd->tx.s;
+    uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
+    if (consumed >= s.tail || s.tail == 0)
+        return 0;
+    uint64_t behind = s.tail - consumed;
+    if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
+        behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
+    uint64_t share = static_cast<uint64_t>(static_cast<double>(behind) * static_cast<double>(s.bytes) / static_cast<double>(s.tail));
+    return static_cast<long>(share ? share : 1);
+}
+
+} // namespace
+
+namespace vfs {
+
+long ioctl(int fd, unsigned long request, void *arg) noexcept {
+    if (is_hidden(fd))
+        return -EBADF;
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    request &= 0xffffffff; // the kernel's argument is an unsigned int
+    if (request == FIONBIO || request == FIOASYNC)
+        return set_status(fd, *f, request, arg);
+    if (f->kind != Kind::stream && !is_placeholder(*f))
+        return kPass;
+    switch (request) {
+    case FIOSETOWN:
+    case SIOCSPGRP:
+    case FIOGETOWN:
+    case SIOCGPGRP:
+    case SIOCGSTAMP_OLD:
+    case SIOCGSTAMPNS_OLD:
+        // The owner is kept in the kernel's file, and asking for a time stamp switches them on: neither must happen to the file
+        // that all placeholders share.
+        if (long r = materialise(fd, *f); r < 0)
+            return r;
+        return kPass;
+    }
+    if (f->kind != Kind::stream)
+        return kPass; // an unconnected socket's answers are the same for all of them
+    long r;
+    switch (request) {
+    case FIONREAD: // SIOCINQ
+        r = bytes_to_read(*f);
+        break;
+    case SIOCOUTQ: // TIOCOUTQ
+        r = bytes_not_taken(*f);
+        break;
+    case SIOCOUTQNSD: // published as soon as it is written
+        r = 0;
+        break;
+    case SIOCATMARK: // no urgent data is ever pending
+        r = 0;
+        break;
+    default: // of the network interfaces, of descriptors, or unknown: nothing that depends on the connection
+        return kPass;
+    }
+    return r < 0 ? r : give(static_cast<int>(r), arg);
+}
+
+} // namespace vfs
+
+} // namespace sd

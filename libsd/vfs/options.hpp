@@ -1,0 +1,52 @@
+// Socket options of accelerated sockets: kept here where we honour them, in a kernel socket where only the kernel knows the answer.
+#pragma once
+#include "libsd/vfs/file.hpp"
+
+namespace sd {
+
+/// What an accepted socket takes over from its listener, as Linux copies it. Options that we keep ourselves come first;
+/// `extra` holds those that differ from a new socket's and matter only to a kernel socket made later.
+struct InheritedSet {
+    static constexpr unsigned kKept = 11, kExtras = 16;
+    int32_t kept[kKept]; ///< in the order of the option table
+    int32_t linger_on, linger_s;
+    int32_t rcvlowat, sndbuf;
+    uint32_t extras;
+    int64_t rcvtimeo_ns, sndtimeo_ns;
+    FreshOption extra[kExtras];
+};
+
+/// The listener's options as last read from the kernel, so that accepting needs no system call for them.
+/// forget() and read() may be called by any thread at the same time.
+class ListenerOptions {
+  public:
+    void forget() noexcept { valid_until_.store(0, std::memory_order_release); }
+    /// From the cache if it is young, else from the kernel's socket `fd`.
+    void read(int fd, InheritedSet &out) noexcept;
+
+  private:
+    static constexpr unsigned kWords = sizeof(InheritedSet) / sizeof(uint32_t);
+    // A sequence lock: `sequence_` is odd while a thread writes; readers never wait.
+    std::atomic<uint32_t> sequence_{0};
+    std::atomic<int64_t> valid_until_{0};
+    std::atomic<uint32_t> word_[kWords]{};
+};
+
+/// Sets the recorded options on kernel socket `fd`. 0, or the first -errno.
+long replay_options(int fd, const FreshState &s) noexcept;
+void free_fresh(FreshState *s) noexcept;
+
+/// A new Ofd's options: as a new socket has them, then what was set on `f` before connecting. Call with the descriptor still fresh or just bound to
+/// the Ofd, before other threads can use the connection.
+void inherit_options(Ofd &o, const File &f, int fd) noexcept;
+/// The same for an accepted connection, from its listener; also leaves in `accepted` what a kernel socket would have to be told.
+void inherit_from_listener(int listener_fd, File &listener, File &accepted) noexcept;
+/// For option_inherit.cpp: puts the extras into the File's record.
+void record_extras(File &f, const InheritedSet &set) noexcept;
+
+/// IPV6_V6ONLY was set on a socket that is not connected yet.
+bool is_v6only(const File &f) noexcept;
+
+void options_fork_child() noexcept;
+
+} // namespace sd
