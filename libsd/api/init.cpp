@@ -1,4 +1,5 @@
 // The library's constructor and what belongs to the end of the process.
+#include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/process.hpp"
 #include "libsd/api/signal.hpp"
@@ -10,6 +11,11 @@ using namespace sd;
 extern "C" int __cxa_atexit(void (*function)(void *), void *argument, void *library) noexcept;
 
 namespace {
+
+void reset_in_child() noexcept {
+    reset_signals_in_child();
+    reset_aio_in_child();
+}
 
 void end_of_process(void *) {
     vfs::at_exit();
@@ -23,7 +29,7 @@ __attribute__((constructor(101))) void start() noexcept {
     remember_environment();
     init_signals();
     vfs::first_stream = install_fault_handler;
-    pthread_atfork(nullptr, nullptr, reset_signals_in_child);
+    pthread_atfork(nullptr, nullptr, reset_in_child);
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);
     at_quick_exit(quick_end_of_process);

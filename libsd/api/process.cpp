@@ -1,4 +1,5 @@
 // Processes: forks that libc does not announce, executing other programs, leaving the network namespace, the end.
+#include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/process.hpp"
 #include "libsd/api/signal.hpp"
@@ -36,6 +37,7 @@ long fork_by_hand(long (*make)(void *), void *context) noexcept {
     long r = make(context);
     if (r == 0) {
         reset_signals_in_child();
+        reset_aio_in_child();
         vfs::fork_child();
     } else {
         vfs::fork_parent();

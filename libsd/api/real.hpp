@@ -4,6 +4,7 @@
 // bind_real_symbols() ran, plain system calls are made directly, and what is more than that binds first.
 #pragma once
 
+#include <aio.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <mqueue.h>
