@@ -262,7 +262,7 @@ BEHAVIOUR(several_processes_epoll) {
     set_nonblocking(listener);
     constexpr int kChildren = 3, kCalls = 150;
     pid_t children[kChildren];
-    for (pid_t& child : children)
+    for (pid_t &child : children)
         child = spawn([&] {
             const int set = MUST(epoll_create1(0));
             epoll_event event{};
@@ -319,7 +319,7 @@ BEHAVIOUR(several_threads) {
     }
     for (int i = 0; i < 4; ++i)
         send_all(connect_to(listener), "q");
-    for (std::thread& worker : workers)
+    for (std::thread &worker : workers)
         worker.join();
     say("served %d", served.load());
 }
@@ -348,6 +348,4 @@ BEHAVIOUR(reuse_port) {
     say("accepted %d", total);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -22,7 +22,7 @@ void exchange(int client, int server) {
     say("client got %s", receive(client, 5).c_str());
 }
 
-void meet(const char* listen_host, const char* connect_host) {
+void meet(const char *listen_host, const char *connect_host) {
     const int listener = make_listener(listen_host);
     const int client = connect_to(make_address(connect_host, local_address(listener).port()));
     Address from;
@@ -38,14 +38,13 @@ void meet(const char* listen_host, const char* connect_host) {
 // An address of this host that is not loopback, or empty.
 std::string own_address(int family) {
     std::string found;
-    ifaddrs* list = nullptr;
+    ifaddrs *list = nullptr;
     MUST(getifaddrs(&list));
-    for (const ifaddrs* entry = list; entry && found.empty(); entry = entry->ifa_next) {
+    for (const ifaddrs *entry = list; entry && found.empty(); entry = entry->ifa_next) {
         if (!entry->ifa_addr || entry->ifa_addr->sa_family != family || (entry->ifa_flags & IFF_LOOPBACK))
             continue;
         Address address;
-        memcpy(&address.storage, entry->ifa_addr,
-               family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+        memcpy(&address.storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
         if (address.host().rfind("fe80", 0) != 0) // a link-local address needs a scope
             found = address.host();
     }
@@ -53,7 +52,7 @@ std::string own_address(int family) {
     return found;
 }
 
-void meet_at_own_address(int family, const char* wildcard) {
+void meet_at_own_address(int family, const char *wildcard) {
     const std::string own = own_address(family);
     if (own.empty()) {
         say("this host has no such address; loopback instead");
@@ -66,18 +65,13 @@ void meet_at_own_address(int family, const char* wildcard) {
 
 } // namespace
 
-BEHAVIOUR(ipv4) {
-    meet("127.0.0.1", "127.0.0.1");
-}
+BEHAVIOUR(ipv4) { meet("127.0.0.1", "127.0.0.1"); }
 
-BEHAVIOUR(ipv6) {
-    meet("::1", "::1");
-}
+BEHAVIOUR(ipv6) { meet("::1", "::1"); }
 
 BEHAVIOUR(mapped_client) {
     const int listener = make_listener("127.0.0.1");
-    const int client =
-        connect_to(make_address("::ffff:127.0.0.1", local_address(listener).port()));
+    const int client = connect_to(make_address("::ffff:127.0.0.1", local_address(listener).port()));
     exchange(client, MUST(accept(listener, nullptr, nullptr)));
 }
 
@@ -86,9 +80,7 @@ BEHAVIOUR(mapped_server) {
     meet("::ffff:127.0.0.1", "127.0.0.1");
 }
 
-BEHAVIOUR(mapped_both) {
-    meet("::ffff:127.0.0.1", "::ffff:127.0.0.1");
-}
+BEHAVIOUR(mapped_both) { meet("::ffff:127.0.0.1", "::ffff:127.0.0.1"); }
 
 BEHAVIOUR(wildcard_v4) {
     meet("0.0.0.0", "127.0.0.1");
@@ -96,9 +88,7 @@ BEHAVIOUR(wildcard_v4) {
     meet("0.0.0.0", "127.1.2.3");
 }
 
-BEHAVIOUR(wildcard_v6) {
-    meet("::", "::1");
-}
+BEHAVIOUR(wildcard_v6) { meet("::", "::1"); }
 
 BEHAVIOUR(v6only) {
     const int listener = MUST(socket(AF_INET6, SOCK_STREAM, 0));
@@ -132,13 +122,9 @@ BEHAVIOUR(other_loopback) {
     SHOW(connect(client, wrong.raw(), wrong.length));
 }
 
-BEHAVIOUR(own_v4) {
-    meet_at_own_address(AF_INET, "0.0.0.0");
-}
+BEHAVIOUR(own_v4) { meet_at_own_address(AF_INET, "0.0.0.0"); }
 
-BEHAVIOUR(own_v6) {
-    meet_at_own_address(AF_INET6, "::");
-}
+BEHAVIOUR(own_v6) { meet_at_own_address(AF_INET6, "::"); }
 
 // Connecting to the wildcard address means this host.
 BEHAVIOUR(connect_to_wildcard) {
@@ -217,7 +203,7 @@ BEHAVIOUR(short_name_buffers) {
             unsigned char buffer[128];
             memset(buffer, 0x5a, sizeof buffer);
             socklen_t length = room;
-            const int result = getsockname(pair.client, reinterpret_cast<sockaddr*>(buffer), &length);
+            const int result = getsockname(pair.client, reinterpret_cast<sockaddr *>(buffer), &length);
             size_t touched = 0;
             for (size_t i = 0; i < sizeof buffer; ++i)
                 touched = buffer[i] != 0x5a ? i + 1 : touched;
@@ -225,7 +211,7 @@ BEHAVIOUR(short_name_buffers) {
                 yes_no(touched <= room));
             length = room;
             memset(buffer, 0x5a, sizeof buffer);
-            const int peer = getpeername(pair.server, reinterpret_cast<sockaddr*>(buffer), &length);
+            const int peer = getpeername(pair.server, reinterpret_cast<sockaddr *>(buffer), &length);
             uint16_t got_family = 0;
             memcpy(&got_family, buffer, sizeof got_family);
             say("getpeername room %u: %d, length %u, family %s", room, peer, length,
@@ -268,6 +254,4 @@ BEHAVIOUR(accept_name_buffers) {
     SHOW(recv(client, &length, 1, 0));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

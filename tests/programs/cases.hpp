@@ -6,17 +6,17 @@
 namespace sdtest {
 
 struct Behaviour {
-    const char* name;
+    const char *name;
     void (*run)();
 };
 
-inline std::vector<Behaviour>& behaviours() {
+inline std::vector<Behaviour> &behaviours() {
     static std::vector<Behaviour> all;
     return all;
 }
 
 struct Registration {
-    Registration(const char* name, void (*run)()) { behaviours().push_back({name, run}); }
+    Registration(const char *name, void (*run)()) { behaviours().push_back({name, run}); }
 };
 
 #define BEHAVIOUR(name)                                                                                      \
@@ -24,12 +24,12 @@ struct Registration {
     static const ::sdtest::Registration registered_##name{#name, behaviour_##name};                          \
     static void behaviour_##name()
 
-inline int run_behaviour(int argc, char** argv) {
+inline int run_behaviour(int argc, char **argv) {
     if (argc < 2) {
         fprintf(stderr, "usage: %s --list | BEHAVIOUR\n", argv[0]);
         return 2;
     }
-    for (const Behaviour& behaviour : behaviours()) {
+    for (const Behaviour &behaviour : behaviours()) {
         if (strcmp(argv[1], "--list") == 0) {
             say("%s", behaviour.name);
         } else if (strcmp(argv[1], behaviour.name) == 0) {

@@ -36,7 +36,7 @@ constexpr int kPatience = 5000; // ms to wait for something that must happen
 inline int output_fd = STDOUT_FILENO;
 
 // One line in one write, so that lines of several processes never mix.
-__attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
+__attribute__((format(printf, 1, 2))) inline void say(const char *format, ...) {
     char line[1024];
     va_list args;
     va_start(args, format);
@@ -50,12 +50,12 @@ __attribute__((format(printf, 1, 2))) inline void say(const char* format, ...) {
 }
 
 // Set-up that must work before anything can be observed.
-[[noreturn]] inline void give_up(const char* what) {
+[[noreturn]] inline void give_up(const char *what) {
     say("set-up failed: %s: %s", what, strerrorname_np(errno));
     _exit(99);
 }
 
-inline int must(const char* what, long result) {
+inline int must(const char *what, long result) {
     if (result < 0)
         give_up(what);
     return static_cast<int>(result);
@@ -63,7 +63,7 @@ inline int must(const char* what, long result) {
 #define MUST(call) ::sdtest::must(#call, (call))
 
 // Prints "call = value" or "call = -1 ENAME" and returns the value; errno survives.
-inline long show(const char* what, long result) {
+inline long show(const char *what, long result) {
     const int error = errno;
     if (result < 0)
         say("%s = %ld %s", what, result, strerrorname_np(error));
@@ -75,7 +75,7 @@ inline long show(const char* what, long result) {
 #define SHOW(call) ::sdtest::show(#call, (call))
 
 // The same for calls whose value is a descriptor: only whether it worked.
-inline int show_fd(const char* what, int result) {
+inline int show_fd(const char *what, int result) {
     const int error = errno;
     say("%s = %s", what, result < 0 ? strerrorname_np(error) : "ok");
     errno = error;
@@ -83,21 +83,19 @@ inline int show_fd(const char* what, int result) {
 }
 #define SHOW_FD(call) ::sdtest::show_fd(#call, (call))
 
-inline const char* yes_no(bool value) {
-    return value ? "yes" : "no";
-}
+inline const char *yes_no(bool value) { return value ? "yes" : "no"; }
 #define SHOW_BOOL(condition) ::sdtest::say("%s: %s", #condition, ::sdtest::yes_no(condition))
 
 // --- time
 
 class Stopwatch {
-public:
+  public:
     long ms() const {
         const auto passed = std::chrono::steady_clock::now() - start_;
         return static_cast<long>(std::chrono::duration_cast<std::chrono::milliseconds>(passed).count());
     }
 
-private:
+  private:
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
@@ -109,9 +107,9 @@ inline void sleep_ms(long ms) {
 
 // --- arguments that are wrong on purpose
 
-inline char* forbidden_page() {
-    static void* const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return static_cast<char*>(page);
+inline char *forbidden_page() {
+    static void *const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return static_cast<char *>(page);
 }
 
 // A value the compiler cannot see, so that it does not warn about a call that is wrong on purpose.
@@ -120,9 +118,7 @@ template <class T> T opaque(T value) {
     return hidden;
 }
 
-template <class T> T* bad_pointer() {
-    return reinterpret_cast<T*>(opaque(forbidden_page() + 64));
-}
+template <class T> T *bad_pointer() { return reinterpret_cast<T *>(opaque(forbidden_page() + 64)); }
 
 // --- addresses
 
@@ -130,30 +126,30 @@ struct Address {
     sockaddr_storage storage{};
     socklen_t length = sizeof(sockaddr_storage);
 
-    sockaddr* raw() { return reinterpret_cast<sockaddr*>(&storage); }
-    const sockaddr* raw() const { return reinterpret_cast<const sockaddr*>(&storage); }
+    sockaddr *raw() { return reinterpret_cast<sockaddr *>(&storage); }
+    const sockaddr *raw() const { return reinterpret_cast<const sockaddr *>(&storage); }
 
     uint16_t port() const {
         if (storage.ss_family == AF_INET6)
-            return ntohs(reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
-        return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+            return ntohs(reinterpret_cast<const sockaddr_in6 *>(&storage)->sin6_port);
+        return ntohs(reinterpret_cast<const sockaddr_in *>(&storage)->sin_port);
     }
 
     // The host part only: ports are the kernel's choice.
     std::string host() const {
         char text[INET6_ADDRSTRLEN] = "?";
         if (storage.ss_family == AF_INET6)
-            inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr, text, sizeof text);
+            inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6 *>(&storage)->sin6_addr, text, sizeof text);
         else if (storage.ss_family == AF_INET)
-            inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(&storage)->sin_addr, text, sizeof text);
+            inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in *>(&storage)->sin_addr, text, sizeof text);
         return text;
     }
 };
 
-inline Address make_address(const char* host, uint16_t port) {
+inline Address make_address(const char *host, uint16_t port) {
     Address address;
-    auto* four = reinterpret_cast<sockaddr_in*>(&address.storage);
-    auto* six = reinterpret_cast<sockaddr_in6*>(&address.storage);
+    auto *four = reinterpret_cast<sockaddr_in *>(&address.storage);
+    auto *six = reinterpret_cast<sockaddr_in6 *>(&address.storage);
     if (inet_pton(AF_INET, host, &four->sin_addr) == 1) {
         four->sin_family = AF_INET;
         four->sin_port = htons(port);
@@ -183,11 +179,9 @@ inline Address peer_address(int fd) {
 
 // --- sockets
 
-inline const char* loopback(int family) {
-    return family == AF_INET6 ? "::1" : "127.0.0.1";
-}
+inline const char *loopback(int family) { return family == AF_INET6 ? "::1" : "127.0.0.1"; }
 
-inline int make_listener(const char* host = "127.0.0.1", int backlog = 128, int type_flags = 0) {
+inline int make_listener(const char *host = "127.0.0.1", int backlog = 128, int type_flags = 0) {
     const Address address = make_address(host, 0);
     const int fd = MUST(socket(address.storage.ss_family, SOCK_STREAM | type_flags, 0));
     MUST(bind(fd, address.raw(), address.length));
@@ -195,15 +189,13 @@ inline int make_listener(const char* host = "127.0.0.1", int backlog = 128, int 
     return fd;
 }
 
-inline int connect_to(const Address& address) {
+inline int connect_to(const Address &address) {
     const int fd = MUST(socket(address.storage.ss_family, SOCK_STREAM, 0));
     MUST(connect(fd, address.raw(), address.length));
     return fd;
 }
 
-inline int connect_to(int listener) {
-    return connect_to(local_address(listener));
-}
+inline int connect_to(int listener) { return connect_to(local_address(listener)); }
 
 struct Pair {
     int client;
@@ -217,9 +209,7 @@ inline Pair connect_through(int listener) {
     return Pair{client, server, listener};
 }
 
-inline Pair make_pair(int family = AF_INET) {
-    return connect_through(make_listener(loopback(family)));
-}
+inline Pair make_pair(int family = AF_INET) { return connect_through(make_listener(loopback(family))); }
 
 inline void set_nonblocking(int fd, bool on = true) {
     const int flags = MUST(fcntl(fd, F_GETFL));
@@ -259,14 +249,16 @@ inline void abort_connection(int fd) {
 inline std::string event_names(uint32_t events) {
     static constexpr struct {
         uint32_t bit;
-        const char* name;
-    } kNames[] = {{POLLIN, "IN"},     {POLLPRI, "PRI"}, {POLLOUT, "OUT"},
-                  {POLLRDHUP, "RDHUP"}, {POLLERR, "ERR"}, {POLLHUP, "HUP"},
-                  {POLLNVAL, "NVAL"}, {POLLRDNORM, "RDNORM"}, {POLLWRNORM, "WRNORM"}};
+        const char *name;
+    } kNames[] = {{POLLIN, "IN"},       {POLLPRI, "PRI"},       {POLLOUT, "OUT"},
+                  {POLLRDHUP, "RDHUP"}, {POLLERR, "ERR"},       {POLLHUP, "HUP"},
+                  {POLLNVAL, "NVAL"},   {POLLRDNORM, "RDNORM"}, {POLLWRNORM, "WRNORM"}};
     std::string text;
-    for (const auto& entry : kNames) {
-        if (events & entry.bit)
-            text += (text.empty() ? "" : "|") + std::string(entry.name);
+    for (const auto &entry : kNames) {
+        if (events & entry.bit) {
+            text += text.empty() ? "" : "|";
+            text += entry.name;
+        }
     }
     return text.empty() ? "-" : text;
 }
@@ -297,10 +289,10 @@ inline bool wait_for(int fd, short events, int patience = kPatience) {
 }
 
 // What poll, select and a fresh epoll set say about a descriptor at this moment.
-inline void show_ready(const char* label, int fd) {
+inline void show_ready(const char *label, int fd) {
     const std::string polled = event_names(static_cast<uint32_t>(poll_now(fd)));
     fd_set sets[3];
-    for (auto& set : sets) {
+    for (auto &set : sets) {
         FD_ZERO(&set);
         FD_SET(fd, &set);
     }
@@ -322,8 +314,8 @@ inline void show_ready(const char* label, int fd) {
 
 // --- data
 
-inline uint64_t hash_of(const void* data, size_t size, uint64_t hash = 1469598103934665603ull) {
-    const auto* bytes = static_cast<const unsigned char*>(data);
+inline uint64_t hash_of(const void *data, size_t size, uint64_t hash = 1469598103934665603ull) {
+    const auto *bytes = static_cast<const unsigned char *>(data);
     for (size_t i = 0; i < size; ++i)
         hash = (hash ^ bytes[i]) * 1099511628211ull;
     return hash;
@@ -333,7 +325,7 @@ inline uint64_t hash_of(const void* data, size_t size, uint64_t hash = 146959810
 inline std::string pattern(size_t size, uint64_t seed = 1) {
     std::string data(size, '\0');
     uint64_t state = seed * 0x9e3779b97f4a7c15ull + 1;
-    for (char& byte : data) {
+    for (char &byte : data) {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -342,8 +334,8 @@ inline std::string pattern(size_t size, uint64_t seed = 1) {
     return data;
 }
 
-inline bool send_all(int fd, const void* data, size_t size) {
-    const char* from = static_cast<const char*>(data);
+inline bool send_all(int fd, const void *data, size_t size) {
+    const char *from = static_cast<const char *>(data);
     while (size > 0) {
         const ssize_t sent = send(fd, from, size, MSG_NOSIGNAL);
         if (sent < 0) {
@@ -356,9 +348,7 @@ inline bool send_all(int fd, const void* data, size_t size) {
     return true;
 }
 
-inline bool send_all(int fd, const std::string& data) {
-    return send_all(fd, data.data(), data.size());
-}
+inline bool send_all(int fd, const std::string &data) { return send_all(fd, data.data(), data.size()); }
 
 // Reads until `size` bytes have come, the stream ended, or an error is printed.
 inline std::string receive(int fd, size_t size) {
@@ -389,7 +379,7 @@ inline std::string receive_to_end(int fd) {
     }
 }
 
-inline void show_data(const char* label, const std::string& data) {
+inline void show_data(const char *label, const std::string &data) {
     say("%s: %zu bytes, hash %016llx", label, data.size(),
         static_cast<unsigned long long>(hash_of(data.data(), data.size())));
 }

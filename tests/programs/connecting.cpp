@@ -13,18 +13,16 @@ Address closed_port(int family = AF_INET) {
     return address;
 }
 
-int non_blocking_socket() {
-    return MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
-}
+int non_blocking_socket() { return MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0)); }
 
 // The kernel says EINPROGRESS; a faster transport may be connected at once.
-bool started(int fd, const Address& to) {
+bool started(int fd, const Address &to) {
     const int result = connect(fd, to.raw(), to.length);
     return result == 0 || errno == EINPROGRESS;
 }
 
 // Fills the listener's queue until a connection stays pending; returns that one.
-int pending_connection(const Address& to) {
+int pending_connection(const Address &to) {
     for (int i = 0; i < 64; ++i) {
         const int fd = non_blocking_socket();
         if (!started(fd, to))
@@ -284,6 +282,4 @@ BEHAVIOUR(many_at_once) {
     say("%d of 200 right", right);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -10,22 +10,14 @@ using namespace sdtest;
 
 namespace {
 
-bool non_blocking(int fd) {
-    return (MUST(fcntl(fd, F_GETFL)) & O_NONBLOCK) != 0;
-}
+bool non_blocking(int fd) { return (MUST(fcntl(fd, F_GETFL)) & O_NONBLOCK) != 0; }
 
-bool is_open(int fd) {
-    return fcntl(fd, F_GETFD) >= 0;
-}
+bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
 
 // True when the peer of this end has closed; the wait is for a kernel that needs a moment.
-bool peer_is_gone(int fd) {
-    return (poll_now(fd, POLLRDHUP, 1000) & POLLRDHUP) != 0;
-}
+bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, 1000) & POLLRDHUP) != 0; }
 
-bool peer_is_there(int fd) {
-    return (poll_now(fd, POLLRDHUP, 50) & POLLRDHUP) == 0;
-}
+bool peer_is_there(int fd) { return (poll_now(fd, POLLRDHUP, 50) & POLLRDHUP) == 0; }
 
 } // namespace
 
@@ -116,7 +108,7 @@ BEHAVIOUR(dup2_replaces) {
 BEHAVIOUR(lowest_number_first) {
     const int base = MUST(dup(0));
     close(base);
-    const auto number = [base](const char* what, int fd) {
+    const auto number = [base](const char *what, int fd) {
         say("%s %s%d", what, fd < 0 ? strerrorname_np(errno) : "", fd < 0 ? 0 : fd - base);
         return fd;
     };
@@ -258,7 +250,8 @@ BEHAVIOUR(file_status) {
         for (size_t j = 0; j < i; ++j)
             distinct = distinct && inodes[i] != inodes[j];
     SHOW_BOOL(distinct);
-    struct stat original {}, copy {};
+    struct stat original {
+    }, copy{};
     MUST(fstat(pair.client, &original));
     MUST(fstat(MUST(dup(pair.client)), &copy));
     SHOW_BOOL(original.st_ino == copy.st_ino && original.st_dev == copy.st_dev);
@@ -285,6 +278,4 @@ BEHAVIOUR(reused_number_is_a_stranger) {
     SHOW(recv(ends[0], &byte, 1, 0));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

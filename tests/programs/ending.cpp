@@ -10,9 +10,7 @@ namespace {
 
 volatile sig_atomic_t pipe_signals = 0;
 
-void count_pipe_signal(int) {
-    pipe_signals = pipe_signals + 1;
-}
+void count_pipe_signal(int) { pipe_signals = pipe_signals + 1; }
 
 void catch_pipe_signals() {
     struct sigaction action {};
@@ -197,7 +195,7 @@ BEHAVIOUR(sigpipe_ignored) {
     const Pair pair = make_pair();
     signal(SIGPIPE, SIG_IGN);
     shutdown(pair.client, SHUT_WR);
-    iovec part{opaque(const_cast<char*>("x")), 1};
+    iovec part{opaque(const_cast<char *>("x")), 1};
     SHOW(write(pair.client, "x", 1));
     SHOW(writev(pair.client, &part, 1));
     SHOW(send(pair.client, "x", 1, 0));
@@ -207,7 +205,7 @@ BEHAVIOUR(sigpipe_counts) {
     const Pair pair = make_pair();
     catch_pipe_signals();
     shutdown(pair.client, SHUT_WR);
-    iovec part{opaque(const_cast<char*>("x")), 1};
+    iovec part{opaque(const_cast<char *>("x")), 1};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -260,6 +258,4 @@ BEHAVIOUR(shutdown_listener) {
     SHOW_FD(accept(listener, nullptr, nullptr));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

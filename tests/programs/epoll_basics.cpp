@@ -21,7 +21,7 @@ int modify(int set, int fd, uint32_t events, uint64_t data) {
 }
 
 // Says what the set reports, in the order of the data words.
-void show_set(const char* label, int set, int timeout = 0, int room = 16) {
+void show_set(const char *label, int set, int timeout = 0, int room = 16) {
     std::vector<epoll_event> events(static_cast<size_t>(room));
     const int count = epoll_wait(set, events.data(), room, timeout);
     std::vector<std::string> lines;
@@ -32,7 +32,7 @@ void show_set(const char* label, int set, int timeout = 0, int room = 16) {
     }
     std::sort(lines.begin(), lines.end());
     std::string text;
-    for (const std::string& line : lines)
+    for (const std::string &line : lines)
         text += " [" + line + "]";
     say("%s: %d%s", label, count, text.c_str());
 }
@@ -286,6 +286,4 @@ BEHAVIOUR(several_sets) {
     show_set("two", two);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -29,7 +29,7 @@ std::string wait_set(int set, int timeout, int room = 16) {
     }
     std::sort(lines.begin(), lines.end());
     std::string text = std::to_string(count);
-    for (const std::string& line : lines)
+    for (const std::string &line : lines)
         text += " [" + line + "]";
     return text;
 }
@@ -132,7 +132,11 @@ BEHAVIOUR(mixed_kinds) {
         if (i == 6)
             MUST(accept(pair.listener, nullptr, nullptr));
         else
-            MUST(read(i == 1 ? pair.server : i == 2 ? ends[0] : i == 3 ? counter : i == 4 ? timer : datagram,
+            MUST(read(i == 1   ? pair.server
+                      : i == 2 ? ends[0]
+                      : i == 3 ? counter
+                      : i == 4 ? timer
+                               : datagram,
                       buffer, 8));
     }
     // All of them at once.
@@ -239,7 +243,7 @@ BEHAVIOUR(exclusive_listeners) {
     for (Stopwatch watch; accepted < 60 && watch.ms() < kPatience;)
         sleep_ms(5);
     stop = true;
-    for (std::thread& worker : workers)
+    for (std::thread &worker : workers)
         worker.join();
     say("accepted %d", accepted.load());
 }
@@ -280,7 +284,7 @@ BEHAVIOUR(several_waiters_one_shot) {
         });
     sleep_ms(80);
     send_all(pair.client, "x");
-    for (std::thread& waiter : waiters)
+    for (std::thread &waiter : waiters)
         waiter.join();
     say("woken %d", woken.load());
 }
@@ -380,6 +384,4 @@ BEHAVIOUR(no_lost_wakeup) {
     echo.join();
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -8,7 +8,7 @@ using namespace sdtest;
 
 namespace {
 
-msghdr message_of(iovec* parts, size_t count) {
+msghdr message_of(iovec *parts, size_t count) {
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
@@ -16,9 +16,9 @@ msghdr message_of(iovec* parts, size_t count) {
 }
 
 // Two pages of which only the first may be touched; returns the end of the usable part.
-char* edge_of_memory() {
-    auto* pages = static_cast<char*>(
-        mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+char *edge_of_memory() {
+    auto *pages =
+        static_cast<char *>(mmap(nullptr, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     memset(pages, 'e', 4096);
     MUST(mprotect(pages + 4096, 4096, PROT_NONE));
     return opaque(pages + 4096);
@@ -43,7 +43,7 @@ BEHAVIOUR(efault_send) {
     SHOW(sendmmsg(pair.client, &several, 1, 0));
     SHOW(sendmmsg(pair.client, bad_pointer<mmsghdr>(), 1, 0));
     SHOW(sendto(pair.client, "x", 1, 0, bad_pointer<sockaddr>(), 16));
-    SHOW(write(pair.client, opaque<const char*>(nullptr), 10));
+    SHOW(write(pair.client, opaque<const char *>(nullptr), 10));
     SHOW(write(pair.client, bad_pointer<char>(), 0));
     // Nothing of all this reached the peer.
     SHOW(send(pair.client, "clean", 5, 0));
@@ -69,7 +69,7 @@ BEHAVIOUR(efault_receive) {
     SHOW(recvmsg(pair.server, bad_pointer<msghdr>(), 0));
     SHOW(recvmmsg(pair.server, &several, 1, 0, nullptr));
     SHOW(recvmmsg(pair.server, bad_pointer<mmsghdr>(), 1, 0, nullptr));
-    SHOW(read(pair.server, opaque<char*>(nullptr), 10));
+    SHOW(read(pair.server, opaque<char *>(nullptr), 10));
     // Nothing was lost.
     say("%s", receive(pair.server, 8).c_str());
     SHOW(recv(pair.server, bad_pointer<char>(), 10, MSG_DONTWAIT));
@@ -78,7 +78,7 @@ BEHAVIOUR(efault_receive) {
 // A buffer that begins in good memory and ends in bad.
 BEHAVIOUR(efault_half_way) {
     const Pair pair = make_pair();
-    char* const edge = edge_of_memory();
+    char *const edge = edge_of_memory();
     SHOW(send(pair.client, edge - 100, 200, 0));
     SHOW(send(pair.client, edge - 100, 100, 0));
     send_all(pair.client, "0123456789");
@@ -251,6 +251,4 @@ BEHAVIOUR(sizes) {
     SHOW(write(pair.client, bad_pointer<char>(), opaque(static_cast<size_t>(-1))));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -123,7 +123,7 @@ BEHAVIOUR(nosignal) {
     const Pair pair = make_pair();
     shutdown(pair.client, SHUT_WR);
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
-    iovec part{opaque(const_cast<char*>("x")), 1};
+    iovec part{opaque(const_cast<char *>("x")), 1};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;
@@ -256,6 +256,4 @@ BEHAVIOUR(urgent_data_inline) {
     SHOW(recv(pair.server, buffer, 2, MSG_WAITALL));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

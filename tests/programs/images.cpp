@@ -14,9 +14,7 @@ std::string own_path() {
     return path;
 }
 
-bool peer_is_gone(int fd) {
-    return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0;
-}
+bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
 
 void pass_descriptor(int channel, int fd) {
     char byte = 'd';
@@ -27,7 +25,7 @@ void pass_descriptor(int channel, int fd) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
@@ -46,7 +44,7 @@ int take_descriptor(int channel) {
     message.msg_controllen = sizeof control;
     MUST(recvmsg(channel, &message, 0));
     int fd = -1;
-    if (const cmsghdr* header = CMSG_FIRSTHDR(&message))
+    if (const cmsghdr *header = CMSG_FIRSTHDR(&message))
         memcpy(&fd, CMSG_DATA(header), sizeof fd);
     return fd;
 }
@@ -125,7 +123,7 @@ BEHAVIOUR(spawned_with_file_actions) {
     posix_spawn_file_actions_addclose(&actions, pair.client);
     posix_spawn_file_actions_addclose(&actions, pair.listener);
     char name[] = "cat";
-    char* arguments[] = {name, nullptr};
+    char *arguments[] = {name, nullptr};
     pid_t child = 0;
     SHOW(posix_spawn(&child, "/bin/cat", &actions, nullptr, arguments, environ));
     close(pair.server);
@@ -142,7 +140,7 @@ BEHAVIOUR(commands_in_between) {
     send_all(pair.client, "one");
     SHOW(system("true"));
     SHOW(system("exit 3") >> 8);
-    FILE* output = popen("echo from the shell", "r");
+    FILE *output = popen("echo from the shell", "r");
     char line[64] = {};
     SHOW_BOOL(output && fgets(line, sizeof line, output));
     say("%.14s", line);
@@ -166,7 +164,7 @@ BEHAVIOUR(exec_with_empty_environment) {
     const int kept = MUST(fcntl(pair.server, F_DUPFD, 60));
     const pid_t child = spawn([&] {
         const std::string path = own_path();
-        char* nothing[] = {nullptr};
+        char *nothing[] = {nullptr};
         execle(path.c_str(), path.c_str(), "serve", "60", nullptr, nothing);
         give_up("exec");
     });
@@ -211,7 +209,7 @@ BEHAVIOUR(passed_to_itself) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
-int main(int argc, char** argv) {
+int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "serve") == 0) {
         const int fd = atoi(argv[2]);
         const std::string request = receive(fd, 8);

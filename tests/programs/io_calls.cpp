@@ -10,11 +10,9 @@ using namespace sdtest;
 
 namespace {
 
-iovec slice(std::string& data) {
-    return iovec{data.data(), data.size()};
-}
+iovec slice(std::string &data) { return iovec{data.data(), data.size()}; }
 
-int temporary_file(const std::string& content) {
+int temporary_file(const std::string &content) {
     const int fd = MUST(memfd_create("behaviour", MFD_CLOEXEC));
     MUST(write(fd, content.data(), content.size()));
     MUST(lseek(fd, 0, SEEK_SET));
@@ -140,7 +138,7 @@ BEHAVIOUR(sendmsg_refuses_unknown_control) {
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof control;
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    cmsghdr *header = CMSG_FIRSTHDR(&message);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = 12345;
     header->cmsg_len = CMSG_LEN(sizeof(int));
@@ -194,8 +192,7 @@ BEHAVIOUR(sendfile_to_socket) {
     show_data("first", receive(pair.server, 60000));
     off_t offset = 10;
     SHOW(sendfile(pair.client, file, &offset, 1000));
-    say("offset %ld, file position %ld", static_cast<long>(offset),
-        static_cast<long>(lseek(file, 0, SEEK_CUR)));
+    say("offset %ld, file position %ld", static_cast<long>(offset), static_cast<long>(lseek(file, 0, SEEK_CUR)));
     SHOW_BOOL(receive(pair.server, 1000) == content.substr(10, 1000));
     SHOW(sendfile(pair.client, file, nullptr, 1000000));
     SHOW_BOOL(receive(pair.server, 40000) == content.substr(60000));
@@ -326,6 +323,4 @@ BEHAVIOUR(small_buffers) {
     SHOW_BOOL(receive(server, sent.size()) == sent);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -10,7 +10,7 @@ using namespace sdtest;
 namespace {
 
 struct Option {
-    const char* name;
+    const char *name;
     int level;
     int option;
     int value; // to set
@@ -42,7 +42,7 @@ const Option kOptions[] = {
     {"IP_TTL", IPPROTO_IP, IP_TTL, 33},
 };
 
-std::string read_back(int fd, const Option& option) {
+std::string read_back(int fd, const Option &option) {
     int value = 0;
     socklen_t length = sizeof value;
     if (getsockopt(fd, option.level, option.option, &value, &length) < 0)
@@ -51,24 +51,24 @@ std::string read_back(int fd, const Option& option) {
 }
 
 // Sizes the kernel tunes by itself are its own affair.
-bool default_is_tuned(const Option& option) {
+bool default_is_tuned(const Option &option) {
     return option.level == SOL_SOCKET && (option.option == SO_SNDBUF || option.option == SO_RCVBUF);
 }
 
-void show_options(const char* label, int fd, bool tuned) {
-    for (const Option& option : kOptions)
+void show_options(const char *label, int fd, bool tuned) {
+    for (const Option &option : kOptions)
         say("%s %s %s", label, option.name,
             !tuned && default_is_tuned(option) ? "-" : read_back(fd, option).c_str());
 }
 
 void set_options(int fd) {
-    for (const Option& option : kOptions) {
+    for (const Option &option : kOptions) {
         const int result = setsockopt(fd, option.level, option.option, &option.value, sizeof option.value);
         say("set %s %s", option.name, result < 0 ? strerrorname_np(errno) : "ok");
     }
 }
 
-void show_state(const char* label, int fd) {
+void show_state(const char *label, int fd) {
     tcp_info info{};
     socklen_t length = sizeof info;
     const int result = getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
@@ -135,7 +135,7 @@ BEHAVIOUR(set_after_connect) {
 
 BEHAVIOUR(inherited_from_listener) {
     const int listener = MUST(socket(AF_INET, SOCK_STREAM, 0));
-    for (const Option& option : kOptions) {
+    for (const Option &option : kOptions) {
         if (option.option != TCP_DEFER_ACCEPT || option.level != IPPROTO_TCP)
             setsockopt(listener, option.level, option.option, &option.value, sizeof option.value);
     }
@@ -240,8 +240,7 @@ BEHAVIOUR(peer_credentials) {
     ucred who{};
     socklen_t length = sizeof who;
     SHOW(getsockopt(pair.client, SOL_SOCKET, SO_PEERCRED, &who, &length));
-    say("pid %d uid %d gid %d length %u", who.pid, static_cast<int>(who.uid), static_cast<int>(who.gid),
-        length);
+    say("pid %d uid %d gid %d length %u", who.pid, static_cast<int>(who.uid), static_cast<int>(who.gid), length);
 }
 
 BEHAVIOUR(odds_and_ends) {
@@ -367,6 +366,4 @@ BEHAVIOUR(receive_low_water) {
     SHOW(recv(pair.server, buffer, sizeof buffer, 0));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -12,22 +12,22 @@ using namespace sdtest;
 
 extern "C" {
 // Public in glibc, declared in no header.
-ssize_t __read(int, void*, size_t);
-ssize_t __write(int, const void*, size_t);
-ssize_t __send(int, const void*, size_t, int);
-int __connect(int, const sockaddr*, socklen_t);
+ssize_t __read(int, void *, size_t);
+ssize_t __write(int, const void *, size_t);
+ssize_t __send(int, const void *, size_t, int);
+int __connect(int, const sockaddr *, socklen_t);
 int __close(int);
-int __poll(pollfd*, nfds_t, int);
-int __select(int, fd_set*, fd_set*, fd_set*, timeval*);
+int __poll(pollfd *, nfds_t, int);
+int __select(int, fd_set *, fd_set *, fd_set *, timeval *);
 int __fcntl(int, int, ...);
 int __dup2(int, int);
 // What _FORTIFY_SOURCE turns the plain calls into.
-ssize_t __read_chk(int, void*, size_t, size_t);
-ssize_t __recv_chk(int, void*, size_t, size_t, int);
-ssize_t __recvfrom_chk(int, void*, size_t, size_t, int, sockaddr*, socklen_t*);
-ssize_t __pread_chk(int, void*, size_t, off_t, size_t);
-int __poll_chk(pollfd*, nfds_t, int, size_t);
-int __ppoll_chk(pollfd*, nfds_t, const timespec*, const sigset_t*, size_t);
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __recv_chk(int, void *, size_t, size_t, int);
+ssize_t __recvfrom_chk(int, void *, size_t, size_t, int, sockaddr *, socklen_t *);
+ssize_t __pread_chk(int, void *, size_t, off_t, size_t);
+int __poll_chk(pollfd *, nfds_t, int, size_t);
+int __ppoll_chk(pollfd *, nfds_t, const timespec *, const sigset_t *, size_t);
 }
 
 BEHAVIOUR(raw_connection) {
@@ -150,8 +150,8 @@ BEHAVIOUR(fortified) {
 
 BEHAVIOUR(streams) {
     const Pair pair = make_pair();
-    FILE* client = fdopen(pair.client, "r+");
-    FILE* server = fdopen(pair.server, "r+");
+    FILE *client = fdopen(pair.client, "r+");
+    FILE *server = fdopen(pair.server, "r+");
     SHOW(fprintf(client, "line %d\nline two\n", 1));
     SHOW(fflush(client));
     char line[64] = {};
@@ -174,11 +174,11 @@ BEHAVIOUR(streams_large) {
     const Pair pair = make_pair();
     const std::string data = pattern(300000);
     std::thread writer([&] {
-        FILE* out = fdopen(pair.client, "w");
+        FILE *out = fdopen(pair.client, "w");
         SHOW_BOOL(fwrite(data.data(), 1, data.size(), out) == data.size());
         fclose(out);
     });
-    FILE* in = fdopen(pair.server, "r");
+    FILE *in = fdopen(pair.server, "r");
     std::string got(data.size() + 100, '\0');
     got.resize(fread(got.data(), 1, got.size(), in));
     writer.join();
@@ -219,7 +219,7 @@ BEHAVIOUR(asynchronous) {
     writing.aio_buf = text;
     writing.aio_nbytes = 5;
     SHOW(aio_write(&writing));
-    const aiocb* const both[] = {&writing, &reading};
+    const aiocb *const both[] = {&writing, &reading};
     const timespec limit{5, 0};
     for (Stopwatch watch; watch.ms() < kPatience && aio_error(&reading) == EINPROGRESS;)
         aio_suspend(both + 1, 1, &limit);
@@ -231,6 +231,4 @@ BEHAVIOUR(asynchronous) {
     say("%s", buffer);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -11,7 +11,7 @@
 namespace sdtest {
 
 // Runs `body` in a forked child, which then ends through exit().
-inline pid_t spawn(const std::function<void()>& body) {
+inline pid_t spawn(const std::function<void()> &body) {
     const pid_t pid = MUST(fork());
     if (pid == 0) {
         body();
@@ -21,7 +21,7 @@ inline pid_t spawn(const std::function<void()>& body) {
 }
 
 // Waits for a child and says how it ended.
-inline void reap(const char* label, pid_t pid) {
+inline void reap(const char *label, pid_t pid) {
     int status = 0;
     while (waitpid(pid, &status, 0) < 0) {
         if (errno != EINTR)
@@ -35,7 +35,7 @@ inline void reap(const char* label, pid_t pid) {
 
 // Puts processes in order: one waits, another lets it go. A pipe, so libc sockets play no part in it.
 class Gate {
-public:
+  public:
     Gate() { MUST(pipe2(ends_, O_CLOEXEC)); }
 
     void open() const { MUST(write(ends_[1], "", 1)); }
@@ -50,14 +50,14 @@ public:
             give_up("gate");
     }
 
-private:
+  private:
     int ends_[2];
 };
 
 // Sends a signal to a thread again and again until told to stop, because a single one could come
 // before the thread has entered the call it is meant to interrupt.
 class Nagger {
-public:
+  public:
     Nagger(pthread_t target, int signal) {
         thread_ = std::thread([this, target, signal] {
             while (!done_) {
@@ -76,7 +76,7 @@ public:
 
     ~Nagger() { stop(); }
 
-private:
+  private:
     std::atomic<bool> done_{false};
     std::thread thread_;
 };

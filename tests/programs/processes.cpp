@@ -190,7 +190,7 @@ BEHAVIOUR(daemon_serves) {
 BEHAVIOUR(prefork) {
     const int listener = make_listener();
     pid_t workers[3];
-    for (pid_t& worker : workers)
+    for (pid_t &worker : workers)
         worker = spawn([&] {
             for (;;) {
                 const int fd = MUST(accept(listener, nullptr, nullptr));
@@ -225,7 +225,7 @@ BEHAVIOUR(prefork) {
 namespace {
 
 // Kills one end and says what the other sees.
-void kill_while(const char* what, bool unread, bool kill_server) {
+void kill_while(const char *what, bool unread, bool kill_server) {
     const int listener = make_listener();
     const Gate ready;
     const auto meet = [listener](bool as_server) {
@@ -343,6 +343,4 @@ BEHAVIOUR(many_short_lived_children) {
     say("%d of 60 right", right);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

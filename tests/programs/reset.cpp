@@ -23,7 +23,7 @@ Pair reset_by_linger() {
     return pair;
 }
 
-void read_first(const Pair& pair) {
+void read_first(const Pair &pair) {
     char byte;
     show_ready("before", pair.client);
     SHOW(recv(pair.client, &byte, 1, 0));
@@ -33,7 +33,7 @@ void read_first(const Pair& pair) {
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
 }
 
-void write_first(const Pair& pair) {
+void write_first(const Pair &pair) {
     char byte;
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
     show_ready("after", pair.client);
@@ -42,7 +42,7 @@ void write_first(const Pair& pair) {
     say("SO_ERROR %s", socket_error(pair.client).c_str());
 }
 
-void option_first(const Pair& pair) {
+void option_first(const Pair &pair) {
     char byte;
     say("SO_ERROR %s", socket_error(pair.client).c_str());
     show_ready("after", pair.client);
@@ -54,29 +54,17 @@ void option_first(const Pair& pair) {
 
 } // namespace
 
-BEHAVIOUR(unread_data_read_first) {
-    read_first(reset_by_unread_data());
-}
+BEHAVIOUR(unread_data_read_first) { read_first(reset_by_unread_data()); }
 
-BEHAVIOUR(unread_data_write_first) {
-    write_first(reset_by_unread_data());
-}
+BEHAVIOUR(unread_data_write_first) { write_first(reset_by_unread_data()); }
 
-BEHAVIOUR(unread_data_option_first) {
-    option_first(reset_by_unread_data());
-}
+BEHAVIOUR(unread_data_option_first) { option_first(reset_by_unread_data()); }
 
-BEHAVIOUR(linger_read_first) {
-    read_first(reset_by_linger());
-}
+BEHAVIOUR(linger_read_first) { read_first(reset_by_linger()); }
 
-BEHAVIOUR(linger_write_first) {
-    write_first(reset_by_linger());
-}
+BEHAVIOUR(linger_write_first) { write_first(reset_by_linger()); }
 
-BEHAVIOUR(linger_option_first) {
-    option_first(reset_by_linger());
-}
+BEHAVIOUR(linger_option_first) { option_first(reset_by_linger()); }
 
 BEHAVIOUR(sigpipe_only_after_the_error) {
     const Pair pair = reset_by_unread_data();
@@ -234,6 +222,4 @@ BEHAVIOUR(both_abort) {
     abort_connection(pair.server);
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -13,7 +13,8 @@ std::atomic<int> handled{0};
 int answer_fd = -1;
 sigjmp_buf jump;
 
-void install(int flags, void (*handler)(int) = [](int) { ++handled; }) {
+void install(
+    int flags, void (*handler)(int) = [](int) { ++handled; }) {
     struct sigaction action {};
     action.sa_handler = handler;
     action.sa_flags = flags;
@@ -21,14 +22,13 @@ void install(int flags, void (*handler)(int) = [](int) { ++handled; }) {
 }
 
 // Runs a blocking call in this thread while another keeps sending it SIGUSR1.
-template <class Call> void interrupt(const char* what, Call call) {
+template <class Call> void interrupt(const char *what, Call call) {
     handled = 0;
     Nagger nagger(pthread_self(), SIGUSR1);
     const long result = call();
     const int error = errno;
     nagger.stop();
-    say("%s: %ld %s, handled %s", what, result, result < 0 ? strerrorname_np(error) : "-",
-        yes_no(handled > 0));
+    say("%s: %ld %s, handled %s", what, result, result < 0 ? strerrorname_np(error) : "-", yes_no(handled > 0));
 }
 
 void fill(int fd) {
@@ -74,7 +74,7 @@ BEHAVIOUR(several_writers) {
         if (message[0] >= 'a' && message[0] < 'e')
             ++counts[message[0] - 'a'];
     }
-    for (std::thread& writer : writers)
+    for (std::thread &writer : writers)
         writer.join();
     SHOW_BOOL(whole);
     say("%d %d %d %d", counts[0], counts[1], counts[2], counts[3]);
@@ -101,7 +101,7 @@ BEHAVIOUR(several_readers) {
         expected += static_cast<unsigned char>(byte);
     send_all(pair.client, data);
     MUST(shutdown(pair.client, SHUT_WR));
-    for (std::thread& reader : readers)
+    for (std::thread &reader : readers)
         reader.join();
     SHOW_BOOL(bytes == data.size());
     SHOW_BOOL(sum == expected);
@@ -129,7 +129,7 @@ BEHAVIOUR(many_connections_many_threads) {
             close(pair.client);
         });
     }
-    for (std::thread& thread : threads)
+    for (std::thread &thread : threads)
         thread.join();
     say("%d of 3000 right", right.load());
 }
@@ -155,7 +155,7 @@ BEHAVIOUR(connecting_in_parallel) {
                 close(fd);
             }
         });
-    for (std::thread& client : clients)
+    for (std::thread &client : clients)
         client.join();
     server.join();
     say("%d of 200 right", right.load());
@@ -344,21 +344,19 @@ BEHAVIOUR(cancelled_reader) {
     pthread_t reader;
     MUST(-pthread_create(
         &reader, nullptr,
-        [](void* argument) -> void* {
+        [](void *argument) -> void * {
             char byte;
-            recv(*static_cast<const int*>(argument), &byte, 1, 0);
+            recv(*static_cast<const int *>(argument), &byte, 1, 0);
             return argument;
         },
-        const_cast<int*>(&pair.client)));
+        const_cast<int *>(&pair.client)));
     sleep_ms(80);
     SHOW(pthread_cancel(reader));
-    void* result = nullptr;
+    void *result = nullptr;
     SHOW(pthread_join(reader, &result));
     SHOW_BOOL(result == PTHREAD_CANCELED);
     send_all(pair.server, "fine");
     say("%s", receive(pair.client, 4).c_str());
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

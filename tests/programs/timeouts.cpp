@@ -7,7 +7,7 @@ using namespace sdtest;
 namespace {
 
 // Runs a call that should give up after `ms`: not much earlier, and not never.
-template <class Call> void gives_up_after(const char* what, long ms, Call call) {
+template <class Call> void gives_up_after(const char *what, long ms, Call call) {
     Stopwatch watch;
     const long result = call();
     const int error = errno;
@@ -109,6 +109,4 @@ BEHAVIOUR(recvmmsg_deadline) {
     writer.join();
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

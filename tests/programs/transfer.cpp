@@ -13,27 +13,27 @@ namespace {
 constexpr int kConnections = 8;
 
 uint64_t bytes_per_connection() {
-    const char* text = getenv("SD_TEST_TRANSFER_MIB");
+    const char *text = getenv("SD_TEST_TRANSFER_MIB");
     return (text ? strtoull(text, nullptr, 10) : 32) << 20;
 }
 
 // The byte at each position depends on the seed and the position only.
 class Stream {
-public:
+  public:
     explicit Stream(uint64_t seed) : seed_(seed) {}
 
-    void fill(char* to, uint64_t position, size_t size) const {
+    void fill(char *to, uint64_t position, size_t size) const {
         size_t done = 0;
         while (done < size) {
             const uint64_t at = position + done;
             const uint64_t word = mix(seed_ + at / 8);
             const size_t skip = at % 8, take = std::min(size - done, 8 - skip);
-            memcpy(to + done, reinterpret_cast<const char*>(&word) + skip, take);
+            memcpy(to + done, reinterpret_cast<const char *>(&word) + skip, take);
             done += take;
         }
     }
 
-private:
+  private:
     static uint64_t mix(uint64_t value) {
         value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
         value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
@@ -44,13 +44,11 @@ private:
 };
 
 // Sizes from one byte to 256 KiB, the small ones as often as the large.
-size_t random_size(std::mt19937_64& random) {
-    return 1 + random() % (size_t(1) << (1 + random() % 18));
-}
+size_t random_size(std::mt19937_64 &random) { return 1 + random() % (size_t(1) << (1 + random() % 18)); }
 
 // One direction of one connection; step() moves some bytes.
 class Sender {
-public:
+  public:
     Sender(int fd, uint64_t seed, uint64_t total)
         : fd_(fd), total_(total), stream_(seed << 40), random_(seed), buffer_(1 << 18, '\0') {}
 
@@ -77,9 +75,9 @@ public:
 
     bool done() const { return sent_ == total_; }
 
-private:
+  private:
     ssize_t put() {
-        char* const from = buffer_.data() + start_;
+        char *const from = buffer_.data() + start_;
         if (random_() % 4 != 0)
             return send(fd_, from, pending_, MSG_NOSIGNAL);
         const size_t half = pending_ / 2;
@@ -96,7 +94,7 @@ private:
 };
 
 class Receiver {
-public:
+  public:
     Receiver(int fd, uint64_t seed, uint64_t total)
         : fd_(fd), total_(total), stream_(seed << 40), random_(seed + 1000), buffer_(1 << 18, '\0'),
           expected_(1 << 18, '\0') {}
@@ -125,7 +123,7 @@ public:
 
     bool done() const { return received_ == total_; }
 
-private:
+  private:
     int fd_;
     uint64_t received_ = 0, total_;
     Stream stream_;
@@ -133,16 +131,12 @@ private:
     std::string buffer_, expected_;
 };
 
-uint64_t upward(int index) {
-    return static_cast<uint64_t>(index) + 1;
-}
+uint64_t upward(int index) { return static_cast<uint64_t>(index) + 1; }
 
-uint64_t downward(int index) {
-    return static_cast<uint64_t>(index) + 101;
-}
+uint64_t downward(int index) { return static_cast<uint64_t>(index) + 101; }
 
 // Both directions of all connections at once, from one thread, behind epoll.
-void event_loop(const std::vector<int>& fds, bool is_client) {
+void event_loop(const std::vector<int> &fds, bool is_client) {
     const uint64_t total = bytes_per_connection();
     const int set = MUST(epoll_create1(0));
     std::vector<Sender> senders;
@@ -169,8 +163,8 @@ void event_loop(const std::vector<int>& fds, bool is_client) {
         }
         for (int i = 0; i < count; ++i) {
             const uint32_t index = events[i].data.u32;
-            Sender& sender = senders[index];
-            Receiver& receiver = receivers[index];
+            Sender &sender = senders[index];
+            Receiver &receiver = receivers[index];
             while (receiver.step()) {
             }
             while (sender.step()) {
@@ -220,7 +214,7 @@ BEHAVIOUR(blocking) {
                     sender.step();
                 close(fd);
             });
-        for (std::thread& thread : threads)
+        for (std::thread &thread : threads)
             thread.join();
     });
     std::vector<std::thread> threads;
@@ -234,7 +228,7 @@ BEHAVIOUR(blocking) {
             if (recv(fd, &byte, 1, 0) != 0)
                 say("no end after connection %d", i);
         });
-    for (std::thread& thread : threads)
+    for (std::thread &thread : threads)
         thread.join();
     reap("client", child);
     say("all bytes right");
@@ -269,6 +263,4 @@ BEHAVIOUR(mixed) {
     say("all bytes right");
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -37,7 +37,7 @@ BEHAVIOUR(unix_stream) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "sd-behaviour-%d", getpid());
-    const auto* address = reinterpret_cast<const sockaddr*>(&name);
+    const auto *address = reinterpret_cast<const sockaddr *>(&name);
     const int listener = MUST(socket(AF_UNIX, SOCK_STREAM, 0));
     SHOW(bind(listener, address, sizeof name));
     SHOW(listen(listener, 5));
@@ -129,6 +129,4 @@ BEHAVIOUR(event_counter) {
     SHOW(read(fd, &value, sizeof value));
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

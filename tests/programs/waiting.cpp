@@ -11,7 +11,7 @@ namespace {
 std::string poll_many(std::vector<pollfd> entries, int timeout) {
     const int count = poll(entries.data(), entries.size(), timeout);
     std::string text = std::to_string(count) + ":";
-    for (const pollfd& entry : entries)
+    for (const pollfd &entry : entries)
         text += " " + event_names(static_cast<uint32_t>(entry.revents));
     return text;
 }
@@ -91,11 +91,10 @@ BEHAVIOUR(mixed_kinds) {
     int ends[2];
     MUST(pipe(ends));
     const int counter = MUST(eventfd(0, 0));
-    const std::vector<pollfd> all = {{one.server, POLLIN, 0},  {two.server, POLLIN, 0},
-                                     {ends[0], POLLIN, 0},     {ends[1], POLLOUT, 0},
-                                     {counter, POLLIN, 0},     {one.listener, POLLIN, 0},
-                                     {-1, POLLIN, 0},          {999, POLLIN, 0},
-                                     {one.client, POLLOUT, 0}, {STDIN_FILENO, POLLOUT, 0}};
+    const std::vector<pollfd> all = {
+        {one.server, POLLIN, 0},  {two.server, POLLIN, 0},   {ends[0], POLLIN, 0}, {ends[1], POLLOUT, 0},
+        {counter, POLLIN, 0},     {one.listener, POLLIN, 0}, {-1, POLLIN, 0},      {999, POLLIN, 0},
+        {one.client, POLLOUT, 0}, {STDIN_FILENO, POLLOUT, 0}};
     say("%s", poll_many(all, 0).c_str());
     send_all(two.client, "x");
     wait_for(two.server, POLLIN);
@@ -112,8 +111,7 @@ BEHAVIOUR(woken_by_each_kind) {
     const Pair pair = make_pair();
     int ends[2];
     MUST(pipe(ends));
-    const std::vector<pollfd> all = {
-        {pair.server, POLLIN, 0}, {ends[0], POLLIN, 0}, {pair.listener, POLLIN, 0}};
+    const std::vector<pollfd> all = {{pair.server, POLLIN, 0}, {ends[0], POLLIN, 0}, {pair.listener, POLLIN, 0}};
     for (int i = 0; i < 3; ++i) {
         int late = -1;
         std::thread waker([&] {
@@ -273,6 +271,4 @@ BEHAVIOUR(closed_while_waiting_elsewhere) {
     closer.join();
 }
 
-int main(int argc, char** argv) {
-    return run_behaviour(argc, argv);
-}
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
