@@ -82,6 +82,9 @@ Monitor::~Monitor() {
 
 void Monitor::serve(int listening_socket) {
     listening_ = listening_socket;
+    // Inherited by what is accepted: packets sent before we come to accept must carry their sender, too.
+    const int on = 1;
+    setsockopt(listening_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_client(); });
     arm_exit(std::chrono::seconds(10));
 }

@@ -1,0 +1,232 @@
+// What a client may not do: each mistake ends its channel, or is answered with an error, and nobody else notices.
+#include "tests/unit/monitor_client.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+wire::Header header(Op op, uint16_t length = 0, uint32_t fds = 0) {
+    wire::Header h{};
+    h.magic = wire::kMagic;
+    h.version = wire::kVersion;
+    h.op = static_cast<uint16_t>(op);
+    h.sequence = 77;
+    h.length = length;
+    h.fds = fds;
+    return h;
+}
+
+/// Sends the packet; the channel must then be closed, after an answer with that status or none (0).
+void expect_closed(const MonitorProcess &monitor, const void *packet, size_t length, int status, std::vector<int> fds = {}) {
+    Channel channel(monitor);
+    REQUIRE(channel.raw(packet, length, fds));
+    Answer a = channel.answer();
+    if (status != 0) {
+        REQUIRE_FALSE(a.closed);
+        REQUIRE(a.header.status == status);
+        a = channel.answer();
+    }
+    REQUIRE(a.closed);
+}
+
+} // namespace
+
+TEST_CASE("malformed packets close the channel") {
+    MonitorProcess monitor;
+    UniqueFd null(open("/dev/null", O_RDONLY));
+    wire::Header h = header(Op::presence);
+
+    SECTION("wrong magic") {
+        h.magic = 0x12345678;
+        expect_closed(monitor, &h, sizeof h, -EPROTO);
+    }
+    SECTION("another version") {
+        h.version = wire::kVersion + 1;
+        Channel channel(monitor);
+        channel.raw(&h, sizeof h);
+        const Answer a = channel.answer();
+        REQUIRE(a.header.status == -EPROTO);
+        REQUIRE(a.header.cause == static_cast<uint16_t>(Cause::monitor_version));
+        REQUIRE(a.header.version == wire::kVersion);
+        REQUIRE(channel.answer().closed);
+    }
+    SECTION("too short") {
+        expect_closed(monitor, &h, sizeof h - 1, -EPROTO);
+    }
+    SECTION("length that is not the packet's") {
+        h.length = 8;
+        expect_closed(monitor, &h, sizeof h, -EPROTO);
+    }
+    SECTION("too long") {
+        std::vector<char> big(sizeof h + wire::kMaxBody + 4000);
+        memcpy(big.data(), &h, sizeof h);
+        expect_closed(monitor, big.data(), big.size(), -EPROTO);
+    }
+    SECTION("descriptors that were not announced") {
+        expect_closed(monitor, &h, sizeof h, -EPROTO, {null.get()});
+    }
+    SECTION("announced descriptors that are missing") {
+        h.fds = 1;
+        expect_closed(monitor, &h, sizeof h, -EPROTO);
+    }
+    SECTION("more descriptors than any operation takes") {
+        h.fds = 12;
+        expect_closed(monitor, &h, sizeof h, -EPROTO, std::vector<int>(12, null.get()));
+    }
+    SECTION("unknown operation") {
+        h.op = 999;
+        expect_closed(monitor, &h, sizeof h, -ENOSYS);
+    }
+    SECTION("body of the wrong length for the operation") {
+        const wire::Header hello = header(Op::hello);
+        expect_closed(monitor, &hello, sizeof hello, -EPROTO);
+    }
+    SECTION("operation before hello") {
+        struct {
+            wire::Header h = header(Op::unlisten, sizeof(wire::ListenerRef));
+            wire::ListenerRef body{1, 0};
+        } packet;
+        expect_closed(monitor, &packet, sizeof packet, -EPROTO);
+    }
+    SECTION("child on a channel that was not made by fork") {
+        struct {
+            wire::Header h = header(Op::child, sizeof(wire::Child));
+            wire::Child body{1, 0};
+        } packet;
+        expect_closed(monitor, &packet, sizeof packet, -EPROTO);
+    }
+    // The log names the process, and the monitor goes on.
+    REQUIRE_THAT(monitor.log(), Catch::Contains("process " + std::to_string(getpid())));
+    REQUIRE(Channel(monitor).ask(Op::presence).header.status == 0);
+}
+
+TEST_CASE("hello is refused for memory that could be pulled away or is something else") {
+    MonitorProcess monitor;
+    UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+    const auto hello = [&](int segment, int in_namespace, uint32_t layout = kLayoutVersion, uint32_t proc = 0) {
+        Channel channel(monitor);
+        return channel.ask(Op::hello, wire::Hello{layout, 1, proc, 0}, {segment, in_namespace});
+    };
+    TestSegment good;
+    REQUIRE(hello(good.fd.get(), socket.get()).header.status == 0);
+    TestSegment unsealed(0);
+    REQUIRE(hello(unsealed.fd.get(), socket.get()).header.status == -EINVAL);
+    UniqueFd small = monitor::make_memfd("small", 4096);
+    monitor::seal(small.get(), F_SEAL_SHRINK);
+    REQUIRE(hello(small.get(), socket.get()).header.status == -EINVAL);
+    UniqueFd empty = monitor::make_memfd("empty", kSegmentBytes);
+    monitor::seal(empty.get(), F_SEAL_SHRINK);
+    REQUIRE(hello(empty.get(), socket.get()).header.status == -EINVAL);
+    UniqueFd null(open("/dev/null", O_RDONLY));
+    REQUIRE(hello(null.get(), socket.get()).header.status == -EINVAL);
+    REQUIRE(hello(good.fd.get(), null.get()).header.status == -EINVAL);
+    REQUIRE(hello(good.fd.get(), socket.get(), kLayoutVersion, kSegProcs).header.status == -EINVAL);
+    const Answer other = hello(good.fd.get(), socket.get(), kLayoutVersion + 1);
+    REQUIRE(other.header.status == -EPROTONOSUPPORT);
+    REQUIRE(other.header.cause == static_cast<uint16_t>(Cause::monitor_version));
+}
+
+TEST_CASE("ids of others mean nothing") {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess server(monitor), client(monitor), stranger(monitor);
+    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    const auto link = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).as<wire::ConnectReply>().link_id;
+    UniqueFd bell(eventfd(0, EFD_NONBLOCK));
+    REQUIRE(stranger.channel.ask(Op::unlisten, wire::ListenerRef{listener, 0}).header.status == -ENOENT);
+    REQUIRE(stranger.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status == -ENOENT);
+    REQUIRE(stranger.channel.ask(Op::drop_link, wire::LinkRef{link, 0, 0}).header.status == -ENOENT);
+    REQUIRE(stranger.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status == -ENOENT);
+    REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {bell.get()}).header.status == -ENOENT);
+    REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 9, 0}, {bell.get()}).header.status == -ENOENT);
+    REQUIRE(client.channel.ask(Op::unbell, wire::BellRef{link, 0, 4000}).header.status == -ENOENT);
+    REQUIRE(stranger.channel.ask(Op::peer_bell, wire::BellRef{link, 0, 1}).header.status == -ENOENT);
+}
+
+TEST_CASE("a segment full of lies harms nobody else") {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess server(monitor), client(monitor);
+    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+    const auto id = a.as<wire::ConnectReply>().link_id;
+    TestLink link(std::move(a.fds.at(0)));
+    {
+        TestProcess liar(monitor);
+        liar.segment.open(1, id, 5, 0);          // somebody else's connection
+        liar.segment.open(2, id, 0xffffffff, 1); // no slot at all
+        liar.segment.open(3, id, 5, 200);        // no side
+        liar.segment.view.header().ofd_high = 0xffffffff;
+        for (unsigned w = 0; w < kOfds / 64; ++w) {
+            liar.segment.view.proc(0).held[w] = ~uint64_t{0};
+        }
+        liar.channel.close();
+        REQUIRE(eventually([&] { return liar.segment.view.proc(0).held[kOfds / 64 - 1] == 0; }));
+        REQUIRE(eventually([&] { return liar.segment.view.ofd(3).state == 0; }));
+    }
+    REQUIRE(link.view.slot(5).side[0].control.flags == 0);
+    REQUIRE(link.view.slot(5).side[1].control.flags == 0);
+    REQUIRE(client.channel.ask(Op::drop_link, wire::LinkRef{id, 0, 0}).header.status == 0);
+}
+
+TEST_CASE("an eventfd that is full and blocks does not stop the monitor") {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess server(monitor), client(monitor);
+    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    UniqueFd bell(eventfd(0, 0));
+    const uint64_t full = UINT64_MAX - 1;
+    REQUIRE(write(bell.get(), &full, sizeof full) == sizeof full);
+    REQUIRE(server.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status == 0);
+    REQUIRE(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == 0);
+    REQUIRE(Channel(monitor).ask(Op::presence).header.status == 0);
+}
+
+TEST_CASE("a client that takes no replies is dropped, and the monitor goes on") {
+    MonitorProcess monitor;
+    TestProcess process(monitor);
+    wire::Header h = header(Op::status);
+    fcntl(process.channel.fd(), F_SETFL, O_NONBLOCK);
+    bool dropped = false;
+    for (int i = 0; i < 200'000 && !dropped; ++i) {
+        if (!process.channel.raw(&h, sizeof h)) {
+            dropped = errno == EPIPE || errno == ECONNRESET;
+            usleep(1000);
+        }
+    }
+    REQUIRE(dropped);
+    REQUIRE(Channel(monitor).ask(Op::presence).header.status == 0);
+}
+
+TEST_CASE("limits are per client") {
+    MonitorProcess monitor;
+    const std::string file = monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs("[limits]\nlinks_per_client = 3\nbells_per_client = 2\nlisteners_per_client = 1\n", config);
+    fclose(config);
+    monitor.stop(SIGTERM);
+    monitor.start({"--config", file});
+    TestListener socket, second;
+    TestProcess server(monitor), client(monitor), other(monitor);
+    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    REQUIRE(server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).header.status == 0);
+    const Answer refused = server.channel.ask(Op::listen, wire::Listen{4, 0}, {second.fd.get()});
+    REQUIRE(refused.header.status == -EMFILE);
+    REQUIRE(refused.header.cause == static_cast<uint16_t>(Cause::limit));
+    uint64_t link = 0;
+    for (int i = 0; i < 3; ++i) {
+        const Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        REQUIRE(a.header.status == 0);
+        link = a.as<wire::ConnectReply>().link_id;
+    }
+    REQUIRE(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == -EMFILE);
+    REQUIRE(other.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == 0);
+    for (int i = 0; i < 3; ++i) {
+        UniqueFd bell(eventfd(0, EFD_NONBLOCK));
+        REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status == (i < 2 ? 0 : -EMFILE));
+    }
+}
