@@ -100,6 +100,7 @@ namespace vfs {
 void fork_prepare() noexcept {
     if (!enabled())
         return;
+    epoll_fork_prepare();
     wire::Fork message;
     segments_fork_prepare(&message);
     control::fork_prepare(message);
@@ -110,6 +111,7 @@ void fork_parent() noexcept {
         return;
     control::fork_parent();
     segments_fork_parent();
+    epoll_fork_parent();
 }
 
 void fork_child() noexcept {

@@ -127,6 +127,8 @@ long listen(int fd, int backlog) noexcept {
     Cause why = static_cast<Cause>(f->refuse_cause);
     if (why != Cause::none || namespace_changed || register_listener(fd, f, backlog, &why) < 0)
         fall_back(fd, f, why == Cause::none ? Cause::foreign_namespace : why, nullptr);
+    else
+        epoll_file_became_listener(*f);
     return 0;
 }
 
@@ -167,6 +169,7 @@ long shutdown(int fd, int how) noexcept {
     notify(*f->link, f->slot, f->peer->control.tx_arm);
     // Our own threads that wait on the socket: their arm words are in our half of the slot.
     notify_own(*f);
+    epoll_touch(*f);
     return 0;
 }
 

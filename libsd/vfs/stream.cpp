@@ -1,5 +1,6 @@
 // Moving bytes over an accelerated connection.
 #include "libsd/vfs/stream.hpp"
+#include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
 #include <csignal>
@@ -167,8 +168,10 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         notify(*f.link, f.slot, f.peer->control.rx_arm);
         if (answered)
             return done;
-        if (is_nonblocking(f, flags))
+        if (is_nonblocking(f, flags)) {
+            epoll_touch(f); // edge-triggered sets watch for room from here on
             return done ? done : -EAGAIN;
+        }
         if (deadline == 0)
             deadline = deadline_after(o.sndtimeo_ns.load(std::memory_order_relaxed));
         // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more, as the kernel does.
