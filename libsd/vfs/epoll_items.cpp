@@ -1,0 +1,576 @@
+// Membership of epoll instances: epoll_ctl, and what happens to registrations when sockets change, close or are inherited.
+#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+std::atomic<uint32_t> fork_generation{0};
+std::atomic<uint32_t> forks_done{0};
+
+namespace {
+
+constinit Pool<Epoll> sets;
+constinit Pool<EpollItem> item_pool;
+constexpr unsigned kStripes = 16;
+constinit Lock stripes[kStripes];
+constinit Lock refresh_lock;
+uint64_t fork_mask;
+
+constexpr uint32_t kExclusiveAllows =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | static_cast<uint32_t>(EPOLLET) | EPOLLEXCLUSIVE;
+
+EpollItem *find(const File &f, const Epoll &x, int fd) noexcept {
+    for (EpollItem *i = f.items; i; i = i->next_of_file)
+        if (i->set == &x && i->fd == fd)
+            return i;
+    return nullptr;
+}
+
+SetLink *link_entry(Epoll &x, const LinkMap &l) noexcept {
+    uint16_t place = l.index < x.link_place.size() ? x.link_place[l.index] : 0;
+    return place ? &x.links[place - 1u] : nullptr;
+}
+
+/// Enters the connection of the item in the slot table of its link.
+bool attach(Epoll &x, EpollItem &i) noexcept {
+    LinkMap &l = *i.file->link;
+    SetLink *e = link_entry(x, l);
+    if (!e) {
+        void *table = sys::mmap(nullptr, kLinkSlots * sizeof(EpollItem *), PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (!table)
+            return false;
+        if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, static_cast<EpollItem **>(table), 0, 0})) {
+            sys::munmap(table, kLinkSlots * sizeof(EpollItem *));
+            return false;
+        }
+        x.link_place[l.index] = static_cast<uint16_t>(x.links.size());
+        e = &x.links[x.links.size() - 1];
+    }
+    i.link = &l;
+    i.slot = i.file->slot;
+    i.next_in_slot = e->slot[i.slot];
+    e->slot[i.slot] = &i;
+    ++e->members;
+    ++x.streams;
+    i.rx_at = 0;
+    i.state = i.level = 0;
+    return true;
+}
+
+void detach(Epoll &x, EpollItem &i) noexcept {
+    if (!i.link)
+        return;
+    SetLink *e = link_entry(x, *i.link);
+    for (EpollItem **p = &e->slot[i.slot]; *p; p = &(*p)->next_in_slot)
+        if (*p == &i) {
+            *p = i.next_in_slot;
+            break;
+        }
+    --x.streams;
+    if (--e->members == 0) {
+        LinkMap &l = *e->link;
+        if (unsigned id = x.sleepers ? x.bell->id[l.index] : 0)
+            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+        sys::munmap(e->slot, kLinkSlots * sizeof(EpollItem *));
+        auto at = static_cast<size_t>(e - x.links.begin());
+        x.link_place[l.index] = 0;
+        x.links.remove_unordered(at);
+        if (at < x.links.size())
+            x.link_place[x.links[at].link->index] = static_cast<uint16_t>(at + 1);
+    }
+    i.link = nullptr;
+}
+
+/// Counts the item among the accelerated members. False: no doorbell to be had.
+bool count_ours(Epoll &x) noexcept {
+    if (!x.bell) {
+        x.bell = make_bell();
+        if (!x.bell)
+            return false;
+    }
+    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0) {
+        register_wakers(x);
+        ring_own(x); // threads that wait in the kernel only come back and look at the new member
+    }
+    return true;
+}
+
+/// A place among the nested sets, or -1.
+int nested_place(Epoll &x, EpollItem &i) noexcept {
+    for (unsigned n = 0; n < kNestedSets; ++n)
+        if (!x.nested[n]) {
+            x.nested[n] = &i;
+            return static_cast<int>(n);
+        }
+    return -1;
+}
+
+epoll_event nested_registration(const EpollItem &i) noexcept {
+    epoll_event e{};
+    e.events = i.events & (EPOLLIN | static_cast<uint32_t>(EPOLLET));
+    e.data.u64 = waker_word(kNestedWord + i.nested_place);
+    return e;
+}
+
+void unlink_file(EpollItem &i) noexcept {
+    for (EpollItem **p = &i.file->items; *p; p = &(*p)->next_of_file)
+        if (*p == &i) {
+            *p = i.next_of_file;
+            return;
+        }
+}
+
+/// Ends a registration; the kernel's side of it is the caller's business. With both locks.
+void remove(Epoll &x, EpollItem &i) noexcept {
+    leave_list(x, i);
+    detach(x, i);
+    if (i.kernel_only) {
+        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+    } else {
+        x.ours.fetch_sub(1, std::memory_order_release);
+        if (i.kernel_too)
+            --x.duals;
+        if (i.kernel_too && i.file->kind == Kind::epoll && x.nested[i.nested_place] == &i)
+            x.nested[i.nested_place] = nullptr;
+    }
+    x.items.remove_unordered(i.place);
+    if (i.place < x.items.size())
+        x.items[i.place]->place = i.place;
+    unlink_file(i);
+    item_pool.release(&i);
+}
+
+/// After a change: somebody who sleeps has to look at it and arm it.
+void changed(Epoll &x, EpollItem &i) noexcept {
+    i.due = true;
+    make_hot(x, i);
+}
+
+/// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or -errno.
+long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
+    File &f = *i.file;
+    const bool nested = f.kind == Kind::epoll && f.epoll->ours.load(std::memory_order_acquire);
+    i.kernel_only = !nested && (f.kind == Kind::epoll || (f.kind == Kind::fresh && f.real_socket));
+    i.kernel_too = nested || f.kind == Kind::listener;
+    i.always_hot = i.kernel_too;
+    if (nested) {
+        int place = nested_place(x, i);
+        if (place < 0)
+            return -ENOSPC;
+        i.nested_place = static_cast<uint32_t>(place);
+        e = nested_registration(i);
+    }
+    long r = 0;
+    if (i.kernel_only || i.kernel_too)
+        r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &e);
+    if (r == 0 && i.kernel_only) {
+        x.kernel_members.fetch_add(1, std::memory_order_relaxed);
+        return 0;
+    }
+    if (r == 0 && f.kind == Kind::stream && !attach(x, i))
+        r = -ENOMEM;
+    if (r == 0 && !count_ours(x)) {
+        detach(x, i);
+        if (i.kernel_too)
+            sys::epoll_ctl(ep, EPOLL_CTL_DEL, i.fd, nullptr);
+        r = -ENOMEM;
+    }
+    if (r < 0) {
+        if (nested)
+            x.nested[i.nested_place] = nullptr;
+        return r;
+    }
+    if (i.kernel_too)
+        ++x.duals;
+    changed(x, i);
+    return 0;
+}
+
+long add(Epoll &x, int ep, int fd, File &f, const epoll_event &e) noexcept {
+    if ((e.events & EPOLLEXCLUSIVE) && (f.kind == Kind::epoll || (e.events & ~kExclusiveAllows)))
+        return -EINVAL;
+    if (find(f, x, fd))
+        return -EEXIST;
+    EpollItem *i = item_pool.allocate();
+    if (!i)
+        return -ENOMEM;
+    *i = EpollItem{};
+    i->file = &f;
+    i->set = &x;
+    i->fd = fd;
+    i->events = e.events;
+    i->data = e.data.u64;
+    i->place = static_cast<uint32_t>(x.items.size());
+    long r = x.items.push(i) ? enter(x, ep, *i, e) : -ENOMEM;
+    if (r < 0) {
+        if (x.items.size() > i->place)
+            x.items.truncate(i->place);
+        item_pool.release(i);
+        return r;
+    }
+    i->next_of_file = f.items;
+    f.items = i;
+    return 0;
+}
+
+long modify(Epoll &x, int ep, EpollItem &i, const epoll_event &e) noexcept {
+    if ((e.events | i.events) & EPOLLEXCLUSIVE)
+        return -EINVAL;
+    EpollItem before = i;
+    i.events = e.events;
+    i.data = e.data.u64;
+    long r = 0;
+    if (i.kernel_only || i.kernel_too) {
+        epoll_event k = i.kernel_too && i.file->kind == Kind::epoll ? nested_registration(i) : e;
+        r = sys::epoll_ctl(ep, EPOLL_CTL_MOD, i.fd, &k);
+        if (r == -ENOENT) // see epoll_file_became_kernel
+            r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &k);
+    }
+    if (r < 0) {
+        i.events = before.events;
+        i.data = before.data;
+        return r;
+    }
+    i.off = false;
+    if (!i.kernel_only)
+        changed(x, i);
+    return 0;
+}
+
+/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have to look inside from now on.
+void nested_became_ours(File &f, unsigned depth) noexcept {
+    File *outer[8];
+    unsigned n = 0;
+    {
+        QuietGuard c(ctl_lock(f));
+        for (EpollItem *i = f.items; i; i = i->next_of_file) {
+            if (!i->kernel_only)
+                continue;
+            Epoll &x = *i->set;
+            SetGuard g(x);
+            int place = nested_place(x, *i);
+            if (place < 0)
+                continue;
+            i->nested_place = static_cast<uint32_t>(place);
+            epoll_event e = nested_registration(*i);
+            bool first = x.ours.load(std::memory_order_relaxed) == 0;
+            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e) < 0 || !count_ours(x)) {
+                x.nested[place] = nullptr;
+                continue;
+            }
+            i->kernel_only = false;
+            i->kernel_too = i->always_hot = true;
+            ++x.duals;
+            x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+            changed(x, *i);
+            if (first && n < 8)
+                outer[n++] = x.file;
+        }
+    }
+    for (unsigned k = 0; k < n && depth < 5; ++k)
+        nested_became_ours(*outer[k], depth + 1);
+}
+
+} // namespace
+
+Lock &ctl_lock(const File &f) noexcept { return stripes[(reinterpret_cast<uintptr_t>(&f) >> 7) % kStripes]; }
+
+int set_fd(const Epoll &x) noexcept {
+    if (file_of(x.fd) == x.file)
+        return x.fd;
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_relaxed); i < n; ++i)
+        if (fd_table[i].load(std::memory_order_relaxed) == x.file)
+            return static_cast<int>(i);
+    return -1;
+}
+
+void ring_own(Epoll &x) noexcept {
+    uint64_t one = 1;
+    sys::write(x.bell->efd, &one, sizeof one);
+}
+
+void leave_list(Epoll &x, EpollItem &i) noexcept {
+    if (i.list == EpollItem::List::none)
+        return;
+    auto &list = i.list == EpollItem::List::hot ? x.hot : x.unconfirmed;
+    list.remove_unordered(i.list_place);
+    if (i.list_place < list.size())
+        list[i.list_place]->list_place = i.list_place;
+    i.list = EpollItem::List::none;
+}
+
+void make_hot(Epoll &x, EpollItem &i) noexcept {
+    if (i.off || i.kernel_only)
+        return;
+    i.last = x.reports;
+    if (i.list != EpollItem::List::hot) {
+        leave_list(x, i);
+        if (!x.hot.push(&i))
+            return; // no memory for the list: it only grows while members are added
+        i.list = EpollItem::List::hot;
+        i.list_place = static_cast<uint32_t>(x.hot.size() - 1);
+    }
+}
+
+void refresh_after_fork(Epoll &x) noexcept {
+    QuietGuard r(refresh_lock);
+    const uint32_t now = fork_generation.load(std::memory_order_relaxed);
+    if (x.fork_count.load(std::memory_order_relaxed) == now)
+        return;
+    // Whatever threads of the parent were doing: only the item list counts, which was at rest (see epoll_fork_prepare).
+    x.lock.reset();
+    x.sleepers = 0;
+    x.users.store(1, std::memory_order_relaxed);
+    x.hot.truncate(0);
+    x.unconfirmed.truncate(0);
+    x.channel_known = false;
+    for (EpollItem *i : x.items) {
+        i->list = EpollItem::List::none;
+        i->bell_epoch = 0;
+        make_hot(x, *i); // armed, if at all, with the parent's doorbell
+    }
+    if (x.bell)
+        register_wakers(x);
+    x.fork_count.store(now, std::memory_order_release);
+}
+
+void set_unuse(Epoll &x) noexcept {
+    if (x.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
+        return;
+    if (x.bell)
+        free_bell(x.bell);
+    x.bell = nullptr;
+    x.items.clear();
+    x.hot.clear();
+    x.unconfirmed.clear();
+    x.links.clear();
+    x.link_place.clear();
+    x.file = nullptr;
+    sets.release(&x);
+}
+
+void epoll_destroy(File &f) noexcept {
+    Epoll &x = *f.epoll;
+    x.dead.store(true, std::memory_order_release);
+    for (;;) {
+        File *member = nullptr;
+        {
+            SetGuard g(x);
+            if (x.items.size())
+                member = x.items[x.items.size() - 1]->file;
+        }
+        if (!member)
+            break;
+        QuietGuard c(ctl_lock(*member));
+        SetGuard g(x);
+        if (size_t n = x.items.size(); n && x.items[n - 1]->file == member)
+            remove(x, *x.items[n - 1]);
+    }
+    f.epoll = nullptr;
+    set_unuse(x);
+}
+
+void epoll_file_closed(File &f) noexcept {
+    if (!f.items)
+        return;
+    QuietGuard c(ctl_lock(f));
+    while (EpollItem *i = f.items) {
+        SetGuard g(*i->set);
+        remove(*i->set, *i);
+    }
+}
+
+void epoll_file_became_stream(File &f) noexcept {
+    if (!f.items)
+        return;
+    QuietGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        Epoll &x = *i->set;
+        SetGuard g(x);
+        if (i->link)
+            continue;
+        if (!attach(x, *i))
+            continue;
+        if (i->kernel_only) { // its descriptor is a kernel socket that will never be connected
+            if (!count_ours(x)) {
+                detach(x, *i);
+                continue;
+            }
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i->fd, nullptr);
+            x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+            i->kernel_only = false;
+        }
+        changed(x, *i);
+        if (x.sleepers)
+            ring_own(x);
+    }
+}
+
+void epoll_file_became_listener(File &f) noexcept {
+    if (!f.items)
+        return;
+    QuietGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        Epoll &x = *i->set;
+        SetGuard g(x);
+        if (!i->kernel_only || !count_ours(x))
+            continue;
+        i->kernel_only = false;
+        i->kernel_too = i->always_hot = true;
+        ++x.duals;
+        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+        changed(x, *i);
+        if (x.sleepers)
+            ring_own(x);
+    }
+}
+
+void epoll_file_became_kernel(File &f, int fd) noexcept {
+    if (!f.items)
+        return;
+    QuietGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        Epoll &x = *i->set;
+        SetGuard g(x);
+        if (i->fd != fd || i->kernel_only || i->kernel_too)
+            continue;
+        leave_list(x, *i);
+        detach(x, *i);
+        i->kernel_only = true;
+        x.kernel_members.fetch_add(1, std::memory_order_relaxed);
+        epoll_event e{};
+        e.events = i->events;
+        e.data.u64 = i->data;
+        if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, fd, &e);
+        x.ours.fetch_sub(1, std::memory_order_release);
+    }
+}
+
+void epoll_readiness_changed(File &f) noexcept {
+    QuietGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        Epoll &x = *i->set;
+        SetGuard g(x);
+        if (i->kernel_only || i->off)
+            continue;
+        make_hot(x, *i);
+        if (x.sleepers)
+            ring_own(x);
+    }
+}
+
+void epoll_fork_prepare() noexcept {
+    stripes[0].lock(&fork_mask);
+    for (unsigned i = 1; i < kStripes; ++i)
+        stripes[i].lock_unmasked();
+}
+
+void epoll_fork_parent() noexcept {
+    forks_done.fetch_add(1, std::memory_order_relaxed);
+    for (unsigned i = kStripes - 1; i > 0; --i)
+        stripes[i].unlock_unmasked();
+    stripes[0].unlock(&fork_mask);
+}
+
+void epoll_fork_child() noexcept {
+    forks_done.fetch_add(1, std::memory_order_relaxed);
+    fork_generation.fetch_add(1, std::memory_order_relaxed);
+    sets.reset_lock();
+    item_pool.reset_lock();
+    refresh_lock.reset();
+    for (auto &s : stripes)
+        s.reset();
+    sys::restore_signals(&fork_mask);
+}
+
+namespace vfs {
+
+void epoll_created(int fd) noexcept {
+    if (!enabled() || static_cast<unsigned>(fd) >= kMaxFd)
+        return;
+    // Not every caller saw it made: a descriptor that is no set of the kernel's answers EINVAL, a set ENOENT.
+    if (long d = dummy_socket();
+        d < 0 || sys::epoll_ctl(fd, EPOLL_CTL_DEL, static_cast<int>(d), nullptr) != -ENOENT)
+        return;
+    File *f = new_file(Kind::epoll);
+    Epoll *x = f ? sets.allocate() : nullptr;
+    if (!x) {
+        if (f) {
+            f->kind = Kind::fresh;
+            discard_file(f);
+        }
+        return;
+    }
+    x->lock.reset();
+    x->file = f;
+    x->fd = fd;
+    x->users.store(1, std::memory_order_relaxed);
+    x->dead.store(false, std::memory_order_relaxed);
+    x->ours.store(0, std::memory_order_relaxed);
+    x->kernel_members.store(0, std::memory_order_relaxed);
+    x->streams = x->duals = x->sleepers = x->streak = 0;
+    x->channel_known = false;
+    x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    x->born = forks_done.load(std::memory_order_relaxed);
+    for (auto &n : x->nested)
+        n = nullptr;
+    f->epoll = x;
+    install_file(fd, f);
+}
+
+long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
+    File *ef = file_of(ep);
+    if (!ef || ef->kind != Kind::epoll)
+        return kPass;
+    Epoll &x = *ef->epoll;
+    File *f = file_of(fd);
+    if (!f && op == EPOLL_CTL_ADD) {
+        notice_listener(fd);
+        f = file_of(fd);
+    }
+    if (!f) {
+        long r = sys::epoll_ctl(ep, op, fd, event);
+        if (r == 0 && op != EPOLL_CTL_MOD)
+            x.kernel_members.fetch_add(op == EPOLL_CTL_ADD ? 1 : -1, std::memory_order_relaxed);
+        return r;
+    }
+    epoll_event e{};
+    if (op != EPOLL_CTL_DEL && sd_copy(&e, event, sizeof e))
+        return -EFAULT;
+    if (f == ef)
+        return -EINVAL;
+    long r = 0;
+    const bool none_before = x.ours.load(std::memory_order_relaxed) == 0;
+    {
+        QuietGuard c(ctl_lock(*f));
+        SetGuard g(x);
+        EpollItem *i = find(*f, x, fd);
+        if (op == EPOLL_CTL_ADD) {
+            r = add(x, ep, fd, *f, e);
+        } else if (!i) {
+            // It may have been added before we knew the socket.
+            r = f->real_socket || f->kind == Kind::epoll     ? sys::epoll_ctl(ep, op, fd, &e)
+                : op == EPOLL_CTL_MOD || op == EPOLL_CTL_DEL ? -ENOENT
+                                                             : -EINVAL;
+        } else if (op == EPOLL_CTL_MOD) {
+            r = modify(x, ep, *i, e);
+        } else if (op == EPOLL_CTL_DEL) {
+            if (i->kernel_only || i->kernel_too)
+                sys::epoll_ctl(ep, EPOLL_CTL_DEL, fd, nullptr);
+            remove(x, *i);
+        } else {
+            r = -EINVAL;
+        }
+        if (r == 0 && op != EPOLL_CTL_DEL && x.sleepers)
+            ring_own(x);
+    }
+    if (r == 0 && none_before && x.ours.load(std::memory_order_relaxed))
+        nested_became_ours(*ef, 0);
+    return r;
+}
+
+} // namespace vfs
+
+} // namespace sd

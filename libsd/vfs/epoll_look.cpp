@@ -1,0 +1,170 @@
+// What one member of an epoll instance has to report.
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
+constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
+constexpr unsigned kWalkLimit = 4096; ///< records looked at in one go; the rest counts as new data next time
+
+/// Flags of both directions that wake a waiter when they change, in one word.
+uint32_t state_of(const File &f) noexcept {
+    const Ofd &o = *f.ofd;
+    return o.flags_seen.load(std::memory_order_relaxed) | o.tx_block.load(std::memory_order_relaxed) << 16 |
+           o.rx_shut.load(std::memory_order_relaxed) << 24 |
+           (o.so_error.load(std::memory_order_relaxed) ? 1u << 25 : 0);
+}
+
+/// Is another thread inside a receive call on the connection, so that its positions may be half changed?
+bool receiving_elsewhere(const File &f) noexcept {
+    const Token &t = f.ofd->rx.token;
+    uint32_t owner = t.owner.load(std::memory_order_acquire);
+    if (owner == 0 || owner == self.index[f.seg] || owner >= kSegThreadLimit || !thread_table[f.seg])
+        return false;
+    for (const auto &b : thread_table[f.seg][owner].busy)
+        if (b.load(std::memory_order_acquire) == f.rx_name())
+            return true;
+    return false;
+}
+
+/// Has data been published since the last look? Moves `rx_at` to the end of what is there.
+///
+/// The kernel wakes edge-triggered waiters for each arrival, whether or not earlier data was read. So the end of the data is remembered: a
+/// header there means an arrival; so does a reader that got beyond it. Positions are read without the token; where that may
+/// have gone wrong, the answer is yes, because an event too many does no harm.
+bool data_arrived(EpollItem &i, const File &f) noexcept {
+    const RxState &s = f.ofd->rx.s;
+    bool arrived = false;
+    const volatile uint64_t &head_now = s.head;
+    if (uint64_t head = head_now; head > i.rx_at || i.rx_at == 0) {
+        RxState copy = s;
+        if (receiving_elsewhere(f) || head_now != head)
+            return true; // `rx_at` stays behind, so the next look gets here again
+        arrived = i.rx_at != 0 || head != 0;
+        i.rx_at = copy.head + (copy.left ? copy.left + copy.pad_after : 0);
+        i.rx_base = copy.base;
+        i.rx_class = copy.cls;
+        if (copy.left)
+            arrived = true;
+    }
+    for (unsigned n = 0; n < kWalkLimit; ++n) {
+        if (i.rx_class >= kRingClasses)
+            return true;
+        const uint32_t mask = kRingSize[i.rx_class] - 1;
+        uint64_t h = ring::word(f.rx_place.at(i.rx_class), (i.rx_at - i.rx_base) & mask & ~uint64_t{7})
+                         .load(std::memory_order_acquire);
+        if (h == 0)
+            return arrived;
+        if (!ring::header_valid(h, i.rx_at)) { // overwritten since, or rubbish that the reader will find
+            i.rx_at = 0;
+            return true;
+        }
+        uint32_t length = ring::header_length(h);
+        i.rx_at += 8;
+        if (ring::header_kind(h) == ring::Kind::data) {
+            i.rx_at += ring::pad8(length);
+            arrived = true;
+        } else {
+            i.rx_base = i.rx_at;
+            i.rx_class = length;
+        }
+    }
+    return true;
+}
+
+/// Has a full ring been drained since it was last reported writable? `stalls` counts sends that found no room since the peer last consumed.
+bool room_came(EpollItem &i, const File &f) noexcept {
+    const TxState &s = f.ofd->tx.s;
+    if (s.stalls == 0)
+        return false;
+    uint64_t key = s.tail * 2 + 1;
+    if (key == i.tx_key)
+        return false;
+    i.tx_key = key;
+    return true;
+}
+
+/// Edge triggering: of what is there, is anything new since the last look?
+bool is_news(EpollItem &i, uint32_t events) noexcept {
+    const File &f = *i.file;
+    bool news = i.due || (events & ~i.level);
+    i.level = events;
+    if (f.kind == Kind::stream) {
+        uint32_t state = state_of(f);
+        news |= (state & ~i.state) != 0;
+        i.state = state;
+        news |= data_arrived(i, f) && (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP));
+        if (events & (EPOLLOUT | EPOLLWRNORM))
+            news |= room_came(i, f);
+    } else if (f.kind == Kind::listener) {
+        uint64_t arrivals = listener_arrivals(*f.listener);
+        news |= arrivals != i.rx_at;
+        i.rx_at = arrivals;
+    }
+    return news;
+}
+
+} // namespace
+
+uint64_t listener_arrivals(Listener &l) noexcept {
+    QuietGuard g(l.lock);
+    uint64_t sum = 0;
+    for (auto &ref : l.links) {
+        uint32_t at = ref.place->syn_head.load(std::memory_order_acquire);
+        for (unsigned n = 0; n < kSynEntries && ref.link->view.syn(at).load(std::memory_order_acquire); ++n)
+            ++at;
+        sum += at;
+    }
+    return sum;
+}
+
+uint32_t file_events(File &f) noexcept {
+    switch (f.kind) {
+    case Kind::stream:
+        return stream_events(f);
+    case Kind::fresh:
+        return EPOLLOUT | EPOLLWRNORM | EPOLLHUP;
+    case Kind::listener:
+        return listener_events(f);
+    case Kind::epoll:
+        if (Epoll *inner = f.epoll; inner && inner->ours.load(std::memory_order_acquire)) {
+            SetGuard g(*inner);
+            return any_ready(*inner) ? EPOLLIN | EPOLLRDNORM : 0;
+        }
+        return 0;
+    default:
+        return 0;
+    }
+}
+
+uint32_t look(EpollItem &i, bool thorough) noexcept {
+    if (i.off)
+        return 0;
+    // A listener with many links is dear to look at; its doorbell and the thorough looks before a sleep see to it.
+    if (!thorough && i.always_hot && i.file->kind == Kind::listener && i.file->listener->links.size() > 16 &&
+        (++i.slot & 15))
+        return 0;
+    uint32_t events = file_events(*i.file) & (i.events | kAlways);
+    if (events == 0) {
+        if (i.events & kEdge)
+            is_news(i, 0);
+        else
+            i.level = 0;
+        return 0;
+    }
+    if (!(i.events & kEdge)) {
+        i.level = events;
+        return events;
+    }
+    if (!is_news(i, events))
+        return 0;
+    i.due = false;
+    return events;
+}
+
+} // namespace sd

@@ -1,0 +1,245 @@
+// Finding the members that are ready, and getting an instance ready for sleep.
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+constexpr unsigned kLinksPerPass = 16;
+constexpr int64_t kConfirmNs = 1'000'000; ///< unconfirmed items are confirmed this often while we never sleep
+constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+uint64_t id_bit(unsigned id) noexcept { return uint64_t{1} << id; }
+
+/// Arms the item's connection. False: it has no doorbell id, so it has to stay hot.
+bool arm(Epoll &x, EpollItem &i) noexcept {
+    if (!i.link)
+        return true; // a fresh socket changes only by the program's own doing
+    unsigned id = x.bell->id[i.link->index];
+    if (id == 0)
+        return false;
+    arm_stream(*i.file, id, true, (i.events & kWrites) && !(i.level & kWrites));
+    return true;
+}
+
+/// Hot to unconfirmed.
+bool cool(Epoll &x, EpollItem &i) noexcept {
+    if (!arm(x, i))
+        return false;
+    leave_list(x, i);
+    if (x.unconfirmed.push(&i)) {
+        i.list = EpollItem::List::unconfirmed;
+        i.list_place = static_cast<uint32_t>(x.unconfirmed.size() - 1);
+    } else {
+        make_hot(x, i);
+    }
+    return true;
+}
+
+void wake_slot(Epoll &x, SetLink &e, uint32_t slot) noexcept {
+    for (EpollItem *i = e.slot[slot]; i; i = i->next_in_slot)
+        make_hot(x, *i);
+}
+
+/// Members that peers have marked become hot.
+void collect_link(Epoll &x, SetLink &e) noexcept {
+    LinkMap &l = *e.link;
+    const LinkView v = l.view;
+    uint32_t flags = v.header().side[0].flags.load(std::memory_order_relaxed) |
+                     v.header().side[1].flags.load(std::memory_order_relaxed);
+    if (flags != e.flags) [[unlikely]] {
+        // A side died: its last marks may be missing.
+        e.flags = flags;
+        for (uint32_t s = 0; s < kLinkSlots; ++s)
+            if (e.slot[s])
+                wake_slot(x, e, s);
+    }
+    unsigned id = x.bell->id[l.index];
+    if (id == 0)
+        return;
+    auto &summary = v.ready_summary(l.side, id);
+    if (summary.load(std::memory_order_relaxed) == 0) [[likely]]
+        return;
+    // Summary first: whoever marks sets the word first, so what is missed here shows in the summary again.
+    for (uint64_t words = summary.exchange(0, std::memory_order_seq_cst); words; words &= words - 1) {
+        auto w = static_cast<unsigned>(__builtin_ctzll(words));
+        for (uint64_t bits = v.ready_word(l.side, id, w).exchange(0, std::memory_order_seq_cst); bits;
+             bits &= bits - 1)
+            wake_slot(x, e, w * 64 + static_cast<unsigned>(__builtin_ctzll(bits)));
+    }
+}
+
+void collect(Epoll &x, bool thorough) noexcept {
+    const size_t n = x.links.size();
+    if (thorough || n <= kLinksPerPass) {
+        for (size_t k = 0; k < n; ++k)
+            collect_link(x, x.links[k]);
+        return;
+    }
+    for (unsigned k = 0; k < kLinksPerPass; ++k) {
+        if (x.link_cursor >= n)
+            x.link_cursor = 0;
+        collect_link(x, x.links[x.link_cursor++]);
+    }
+}
+
+/// After a heavy_barrier(): unconfirmed items are looked at once more, then they are cold.
+void confirm(Epoll &x) noexcept {
+    while (size_t n = x.unconfirmed.size()) {
+        EpollItem &i = *x.unconfirmed[n - 1];
+        leave_list(x, i);
+        if (look(i, true)) {
+            i.due = true; // the pass that reports it looks again
+            make_hot(x, i);
+        }
+    }
+}
+
+template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
+    for (EpollItem *i : x.hot) {
+        if (!i->always_hot || i->file->kind != Kind::listener)
+            continue;
+        Listener &l = *i->file->listener;
+        QuietGuard g(l.lock);
+        for (auto &ref : l.links)
+            f(*ref.link);
+    }
+}
+
+} // namespace
+
+unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept {
+    if (x.links.size())
+        collect(x, thorough);
+    const uint64_t pass = ++x.passes;
+    unsigned found = 0;
+    uint32_t at = x.cursor;
+    for (size_t left = x.hot.size(); left > 0 && found < room; --left) {
+        if (at >= x.hot.size()) {
+            at = 0;
+            if (x.hot.size() == 0)
+                break;
+        }
+        EpollItem &i = *x.hot[at];
+        if (i.pass == pass) { // moved here after it was looked at
+            ++at;
+            continue;
+        }
+        i.pass = pass;
+        if (uint32_t events = look(i, thorough)) {
+            out[found].events = events;
+            out[found++].data.u64 = i.data;
+            i.last = ++x.reports;
+            i.reported = pass;
+            if (i.events & EPOLLONESHOT) {
+                i.off = true;
+                if (i.kernel_too) { // the kernel's half must not report it again either
+                    epoll_event none{};
+                    none.events = EPOLLONESHOT;
+                    none.data.u64 = i.data;
+                    sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i.fd, &none);
+                    ++at;
+                } else {
+                    leave_list(x, i);
+                }
+            } else {
+                ++at;
+            }
+        } else if (!i.always_hot && (x.hot.size() > kHotItems || x.reports - i.last > kIdleReports) &&
+                   cool(x, i)) {
+            // the last of the list has taken its place
+        } else {
+            ++at;
+        }
+    }
+    x.cursor = at;
+    if (x.unconfirmed.size()) [[unlikely]] {
+        int64_t now = sys::now_ns();
+        if (now - x.barrier_at > kConfirmNs) {
+            x.barrier_at = now;
+            heavy_barrier();
+            confirm(x);
+        }
+    }
+    return found;
+}
+
+bool any_ready(Epoll &x) noexcept {
+    if (x.links.size())
+        collect(x, true);
+    confirm(x);
+    for (EpollItem *i : x.hot)
+        if (look(*i, true)) {
+            i->due = true;
+            return true;
+        }
+    return false;
+}
+
+void prepare_sleep(Epoll &x, bool *blind) noexcept {
+    ++x.sleepers;
+    if (!x.bell)
+        return;
+    for (size_t k = x.hot.size(); k-- > 0;)
+        if (!x.hot[k]->always_hot && !cool(x, *x.hot[k]))
+            *blind = true;
+    for (auto &e : x.links)
+        if (unsigned id = x.bell->id[e.link->index])
+            e.link->view.header().side[e.link->side].sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
+        else
+            *blind = true;
+    if (x.duals == 0)
+        return;
+    for_each_listener_link(x, [&](LinkMap &l) {
+        auto &side = l.view.header().side[1];
+        if (unsigned id = x.bell->id[l.index]) {
+            side.syn_arm.fetch_or(id_bit(id), std::memory_order_seq_cst);
+            side.sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
+        } else {
+            *blind = true;
+        }
+    });
+    for (EpollItem *i : x.nested)
+        if (i && i->file->epoll) {
+            SetGuard g(*i->file->epoll);
+            prepare_sleep(*i->file->epoll, blind);
+        }
+}
+
+void finish_sleep(Epoll &x) noexcept {
+    if (x.sleepers)
+        --x.sleepers;
+    if (!x.bell)
+        return;
+    if (x.sleepers == 0) {
+        auto clear = [&](LinkMap &l) {
+            if (unsigned id = x.bell->id[l.index])
+                l.view.header().side[l.side].sleep_mask.fetch_and(~id_bit(id), std::memory_order_relaxed);
+        };
+        for (auto &e : x.links)
+            clear(*e.link);
+        if (x.duals)
+            for_each_listener_link(x, clear);
+    }
+    if (x.duals == 0)
+        return;
+    for (EpollItem *i : x.nested)
+        if (i && i->file->epoll) {
+            SetGuard g(*i->file->epoll);
+            finish_sleep(*i->file->epoll);
+        }
+}
+
+void hand_over(Epoll &x) noexcept {
+    bool blind = false;
+    prepare_sleep(x, &blind);
+    heavy_barrier();
+    if (any_ready(x))
+        ring_own(x);
+    finish_sleep(x);
+}
+
+} // namespace sd

@@ -1,0 +1,184 @@
+// An epoll instance from the inside; used by the epoll files, poll and select.
+//
+// The program's descriptor is a real epoll set of the kernel. Kernel descriptors are registered there with the program's own data and cost us nothing.
+// Accelerated sockets are EpollItems of ours. Listeners and nested sets are both: their kernel side is in the kernel's set too.
+// Once there are items, the kernel's set also holds the instance's doorbell and the control channel,
+// with data words that point into our own memory, which no program can mean; they are taken out of what is returned.
+//
+// An item of a connection is in one of these places:
+//
+//            found in a ready bitmap, or touched by the program
+//     cold ---------------------------------------------------> hot      hot: looked at on each pass
+//      ^  nothing there after the barrier        armed for long idle |    cold: a peer that has something marks it in the bitmap
+//      +------------------- unconfirmed <------------------------+
+//
+// An arm word is stored without a fence that the peer takes part in, so an item is only cold after a heavy_barrier() and one
+// more look. All unconfirmed items share one barrier: before a sleep, or now and then while the caller never sleeps.
+//
+// Locking: `ctl_lock(file)` first (the item list of a File, and all changes to membership), then Epoll::lock, then the lock of a nested
+// set (they cannot form a loop: the kernel has checked). None is held while sleeping. Signal handlers are put off meanwhile.
+#pragma once
+#include "libsd/vfs/epoll.hpp"
+
+namespace sd {
+
+struct EpollItem {
+    File *file = nullptr;
+    Epoll *set = nullptr;
+    EpollItem *next_of_file = nullptr;
+    EpollItem *next_in_slot = nullptr;
+    EpollItem *pool_next = nullptr;
+    uint64_t data = 0;
+    uint32_t events = 0;
+    int fd = -1; ///< the number it was added under
+    enum class List : uint8_t { none, hot, unconfirmed } list = List::none;
+    bool kernel_only = false; ///< remembered, because the socket may become ours; the kernel's set does all
+    bool kernel_too = false;  ///< listener, nested set: registered in the kernel's set as well
+    bool always_hot = false;  ///< those two: never armed by slot
+    bool off = false;         ///< one-shot, and reported
+    bool due = false;         ///< edge-triggered: report if ready, whatever changed since (after ADD and MOD)
+    uint32_t place = 0;       ///< in Epoll::items
+    uint32_t list_place = 0;
+    uint32_t nested_place = 0; ///< in Epoll::nested
+    uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
+    LinkMap *link = nullptr;   ///< stream: in the slot table of this link
+    uint32_t slot = 0;
+    uint64_t last = 0;     ///< Epoll::reports when it was last worth looking at
+    uint64_t pass = 0;     ///< last pass that looked at it
+    uint64_t reported = 0; ///< last pass that reported it
+
+    // What the last look saw; edge-triggered items report what is new since.
+    uint32_t level = 0; ///< events
+    uint32_t state = 0; ///< flags of both directions
+    uint32_t rx_class = 0;
+    uint64_t rx_at = 0; ///< end of the data that was there
+    uint64_t rx_base = 0;
+    uint64_t tx_key = 0; ///< identifies the full ring whose draining was reported
+};
+
+struct SetLink {
+    LinkMap *link;
+    EpollItem **slot; ///< kLinkSlots entries, sparse
+    uint32_t members;
+    uint32_t flags; ///< of both sides' headers, as last seen
+};
+
+constexpr unsigned kHotItems = 64;      ///< idle items beyond this are armed at once
+constexpr uint64_t kIdleReports = 1024; ///< an item that was not ready while so many others were is armed
+constexpr unsigned kNestedSets = 64;    ///< nested instances with accelerated members, per set
+constexpr unsigned kBatch = 128;        ///< accelerated events returned by one call
+constexpr int64_t kKernelLookNs =
+    50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
+constexpr uint32_t kBusyStreak = 64; ///< ... once so many waits in a row were answered without the kernel
+
+struct Epoll {
+    Lock lock;
+    File *file = nullptr;
+    Bell *bell = nullptr;           ///< made with the first accelerated member
+    std::atomic<uint32_t> ours{0};  ///< accelerated members; 0: waits go straight to the kernel
+    std::atomic<uint32_t> users{0}; ///< 1 for the File, 1 for each wait in progress
+    std::atomic<bool> dead{false};
+    int fd = -1; ///< one of its numbers; check with set_fd()
+    uint32_t streams = 0;
+    uint32_t duals = 0; ///< members with kernel_too
+    std::atomic<int32_t> kernel_members{0};
+    uint32_t sleepers = 0; ///< waits that sleep or are about to; while there are any, no item may be unarmed
+    std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
+    uint32_t born = 0;                   ///< forks this process had done when the instance was made
+    bool channel_known = false;
+    uint32_t channel_epoch = 0;
+    uint32_t cursor = 0, link_cursor = 0;
+    uint32_t streak = 0; ///< waits answered without sleeping
+    uint32_t rounds = 0;
+    bool kernel_first = false;
+    int64_t kernel_look = 0; ///< when the kernel's set was last looked at
+    int64_t barrier_at = 0;  ///< when unconfirmed items were last confirmed
+    uint64_t reports = 0, passes = 0;
+    MapVector<EpollItem *> items, hot, unconfirmed;
+    MapVector<SetLink> links;
+    MapVector<uint16_t> link_place; ///< by LinkMap::index: place in links + 1
+    EpollItem *nested[kNestedSets] = {};
+    Epoll *pool_next = nullptr;
+};
+
+// --- epoll_items.cpp
+Lock &ctl_lock(const File &f) noexcept;
+/// A number under which the instance is open, -1 when there is none.
+int set_fd(const Epoll &x) noexcept;
+/// In a child on first use of an instance from before the fork.
+void refresh_after_fork(Epoll &x) noexcept;
+extern std::atomic<uint32_t> fork_generation; ///< how many forks lie between the first process and this one
+extern std::atomic<uint32_t> forks_done;      ///< children of this process, plus one if it is a child
+
+/// Epoll::lock for a scope.
+class SetGuard {
+  public:
+    explicit SetGuard(Epoll &x) noexcept : guard_(current(x).lock) {}
+
+  private:
+    static Epoll &current(Epoll &x) noexcept {
+        if (x.fork_count.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed))
+            [[unlikely]]
+            refresh_after_fork(x);
+        return x;
+    }
+    QuietGuard guard_;
+};
+
+/// Keeps the instance in memory for the time of a wait.
+void set_unuse(Epoll &x) noexcept;
+/// With the lock.
+void make_hot(Epoll &x, EpollItem &i) noexcept;
+void leave_list(Epoll &x, EpollItem &i) noexcept;
+/// Rings the instance's own doorbell.
+void ring_own(Epoll &x) noexcept;
+
+// --- epoll_look.cpp
+/// What the descriptor reports now, all events; no kernel call.
+uint32_t file_events(File &f) noexcept;
+/// The item's reportable events: its interest, triggering mode and one-shot state applied. With the lock. `thorough`: costly members too.
+uint32_t look(EpollItem &i, bool thorough) noexcept;
+
+/// Connections that have arrived at a listener so far, for edge triggering.
+uint64_t listener_arrivals(struct Listener &l) noexcept;
+
+// --- epoll_scan.cpp; all with the lock
+/// One pass over everything that may be ready. Reports at most `room` events.
+unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept;
+/// Would a scan report something? Loses no edge.
+bool any_ready(Epoll &x) noexcept;
+/// Arms everything and announces the sleep; the caller issues heavy_barrier() and then calls any_ready(). `*blind`: a wake-up cannot be relied on.
+void prepare_sleep(Epoll &x, bool *blind) noexcept;
+void finish_sleep(Epoll &x) noexcept;
+/// Before a wait returns while other threads sleep on the instance: nothing may be left unarmed.
+void hand_over(Epoll &x) noexcept;
+
+// --- epoll_kernel.cpp
+/// Without the lock: gets doorbell ids and registrations that prepare_sleep() needs. Talks to the monitor.
+void provide_bells(Epoll &x) noexcept;
+/// Is a kernel member of the instance ready (not just our own doorbell)? Used for nested sets and by poll.
+bool kernel_part_ready(Epoll &x) noexcept;
+/// Registers doorbell and control channel with the kernel's set. With the lock.
+void register_wakers(Epoll &x) noexcept;
+
+/// epoll_pwait with a timeout in ns; < 0: for ever.
+long kernel_wait(int ep, epoll_event *e, int n, int64_t timeout_ns, const void *mask) noexcept;
+struct Found {
+    long count;   ///< events of the program's own, or -errno
+    bool rung;    ///< our doorbell
+    bool channel; ///< the control channel hung up
+};
+/// Takes our own registrations out of what the kernel returned (`n` > 0), and acts on them. Without the lock.
+Found sift(Epoll &x, epoll_event *e, long n) noexcept;
+
+/// Data words of our own registrations in kernel sets: addresses in here.
+extern char waker_data[2 + kNestedSets];
+inline uint64_t waker_word(unsigned n) noexcept { return reinterpret_cast<uint64_t>(waker_data + n); }
+constexpr unsigned kBellWord = 0, kChannelWord = 1, kNestedWord = 2;
+/// The number of a data word, or -1 for the program's own.
+inline int waker_number(uint64_t data) noexcept {
+    uint64_t n = data - waker_word(0);
+    return n < sizeof waker_data ? static_cast<int>(n) : -1;
+}
+
+} // namespace sd

@@ -1,0 +1,298 @@
+// epoll_wait: looking, sleeping, and giving kernel descriptors their share.
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/signal_mask.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+struct Wait {
+    Epoll &x;
+    int ep;
+    epoll_event *user;
+    int room;
+    int64_t timeout; ///< ns, < 0: for ever
+    const uint64_t *mask;
+    uint64_t handled; ///< self.handled at entry
+};
+
+/// Should the kernel's set be looked at in this round? With the lock.
+bool kernel_due(Epoll &x, bool by_time) noexcept {
+    if (x.kernel_members.load(std::memory_order_relaxed) <= 0 && x.duals == 0)
+        return false;
+    // A program that is not busy gets everything that is ready at once, as from the kernel.
+    if (!by_time && x.streak < kBusyStreak)
+        return true;
+    if (++x.rounds % 8 != 0)
+        return false;
+    int64_t now = sys::now_ns();
+    if (now - x.kernel_look < kKernelLookNs)
+        return false;
+    x.kernel_look = now;
+    return true;
+}
+
+long look_at_kernel(Wait &w, int at) noexcept {
+    long r = sys::epoll_pwait(w.ep, w.user + at, w.room - at, 0, nullptr);
+    if (r <= 0)
+        return r;
+    Found f = sift(w.x, w.user + at, r);
+    if (f.channel)
+        control::maintain();
+    return f.count;
+}
+
+/// A listener that both the kernel and we found ready is reported once.
+long drop_doubles(Wait &w, const epoll_event *ours, unsigned n, long kernel_at, long kernel_count) noexcept {
+    SetGuard g(w.x);
+    for (EpollItem *i : w.x.hot) {
+        if (!i->kernel_too || i->reported != w.x.passes)
+            continue;
+        bool found = false;
+        for (unsigned k = 0; k < n && !found; ++k)
+            found = ours[k].data.u64 == i->data;
+        for (long k = 0; found && k < kernel_count; ++k)
+            if (w.user[kernel_at + k].data.u64 == i->data) {
+                w.user[kernel_at + k] = w.user[kernel_at + kernel_count - 1];
+                --kernel_count;
+                break;
+            }
+    }
+    return kernel_count;
+}
+
+enum class Look { normal, spinning, with_kernel };
+
+/// One round without sleeping: the number of events written to the program's array, or -errno.
+long round(Wait &w, Look how) noexcept {
+    Epoll &x = w.x;
+    epoll_event found[kBatch];
+    unsigned n = 0;
+    long from_kernel = 0;
+    bool due, kernel_first = false;
+    auto room = [&](long used) {
+        long left = w.room - used;
+        return static_cast<unsigned>(left < static_cast<long>(kBatch) ? left : kBatch);
+    };
+    {
+        SetGuard g(x);
+        due = kernel_due(x, how == Look::spinning);
+        if (due)
+            x.kernel_first = kernel_first = !x.kernel_first;
+        if (!kernel_first) {
+            n = scan(x, found, room(0), false);
+            if (n && x.streak < kBusyStreak)
+                ++x.streak;
+        }
+    }
+    if (kernel_first) {
+        from_kernel = look_at_kernel(w, 0);
+        if (from_kernel < 0)
+            return from_kernel;
+        if (from_kernel < w.room) {
+            SetGuard g(x);
+            n = scan(x, found, room(from_kernel), false);
+        }
+    }
+    long total = from_kernel;
+    if (n) {
+        if (sd_copy(w.user + total, found, n * sizeof *found))
+            return -EFAULT;
+        total += n;
+    }
+    if (!kernel_first && (due || (how == Look::with_kernel && n == 0)) && total < w.room) {
+        from_kernel = look_at_kernel(w, static_cast<int>(total));
+        if (from_kernel < 0)
+            return total ? total : from_kernel;
+        total += from_kernel;
+    }
+    if (n && from_kernel && x.duals) [[unlikely]] {
+        if (kernel_first) { // the kernel's events stand in front: close the gap with the last of ours
+            long kept = drop_doubles(w, found, n, 0, from_kernel);
+            for (long k = kept; k < from_kernel; ++k)
+                w.user[k] = w.user[--total];
+        } else {
+            total -= from_kernel - drop_doubles(w, found, n, n, from_kernel);
+        }
+    }
+    return total;
+}
+
+/// Sleeps once in the kernel. Events of kernel members, 0, or -errno.
+long sleep_once(Wait &w, int64_t deadline) noexcept {
+    Epoll &x = w.x;
+    provide_bells(x);
+    const int64_t shrink_at = shrink_idle_rings();
+    bool blind = false, ready, listens;
+    {
+        SetGuard g(x);
+        x.streak = 0;
+        prepare_sleep(x, &blind);
+        listens = x.duals > 0;
+        if (x.streams || listens) {
+            heavy_barrier();
+            x.barrier_at = 0;
+        }
+        ready = any_ready(x);
+        blind = blind || (x.streams && !control::connected());
+    }
+    const int64_t start = sys::now_ns();
+    int64_t until = deadline < shrink_at ? deadline : shrink_at;
+    // Without a monitor nobody announces it when there is one again.
+    const int64_t step = blind ? kBlindSleepNs : listens && !control::connected() ? 500'000'000 : INT64_MAX;
+    if (step != INT64_MAX && until - start > step)
+        until = start + step;
+    int64_t left = until == INT64_MAX ? -1 : until > start ? until - start : 0;
+    long r = 0;
+    if (self.handled != w.handled)
+        r = -EINTR;
+    else if (!ready)
+        r = kernel_wait(w.ep, w.user, w.room, left, w.mask);
+    {
+        SetGuard g(x);
+        finish_sleep(x);
+    }
+    if (r == -EINTR && ready)
+        r = 0;
+    Found f{r, false, false};
+    if (r > 0)
+        f = sift(x, w.user, r);
+    if (!ready) {
+        stats().sleeps.fetch_add(1, std::memory_order_relaxed);
+        Spinner::slept(*x.bell, sys::now_ns() - start, f.rung);
+    }
+    if (f.channel || step != INT64_MAX)
+        control::maintain();
+    return f.count;
+}
+
+long spin(Wait &w) noexcept {
+    SpinMask swapped(w.mask);
+    for (Spinner s(*w.x.bell);;) {
+        long r = round(w, Look::spinning);
+        if (r != 0) {
+            s.paid();
+            return r;
+        }
+        if (self.handled != w.handled)
+            return -EINTR;
+        if (!s.again())
+            return 0;
+    }
+}
+
+long wait_accelerated(Wait &w) noexcept {
+    Epoll &x = w.x;
+    long r = round(w, w.timeout == 0 ? Look::with_kernel : Look::normal);
+    if (r != 0 || w.timeout == 0)
+        return r;
+    const int64_t start = sys::now_ns();
+    const int64_t deadline = w.timeout < 0 || w.timeout > INT64_MAX - start ? INT64_MAX : start + w.timeout;
+    for (;;) {
+        if (x.streams) {
+            r = spin(w);
+            if (r != 0)
+                return r;
+        }
+        r = sleep_once(w, deadline);
+        if (r < 0)
+            return r;
+        if (r > 0) { // ours that came meanwhile go with them
+            if (r < w.room) {
+                epoll_event found[kBatch];
+                unsigned n;
+                {
+                    SetGuard g(x);
+                    n = scan(x, found,
+                             static_cast<unsigned>(w.room - r < static_cast<long>(kBatch) ? w.room - r : kBatch),
+                             true);
+                }
+                long kept = n && x.duals ? drop_doubles(w, found, n, 0, r) : r;
+                if (n && sd_copy(w.user + kept, found, n * sizeof *found))
+                    return kept;
+                r = kept + n;
+            }
+            return r;
+        }
+        r = round(w, Look::normal);
+        if (r != 0)
+            return r;
+        if (self.handled != w.handled)
+            return -EINTR;
+        if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+            return 0;
+    }
+}
+
+/// No accelerated member: the kernel does it all.
+long wait_plain(Wait &w) noexcept {
+    const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
+    const int64_t whole = w.timeout;
+    for (;;) {
+        long r = kernel_wait(w.ep, w.user, w.room, w.timeout, w.mask);
+        if (r < 0 || !w.x.bell)
+            return r;
+        if (r > 0) {
+            Found f = sift(w.x, w.user, r);
+            if (f.channel)
+                control::maintain();
+            if (f.count)
+                return f.count;
+        }
+        if (whole > 0) {
+            w.timeout = whole - (sys::now_ns() - start);
+            if (w.timeout <= 0)
+                return 0;
+        } else if (whole == 0 || r == 0) {
+            return 0;
+        }
+        if (w.x.ours.load(std::memory_order_acquire))
+            return wait_accelerated(w);
+    }
+}
+
+} // namespace
+
+namespace vfs {
+
+long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const sigset_t *mask) noexcept {
+    File *f = file_of(ep);
+    if (!f || f->kind != Kind::epoll)
+        return kPass;
+    if (n <= 0 || n > static_cast<int>(INT32_MAX / sizeof(epoll_event)))
+        return -EINVAL;
+    if (timeout && (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec > 999'999'999))
+        return -EINVAL;
+    uint64_t asked;
+    if (mask && sd_copy(&asked, mask, sizeof asked))
+        return -EFAULT;
+    Epoll &x = *f->epoll;
+    int64_t ns = -1;
+    if (timeout)
+        ns = timeout->tv_sec > 9'000'000'000 ? INT64_MAX : timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
+    if (x.fork_count.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed))
+        [[unlikely]]
+        refresh_after_fork(x);
+    x.users.fetch_add(1, std::memory_order_relaxed);
+    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
+    long r;
+    if (x.ours.load(std::memory_order_seq_cst) == 0) {
+        r = wait_plain(w);
+    } else {
+        r = wait_accelerated(w);
+        if (x.sleepers) [[unlikely]] {
+            SetGuard g(x);
+            if (x.sleepers)
+                hand_over(x);
+        }
+    }
+    set_unuse(x);
+    return r;
+}
+
+} // namespace vfs
+
+} // namespace sd

@@ -1,0 +1,336 @@
+// Waiting for a list of descriptors, some of them accelerated.
+#include "libsd/vfs/poll_wait.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/signal_mask.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+
+/// As for epoll instances: a thread whose polls are answered without the kernel many times in a row looks there by time only.
+struct Busy {
+    uint32_t streak;
+    uint32_t rounds;
+    int64_t kernel_look;
+};
+constinit thread_local Busy busy{};
+
+struct Poll {
+    PollList &l;
+    size_t kernel_n = 0; ///< entries of l.kernel
+    bool streams = false, listeners = false, sets = false;
+    uint64_t handled;
+};
+
+bool is_set(const File *f) noexcept { return f->kind == Kind::epoll; }
+
+/// Listeners and epoll instances have a kernel side as well.
+bool in_kernel_too(const File *f) noexcept { return f->kind == Kind::listener || f->kind == Kind::epoll; }
+
+short wanted(const pollfd &p, uint32_t events) noexcept {
+    return static_cast<short>(static_cast<short>(events) & (p.events | kAlways));
+}
+
+/// Accelerated descriptors that are ready; sets their revents.
+long look_at_ours(Poll &p) noexcept {
+    long ready = 0;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        pollfd &e = p.l.all[i];
+        e.revents = 0;
+        if (File *f = p.l.file[i]) {
+            e.revents = wanted(e, file_events(*f));
+            ready += e.revents != 0;
+        }
+    }
+    return ready;
+}
+
+/// Adds what kernel_n entries of the kernel list say. Returns how many more entries of the whole list are ready.
+long merge(Poll &p) noexcept {
+    long more = 0;
+    for (size_t k = 0; k < p.kernel_n; ++k) {
+        short r = p.l.kernel[k].revents;
+        if (!r)
+            continue;
+        pollfd &e = p.l.all[p.l.from[k]];
+        File *f = p.l.file[p.l.from[k]];
+        if (f && f->kind == Kind::epoll) // maybe it is only its doorbell
+            if (Epoll *x = f->epoll; x && x->bell && !(r & ~POLLIN & ~POLLRDNORM)) {
+                if (!kernel_part_ready(*x))
+                    continue;
+            }
+        more += e.revents == 0;
+        e.revents = static_cast<short>(e.revents | r);
+    }
+    return more;
+}
+
+long look_at_kernel(Poll &p) noexcept {
+    if (p.kernel_n == 0)
+        return 0;
+    timespec zero{0, 0};
+    long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, nullptr);
+    return r <= 0 ? r : merge(p);
+}
+
+bool kernel_due(bool by_time) noexcept {
+    if (!by_time && busy.streak < kBusyStreak)
+        return true;
+    if (++busy.rounds % 8 != 0)
+        return false;
+    int64_t now = sys::now_ns();
+    if (now - busy.kernel_look < kKernelLookNs)
+        return false;
+    busy.kernel_look = now;
+    return true;
+}
+
+template <class F> void for_each_link(Poll &p, F f) noexcept {
+    LinkMap *last = nullptr;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        if (LinkMap *l = p.l.link[i]; l && l != last)
+            f(*(last = l), nullptr);
+        File *file = p.l.file[i];
+        if (!file || !p.listeners || file->kind != Kind::listener)
+            continue;
+        QuietGuard g(file->listener->lock);
+        for (auto &ref : file->listener->links)
+            f(*ref.link, &ref.link->view.header().side[1].syn_arm);
+    }
+}
+
+/// Keeps the links of the connections mapped until release_links(), should another thread close one meanwhile.
+void hold_links(Poll &p) noexcept {
+    for (size_t i = 0; i < p.l.n; ++i) {
+        p.l.link[i] = nullptr;
+        File *f = p.l.file[i];
+        if (!f || f->kind != Kind::stream)
+            continue;
+        LinkMap *l = f->link;
+        l->users.fetch_add(1, std::memory_order_acq_rel);
+        p.l.link[i] = l;
+        if (f->kind != Kind::stream || f->link != l)
+            p.l.link[i] = nullptr; // closed at this very moment
+        if (!p.l.link[i])
+            l->users.fetch_sub(1, std::memory_order_acq_rel);
+    }
+}
+
+void release_links(Poll &p) noexcept {
+    for (size_t i = 0; i < p.l.n; ++i)
+        if (p.l.link[i])
+            link_unuse(*p.l.link[i]);
+}
+
+/// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
+bool provide(Poll &p, Bell &bell) noexcept {
+    bool ok = control::connected();
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f)
+            continue;
+        if (p.l.link[i]) {
+            ok = bell_id(bell, *p.l.link[i]) != 0 && ok;
+        } else if (f->kind == Kind::listener) {
+            LinkMap *links[64];
+            unsigned n = listener_links(*f->listener, links, 64);
+            ok = n <= 64 && listener_bell(*f->listener, bell) == 0 && ok;
+            for (unsigned k = 0; k < n && k < 64; ++k)
+                ok = bell_id(bell, *links[k]) != 0 && ok;
+        } else if (is_set(f) && f->epoll) {
+            provide_bells(*f->epoll);
+        }
+    }
+    return ok;
+}
+
+void arm(Poll &p, Bell &bell, bool *blind) noexcept {
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f)
+            continue;
+        if (LinkMap *link = p.l.link[i]) {
+            if (unsigned id = bell.id[link->index])
+                arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
+        } else if (is_set(f) && f->epoll) {
+            SetGuard g(*f->epoll);
+            prepare_sleep(*f->epoll, blind);
+        }
+    }
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
+        if (unsigned id = bell.id[l.index]) {
+            if (syn)
+                syn->fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        } else {
+            *blind = true;
+        }
+    });
+}
+
+void disarm(Poll &p, Bell &bell) noexcept {
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *) {
+        if (unsigned id = bell.id[l.index])
+            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    });
+    if (p.sets)
+        for (size_t i = 0; i < p.l.n; ++i)
+            if (File *f = p.l.file[i]; f && is_set(f) && f->epoll) {
+                SetGuard g(*f->epoll);
+                finish_sleep(*f->epoll);
+            }
+}
+
+/// Sleeps once. The number of ready entries, 0 to look again, or -errno.
+long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
+    const int64_t shrink_at = shrink_idle_rings();
+    hold_links(p);
+    bool blind = !provide(p, bell);
+    arm(p, bell, &blind);
+    heavy_barrier();
+    long ready = look_at_ours(p);
+    long r = 0;
+    if (ready == 0) {
+        size_t n = p.kernel_n;
+        p.l.kernel[n] = {bell.efd, POLLIN, 0};
+        const size_t bell_at = n++;
+        const int channel = control::channel();
+        if (channel >= 0)
+            p.l.kernel[n++] = {channel, 0, 0};
+        const int64_t start = sys::now_ns();
+        int64_t until = deadline < shrink_at ? deadline : shrink_at;
+        if (blind && until - start > kBlindSleepNs)
+            until = start + kBlindSleepNs;
+        timespec t{}, *tp = nullptr;
+        if (until != INT64_MAX) {
+            int64_t left = until > start ? until - start : 0;
+            t = {left / 1'000'000'000, left % 1'000'000'000};
+            tp = &t;
+        }
+        if (self.handled != p.handled)
+            r = -EINTR;
+        else
+            r = sys::ppoll(p.l.kernel, n, tp, mask);
+        const bool rung = r > 0 && p.l.kernel[bell_at].revents;
+        if (rung)
+            drain(bell);
+        stats().sleeps.fetch_add(1, std::memory_order_relaxed);
+        Spinner::slept(bell, sys::now_ns() - start, rung);
+        if (blind || (r > 0 && channel >= 0 && p.l.kernel[n - 1].revents))
+            control::maintain();
+    }
+    disarm(p, bell);
+    release_links(p);
+    if (r < 0)
+        return r;
+    ready = look_at_ours(p);
+    return r > 0 ? ready + merge(p) : ready;
+}
+
+} // namespace
+
+bool poll_classify(PollList &l) noexcept {
+    bool any = false;
+    for (size_t i = 0; i < l.n; ++i) {
+        File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd);
+        if (f && (f->kind == Kind::free || (f->kind == Kind::fresh && f->real_socket) ||
+                  (f->kind == Kind::epoll && !(f->epoll && f->epoll->ours.load(std::memory_order_acquire)))))
+            f = nullptr;
+        l.file[i] = f;
+        any |= f != nullptr;
+    }
+    return any;
+}
+
+long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
+    Poll p{l, 0, false, false, false, self.handled};
+    for (size_t i = 0; i < l.n; ++i) {
+        File *f = l.file[i];
+        if (f) {
+            p.streams |= f->kind == Kind::stream || is_set(f);
+            p.listeners |= f->kind == Kind::listener;
+            p.sets |= is_set(f);
+        }
+        if (l.all[i].fd >= 0 && (!f || in_kernel_too(f))) {
+            l.kernel[p.kernel_n] = {l.all[i].fd, l.all[i].events, 0};
+            l.from[p.kernel_n++] = static_cast<uint32_t>(i);
+        }
+    }
+    long ready = look_at_ours(p);
+    if (ready) {
+        if (p.kernel_n && kernel_due(false)) {
+            long more = look_at_kernel(p);
+            ready += more > 0 ? more : 0;
+        }
+        if (busy.streak < kBusyStreak)
+            ++busy.streak;
+        return ready;
+    }
+    if (timeout_ns == 0 || p.kernel_n) {
+        ready = look_at_kernel(p);
+        if (ready != 0 || timeout_ns == 0)
+            return ready;
+    }
+    const int64_t start = sys::now_ns();
+    const int64_t deadline = timeout_ns < 0 || timeout_ns > INT64_MAX - start ? INT64_MAX : start + timeout_ns;
+    Bell *bell = thread_bell();
+    if (!bell)
+        return -ENOMEM;
+    for (;;) {
+        if (p.streams) {
+            SpinMask swapped(mask);
+            Spinner s(*bell);
+            do {
+                ready = look_at_ours(p);
+                if (ready == 0 && self.handled != p.handled)
+                    return -EINTR;
+                if (ready == 0 && p.kernel_n && kernel_due(true))
+                    ready = look_at_kernel(p);
+                if (ready) {
+                    s.paid();
+                    if (busy.streak < kBusyStreak)
+                        ++busy.streak;
+                    return ready;
+                }
+            } while (s.again());
+        }
+        busy.streak = 0;
+        ready = sleep_once(p, *bell, deadline, mask);
+        if (ready != 0)
+            return ready;
+        if (self.handled != p.handled)
+            return -EINTR;
+        if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+            return 0;
+    }
+}
+
+PollSpace::PollSpace(size_t n) noexcept {
+    unsigned char *at = here_;
+    if (n > kInline) {
+        bytes_ = kEach * n + 2 * sizeof(pollfd);
+        mapped_ = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (!mapped_)
+            return;
+        at = static_cast<unsigned char *>(mapped_);
+    }
+    list.n = n;
+    list.file = reinterpret_cast<File **>(at);
+    list.link = reinterpret_cast<LinkMap **>(list.file + n);
+    list.all = reinterpret_cast<pollfd *>(list.link + n);
+    list.kernel = list.all + n;
+    list.from = reinterpret_cast<uint32_t *>(list.kernel + n + 2);
+}
+
+PollSpace::~PollSpace() {
+    if (mapped_)
+        sys::munmap(mapped_, bytes_);
+}
+
+} // namespace sd
