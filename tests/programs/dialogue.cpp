@@ -232,11 +232,70 @@ void waiting_client(const Address &to) {
     SHOW(recv(fd, buffer, sizeof buffer, 0));
 }
 
+// --- steady: a server that stays while clients come and go, until one of them ends it
+
+std::string scene_file; // the port's file; others with the same beginning are signs between the programs
+
+void wait_for_sign(const char *sign) {
+    const std::string path = scene_file + sign;
+    for (Stopwatch watch; access(path.c_str(), F_OK) != 0 && watch.ms() < 4 * kPatience;)
+        sleep_ms(5);
+}
+
+void give_sign(const char *sign) {
+    const std::string path = scene_file + sign;
+    close(MUST(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644)));
+}
+
+void steady_server(int listener) {
+    static std::atomic<bool> over{false}; // static: a thread may outlast this function
+    while (!over) {
+        const int fd = accept(listener, nullptr, nullptr);
+        if (fd < 0)
+            break;
+        std::thread([fd, listener] {
+            std::string message;
+            while ((message = receive(fd, 4)).size() == 4 && message != "quit")
+                send_all(fd, message);
+            close(fd);
+            if (message == "quit") {
+                over = true;
+                shutdown(listener, SHUT_RD);
+            }
+        }).detach();
+    }
+    say("ended by a client: %s", yes_no(over));
+}
+
+void talk(int fd) {
+    int right = 0;
+    for (int i = 1000; i < 1100; ++i) {
+        send_all(fd, std::to_string(i));
+        right += receive(fd, 4) == std::to_string(i);
+    }
+    say("%d of 100 right", right);
+}
+
+void steady_client(const Address &to) { talk(connect_to(to)); }
+
+// Holds its connection until the sign is given, then uses it again.
+void held_client(const Address &to) {
+    const int fd = connect_to(to);
+    talk(fd);
+    give_sign(".held");
+    wait_for_sign(".go");
+    talk(fd);
+}
+
+void quit_client(const Address &to) { send_all(connect_to(to), "quit"); }
+
 constexpr Scene kScenes[] = {
     {"echo", echo_server, echo_client},       {"bulk", bulk_server, bulk_client},
     {"events", events_server, events_client}, {"resets", resets_server, resets_client},
     {"names", names_server, names_client},    {"short", short_server, short_client},
     {"forks", forks_server, forks_client},    {"waiting", waiting_server, waiting_client},
+    {"steady", steady_server, steady_client}, {"held", steady_server, held_client},
+    {"quit", steady_server, quit_client},
 };
 
 // --- the port travels through a file that appears complete
@@ -269,6 +328,7 @@ int main(int argc, char **argv) {
         for (const Scene &scene : kScenes) {
             if (strcmp(argv[2], scene.name) != 0)
                 continue;
+            scene_file = argv[3];
             if (strcmp(argv[1], "server") == 0) {
                 const int listener = make_listener();
                 publish(argv[3], local_address(listener).port());
