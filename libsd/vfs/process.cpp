@@ -5,6 +5,8 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdio>
 #include <cstdlib>
@@ -123,6 +125,8 @@ void fork_child() noexcept {
     listeners_fork_child();
     connect_fork_child();
     rings_fork_child();
+    options_fork_child();
+    sendfile_fork_child();
     stats_written.store(false);
     control::fork_child();
     drop_bells_in_child();
