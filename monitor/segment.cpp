@@ -66,11 +66,13 @@ std::shared_ptr<Segment> Segment::open(UniqueFd memfd) {
     return segment;
 }
 
+bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const {
+    return proc_data.contains(held_offset(member.proc_index, ofd / 64), sizeof(uint64_t)) &&
+           (view_.proc(member.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
+}
+
 bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
-    return std::any_of(members.begin(), members.end(), [&](const Member &m) {
-        return proc_data.contains(held_offset(m.proc_index, ofd / 64), sizeof(uint64_t)) &&
-               (view_.proc(m.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
-    });
+    return std::any_of(members.begin(), members.end(), [&](const Member &m) { return holds(m, ofd, proc_data); });
 }
 
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
@@ -163,10 +165,19 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
     std::vector<OpenOfd> result;
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
-        if (ofd.state.load(std::memory_order_acquire) == kOpen && held_by_living(i, proc_data)) {
+        if (ofd.state.load(std::memory_order_acquire) != kOpen) {
+            return;
+        }
+        std::vector<const Client *> holders;
+        for (const Member &m : members) {
+            if (holds(m, i, proc_data)) {
+                holders.push_back(m.client);
+            }
+        }
+        if (!holders.empty()) {
             // The counters are their owners' plain words: a torn or late value only shows in a table.
             result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes), once(ofd.rx.s.bytes),
-                              once(ofd.tx.s.messages), once(ofd.rx.s.messages)});
+                              once(ofd.tx.s.messages), once(ofd.rx.s.messages), std::move(holders)});
         }
     });
     return result;

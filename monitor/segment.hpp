@@ -50,6 +50,7 @@ class Segment {
         uint32_t slot;
         unsigned side;
         uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
+        std::vector<const Client *> holders;
     };
     /// Every open file description that some process holds.
     std::vector<OpenOfd> open_ofds() const;
@@ -57,6 +58,7 @@ class Segment {
     std::vector<RecentFallback> recent_fallbacks() const;
 
   private:
+    bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
     bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
     void close_ofd(Ofd &ofd, const FindLink &find_link);
     void free_threads(unsigned proc_index);
