@@ -160,27 +160,31 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
     return 1;
 }
 
-/// Copies up to n bytes of the present record (left > 0) out; advances. `to` null: discards. Bytes taken or -EFAULT (nothing taken).
-[[nodiscard]] inline long take(RxState &s, const Place &p, void *to, uint64_t n) noexcept {
-    const uint32_t size = kRingSize[s.cls], mask = size - 1;
+/// Passes over up to n bytes of the present record (left > 0). Bytes passed.
+inline long skip(RxState &s, uint64_t n) noexcept {
     uint32_t m = n < s.left ? static_cast<uint32_t>(n) : s.left;
-    if (to) {
-        uint8_t *ring = p.at(s.cls);
-        uint32_t at = (s.head - s.base) & mask;
-        uint32_t first = size - at;
-        if (m <= first) [[likely]] {
-            if (sd_copy(to, ring + at, m))
-                return -EFAULT;
-        } else if (sd_copy(to, ring + at, first) || sd_copy(static_cast<uint8_t *>(to) + first, ring, m - first)) {
-            return -EFAULT;
-        }
-    }
     s.head += m;
     s.left -= m;
     s.bytes += m;
     if (s.left == 0)
         s.head += s.pad_after;
     return m;
+}
+
+/// Copies up to n bytes of the present record (left > 0) out and passes over them. Bytes taken, or -EFAULT (nothing taken).
+[[nodiscard]] inline long take(RxState &s, const Place &p, void *to, uint64_t n) noexcept {
+    const uint32_t size = kRingSize[s.cls], mask = size - 1;
+    uint32_t m = n < s.left ? static_cast<uint32_t>(n) : s.left;
+    uint8_t *ring = p.at(s.cls);
+    uint32_t at = (s.head - s.base) & mask;
+    uint32_t first = size - at;
+    if (m <= first) [[likely]] {
+        if (sd_copy(to, ring + at, m))
+            return -EFAULT;
+    } else if (sd_copy(to, ring + at, first) || sd_copy(static_cast<uint8_t *>(to) + first, ring, m - first)) {
+        return -EFAULT;
+    }
+    return skip(s, m);
 }
 
 /// Payload bytes waiting, at most `limit` (counting stops there). -EPROTO on rubbish. Needs the receive token.

@@ -8,6 +8,7 @@
 #include "libsd/vfs/process.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdlib>
+#include <netinet/tcp.h>
 
 namespace sd {
 
@@ -151,7 +152,7 @@ long shutdown(int fd, int how) noexcept {
         return -EINVAL;
     Ofd &o = *f->ofd;
     absorb_flags(*f);
-    if (o.tx_block.load(std::memory_order_acquire) & kTxReset)
+    if (tcp_state(*f) == TCP_CLOSE)
         return -ENOTCONN;
     uint32_t flags = 0;
     if (how != SHUT_WR) {

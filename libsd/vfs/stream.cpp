@@ -152,9 +152,11 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
             }
         }
         if (blocked) {
-            long r = send_blocked(f, done ? flags | MSG_NOSIGNAL : flags);
+            if (done) // what went before counts; the next call is told why it stopped
+                return done;
+            long r = send_blocked(f, flags);
             if (r < 0)
-                return done ? done : r;
+                return r;
             if (r > 0) {
                 // Accepted as by a kernel whose peer has closed; the reset that answers it ends the connection.
                 if (!(o.flags_seen.fetch_or(kFlagReset) & kFlagReset)) {
@@ -213,7 +215,7 @@ long read_some(RxState &s, std::atomic<uint64_t> &consumed, const ring::Place &p
             return done;
         size_t n = want - static_cast<size_t>(done);
         n = n < to.now.iov_len ? n : to.now.iov_len;
-        long got = ring::take(s, place, discard ? nullptr : to.now.iov_base, n);
+        long got = discard ? ring::skip(s, n) : ring::take(s, place, to.now.iov_base, n);
         if (got < 0)
             return done ? done : got;
         to.skip(static_cast<size_t>(got));
