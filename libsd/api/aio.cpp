@@ -43,7 +43,14 @@ void *run_notice(void *p) {
     return nullptr;
 }
 
+/// A zeroed sigevent asks for signal 0, which is none.
+bool is_announced(const sigevent &e) noexcept {
+    return e.sigev_notify != SIGEV_NONE && !(e.sigev_notify == SIGEV_SIGNAL && e.sigev_signo == 0);
+}
+
 void announce(const sigevent &e) noexcept {
+    if (!is_announced(e))
+        return;
     if (e.sigev_notify == SIGEV_SIGNAL) {
         siginfo_t info{};
         info.si_signo = e.sigev_signo;
@@ -178,7 +185,7 @@ int submit(aiocb *cb, bool writing) noexcept {
         return 0;
     }
     LockGuard guard(pending_lock);
-    if (cb->aio_sigevent.sigev_notify != SIGEV_NONE || pending_count == kMaxRequests) {
+    if (is_announced(cb->aio_sigevent) || pending_count == kMaxRequests) {
         set_error(cb, EAGAIN);
         errno = EAGAIN;
         return -1;
@@ -289,7 +296,7 @@ SD_EXPORT int lio_listio(int mode, aiocb *const list[], int count, sigevent *eve
         errno = EINVAL;
         return -1;
     }
-    if (mode == LIO_NOWAIT && event && event->sigev_notify != SIGEV_NONE) {
+    if (mode == LIO_NOWAIT && event && is_announced(*event)) {
         errno = EAGAIN;
         return -1;
     }

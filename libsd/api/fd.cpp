@@ -1,4 +1,5 @@
 // The life of a descriptor: closing, duplicating, flags.
+#include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
 #include <climits>
 #include <cstdarg>
@@ -20,6 +21,7 @@ SD_EXPORT int close(int fd) {
         return real.close(fd);
     }
     long r = vfs::close(fd);
+    check_standard(fd);
     return r == vfs::kPass ? real.close(fd) : answer(r);
 }
 SD_ALIAS(__close, close);
@@ -28,6 +30,8 @@ SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
     // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it parted from.
     if (active() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
         long r = vfs::close_range(first, last, static_cast<unsigned>(flags));
+        for (unsigned fd = first; fd <= last && fd < 3; ++fd)
+            check_standard(static_cast<int>(fd));
         if (r != vfs::kPass)
             return answer(r);
     }
@@ -45,6 +49,7 @@ SD_EXPORT int dup(int fd) noexcept {
     if (!file_of(fd)) [[likely]]
         return noted(real.dup(fd));
     long r = vfs::dup(fd, 0, false);
+    check_standard(static_cast<int>(r));
     return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
 }
 
@@ -60,6 +65,7 @@ SD_EXPORT int dup2(int from, int to) noexcept {
     if (!concerns_us(from, to)) [[likely]]
         return real.dup2(from, to);
     long r = vfs::dup_to(from, to, 0, true);
+    check_standard(to);
     return r == vfs::kPass ? noted(real.dup2(from, to)) : answer(r);
 }
 SD_ALIAS(__dup2, dup2);
@@ -68,6 +74,7 @@ SD_EXPORT int dup3(int from, int to, int flags) noexcept {
     if (!concerns_us(from, to) || (flags & ~O_CLOEXEC)) [[likely]]
         return real.dup3(from, to, flags);
     long r = vfs::dup_to(from, to, flags, false);
+    check_standard(to);
     return r == vfs::kPass ? noted(real.dup3(from, to, flags)) : answer(r);
 }
 
@@ -78,6 +85,8 @@ SD_EXPORT int fcntl(int fd, int command, ...) {
         auto value = reinterpret_cast<long>(word);
         long r = duplicates ? vfs::dup(fd, static_cast<int>(value), command == F_DUPFD_CLOEXEC)
                             : vfs::fcntl(fd, command, value);
+        if (duplicates)
+            check_standard(static_cast<int>(r));
         if (r != vfs::kPass)
             return answer(r);
     } else if (is_hidden(fd)) [[unlikely]] {

@@ -3,6 +3,7 @@
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/process.hpp"
 #include "libsd/api/signal.hpp"
+#include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
 #include <pthread.h>
 
@@ -34,6 +35,8 @@ __attribute__((constructor(101))) void start() noexcept {
     __cxa_atexit(end_of_process, nullptr, nullptr);
     at_quick_exit(quick_end_of_process);
     vfs::init();
+    for (int fd = 0; fd < 3; ++fd)
+        check_standard(fd); // sockets that came with an exec
 }
 
 } // namespace

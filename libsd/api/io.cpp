@@ -72,6 +72,8 @@ SD_EXPORT ssize_t read(int fd, void *buffer, size_t size) {
         return real.read(fd, buffer, size);
     if (size == 0) [[unlikely]] // answered before any socket is asked; recv() of nothing waits for data instead
         return real.read(fd, buffer, size);
+    if (impossible_range(buffer, size)) [[unlikely]]
+        return answer<ssize_t>(-EFAULT);
     long r = vfs::recv(fd, f, buffer, clamp_transfer(size), 0);
     return r == vfs::kPass ? real.read(fd, buffer, size) : answer<ssize_t>(r);
 }
@@ -87,6 +89,8 @@ SD_EXPORT ssize_t write(int fd, const void *buffer, size_t size) {
     File *f = file_of(fd);
     if (!f) [[likely]]
         return real.write(fd, buffer, size);
+    if (impossible_range(buffer, size)) [[unlikely]]
+        return answer<ssize_t>(-EFAULT);
     long r = vfs::send(fd, f, buffer, clamp_transfer(size), 0);
     return r == vfs::kPass ? real.write(fd, buffer, size) : answer<ssize_t>(r);
 }

@@ -23,6 +23,7 @@
 #include <sys/sendfile.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -36,8 +37,10 @@
 extern "C" {
 #include <sys/pidfd.h> // does not say so itself before glibc 2.37
 
-// Declared in fortified builds only.
+// Declared in fortified builds only, or no longer.
 int __vdprintf_chk(int fd, int flag, const char *format, va_list list);
+int __fxstat(int version, int fd, struct stat *s) noexcept;
+int __fxstat64(int version, int fd, struct stat64 *s) noexcept;
 }
 
 namespace sd {

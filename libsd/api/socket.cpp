@@ -1,4 +1,5 @@
 // Sockets: making, connecting, accepting, names, options and state.
+#include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include <linux/sockios.h>
 
@@ -7,6 +8,8 @@ using namespace sd;
 SD_EXPORT int socket(int domain, int type, int protocol) noexcept {
     if (active()) {
         long r = vfs::socket(domain, type, protocol);
+        if (r >= 0)
+            install_fault_handler(); // quick but for the first time
         if (r != vfs::kPass)
             return answer(r);
     }

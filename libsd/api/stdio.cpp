@@ -1,6 +1,8 @@
 // stdio. Its reads, writes and closes happen inside libc, where nothing can be interposed: a stream on a socket of ours is made with
 // functions of our own for these, and what libc closes inside is noticed afterwards.
+#include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
+#include <stdio_ext.h>
 #include <cstdarg>
 
 using namespace sd;
@@ -88,8 +90,68 @@ SD_EXPORT FILE *fdopen(int fd, const char *mode) noexcept {
     return f;
 }
 
+namespace {
+
+/// The variable that stands for descriptor `fd` in libc and in programs.
+FILE *&standard_variable(int fd) noexcept {
+    return fd == 0 ? stdin : fd == 1 ? stdout : stderr;
+}
+
+/// libc's own stream and ours, which takes its place; made when first needed and then kept.
+struct Exchange {
+    FILE *libc = nullptr, *ours = nullptr;
+};
+constinit Exchange exchanges[3];
+
+/// What was printed and not written yet goes where the number leads now, as the kernel has it.
+void move_output(FILE *from, FILE *to) noexcept {
+    if (!__fwriting(from))
+        return;
+    size_t n = __fpending(from);
+    if (n != 0) {
+        fwrite(from->_IO_write_base, 1, n, to);
+        __fpurge(from);
+    }
+}
+
+} // namespace
+
+namespace sd {
+
+void exchange_standard(int fd) noexcept {
+    FILE *&current = standard_variable(fd);
+    Exchange &e = exchanges[fd];
+    const File *f = file_of(fd);
+    bool want = f && (f->kind == Kind::stream || f->kind == Kind::fresh);
+    if (want && current && current != e.ours && current->_fileno == fd) {
+        int saved = errno;
+        if (!e.ours)
+            e.ours = ::fdopen(fd, fd == 0 ? "r" : "w");
+        if (e.ours) {
+            if (fd == 2)
+                setvbuf(e.ours, nullptr, _IONBF, 0);
+            else if (fd == 1 && __flbf(current))
+                setvbuf(e.ours, nullptr, _IOLBF, 0);
+            e.libc = current;
+            move_output(e.libc, e.ours);
+            clearerr(e.ours);
+            current = e.ours;
+        }
+        errno = saved;
+    } else if (!want && e.ours && current == e.ours) {
+        move_output(e.ours, e.libc);
+        current = e.libc;
+    }
+}
+
+} // namespace sd
+
 SD_EXPORT int fclose(FILE *f) {
     int fd = f->_fileno;
+    if (static_cast<unsigned>(fd) < 3 && f == exchanges[fd].ours) {
+        exchanges[fd].ours = nullptr;
+        standard_variable(fd) = exchanges[fd].libc;
+    }
     File *before = fd >= 0 ? file_of(fd) : nullptr;
     int r = real.fclose(f);
     settle(fd, before);

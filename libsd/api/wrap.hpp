@@ -24,6 +24,13 @@ inline size_t clamp_transfer(size_t n) noexcept {
     return n < kMaxTransfer ? n : kMaxTransfer;
 }
 
+/// read() and write() look at the whole range before they cut it; user memory ends here.
+inline bool impossible_range(const void *p, size_t n) noexcept {
+    uintptr_t end;
+    return n > kMaxTransfer &&
+           (__builtin_add_overflow(reinterpret_cast<uintptr_t>(p), n, &end) || end > 0x7fff'ffff'f000);
+}
+
 /// libc's way of a vfs result: the value, or -1 with errno set. errno stays as it was on success.
 template <class T = int> inline T answer(long r) noexcept {
     return static_cast<T>(with_errno(r));
