@@ -89,7 +89,7 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
     const int dummy = static_cast<int>(plain);
     for (const Extra &e : kExtra) {
         // Options the dummy does not have (another family) are zero on a new socket, but for the two that say "default" with -1 or 64.
-        int32_t v = ask(fd, e.level, e.name, 0), usual = ask(dummy, e.level, e.name, e.name == IPV6_UNICAST_HOPS ? 64 : 0);
+        int32_t v = ask(fd, e.level, e.name, -1), usual = ask(dummy, e.level, e.name, e.name == IPV6_UNICAST_HOPS ? 64 : 0);
         if (v == usual || v < 0)
             continue;
         if (e.name == SO_SNDBUF && e.level == SOL_SOCKET)

@@ -256,7 +256,7 @@ bool has_common_default(int level, int name, unsigned family) noexcept {
     }
 }
 
-long refuse_on_stream(int level, int name, const void *value, socklen_t n) noexcept {
+long refuse_on_stream(int level, int name, unsigned family, const void *value, socklen_t n) noexcept {
     int v = 0;
     if (n >= sizeof v && static_cast<int>(n) > 0 && sd_copy(&v, value, sizeof v))
         return -EFAULT;
@@ -297,7 +297,7 @@ long refuse_on_stream(int level, int name, const void *value, socklen_t n) noexc
         }
         return 0;
     }
-    if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY)
+    if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY && family == AF_INET6)
         return -EINVAL; // the local port is taken
     return 0;
 }

@@ -258,7 +258,7 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return 0;
         }
     }
-    if (long r = refuse_on_stream(level, name, value, n); r < 0)
+    if (long r = refuse_on_stream(level, name, f.family, value, n); r < 0)
         return r;
     long r = need_kernel_socket(fd, f);
     if (r < 0 || (r = sys::setsockopt(fd, level, name, value, n)) < 0)

@@ -1,0 +1,161 @@
+// Copying, closing and configuring descriptors of accelerated sockets.
+#include "tests/unit/stream_pair.hpp"
+
+#include "libsd/vfs/fd.hpp"
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+using namespace sd;
+using namespace sd::test;
+
+namespace {
+int fresh_socket() {
+    test_link(0);
+    return static_cast<int>(vfs::socket(AF_INET, SOCK_STREAM, 0));
+}
+bool is_open(int fd) {
+    return sys::fcntl(fd, F_GETFD) >= 0;
+}
+} // namespace
+
+TEST_CASE("a copy shares everything but FD_CLOEXEC and keeps the connection alive") {
+    StreamPair p;
+    const int copy = static_cast<int>(vfs::dup(p.fd[0], 0, true));
+    CHECK(file_of(copy) == p.file(0));
+    CHECK(sys::fcntl(copy, F_GETFD) == FD_CLOEXEC);
+    CHECK(sys::fcntl(p.fd[0], F_GETFD) == 0);
+    CHECK(vfs::fcntl(copy, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(vfs::fcntl(p.fd[0], F_GETFL, 0) == (O_RDWR | O_NONBLOCK));
+    CHECK(vfs::close(p.fd[0]) == 0);
+    CHECK(file_of(p.fd[0]) == nullptr);
+    CHECK(vfs::send(copy, file_of(copy), "x", 1, 0) == 1);
+    char byte = 0;
+    CHECK(vfs::recv(p.fd[1], p.file(1), &byte, 1, 0) == 1);
+    CHECK(vfs::close(copy) == 0);
+    CHECK(vfs::recv(p.fd[1], p.file(1), &byte, 1, 0) == 0);
+}
+
+TEST_CASE("one placeholder's status flags are not another's") {
+    const int a = fresh_socket(), b = fresh_socket();
+    CHECK(vfs::fcntl(a, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(vfs::fcntl(a, F_GETFL, 0) == (O_RDWR | O_NONBLOCK));
+    CHECK(vfs::fcntl(b, F_GETFL, 0) == O_RDWR);
+    CHECK(vfs::fcntl(a, F_SETFL, O_DIRECT) == -EINVAL);
+    int on = 1;
+    CHECK(vfs::ioctl(b, FIONBIO, &on) == 0);
+    CHECK(vfs::fcntl(b, F_GETFL, 0) == (O_RDWR | O_NONBLOCK));
+    on = 0;
+    CHECK(vfs::ioctl(b, FIONBIO, &on) == 0);
+    CHECK(vfs::fcntl(b, F_GETFL, 0) == O_RDWR);
+    // Becoming a kernel socket keeps them.
+    CHECK(materialise(a, *file_of(a)) == 0);
+    CHECK(sys::fcntl(a, F_GETFL) == (O_RDWR | O_NONBLOCK));
+    vfs::close(a);
+    vfs::close(b);
+}
+
+TEST_CASE("all copies of a placeholder become the kernel socket together") {
+    const int a = fresh_socket(), b = static_cast<int>(vfs::dup(a, 0, false));
+    const int one = 1;
+    CHECK(set_option(a, SOL_SOCKET, SO_DONTROUTE, &one, sizeof one) == 0);
+    int v = 0;
+    socklen_t n = sizeof v;
+    CHECK(get_option(b, SOL_SOCKET, SO_DONTROUTE, &v, &n) == 0);
+    CHECK(v == 1);
+    vfs::close(a);
+    vfs::close(b);
+}
+
+TEST_CASE("dup2 and dup3 replace, refuse and report as the kernel does") {
+    StreamPair p;
+    const int other = fresh_socket();
+    CHECK(vfs::dup_to(p.fd[0], p.fd[0], 0, true) == p.fd[0]);
+    CHECK(vfs::dup_to(p.fd[0], p.fd[0], 0, false) == -EINVAL);
+    CHECK(vfs::dup_to(p.fd[0], other, O_NONBLOCK, false) == -EINVAL);
+    CHECK(vfs::dup_to(9999, other, 0, true) == -EBADF);
+    CHECK(file_of(other)->kind == Kind::fresh);
+    CHECK(vfs::dup_to(p.fd[0], other, O_CLOEXEC, false) == other);
+    CHECK(file_of(other) == p.file(0));
+    CHECK(sys::fcntl(other, F_GETFD) == FD_CLOEXEC);
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    CHECK(vfs::dup_to(ends[0], other, 0, true) == other);
+    CHECK(file_of(other) == nullptr);
+    CHECK(vfs::dup_to(p.fd[0], ends[0], 0, true) == ends[0]);
+    CHECK(file_of(ends[0]) == p.file(0));
+    vfs::close(ends[0]);
+    sys::close(ends[1]);
+    sys::close(other);
+}
+
+TEST_CASE("the library's own descriptors cannot be hit") {
+    fresh_socket();
+    const int hidden = static_cast<int>(dummy_socket());
+    REQUIRE(is_hidden(hidden));
+    CHECK(next_hidden(static_cast<unsigned>(hidden)) == static_cast<unsigned>(hidden));
+    CHECK(vfs::close(hidden) == -EBADF);
+    CHECK(vfs::dup(hidden, 0, false) == -EBADF);
+    CHECK(vfs::dup_to(hidden, 7, 0, true) == -EBADF);
+    CHECK(is_open(hidden));
+    hidden_moved = dummy_moved;
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    CHECK(vfs::dup_to(ends[1], hidden, 0, true) == hidden);
+    CHECK_FALSE(is_hidden(hidden));
+    CHECK(sys::write(hidden, "x", 1) == 1);
+    const int moved = static_cast<int>(dummy_socket());
+    CHECK(moved != hidden);
+    CHECK(is_hidden(moved));
+    const int fresh = fresh_socket();
+    CHECK(fresh >= 0);
+    vfs::close(fresh);
+    sys::close(hidden);
+    sys::close(ends[0]);
+    sys::close(ends[1]);
+}
+
+TEST_CASE("close_range closes what is the program's and spares what is ours") {
+    StreamPair p;
+    const int hidden = static_cast<int>(dummy_socket());
+    int low[2];
+    REQUIRE(::pipe(low) == 0);
+    const int base = static_cast<int>(sys::fcntl(low[0], F_DUPFD, 200)), high = hidden + 5;
+    const int copy = static_cast<int>(vfs::dup(p.fd[0], 201, false));
+    REQUIRE(vfs::dup_to(p.fd[0], high, 0, true) == high);
+    CHECK(vfs::close_range(10, 5, 0) == -EINVAL);
+    CHECK(vfs::close_range(10, 15, 0x80) == -EINVAL);
+    CHECK(vfs::close_range(200, ~0u, 0) == 0);
+    CHECK_FALSE(is_open(base));
+    CHECK_FALSE(is_open(copy));
+    CHECK_FALSE(is_open(high));
+    CHECK(file_of(copy) == nullptr);
+    CHECK(file_of(high) == nullptr);
+    CHECK(is_open(hidden));
+    CHECK(is_open(p.fd[0]));
+    CHECK(vfs::send(p.fd[0], p.file(0), "x", 1, 0) == 1);
+    sys::close(low[0]);
+    sys::close(low[1]);
+}
+
+TEST_CASE("bytes waiting and bytes not taken") {
+    StreamPair p;
+    const auto queued = [](int fd, unsigned long request) {
+        int v = -1;
+        return vfs::ioctl(fd, request, &v) == 0 ? v : -2;
+    };
+    CHECK(queued(p.fd[1], FIONREAD) == 0);
+    CHECK(queued(p.fd[0], SIOCOUTQ) == 0);
+    char data[3000] = {};
+    CHECK(vfs::send(p.fd[0], p.file(0), data, 10, 0) == 10);
+    CHECK(vfs::send(p.fd[0], p.file(0), data, sizeof data, 0) == sizeof data);
+    CHECK(queued(p.fd[1], FIONREAD) == 3010);
+    CHECK(queued(p.fd[0], SIOCOUTQ) > 0);
+    CHECK(queued(p.fd[0], SIOCOUTQ) <= 3010);
+    CHECK(queued(p.fd[0], SIOCOUTQNSD) == 0);
+    CHECK(vfs::recv(p.fd[1], p.file(1), data, 5, 0) == 5);
+    CHECK(queued(p.fd[1], FIONREAD) == 3005);
+    CHECK(vfs::recv(p.fd[1], p.file(1), data, sizeof data, 0) == sizeof data);
+    CHECK(vfs::recv(p.fd[1], p.file(1), data, sizeof data, 0) == 5);
+    CHECK(queued(p.fd[1], FIONREAD) == 0);
+    CHECK(queued(p.fd[0], SIOCOUTQ) == 0);
+}
