@@ -1,4 +1,4 @@
-// Membership of epoll instances: epoll_ctl, and what happens to registrations when sockets change, close or are inherited.
+// Epoll instances and their items: making and ending them, and what happens to registrations when sockets change, close or are inherited.
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -16,23 +16,22 @@ constinit Lock stripes[kStripes];
 constinit Lock refresh_lock;
 uint64_t fork_mask;
 
-constexpr uint32_t kExclusiveAllows =
-    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | static_cast<uint32_t>(EPOLLET) | EPOLLEXCLUSIVE;
-
-EpollItem *find(const File &f, const Epoll &x, int fd) noexcept {
-    for (EpollItem *i = f.items; i; i = i->next_of_file)
-        if (i->set == &x && i->fd == fd)
-            return i;
-    return nullptr;
-}
-
 SetLink *link_entry(Epoll &x, const LinkMap &l) noexcept {
     uint16_t place = l.index < x.link_place.size() ? x.link_place[l.index] : 0;
     return place ? &x.links[place - 1u] : nullptr;
 }
 
-/// Enters the connection of the item in the slot table of its link.
-bool attach(Epoll &x, EpollItem &i) noexcept {
+void unlink_file(EpollItem &i) noexcept {
+    for (EpollItem **p = &i.file->items; *p; p = &(*p)->next_of_file)
+        if (*p == &i) {
+            *p = i.next_of_file;
+            return;
+        }
+}
+
+} // namespace
+
+bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     LinkMap &l = *i.file->link;
     SetLink *e = link_entry(x, l);
     if (!e) {
@@ -58,7 +57,7 @@ bool attach(Epoll &x, EpollItem &i) noexcept {
     return true;
 }
 
-void detach(Epoll &x, EpollItem &i) noexcept {
+void detach_stream(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
         return;
     SetLink *e = link_entry(x, *i.link);
@@ -82,7 +81,6 @@ void detach(Epoll &x, EpollItem &i) noexcept {
     i.link = nullptr;
 }
 
-/// Counts the item among the accelerated members. False: no doorbell to be had.
 bool count_ours(Epoll &x) noexcept {
     if (!x.bell) {
         x.bell = make_bell();
@@ -96,35 +94,32 @@ bool count_ours(Epoll &x) noexcept {
     return true;
 }
 
-/// A place among the nested sets, or -1.
-int nested_place(Epoll &x, EpollItem &i) noexcept {
-    for (unsigned n = 0; n < kNestedSets; ++n)
-        if (!x.nested[n]) {
-            x.nested[n] = &i;
-            return static_cast<int>(n);
-        }
-    return -1;
+EpollItem *new_item(Epoll &x) noexcept {
+    EpollItem *i = x.spare;
+    if (i) {
+        x.spare = i->pool_next;
+        --x.spares;
+    } else {
+        i = item_pool.allocate();
+    }
+    if (i)
+        *i = EpollItem{};
+    return i;
 }
 
-epoll_event nested_registration(const EpollItem &i) noexcept {
-    epoll_event e{};
-    e.events = i.events & (EPOLLIN | static_cast<uint32_t>(EPOLLET));
-    e.data.u64 = waker_word(kNestedWord + i.nested_place);
-    return e;
+void drop_item(Epoll &x, EpollItem &i) noexcept {
+    if (x.spares >= kSpareItems) {
+        item_pool.release(&i);
+        return;
+    }
+    i.pool_next = x.spare;
+    x.spare = &i;
+    ++x.spares;
 }
 
-void unlink_file(EpollItem &i) noexcept {
-    for (EpollItem **p = &i.file->items; *p; p = &(*p)->next_of_file)
-        if (*p == &i) {
-            *p = i.next_of_file;
-            return;
-        }
-}
-
-/// Ends a registration; the kernel's side of it is the caller's business. With both locks.
-void remove(Epoll &x, EpollItem &i) noexcept {
+void remove_item(Epoll &x, EpollItem &i) noexcept {
     leave_list(x, i);
-    detach(x, i);
+    detach_stream(x, i);
     if (i.kernel_only) {
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
     } else {
@@ -138,141 +133,15 @@ void remove(Epoll &x, EpollItem &i) noexcept {
     if (i.place < x.items.size())
         x.items[i.place]->place = i.place;
     unlink_file(i);
-    item_pool.release(&i);
+    drop_item(x, i);
 }
 
-/// After a change: somebody who sleeps has to look at it and arm it.
-void changed(Epoll &x, EpollItem &i) noexcept {
+void item_changed(Epoll &x, EpollItem &i) noexcept {
     i.due = true;
     make_hot(x, i);
+    if (x.sleepers)
+        ring_own(x);
 }
-
-/// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or -errno.
-long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
-    File &f = *i.file;
-    const bool nested = f.kind == Kind::epoll && f.epoll->ours.load(std::memory_order_acquire);
-    i.kernel_only = !nested && (f.kind == Kind::epoll || (f.kind == Kind::fresh && f.real_socket));
-    i.kernel_too = nested || f.kind == Kind::listener;
-    i.always_hot = i.kernel_too;
-    if (nested) {
-        int place = nested_place(x, i);
-        if (place < 0)
-            return -ENOSPC;
-        i.nested_place = static_cast<uint32_t>(place);
-        e = nested_registration(i);
-    }
-    long r = 0;
-    if (i.kernel_only || i.kernel_too)
-        r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &e);
-    if (r == 0 && i.kernel_only) {
-        x.kernel_members.fetch_add(1, std::memory_order_relaxed);
-        return 0;
-    }
-    if (r == 0 && f.kind == Kind::stream && !attach(x, i))
-        r = -ENOMEM;
-    if (r == 0 && !count_ours(x)) {
-        detach(x, i);
-        if (i.kernel_too)
-            sys::epoll_ctl(ep, EPOLL_CTL_DEL, i.fd, nullptr);
-        r = -ENOMEM;
-    }
-    if (r < 0) {
-        if (nested)
-            x.nested[i.nested_place] = nullptr;
-        return r;
-    }
-    if (i.kernel_too)
-        ++x.duals;
-    changed(x, i);
-    return 0;
-}
-
-long add(Epoll &x, int ep, int fd, File &f, const epoll_event &e) noexcept {
-    if ((e.events & EPOLLEXCLUSIVE) && (f.kind == Kind::epoll || (e.events & ~kExclusiveAllows)))
-        return -EINVAL;
-    if (find(f, x, fd))
-        return -EEXIST;
-    EpollItem *i = item_pool.allocate();
-    if (!i)
-        return -ENOMEM;
-    *i = EpollItem{};
-    i->file = &f;
-    i->set = &x;
-    i->fd = fd;
-    i->events = e.events;
-    i->data = e.data.u64;
-    i->place = static_cast<uint32_t>(x.items.size());
-    long r = x.items.push(i) ? enter(x, ep, *i, e) : -ENOMEM;
-    if (r < 0) {
-        if (x.items.size() > i->place)
-            x.items.truncate(i->place);
-        item_pool.release(i);
-        return r;
-    }
-    i->next_of_file = f.items;
-    f.items = i;
-    return 0;
-}
-
-long modify(Epoll &x, int ep, EpollItem &i, const epoll_event &e) noexcept {
-    if ((e.events | i.events) & EPOLLEXCLUSIVE)
-        return -EINVAL;
-    EpollItem before = i;
-    i.events = e.events;
-    i.data = e.data.u64;
-    long r = 0;
-    if (i.kernel_only || i.kernel_too) {
-        epoll_event k = i.kernel_too && i.file->kind == Kind::epoll ? nested_registration(i) : e;
-        r = sys::epoll_ctl(ep, EPOLL_CTL_MOD, i.fd, &k);
-        if (r == -ENOENT) // see epoll_file_became_kernel
-            r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &k);
-    }
-    if (r < 0) {
-        i.events = before.events;
-        i.data = before.data;
-        return r;
-    }
-    i.off = false;
-    if (!i.kernel_only)
-        changed(x, i);
-    return 0;
-}
-
-/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have to look inside from now on.
-void nested_became_ours(File &f, unsigned depth) noexcept {
-    File *outer[8];
-    unsigned n = 0;
-    {
-        QuietGuard c(ctl_lock(f));
-        for (EpollItem *i = f.items; i; i = i->next_of_file) {
-            if (!i->kernel_only)
-                continue;
-            Epoll &x = *i->set;
-            SetGuard g(x);
-            int place = nested_place(x, *i);
-            if (place < 0)
-                continue;
-            i->nested_place = static_cast<uint32_t>(place);
-            epoll_event e = nested_registration(*i);
-            bool first = x.ours.load(std::memory_order_relaxed) == 0;
-            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e) < 0 || !count_ours(x)) {
-                x.nested[place] = nullptr;
-                continue;
-            }
-            i->kernel_only = false;
-            i->kernel_too = i->always_hot = true;
-            ++x.duals;
-            x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-            changed(x, *i);
-            if (first && n < 8)
-                outer[n++] = x.file;
-        }
-    }
-    for (unsigned k = 0; k < n && depth < 5; ++k)
-        nested_became_ours(*outer[k], depth + 1);
-}
-
-} // namespace
 
 Lock &ctl_lock(const File &f) noexcept { return stripes[(reinterpret_cast<uintptr_t>(&f) >> 7) % kStripes]; }
 
@@ -335,12 +204,38 @@ void refresh_after_fork(Epoll &x) noexcept {
     x.fork_count.store(now, std::memory_order_release);
 }
 
+bool new_set(File &f, int fd) noexcept {
+    Epoll *x = sets.allocate();
+    if (!x)
+        return false;
+    x->lock.reset();
+    x->file = &f;
+    x->fd = fd;
+    x->users.store(1, std::memory_order_relaxed);
+    x->dead.store(false, std::memory_order_relaxed);
+    x->ours.store(0, std::memory_order_relaxed);
+    x->kernel_members.store(0, std::memory_order_relaxed);
+    x->streams = x->duals = x->sleepers = x->streak = 0;
+    x->channel_known = false;
+    x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    x->born = forks_done.load(std::memory_order_relaxed);
+    for (auto &n : x->nested)
+        n = nullptr;
+    f.epoll = x;
+    return true;
+}
+
 void set_unuse(Epoll &x) noexcept {
     if (x.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
         return;
     if (x.bell)
         free_bell(x.bell);
     x.bell = nullptr;
+    while (EpollItem *i = x.spare) {
+        x.spare = i->pool_next;
+        item_pool.release(i);
+    }
+    x.spares = 0;
     x.items.clear();
     x.hot.clear();
     x.unconfirmed.clear();
@@ -365,7 +260,7 @@ void epoll_destroy(File &f) noexcept {
         QuietGuard c(ctl_lock(*member));
         SetGuard g(x);
         if (size_t n = x.items.size(); n && x.items[n - 1]->file == member)
-            remove(x, *x.items[n - 1]);
+            remove_item(x, *x.items[n - 1]);
     }
     f.epoll = nullptr;
     set_unuse(x);
@@ -377,7 +272,7 @@ void epoll_file_closed(File &f) noexcept {
     QuietGuard c(ctl_lock(f));
     while (EpollItem *i = f.items) {
         SetGuard g(*i->set);
-        remove(*i->set, *i);
+        remove_item(*i->set, *i);
     }
 }
 
@@ -390,20 +285,18 @@ void epoll_file_became_stream(File &f) noexcept {
         SetGuard g(x);
         if (i->link)
             continue;
-        if (!attach(x, *i))
+        if (!attach_stream(x, *i))
             continue;
         if (i->kernel_only) { // its descriptor is a kernel socket that will never be connected
             if (!count_ours(x)) {
-                detach(x, *i);
+                detach_stream(x, *i);
                 continue;
             }
             sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i->fd, nullptr);
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
             i->kernel_only = false;
         }
-        changed(x, *i);
-        if (x.sleepers)
-            ring_own(x);
+        item_changed(x, *i);
     }
 }
 
@@ -420,9 +313,7 @@ void epoll_file_became_listener(File &f) noexcept {
         i->kernel_too = i->always_hot = true;
         ++x.duals;
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-        changed(x, *i);
-        if (x.sleepers)
-            ring_own(x);
+        item_changed(x, *i);
     }
 }
 
@@ -436,7 +327,7 @@ void epoll_file_became_kernel(File &f, int fd) noexcept {
         if (i->fd != fd || i->kernel_only || i->kernel_too)
             continue;
         leave_list(x, *i);
-        detach(x, *i);
+        detach_stream(x, *i);
         i->kernel_only = true;
         x.kernel_members.fetch_add(1, std::memory_order_relaxed);
         epoll_event e{};
@@ -480,97 +371,10 @@ void epoll_fork_child() noexcept {
     sets.reset_lock();
     item_pool.reset_lock();
     refresh_lock.reset();
+    provide_lock.reset();
     for (auto &s : stripes)
         s.reset();
     sys::restore_signals(&fork_mask);
 }
-
-namespace vfs {
-
-void epoll_created(int fd) noexcept {
-    if (!enabled() || static_cast<unsigned>(fd) >= kMaxFd)
-        return;
-    // Not every caller saw it made: a descriptor that is no set of the kernel's answers EINVAL, a set ENOENT.
-    if (long d = dummy_socket();
-        d < 0 || sys::epoll_ctl(fd, EPOLL_CTL_DEL, static_cast<int>(d), nullptr) != -ENOENT)
-        return;
-    File *f = new_file(Kind::epoll);
-    Epoll *x = f ? sets.allocate() : nullptr;
-    if (!x) {
-        if (f) {
-            f->kind = Kind::fresh;
-            discard_file(f);
-        }
-        return;
-    }
-    x->lock.reset();
-    x->file = f;
-    x->fd = fd;
-    x->users.store(1, std::memory_order_relaxed);
-    x->dead.store(false, std::memory_order_relaxed);
-    x->ours.store(0, std::memory_order_relaxed);
-    x->kernel_members.store(0, std::memory_order_relaxed);
-    x->streams = x->duals = x->sleepers = x->streak = 0;
-    x->channel_known = false;
-    x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    x->born = forks_done.load(std::memory_order_relaxed);
-    for (auto &n : x->nested)
-        n = nullptr;
-    f->epoll = x;
-    install_file(fd, f);
-}
-
-long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
-    File *ef = file_of(ep);
-    if (!ef || ef->kind != Kind::epoll)
-        return kPass;
-    Epoll &x = *ef->epoll;
-    File *f = file_of(fd);
-    if (!f && op == EPOLL_CTL_ADD) {
-        notice_listener(fd);
-        f = file_of(fd);
-    }
-    if (!f) {
-        long r = sys::epoll_ctl(ep, op, fd, event);
-        if (r == 0 && op != EPOLL_CTL_MOD)
-            x.kernel_members.fetch_add(op == EPOLL_CTL_ADD ? 1 : -1, std::memory_order_relaxed);
-        return r;
-    }
-    epoll_event e{};
-    if (op != EPOLL_CTL_DEL && sd_copy(&e, event, sizeof e))
-        return -EFAULT;
-    if (f == ef)
-        return -EINVAL;
-    long r = 0;
-    const bool none_before = x.ours.load(std::memory_order_relaxed) == 0;
-    {
-        QuietGuard c(ctl_lock(*f));
-        SetGuard g(x);
-        EpollItem *i = find(*f, x, fd);
-        if (op == EPOLL_CTL_ADD) {
-            r = add(x, ep, fd, *f, e);
-        } else if (!i) {
-            // It may have been added before we knew the socket.
-            r = f->real_socket || f->kind == Kind::epoll     ? sys::epoll_ctl(ep, op, fd, &e)
-                : op == EPOLL_CTL_MOD || op == EPOLL_CTL_DEL ? -ENOENT
-                                                             : -EINVAL;
-        } else if (op == EPOLL_CTL_MOD) {
-            r = modify(x, ep, *i, e);
-        } else if (op == EPOLL_CTL_DEL) {
-            if (i->kernel_only || i->kernel_too)
-                sys::epoll_ctl(ep, EPOLL_CTL_DEL, fd, nullptr);
-            remove(x, *i);
-        } else {
-            r = -EINVAL;
-        }
-        if (r == 0 && op != EPOLL_CTL_DEL && x.sleepers)
-            ring_own(x);
-    }
-    if (r == 0 && none_before && x.ours.load(std::memory_order_relaxed))
-        nested_became_ours(*ef, 0);
-    return r;
-}
-
-} // namespace vfs
 
 } // namespace sd

@@ -6,6 +6,8 @@
 namespace sd {
 
 char waker_data[2 + kNestedSets];
+// Threads that wait on one instance must not register its doorbell twice.
+constinit Lock provide_lock;
 
 namespace {
 
@@ -102,7 +104,10 @@ void register_wakers(Epoll &x) noexcept {
 
 void provide_bells(Epoll &x) noexcept {
     LinkMap *link[kAtOnce];
-    Listener *listener[kAtOnce];
+    struct {
+        EpollItem *item;
+        Listener *listener;
+    } announce[kAtOnce];
     Epoll *inner[kNestedSets];
     unsigned links = 0, listeners = 0, inners = 0;
     Bell *bell;
@@ -127,7 +132,7 @@ void provide_bells(Epoll &x) noexcept {
                     Listener &l = *i->file->listener;
                     if (i->bell_epoch != control::epoch() + 1 && control::connected() && listeners < kAtOnce) {
                         i->bell_epoch = control::epoch() + 1;
-                        listener[listeners++] = &l;
+                        announce[listeners++] = {i, &l};
                     }
                     QuietGuard lg(l.lock);
                     for (auto &ref : l.links)
@@ -139,10 +144,19 @@ void provide_bells(Epoll &x) noexcept {
             }
     }
     // Links and listeners are type-stable: one that goes meanwhile makes the monitor refuse.
-    for (unsigned k = 0; k < links; ++k)
-        bell_id(*bell, *link[k]);
-    for (unsigned k = 0; k < listeners; ++k)
-        listener_bell(*listener[k], *bell);
+    if (links) {
+        QuietGuard one(provide_lock);
+        for (unsigned k = 0; k < links; ++k)
+            bell_id(*bell, *link[k]);
+    }
+    for (unsigned k = 0; k < listeners; ++k) {
+        if (listener_bell(*announce[k].listener, *bell) == 0)
+            continue;
+        SetGuard g(x);
+        for (EpollItem *i : x.items)
+            if (i == announce[k].item)
+                i->bell_epoch = 0;
+    }
     for (unsigned k = 0; k < inners; ++k) {
         provide_bells(*inner[k]);
         set_unuse(*inner[k]);

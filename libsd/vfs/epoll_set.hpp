@@ -66,7 +66,8 @@ struct SetLink {
 constexpr unsigned kHotItems = 64;      ///< idle items beyond this are armed at once
 constexpr uint64_t kIdleReports = 1024; ///< an item that was not ready while so many others were is armed
 constexpr unsigned kNestedSets = 64;    ///< nested instances with accelerated members, per set
-constexpr unsigned kBatch = 128;        ///< accelerated events returned by one call
+constexpr unsigned kSpareItems = 16;
+constexpr unsigned kBatch = 128; ///< accelerated events returned by one call
 constexpr int64_t kKernelLookNs =
     50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
 constexpr uint32_t kBusyStreak = 64; ///< ... once so many waits in a row were answered without the kernel
@@ -98,6 +99,8 @@ struct Epoll {
     MapVector<SetLink> links;
     MapVector<uint16_t> link_place; ///< by LinkMap::index: place in links + 1
     EpollItem *nested[kNestedSets] = {};
+    EpollItem *spare = nullptr; ///< for short-lived members: saves the pool's lock
+    uint32_t spares = 0;
     Epoll *pool_next = nullptr;
 };
 
@@ -127,7 +130,21 @@ class SetGuard {
 
 /// Keeps the instance in memory for the time of a wait.
 void set_unuse(Epoll &x) noexcept;
-/// With the lock.
+/// For a File of kind epoll that is not installed yet. False: no memory.
+bool new_set(File &f, int fd) noexcept;
+// The rest with ctl_lock() of the item's File and the instance's lock.
+EpollItem *new_item(Epoll &x) noexcept;
+/// Of an item that is entered nowhere.
+void drop_item(Epoll &x, EpollItem &i) noexcept;
+/// Enters the connection of the item in the slot table of its link. False: no memory.
+bool attach_stream(Epoll &x, EpollItem &i) noexcept;
+void detach_stream(Epoll &x, EpollItem &i) noexcept;
+/// Counts one more accelerated member. False: no doorbell to be had.
+bool count_ours(Epoll &x) noexcept;
+/// Ends a registration; the kernel's side of it is the caller's business.
+void remove_item(Epoll &x, EpollItem &i) noexcept;
+/// After ADD, MOD and the like: to be reported if ready; somebody who sleeps has to look at it and arm it.
+void item_changed(Epoll &x, EpollItem &i) noexcept;
 void make_hot(Epoll &x, EpollItem &i) noexcept;
 void leave_list(Epoll &x, EpollItem &i) noexcept;
 /// Rings the instance's own doorbell.
@@ -156,6 +173,7 @@ void hand_over(Epoll &x) noexcept;
 // --- epoll_kernel.cpp
 /// Without the lock: gets doorbell ids and registrations that prepare_sleep() needs. Talks to the monitor.
 void provide_bells(Epoll &x) noexcept;
+extern Lock provide_lock; ///< for the fork handlers
 /// Is a kernel member of the instance ready (not just our own doorbell)? Used for nested sets and by poll.
 bool kernel_part_ready(Epoll &x) noexcept;
 /// Registers doorbell and control channel with the kernel's set. With the lock.

@@ -25,6 +25,7 @@ struct Poll {
     PollList &l;
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
+    bool links = false; ///< anything in shared memory to look at
     uint64_t handled;
 };
 
@@ -128,6 +129,24 @@ void release_links(Poll &p) noexcept {
             link_unuse(*p.l.link[i]);
 }
 
+/// Has the listener announce new links to this thread's doorbell? Remembers the last few, because asking is a message to the monitor.
+bool announced(Listener &l, Bell &bell) noexcept {
+    struct Known {
+        uint32_t listener, epoch;
+        Bell *bell;
+    };
+    static constinit thread_local Known known[4]{};
+    static constinit thread_local unsigned next = 0;
+    const uint32_t epoch = control::epoch();
+    for (const Known &k : known)
+        if (k.bell == &bell && k.listener == l.id && k.epoch == epoch)
+            return true;
+    if (listener_bell(l, bell) < 0)
+        return false;
+    known[next++ % 4] = {l.id, epoch, &bell};
+    return true;
+}
+
 /// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
 bool provide(Poll &p, Bell &bell) noexcept {
     bool ok = control::connected();
@@ -140,7 +159,8 @@ bool provide(Poll &p, Bell &bell) noexcept {
         } else if (f->kind == Kind::listener) {
             LinkMap *links[64];
             unsigned n = listener_links(*f->listener, links, 64);
-            ok = n <= 64 && listener_bell(*f->listener, bell) == 0 && ok;
+            ok = n <= 64 && announced(*f->listener, bell) && ok;
+            p.links |= n > 0;
             for (unsigned k = 0; k < n && k < 64; ++k)
                 ok = bell_id(bell, *links[k]) != 0 && ok;
         } else if (is_set(f) && f->epoll) {
@@ -193,7 +213,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
     hold_links(p);
     bool blind = !provide(p, bell);
     arm(p, bell, &blind);
-    heavy_barrier();
+    if (p.links)
+        heavy_barrier();
     long ready = look_at_ours(p);
     long r = 0;
     if (ready == 0) {
@@ -249,13 +270,14 @@ bool poll_classify(PollList &l) noexcept {
 }
 
 long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
-    Poll p{l, 0, false, false, false, self.handled};
+    Poll p{l, 0, false, false, false, false, self.handled};
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.file[i];
         if (f) {
             p.streams |= f->kind == Kind::stream || is_set(f);
             p.listeners |= f->kind == Kind::listener;
             p.sets |= is_set(f);
+            p.links = p.streams;
         }
         if (l.all[i].fd >= 0 && (!f || in_kernel_too(f))) {
             l.kernel[p.kernel_n] = {l.all[i].fd, l.all[i].events, 0};
@@ -272,7 +294,7 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
             ++busy.streak;
         return ready;
     }
-    if (timeout_ns == 0 || p.kernel_n) {
+    if (timeout_ns == 0 || (p.kernel_n && p.streams)) {
         ready = look_at_kernel(p);
         if (ready != 0 || timeout_ns == 0)
             return ready;
