@@ -36,6 +36,8 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
         link = made.get();
         links_[file] = std::move(made);
+        link->was_adopted = true;
+        link->adopted = EventLoop::Clock::now();
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
     if (!attach(client, *link, body.link_id, body.side)) {
@@ -75,6 +77,7 @@ void Monitor::await_holders(Link &link, unsigned side) {
         }
         UniqueFd pidfd = open_pidfd(pid);
         if (!pidfd || start_time(pid) != start) {
+            audit_soon(link, side);
             continue;
         }
         const int fd = pidfd.get();
@@ -105,6 +108,9 @@ void Monitor::stop_awaiting(Link &link, unsigned side, pid_t pid) {
             ++it;
         }
     }
+    if (link.side[side].awaited.empty() && link.side[side].death_seen) {
+        audit_soon(link, side); // put off for as long as somebody was awaited
+    }
 }
 
 /// A process that was waited for has died.
@@ -120,6 +126,8 @@ void Monitor::stop_awaiting(uint64_t watch) {
     link.side[awaited.side].awaited.erase(watch);
     if (link.side[awaited.side].empty()) {
         mark_all(link, awaited.side);
+    } else {
+        audit_soon(link, awaited.side);
     }
     side_changed(link, awaited.side);
 }

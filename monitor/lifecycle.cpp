@@ -78,7 +78,10 @@ std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
 
 void Monitor::share_segment(Client &client, std::shared_ptr<Segment> segment, unsigned proc_index, uint64_t name) {
     segment->members.push_back({&client, proc_index});
-    client.segments.push_back({std::move(segment), proc_index, name});
+    client.segments.push_back({segment, proc_index, name});
+    if (segment->members.size() == 1) {
+        meet_strangers(segment);
+    }
 }
 
 Reply Monitor::hello(Client &client, Request &request) {
@@ -290,9 +293,13 @@ void Monitor::release_holdings(Client &client) {
     }
     while (!client.links.empty()) {
         const auto [name, attachment] = *client.links.begin();
+        const FileId file = attachment.link->file;
         for (unsigned side = 0; side < 2; ++side) {
             if (attachment.side[side]) {
                 detach(client, name, side);
+                if (const auto it = links_.find(file); it != links_.end() && !it->second->side[side].attached.empty()) {
+                    audit_soon(*it->second, side);
+                }
             }
         }
     }

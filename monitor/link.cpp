@@ -210,6 +210,47 @@ void close_to_requests(const Link &link) {
     });
 }
 
+std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitset<kLinkSlots> &held,
+                               std::optional<uint32_t> syn_head) {
+    std::set<uint32_t> result;
+    std::bitset<kLinkSlots> queued;
+    for (uint32_t i = 0; syn_head && i < kSynEntries; ++i) {
+        const uint32_t entry = link.view().syn(*syn_head + i).load(std::memory_order_acquire);
+        if (entry == 0 || entry > kLinkSlots) {
+            break;
+        }
+        queued.set(entry - 1);
+    }
+    for_each_touched_slot(link, [&](unsigned i) {
+        const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
+        const uint32_t flags = link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire);
+        if ((flags & (kFlagReleased | kFlagDead)) != 0) {
+            return;
+        }
+        const bool pending = state == static_cast<uint32_t>(SlotState::syn);
+        const bool accepted = state == static_cast<uint32_t>(SlotState::accepted);
+        const bool lost = pending && side == 1 ? syn_head && !queued.test(i) : (pending || accepted) && !held.test(i);
+        if (lost) {
+            result.insert(i);
+        }
+    });
+    return result;
+}
+
+void bury(const Link &link, unsigned side, uint32_t slot) {
+    auto pending = static_cast<uint32_t>(SlotState::syn);
+    if (side == 1 && link.view().slot(slot).identity.state.compare_exchange_strong(
+                         pending, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
+        for (uint32_t i = 0; i < kSynEntries; ++i) { // an acceptor may have moved the head without clearing the entry
+            uint32_t entry = slot + 1;
+            link.view().syn(i).compare_exchange_strong(entry, 0, std::memory_order_seq_cst);
+        }
+        mark_and_ring(link, slot, 1, kFlagReset | kFlagClosed | kFlagDead);
+    } else {
+        mark_and_ring(link, slot, side, kFlagDead | kFlagClosed | kFlagWriteShut);
+    }
+}
+
 void mark_all(const Link &link, unsigned side) {
     for_each_touched_slot(link, [&](unsigned i) {
         const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);

@@ -4,6 +4,8 @@
 #include "monitor/shared_memory.hpp"
 
 #include <array>
+#include <bitset>
+#include <chrono>
 #include <optional>
 #include <set>
 
@@ -25,6 +27,7 @@ struct LinkSide {
     std::set<uint64_t> awaited;
     std::array<Bell, kDoorbells> bells;
     unsigned last_bell = kLastDoorbell;
+    bool death_seen = false; ///< since the last audit
     bool empty() const {
         return attached.empty() && awaited.empty();
     }
@@ -38,6 +41,8 @@ class Link {
     LinkSide side[2];
     Listener *listener = nullptr; ///< null once it has closed, and after a restart until a server process brings it back
     uint32_t place = 0;           ///< in the listener's segment
+    bool was_adopted = false;     ///< made by a former monitor
+    std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.
     static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base);
@@ -94,6 +99,14 @@ void ring_acceptors(const Link &link);
 /// a full fence, and then look at all slots. So either the client sees the flag, or we see its slot. Both may: then the
 /// compare-and-swap of the state decides who acts.
 void close_to_requests(const Link &link);
+
+/// Slots that are in use on `side` although no end in `held` (one bit per slot) belongs to them, and, for the server's side, connection
+/// requests that an acceptor took off the queue (whose head is at `syn_head`) and did not accept. What a living process is just
+/// about to do can look like this for a moment, so only what is found twice, some time apart, has been left behind by a dead one.
+std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitset<kLinkSlots> &held,
+                               std::optional<uint32_t> syn_head);
+/// Ends what was left behind in a slot.
+void bury(const Link &link, unsigned side, uint32_t slot);
 
 /// For a side that died without leaving records of what it held: marks its end of every slot that is in use.
 void mark_all(const Link &link, unsigned side);

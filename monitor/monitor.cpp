@@ -77,6 +77,9 @@ Monitor::~Monitor() {
     for (auto &[watch, awaited] : awaited_) {
         loop_.remove(watch, awaited.pidfd.get());
     }
+    for (auto &[watch, stranger] : strangers_) {
+        loop_.remove(watch, stranger.pidfd.get());
+    }
     loop_.remove(listening_watch_, listening_);
 }
 

@@ -80,6 +80,13 @@ class Monitor {
     void stop_awaiting(uint64_t watch);
     void stop_awaiting(Link &link, unsigned side, pid_t pid);
 
+    // audit.cpp: what dead processes left behind without a record
+    void audit_soon(Link &link, unsigned side);
+    void audit();
+    const Link *family_link(const Segment &segment, uint64_t link_id, unsigned side) const;
+    void meet_strangers(const std::shared_ptr<Segment> &segment);
+    void reap_stranger(Segment &segment, unsigned index, pid_t pid);
+
     // status.cpp
     Reply status(Client &client, Request &request);
     std::string status_json(const ucred &asker) const;
@@ -111,6 +118,19 @@ class Monitor {
         unsigned side;
     };
     std::map<EventLoop::Watch, Awaited> awaited_;
+
+    struct Audit {
+        bool wanted = false;
+        std::set<uint32_t> suspects; ///< slots that looked left behind the last time
+    };
+    std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
+    EventLoop::Timer audit_timer_ = 0;
+
+    struct Stranger {
+        UniqueFd pidfd;
+        std::weak_ptr<Segment> segment;
+    };
+    std::map<EventLoop::Watch, Stranger> strangers_;
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

@@ -220,7 +220,8 @@ void print_human(const json &status, bool each) {
         const auto when = static_cast<time_t>(recent["when"].get<double>());
         char text[32];
         strftime(text, sizeof text, "%H:%M:%S", localtime(&when));
-        fmt::print("  {} {} {}: {}\n", text, program(recent), recent["address"].get<std::string>(), recent["name"].get<std::string>());
+        const std::string address = recent["address"].is_null() ? "" : " " + recent["address"].get<std::string>();
+        fmt::print("  {} {}{}: {}\n", text, program(recent), address, recent["name"].get<std::string>());
     }
     const json &monitor = status["monitor"];
     fmt::print("\nsd-monitor {} [{}] at {}, up {}.\n", monitor["version"].get<std::string>(), monitor["pid"].get<int>(),

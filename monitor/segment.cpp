@@ -183,6 +183,43 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
     return result;
 }
 
+std::vector<Segment::HeldEnd> Segment::held_ends() const {
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    std::vector<Member> all;
+    for (unsigned i = 0; i < kSegProcs; ++i) {
+        if (proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) &&
+            view_.proc(i).state.load(std::memory_order_acquire) == 1) {
+            all.push_back({nullptr, i});
+        }
+    }
+    std::vector<HeldEnd> result;
+    for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
+        const Ofd &ofd = view_.ofd(i);
+        if (ofd.state.load(std::memory_order_acquire) == kOpen &&
+            std::any_of(all.begin(), all.end(), [&](const Member &m) { return holds(m, i, proc_data); })) {
+            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side)});
+        }
+    });
+    return result;
+}
+
+std::vector<std::pair<unsigned, pid_t>> Segment::strangers() const {
+    std::vector<std::pair<unsigned, pid_t>> result;
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    for (unsigned i = 0; i < kSegProcs; ++i) {
+        if (!proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) ||
+            view_.proc(i).state.load(std::memory_order_acquire) != 1 ||
+            std::any_of(members.begin(), members.end(), [i](const Member &m) { return m.proc_index == i; })) {
+            continue;
+        }
+        // 0: a child that is just being made, whose parent has told us of it or will.
+        if (const auto pid = static_cast<pid_t>(view_.proc(i).pid.load(std::memory_order_relaxed)); pid > 0) {
+            result.emplace_back(i, pid);
+        }
+    }
+    return result;
+}
+
 Counters Segment::counters() const {
     const SegmentStats &stats = view_.header().stats;
     Counters result;

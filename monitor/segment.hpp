@@ -54,6 +54,15 @@ class Segment {
     };
     /// Every open file description that some process holds.
     std::vector<OpenOfd> open_ofds() const;
+    struct HeldEnd {
+        uint64_t link_id;
+        uint32_t slot;
+        unsigned side;
+    };
+    /// Every end of a connection that somebody may hold, also processes that have not registered (yet).
+    std::vector<HeldEnd> held_ends() const;
+    /// Processes that the segment names and that have not registered: index of the record and pid.
+    std::vector<std::pair<unsigned, pid_t>> strangers() const;
     Counters counters() const;
     std::vector<RecentFallback> recent_fallbacks() const;
 

@@ -209,7 +209,7 @@ std::string Monitor::status_json(const ucred &asker) const {
                                             {"comm", client == nullptr ? json() : json(client->comm)},
                                             {"number", fallback.cause},
                                             {"name", cause_name(fallback.cause)},
-                                            {"address", address_text(fallback.ip, fallback.port)},
+                                            {"address", fallback.port == 0 ? json() : json(address_text(fallback.ip, fallback.port))},
                                             {"when", static_cast<double>(fallback.when_ns) / 1e9}});
     }
     // Names of programs may be any bytes.

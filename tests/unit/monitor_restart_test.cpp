@@ -1,0 +1,251 @@
+// A monitor that comes back, and deaths that left no record of what they hit.
+#include "tests/unit/monitor_client.hpp"
+
+#include <catch2/catch.hpp>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+UniqueFd bell() {
+    return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+}
+
+/// A process that lives until the object goes, and does nothing. Links name it as a holder.
+struct Sleeper {
+    pid_t pid = fork();
+    Sleeper() {
+        if (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) {
+                pause();
+            }
+        }
+    }
+    ~Sleeper() {
+        stop();
+    }
+    void stop() {
+        if (pid > 0) {
+            kill(pid, SIGKILL);
+            waitpid(pid, nullptr, 0);
+            pid = 0;
+        }
+    }
+};
+
+uint64_t start_time(pid_t pid) {
+    FILE *stat = fopen(("/proc/" + std::to_string(pid) + "/stat").c_str(), "r");
+    unsigned long long start = 0;
+    const int n = fscanf(stat, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %llu", &start);
+    fclose(stat);
+    return n == 1 ? start : 0;
+}
+
+void hold(LinkView view, unsigned side, unsigned entry, pid_t pid) {
+    view.header().holder[side][entry].start_time = start_time(pid);
+    view.header().holder[side][entry].pid = static_cast<uint32_t>(pid);
+}
+
+/// A link with one accepted connection in slot 4, whose monitor has been killed and replaced.
+struct Restarted {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess server{monitor}, client{monitor};
+    uint64_t id = 0;
+    std::unique_ptr<TestLink> link;
+    UniqueFd client_bell = bell();
+    uint32_t client_bell_id = 0;
+
+    Restarted() {
+        const auto listener = listen();
+        Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        id = a.as<wire::ConnectReply>().link_id;
+        link = std::make_unique<TestLink>(std::move(a.fds.at(0)));
+        server.channel.ask(Op::links, wire::Links{listener, 0});
+        client.segment.open(1, id, 4, 0);
+        server.segment.open(1, id, 4, 1);
+        link->view.slot(4).identity.state = static_cast<uint32_t>(SlotState::accepted);
+        client_bell_id = client.channel.ask(Op::bell, wire::Bell{id, 0, 0}, {client_bell.get()}).as<wire::BellReply>().id;
+    }
+    uint32_t listen() {
+        return server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    }
+    void restart() {
+        monitor.stop(SIGKILL);
+        monitor.start();
+    }
+    Answer adopt(TestProcess &who, unsigned side, uint32_t listener = 0) {
+        return who.channel.ask(Op::adopt_link, wire::Adopt{id, side, listener, 0, 0}, {link->fd.get()});
+    }
+    uint32_t flags(unsigned side) {
+        return link->view.slot(4).side[side].control.flags;
+    }
+};
+
+} // namespace
+
+TEST_CASE("after a restart both sides bring a link back and all works as before") {
+    Restarted r;
+    r.restart();
+    r.client.hello(r.monitor);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    r.server.hello(r.monitor);
+    const uint32_t listener = r.listen();
+    REQUIRE(r.adopt(r.server, 1, listener).header.status == 0);
+    REQUIRE(r.flags(0) == 0);
+    REQUIRE(r.flags(1) == 0);
+    REQUIRE(r.link->view.header().listener_id == listener);
+
+    const auto generation = r.link->view.header().bell_generation[0][r.client_bell_id].load();
+    const Answer kept = r.client.channel.ask(Op::bell, wire::Bell{r.id, 0, r.client_bell_id}, {r.client_bell.get()});
+    REQUIRE(kept.as<wire::BellReply>().id == r.client_bell_id);
+    REQUIRE(kept.as<wire::BellReply>().generation == generation);
+    REQUIRE(r.server.channel.ask(Op::peer_bell, wire::BellRef{r.id, 0, r.client_bell_id}).fds.size() == 1);
+    REQUIRE(r.server.channel.ask(Op::links, wire::Links{listener, 0}).as<wire::LinksReply>().count == 1);
+
+    r.link->view.slot(4).side[0].control.rx_arm = uint64_t{1} << r.client_bell_id;
+    r.link->view.header().side[0].sleep_mask = uint64_t{1} << r.client_bell_id;
+    r.server.channel.close();
+    REQUIRE(rang(r.client_bell.get()));
+    REQUIRE(r.flags(1) == (kFlagDead | kFlagClosed | kFlagWriteShut));
+}
+
+TEST_CASE("a side that died while no monitor ran is found dead") {
+    Restarted r;
+    Sleeper sleeper;
+    hold(r.link->view, 1, 0, sleeper.pid); // the server is another process
+    r.monitor.stop(SIGKILL);
+    sleeper.stop();
+    r.monitor.start();
+    r.client.hello(r.monitor);
+    REQUIRE(r.flags(1) == 0);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    REQUIRE(r.flags(1) == (kFlagDead | kFlagClosed | kFlagWriteShut));
+    REQUIRE((r.link->view.header().side[1].flags & kLinkServerDead) != 0);
+}
+
+TEST_CASE("a side that has not come back yet is watched by its pid") {
+    Restarted r;
+    Sleeper sleeper;
+    hold(r.link->view, 1, 0, sleeper.pid);
+    r.restart();
+    r.client.hello(r.monitor);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    REQUIRE(r.flags(1) == 0);
+    sleeper.stop();
+    REQUIRE(eventually([&] { return r.flags(1) == (kFlagDead | kFlagClosed | kFlagWriteShut); }));
+}
+
+TEST_CASE("of several processes on a side one died while no monitor ran: only its connections end") {
+    Restarted r;
+    Sleeper sleeper;
+    hold(r.link->view, 1, 5, sleeper.pid);
+    Slot &lost = r.link->view.slot(6); // accepted by the one that dies; its segment goes with it
+    lost.identity.state = static_cast<uint32_t>(SlotState::accepted);
+    r.client.segment.open(2, r.id, 6, 0);
+    r.monitor.stop(SIGKILL);
+    sleeper.stop();
+    r.monitor.start();
+    r.server.hello(r.monitor);
+    REQUIRE(r.adopt(r.server, 1).header.status == 0);
+    r.client.hello(r.monitor);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    REQUIRE(eventually([&] { return (lost.side[1].control.flags & kFlagDead) != 0; }));
+    REQUIRE(r.flags(1) == 0);
+    REQUIRE(r.flags(0) == 0);
+    REQUIRE(lost.side[0].control.flags == 0);
+}
+
+TEST_CASE("processes that a returning segment names are looked after") {
+    Restarted r;
+    Sleeper alive, dead;
+    const auto record = [&](unsigned index, pid_t pid) {
+        r.client.segment.view.proc(index).pid = static_cast<uint32_t>(pid);
+        r.client.segment.view.proc(index).state = 1;
+    };
+    record(1, alive.pid);
+    record(2, dead.pid);
+    r.link->view.slot(7).identity.state = r.link->view.slot(8).identity.state = static_cast<uint32_t>(SlotState::accepted);
+    r.client.segment.open(7, r.id, 7, 0, 1);
+    r.client.segment.open(8, r.id, 8, 0, 2);
+    r.monitor.stop(SIGKILL);
+    dead.stop();
+    r.monitor.start();
+    r.client.hello(r.monitor);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    REQUIRE(r.client.segment.view.proc(2).held[0] == 0);
+    REQUIRE(r.client.segment.view.ofd(8).state == 0);
+    REQUIRE(r.client.segment.view.proc(1).held[0] != 0);
+    REQUIRE(r.link->view.slot(7).side[0].control.flags == 0);
+    alive.stop();
+    REQUIRE(eventually([&] { return r.client.segment.view.proc(1).held[0] == 0; }));
+    REQUIRE((r.link->view.slot(7).side[0].control.flags & kFlagDead) != 0);
+    REQUIRE(r.flags(0) == 0);
+}
+
+TEST_CASE("what is no link is not adopted") {
+    Restarted r;
+    r.restart();
+    r.client.hello(r.monitor);
+    const auto adopt = [&](uint64_t id, uint32_t side, int fd) {
+        return r.client.channel.ask(Op::adopt_link, wire::Adopt{id, side, 0, 0, 0}, {fd}).header.status;
+    };
+    UniqueFd null(open("/dev/null", O_RDONLY)), unsealed = monitor::make_memfd("u", kLinkBytes), empty = monitor::make_memfd("e", kLinkBytes);
+    monitor::seal(empty.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    REQUIRE(adopt(r.id, 0, null.get()) == -EINVAL);
+    REQUIRE(adopt(r.id, 0, unsealed.get()) == -EINVAL);
+    REQUIRE(adopt(r.id, 0, empty.get()) == -EINVAL);
+    REQUIRE(adopt(r.id, 2, r.link->fd.get()) == -EINVAL);
+    REQUIRE(adopt(0, 0, r.link->fd.get()) == -EINVAL);
+    REQUIRE(adopt(r.id, 0, r.link->fd.get()) == 0);
+    REQUIRE(adopt(r.id, 1, r.link->fd.get()) == 0);  // both sides in one process
+    REQUIRE(adopt(r.id + 1, 0, r.link->fd.get()) == -EEXIST); // one link under two names
+    const Answer nobody = r.client.channel.ask(Op::adopt_link, wire::Adopt{r.id, 1, 12345, 0, 0}, {r.link->fd.get()});
+    REQUIRE(nobody.header.status == -ENOENT);
+}
+
+TEST_CASE("an acceptor killed before it noted what it had taken") {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess client(monitor), survivor(monitor), victim(monitor);
+    uint32_t listener = 0;
+    for (TestProcess *p : {&survivor, &victim}) {
+        listener = p->channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    }
+    Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+    const auto id = a.as<wire::ConnectReply>().link_id;
+    TestLink link(std::move(a.fds.at(0)));
+    Answer s = survivor.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
+    Mapping map(s.fds.at(0).get(), sizeof(ListenerSegment));
+    for (TestProcess *p : {&survivor, &victim}) {
+        REQUIRE(p->channel.ask(Op::links, wire::Links{listener, 0}).as<wire::LinksReply>().count == 1);
+    }
+    const auto set = [&](uint32_t slot, SlotState state) {
+        link.view.slot(slot).identity.state = static_cast<uint32_t>(state);
+        client.segment.open(slot, id, slot, 0);
+    };
+    set(10, SlotState::accepted); // taken, but no Ofd made
+    set(11, SlotState::syn);      // off the queue, but not taken
+    set(12, SlotState::syn);      // still in the queue
+    set(13, SlotState::accepted); // the survivor's
+    link.view.syn(0) = 12;
+    link.view.syn(1) = 13;
+    reinterpret_cast<ListenerSegment *>(map.base())->link[0].syn_head = 1;
+    survivor.segment.open(13, id, 13, 1);
+    UniqueFd mine = bell();
+    const auto b = client.channel.ask(Op::bell, wire::Bell{id, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
+    link.view.slot(10).side[0].control.rx_arm = uint64_t{1} << b;
+    link.view.header().side[0].sleep_mask = uint64_t{1} << b;
+
+    victim.channel.close();
+    REQUIRE(rang(mine.get()));
+    REQUIRE(link.view.slot(10).side[1].control.flags == (kFlagDead | kFlagClosed | kFlagWriteShut));
+    REQUIRE(eventually([&] { return link.view.slot(11).side[1].control.flags == (kFlagReset | kFlagClosed | kFlagDead); }));
+    REQUIRE(link.view.slot(11).identity.state == static_cast<uint32_t>(SlotState::refused));
+    REQUIRE(link.view.slot(12).side[1].control.flags == 0);
+    REQUIRE(link.view.slot(12).identity.state == static_cast<uint32_t>(SlotState::syn));
+    REQUIRE(link.view.slot(13).side[1].control.flags == 0);
+}
