@@ -120,7 +120,7 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
     const uint64_t handled = self.handled, interrupts = self.interrupts;
     Bell *bell = thread_bell();
     if (!bell)
-        return -ENOMEM;
+        return -EMFILE;
     int64_t kernel_look = 0;
     for (Spinner spin(*bell);;) {
         if (listener_pending(l)) {
@@ -222,7 +222,9 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         if (w < 0)
             return w;
         if (file_of(fd) != f || f->kind != Kind::listener)
-            return -EBADF;
+            return kPass; // closed or changed meanwhile: the kernel knows what the number is now
+        if (f->listener->retired.load(std::memory_order_relaxed))
+            return kPass;
     }
 }
 

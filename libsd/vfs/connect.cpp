@@ -42,6 +42,9 @@ bool matches(const DirectoryEntry &e, const SlotAddress &to, int *rank) noexcept
 bool look_up(const SlotAddress &to, Entry *out) noexcept {
     const Directory *d = control::directory();
     int best = 0;
+    uint32_t same = 0; // listeners of equal rank (SO_REUSEPORT): each gets its share
+    static std::atomic<uint32_t> turn{0};
+    uint32_t draw = turn.fetch_add(1, std::memory_order_relaxed) * 2654435761u;
     uint32_t h = directory_hash(to.port);
     for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
         const DirectoryEntry &e = d->entry[(h + i) % kDirectoryEntries];
@@ -49,7 +52,10 @@ bool look_up(const SlotAddress &to, Entry *out) noexcept {
             break;
         uint32_t id = e.id.load(std::memory_order_acquire);
         int rank = 0;
-        if (id == 0 || !matches(e, to, &rank) || rank <= best)
+        if (id == 0 || !matches(e, to, &rank) || rank < best)
+            continue;
+        same = rank == best ? same + 1 : 1;
+        if (same > 1 && (draw >> 8) % same != 0)
             continue;
         uint32_t backlog = e.backlog;
         std::atomic_thread_fence(std::memory_order_acquire);

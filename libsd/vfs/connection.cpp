@@ -23,6 +23,8 @@ void bury(File &f) noexcept {
 
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
     uint32_t index;
+    if (!own_segment()) // a forked child makes its own with its first connection
+        return false;
     Ofd *o = allocate_ofd(l.id, slot, l.side, &index);
     if (!o)
         return false;

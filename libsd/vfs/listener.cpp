@@ -64,6 +64,8 @@ bool finished(const ListenerLinkRef &ref) noexcept {
 } // namespace
 
 bool listener_refresh(Listener &l) noexcept {
+    if (l.retired.load(std::memory_order_relaxed))
+        return false;
     uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
     if (now == l.seen_sequence) [[likely]]
         return false;
@@ -186,6 +188,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         return r;
     }
     l->backlog = room;
+    l->retired.store(false, std::memory_order_relaxed);
     l->seen_sequence = 0;
     l->links.truncate(0);
     l->options.forget();
@@ -198,9 +201,29 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     return 0;
 }
 
+void retire_listener(Listener &l) noexcept {
+    if (l.retired.exchange(true))
+        return;
+    wire::ListenerRef ref{l.id, 0};
+    control::request(wire::Op::unlisten, &ref, sizeof ref);
+    LinkMap *links[64];
+    unsigned n;
+    do {
+        n = 0;
+        {
+            QuietGuard g(l.lock);
+            for (size_t i = l.links.size(); i-- > 0 && n < 64;) {
+                links[n++] = l.links[i].link;
+                l.links.remove_unordered(i);
+            }
+        }
+        for (unsigned i = 0; i < n; ++i)
+            link_unuse(*links[i]);
+    } while (n == 64);
+}
+
 void close_listener(File *f) noexcept {
-    Listener *l = f->listener;
-    f->listener = nullptr;
+    Listener *l = f->listener; // the pointer stays: another thread may be about to look at it
     {
         LockGuard g(all_lock);
         for (size_t i = 0; i < all.size(); ++i)
@@ -209,11 +232,7 @@ void close_listener(File *f) noexcept {
                 break;
             }
     }
-    wire::ListenerRef ref{l->id, 0};
-    control::request(wire::Op::unlisten, &ref, sizeof ref);
-    for (auto &r : l->links)
-        link_unuse(*r.link);
-    l->links.truncate(0);
+    retire_listener(*l);
     // The segment stays mapped: another thread may be looking at it. A listener's end is rare.
     pool.release(l);
 }
@@ -230,7 +249,7 @@ void restore_listeners() noexcept {
         uint32_t id;
         ListenerSegment *seg;
         Cause why;
-        if (fd < 0 || announce(fd, l->backlog, &id, &seg, &why) < 0)
+        if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &id, &seg, &why) < 0)
             continue;
         LockGuard h(l->lock);
         // Links made before the restart keep their place in the old segment: clients that have not noticed still use them.

@@ -19,6 +19,7 @@ struct Listener {
     uint64_t seen_sequence = 0; ///< of seg->link_sequence
     uint32_t next = 0;          ///< rotates over the links, so that none starves
     uint32_t backlog = 0;
+    std::atomic<bool> retired{false};
     std::atomic<uint32_t> turns{0}; ///< accepted connections; now and then the kernel's queue goes first
     ListenerOptions options;
     Lock lock;
@@ -36,6 +37,8 @@ long listener_bell(Listener &l, Bell &b) noexcept;
 bool listener_pending(Listener &l) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
+/// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket answers from now on.
+void retire_listener(Listener &l) noexcept;
 /// The last descriptor in this process was closed.
 void close_listener(File *f) noexcept;
 /// After the monitor came back.

@@ -2,6 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <pthread.h>
 
 namespace sd {
 
@@ -98,10 +99,13 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the mask.
     uint64_t mask;
     sys::block_signals(&mask);
+    pthread_testcancel(); // a request that came earlier; one that comes from here on ends the sleep
     long r = -EINTR;
     if (self.handled == handled)
         r = sys::ppoll(p, n, tp, &mask);
     sys::restore_signals(&mask);
+    if (r == -EINTR)
+        pthread_testcancel();
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
     bool rung = r > 0 && p[bell_at].revents;
     if (rung)
@@ -124,7 +128,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
     auto interrupted = [&] { return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled); };
     Bell *bell = thread_bell();
     if (!bell)
-        return -ENOMEM;
+        return -EMFILE;
     for (Spinner spin(*bell); ;) {
         if (changed()) {
             spin.paid();

@@ -6,6 +6,7 @@
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/process.hpp"
+#include "libsd/vfs/tcp_info.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdlib>
 #include <netinet/tcp.h>
@@ -143,7 +144,7 @@ long shutdown(int fd, int how) noexcept {
         // The kernel's socket stops listening: connections are refused from now on, and accept() fails.
         long r = sys::call(SYS_shutdown, fd, how);
         if (r == 0)
-            fall_back(fd, f, Cause::listener_gone, nullptr);
+            retire_listener(*f->listener); // threads may be waiting on it, so it stays what it is, without a way to it
         return r;
     }
     if (f->kind != Kind::stream)
