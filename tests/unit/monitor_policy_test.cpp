@@ -1,0 +1,191 @@
+// Configuration and policy of the monitor.
+#include "monitor/config.hpp"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <unistd.h>
+
+using namespace sd::monitor;
+
+namespace {
+
+struct File {
+    char name[32] = "/tmp/sd-policy-XXXXXX";
+    explicit File(const std::string &text) {
+        close(mkstemp(name));
+        std::ofstream(name) << text;
+    }
+    ~File() {
+        unlink(name);
+    }
+};
+
+Config load(const std::string &text) {
+    File file(text);
+    return load_config(file.name, Config{});
+}
+
+/// The message, with the file's name replaced by FILE.
+std::string error_of(const std::string &text) {
+    File file(text);
+    try {
+        load_config(file.name, Config{});
+    } catch (const ConfigError &error) {
+        std::string message = error.what();
+        REQUIRE(message.rfind(file.name, 0) == 0);
+        return "FILE" + message.substr(strlen(file.name));
+    }
+    return "no error";
+}
+
+ListenAddress at(const char *ip, uint16_t port) {
+    ListenAddress address;
+    const auto parsed = AddressMatch::parse(ip);
+    REQUIRE(parsed);
+    memcpy(address.ip, parsed->ip, sizeof address.ip);
+    address.port = port;
+    return address;
+}
+
+const Identity root{0, 0, "/usr/bin/redis-server"}, alice{1000, 1000, "/usr/bin/curl"}, bob{1001, 1001, "/opt/x/app"};
+
+} // namespace
+
+TEST_CASE("an empty file changes nothing") {
+    const Config config = load("");
+    REQUIRE(config.policy.rules.empty());
+    REQUIRE(config.policy.fallback == Verdict::same_user);
+    REQUIRE(config.policy.allows(alice, alice, at("127.0.0.1", 80)));
+    REQUIRE_FALSE(config.policy.allows(alice, bob, at("127.0.0.1", 80)));
+}
+
+TEST_CASE("all keys are read") {
+    const Config config = load(R"(
+[monitor]
+socket = "/run/x.sock"
+log_level = "debug"
+[limits]
+clients = 5
+links_per_client = 6
+listeners_per_client = 7
+bells_per_client = 8
+segments_per_client = 9
+[policy]
+default = "deny"
+[[policy.rule]]
+action = "allow"
+client = { uid = [1000, "root"], gid = "root", exe = "/usr/bin/*" }
+server.exe = ["/a", "/b*"]
+address = ["10.0.0.0/8", "::1"]
+port = [80, "8000-8999"]
+)");
+    REQUIRE(config.socket == "/run/x.sock");
+    REQUIRE(config.log_level == "debug");
+    REQUIRE(config.limits.clients == 5);
+    REQUIRE(config.limits.links_per_client == 6);
+    REQUIRE(config.limits.listeners_per_client == 7);
+    REQUIRE(config.limits.bells_per_client == 8);
+    REQUIRE(config.limits.segments_per_client == 9);
+    REQUIRE(config.policy.fallback == Verdict::deny);
+    REQUIRE(config.policy.rules.size() == 1);
+    const Rule &rule = config.policy.rules[0];
+    REQUIRE(rule.client.uids == std::vector<uid_t>{1000, 0});
+    REQUIRE(rule.client.gids == std::vector<gid_t>{0});
+    REQUIRE(rule.server.exes.size() == 2);
+    REQUIRE(rule.addresses.size() == 2);
+    REQUIRE(rule.ports.size() == 2);
+}
+
+TEST_CASE("errors name the file, the line and the key") {
+    REQUIRE_THAT(error_of("[monitor\n"), Catch::StartsWith("FILE:1: "));
+    REQUIRE(error_of("\n[polcy]\n") == "FILE:2: polcy: unknown key");
+    REQUIRE(error_of("[monitor]\n\nsokcet = 'x'\n") == "FILE:3: monitor.sokcet: unknown key");
+    REQUIRE(error_of("[monitor]\nsocket = 5\n") == "FILE:2: monitor.socket: must be a string");
+    REQUIRE_THAT(error_of("[monitor]\nlog_level = 'loud'\n"), Catch::StartsWith("FILE:2: monitor.log_level: must be "));
+    REQUIRE(error_of("[limits]\nclients = 'many'\n") == "FILE:2: limits.clients: must be a number");
+    REQUIRE_THAT(error_of("[limits]\nclients = 0\n"), Catch::StartsWith("FILE:2: limits.clients: must be between 1 and "));
+    REQUIRE_THAT(error_of("[policy]\ndefault = 'maybe'\n"), Catch::StartsWith("FILE:2: policy.default: must be "));
+    REQUIRE(error_of("policy = 3\n") == "FILE:1: policy: must be a table");
+    REQUIRE(error_of("[policy.rule]\naction = 'allow'\n") == "FILE:1: policy.rule: must be written as [[policy.rule]]");
+    REQUIRE(error_of("[[policy.rule]]\nport = 80\n") == "FILE:1: policy.rule[1].action: is missing");
+    const std::string rule = "[[policy.rule]]\naction = 'deny'\n[[policy.rule]]\naction = 'allow'\n";
+    REQUIRE(error_of(rule + "prot = 80\n") == "FILE:5: policy.rule[2].prot: unknown key");
+    REQUIRE(error_of(rule + "port = 65536\n") == "FILE:5: policy.rule[2].port: must be between 0 and 65535");
+    REQUIRE_THAT(error_of(rule + "port = '90-80'\n"), Catch::StartsWith("FILE:5: policy.rule[2].port: must be a port or a range"));
+    REQUIRE_THAT(error_of(rule + "address = '10.0.0.0/33'\n"), Catch::StartsWith("FILE:5: policy.rule[2].address: must be an IP address"));
+    REQUIRE_THAT(error_of(rule + "address = 'localhost'\n"), Catch::StartsWith("FILE:5: policy.rule[2].address: "));
+    REQUIRE_THAT(error_of(rule + "address = []\n"), Catch::Contains("would match nothing"));
+    REQUIRE_THAT(error_of(rule + "client.uid = 'no-such-user'\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].client.uid: no user is called"));
+    REQUIRE_THAT(error_of(rule + "client.gid = -1\n"), Catch::StartsWith("FILE:5: policy.rule[2].client.gid: must be between"));
+    REQUIRE_THAT(error_of(rule + "server.exe = 'redis'\n"), Catch::StartsWith("FILE:5: policy.rule[2].server.exe: must be an absolute path"));
+    REQUIRE(error_of(rule + "server.name = 'x'\n") == "FILE:5: policy.rule[2].server.name: unknown key");
+    REQUIRE_THROWS_AS(load_config("/nonexistent/file", Config{}), ConfigError);
+}
+
+TEST_CASE("addresses") {
+    const auto matches = [](const char *pattern, const char *ip) {
+        return AddressMatch::parse(pattern)->matches(AddressMatch::parse(ip)->ip);
+    };
+    REQUIRE(matches("127.0.0.1", "127.0.0.1"));
+    REQUIRE_FALSE(matches("127.0.0.1", "127.0.0.2"));
+    REQUIRE(matches("127.0.0.0/8", "127.1.2.3"));
+    REQUIRE(matches("10.1.0.0/15", "10.0.255.1"));
+    REQUIRE_FALSE(matches("10.1.0.0/16", "10.0.0.1"));
+    REQUIRE(matches("0.0.0.0/0", "1.2.3.4"));
+    REQUIRE_FALSE(matches("0.0.0.0/0", "::1"));
+    REQUIRE(matches("::/0", "1.2.3.4"));
+    REQUIRE(matches("fd00::/8", "fd12::1"));
+    REQUIRE_FALSE(matches("fd00::/8", "fe80::1"));
+    for (const char *bad : {"", "1.2.3", "1.2.3.4/", "1.2.3.4/x", "::1/129", "1.2.3.4/-1", "a.b.c.d"}) {
+        REQUIRE_FALSE(AddressMatch::parse(bad));
+    }
+    for (const char *bad : {"", "x", "-", "80-", "-80", "80 ", "1-70000"}) {
+        REQUIRE_FALSE(PortRange::parse(bad));
+    }
+}
+
+TEST_CASE("the first rule that matches decides") {
+    const Policy policy = load(R"(
+[policy]
+default = "allow"
+[[policy.rule]]
+action = "allow"
+client.uid = 1000
+port = 6379
+[[policy.rule]]
+action = "deny"
+port = "6000-6999"
+[[policy.rule]]
+action = "same-user"
+server.exe = "/opt/*"
+[[policy.rule]]
+action = "deny"
+address = "10.0.0.0/8"
+client.exe = "/usr/bin/curl"
+)").policy;
+    REQUIRE(policy.allows(alice, root, at("127.0.0.1", 6379)));
+    REQUIRE_FALSE(policy.allows(bob, root, at("127.0.0.1", 6379)));
+    REQUIRE_FALSE(policy.allows(alice, root, at("127.0.0.1", 6380)));
+    REQUIRE(policy.allows(alice, root, at("127.0.0.1", 80)));
+    REQUIRE_FALSE(policy.allows(alice, bob, at("127.0.0.1", 80)));
+    REQUIRE(policy.allows(bob, bob, at("127.0.0.1", 80)));
+    REQUIRE_FALSE(policy.allows(alice, root, at("10.1.1.1", 80)));
+    REQUIRE(policy.allows(bob, root, at("10.1.1.1", 80)));
+    // A program whose path cannot be read matches no pattern.
+    REQUIRE(policy.allows(Identity{1000, 1000, ""}, root, at("10.1.1.1", 80)));
+}
+
+TEST_CASE("a listener nobody may use is not listed") {
+    Policy policy;
+    policy.fallback = Verdict::deny;
+    REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 80)));
+    policy.rules.push_back({Verdict::allow, {{1000}, {}, {}}, {}, {}, {{80, 80}}});
+    REQUIRE(policy.may_listen(root, at("127.0.0.1", 80)));
+    REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 81)));
+    policy.rules.insert(policy.rules.begin(), Rule{Verdict::deny, {}, {}, {}, {{80, 80}}});
+    REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 80)));
+}

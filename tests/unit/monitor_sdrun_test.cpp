@@ -1,0 +1,154 @@
+// sdrun: what the program it starts finds, and the private monitor that comes and goes with it.
+#include "tests/unit/monitor_client.hpp"
+
+#include "tests/support/skip.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <cstdio>
+#include <ftw.h>
+#include <sys/stat.h>
+
+using namespace sd;
+using namespace sd::test;
+
+namespace {
+
+/// A user's runtime directory of its own, so that no other monitor is found.
+struct Home {
+    std::string directory, socket;
+    Home() {
+        char name[] = "/tmp/sdrun-test-XXXXXX";
+        directory = mkdtemp(name);
+        setenv("XDG_RUNTIME_DIR", name, 1);
+        unsetenv("SD_MONITOR");
+        unsetenv("SD_CONTROL_FD");
+        unsetenv("LD_PRELOAD");
+        // Any library will do to see that it is preloaded.
+        setenv("SD_LIBRARY", "/lib/x86_64-linux-gnu/libm.so.6", 1);
+        socket = directory + "/socksdirect-" + std::to_string(geteuid()) + "/monitor.sock";
+    }
+    ~Home() {
+        eventually([this] { return access(socket.c_str(), F_OK) != 0; });
+        nftw(directory.c_str(), [](const char *path, const struct stat *, int, FTW *) { return remove(path); }, 8, FTW_DEPTH | FTW_PHYS);
+    }
+};
+
+struct Result {
+    int status;
+    std::string output;
+};
+
+Result run(const std::string &arguments) {
+    FILE *pipe = popen((std::string("exec " SD_RUN_PROGRAM " ") + arguments + " 2>&1").c_str(), "r");
+    Result result{};
+    char chunk[4096];
+    for (size_t n; (n = fread(chunk, 1, sizeof chunk, pipe)) > 0;) {
+        result.output.append(chunk, n);
+    }
+    result.status = WEXITSTATUS(pclose(pipe));
+    return result;
+}
+
+bool system_monitor_runs() {
+    const int fd = monitor::connect_monitor(monitor::kSystemSocket);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
+}
+
+} // namespace
+
+TEST_CASE("sdrun passes on the exit status, and those of env(1) where nothing ran") {
+    Home home;
+    REQUIRE(run("sh -c 'exit 7'").status == 7);
+    REQUIRE(run("true").status == 0);
+    const Result missing = run("/nonexistent/program");
+    REQUIRE(missing.status == 127);
+    REQUIRE_THAT(missing.output, Catch::Contains("/nonexistent/program") && Catch::Contains("No such file"));
+    REQUIRE(run("/etc/passwd").status == 126);
+    REQUIRE(run("").status == 125);
+    REQUIRE(run("--frob true").status == 125);
+    REQUIRE_THAT(run("--help").output, Catch::StartsWith("Usage: sdrun"));
+    REQUIRE_THAT(run("--version").output, Catch::StartsWith("sdrun "));
+    REQUIRE(run("-- echo -v").output == "-v\n");
+}
+
+TEST_CASE("sdrun puts its library in front of what is preloaded already, once") {
+    Home home;
+    REQUIRE(run("sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6\n");
+    setenv("LD_PRELOAD", "/lib/x86_64-linux-gnu/libdl.so.2", 1);
+    REQUIRE(run("sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6:/lib/x86_64-linux-gnu/libdl.so.2\n");
+    unsetenv("LD_PRELOAD");
+    REQUIRE(run(SD_RUN_PROGRAM " sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6\n");
+    setenv("SD_LIBRARY", "/nonexistent.so", 1);
+    REQUIRE(run("sh -c 'echo =$LD_PRELOAD='").output == "==\n");
+    REQUIRE_THAT(run("-v true").output, Catch::Contains("libsd.so was not found"));
+}
+
+TEST_CASE("sdrun starts a private monitor, which ends with the last program") {
+    if (system_monitor_runs()) {
+        SKIP_TEST("a system monitor runs here");
+    }
+    Home home;
+    // The channel is open in the program at a number out of its way; the one of an outer sdrun is replaced.
+    const Result one = run("sh -c 'echo $SD_MONITOR; test $SD_CONTROL_FD -ge 200 && readlink /proc/$$/fd/$SD_CONTROL_FD'");
+    REQUIRE_THAT(one.output, Catch::StartsWith(home.socket + "\nsocket:["));
+    REQUIRE(one.status == 0);
+    const Result nested = run(SD_RUN_PROGRAM " sh -c 'ls -l /proc/$$/fd | grep -c socket:'");
+    REQUIRE(nested.output == "1\n");
+    REQUIRE(eventually([&] { return access(home.socket.c_str(), F_OK) != 0; }));
+    struct stat st;
+    REQUIRE(stat(home.socket.substr(0, home.socket.rfind('/')).c_str(), &st) == 0);
+    REQUIRE((st.st_mode & 07777) == 0700);
+}
+
+TEST_CASE("many at the same time share one private monitor") {
+    if (system_monitor_runs()) {
+        SKIP_TEST("a system monitor runs here");
+    }
+    Home home;
+    std::vector<FILE *> pipes;
+    for (int i = 0; i < 20; ++i) {
+        pipes.push_back(popen("exec " SD_RUN_PROGRAM " sh -c 'echo $SD_MONITOR; sleep 0.2'", "r"));
+    }
+    for (FILE *pipe : pipes) {
+        char line[256] = "";
+        REQUIRE(fgets(line, sizeof line, pipe) != nullptr);
+        REQUIRE(line == home.socket + "\n");
+        REQUIRE(pclose(pipe) == 0);
+    }
+}
+
+TEST_CASE("without a monitor the program runs all the same") {
+    Home home;
+    setenv("SD_MONITOR", "/nonexistent/monitor.sock", 1);
+    REQUIRE(run("sh -c 'echo ran $SD_CONTROL_FD'").output == "ran\n");
+    REQUIRE_THAT(run("-v true").output, Catch::Contains("no monitor"));
+    unsetenv("SD_MONITOR");
+    if (!system_monitor_runs()) {
+        REQUIRE(run("--no-monitor sh -c 'echo ran $SD_CONTROL_FD'").output == "ran\n");
+        // A directory that others could change is not trusted.
+        const std::string own = home.socket.substr(0, home.socket.rfind('/'));
+        mkdir(own.c_str(), 0755);
+        chmod(own.c_str(), 0777);
+        const Result refused = run("-v sh -c 'echo ran $SD_CONTROL_FD'");
+        REQUIRE_THAT(refused.output, Catch::Contains("is not a directory of mode 0700") && Catch::Contains("ran\n"));
+    }
+}
+
+TEST_CASE("few descriptors do not keep sdrun from working") {
+    if (system_monitor_runs()) {
+        SKIP_TEST("a system monitor runs here");
+    }
+    Home home;
+    FILE *pipe = popen("ulimit -n 64; exec " SD_RUN_PROGRAM " sh -c 'echo $SD_CONTROL_FD; readlink /proc/$$/fd/$SD_CONTROL_FD'", "r");
+    int fd = 0;
+    char target[64] = "";
+    REQUIRE(fscanf(pipe, "%d %63s", &fd, target) == 2);
+    pclose(pipe);
+    REQUIRE(fd >= 48);
+    REQUIRE(fd < 64);
+    REQUIRE_THAT(target, Catch::StartsWith("socket:"));
+}
