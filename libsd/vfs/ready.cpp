@@ -99,13 +99,14 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the mask.
     uint64_t mask;
     sys::block_signals(&mask);
-    pthread_testcancel(); // a request that came earlier; one that comes from here on ends the sleep
+    // A cancellation point, as the C library makes one: asynchronous for as long as the thread sleeps, and only there can the signal get in.
+    int cancel_type;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
     long r = -EINTR;
     if (self.handled == handled)
         r = sys::ppoll(p, n, tp, &mask);
+    pthread_setcanceltype(cancel_type, nullptr);
     sys::restore_signals(&mask);
-    if (r == -EINTR)
-        pthread_testcancel();
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
     bool rung = r > 0 && p[bell_at].revents;
     if (rung)
