@@ -103,6 +103,8 @@ SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
 SD_EXPORT int connect(int fd, const sockaddr *address, socklen_t size) {
     if (!file_of(fd)) [[likely]]
         return real.connect(fd, address, size);
+    if (size > sizeof(sockaddr_storage)) [[unlikely]] // before anything else is looked at
+        return answer(-EINVAL);
     long r = vfs::connect(fd, address, size);
     return r == vfs::kPass ? real.connect(fd, address, size) : answer(r);
 }
