@@ -219,6 +219,7 @@ bool ensure(Cause *why) noexcept {
         LockGuard g(call_lock);
         if (connected())
             return true;
+        SpareNumbers spare;
         if (!greet(why)) {
             last_cause.store(static_cast<uint8_t>(*why), std::memory_order_relaxed);
             next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
@@ -241,6 +242,7 @@ Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsi
         r.cause = Cause::no_monitor;
         return r;
     }
+    SpareNumbers spare; // a reply may bring descriptors, and those that do not fit would be lost
     if (exchange(fd, op, body, length, fds, nfds, &r) < 0) {
         drop_channel();
         if (r.status == 0)
@@ -275,6 +277,7 @@ void fork_prepare(const wire::Fork &f) noexcept {
     if (fd < 0)
         return;
     Reply r;
+    SpareNumbers spare;
     if (exchange(fd, wire::Op::fork, &f, sizeof f, nullptr, 0, &r) < 0) {
         drop_channel();
         return;

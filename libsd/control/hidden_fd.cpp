@@ -1,5 +1,6 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/lock.hpp"
 #include <sys/resource.h>
 
 namespace sd {
@@ -20,6 +21,40 @@ void set_hidden(unsigned fd, bool on) noexcept {
 
 void nobody_moves(int, int) noexcept {}
 
+/// Hidden numbers start no higher than this, so that the kernel's table stays small where the limit is huge.
+constexpr long kHighestStart = 1 << 14;
+
+// Raising the limit for SpareNumbers.
+constinit Lock raise_lock;
+unsigned raise_count = 0;
+rlimit before{}, during{};
+std::atomic<long> usual_limit{0}; ///< the program's limit while it is raised, else 0
+
+bool raise_limit() noexcept {
+    LockGuard g(raise_lock);
+    if (raise_count == 0) {
+        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&before)) < 0 || before.rlim_cur >= before.rlim_max)
+            return false;
+        during = before;
+        during.rlim_cur = before.rlim_cur + 4096 < before.rlim_max ? before.rlim_cur + 4096 : before.rlim_max;
+        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&during), 0) < 0)
+            return false;
+        usual_limit.store(static_cast<long>(before.rlim_cur), std::memory_order_relaxed);
+    }
+    ++raise_count;
+    return true;
+}
+
+void lower_limit() noexcept {
+    LockGuard g(raise_lock);
+    if (--raise_count > 0)
+        return;
+    usual_limit.store(0, std::memory_order_relaxed);
+    rlimit now{}; // the program may have set another one meanwhile
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&now)) == 0 && now.rlim_cur == during.rlim_cur)
+        sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&before), 0);
+}
+
 } // namespace
 
 void (*hidden_moved)(int, int) noexcept = nobody_moves;
@@ -29,10 +64,16 @@ long hide_fd(int fd) noexcept {
     rlimit lim{};
     sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&lim));
     long top = lim.rlim_cur < kMaxFd ? static_cast<long>(lim.rlim_cur) : static_cast<long>(kMaxFd);
-    long start = top / 2;
+    if (long usual = usual_limit.load(std::memory_order_relaxed))
+        top = usual;
+    long start = top / 2 < kHighestStart ? top / 2 : kHighestStart;
     long r = sys::fcntl(fd, F_DUPFD_CLOEXEC, start);
     if (r == -EMFILE || r == -EINVAL)
         r = sys::fcntl(fd, F_DUPFD_CLOEXEC, top / 4);
+    if (r == -EMFILE) {
+        SpareNumbers spare;
+        r = sys::fcntl(fd, F_DUPFD_CLOEXEC, top);
+    }
     sys::close(fd);
     if (r >= static_cast<long>(kMaxFd)) {
         sys::close(static_cast<int>(r));
@@ -61,6 +102,27 @@ void mark_hidden(int fd) noexcept {
 }
 
 void unhide(int fd) noexcept { set_hidden(static_cast<unsigned>(fd), false); }
+
+SpareNumbers::SpareNumbers() noexcept {
+    long probe = sys::call(SYS_epoll_create1, EPOLL_CLOEXEC);
+    if (probe >= 0)
+        sys::close(static_cast<int>(probe));
+    else if (probe == -EMFILE)
+        raised_ = raise_limit();
+}
+
+SpareNumbers::~SpareNumbers() {
+    if (raised_)
+        lower_limit();
+}
+
+void spare_numbers_fork_child() noexcept {
+    raise_lock.reset();
+    if (raise_count) {
+        raise_count = 1;
+        lower_limit();
+    }
+}
 
 unsigned next_hidden(unsigned fd) noexcept {
     for (unsigned w = fd / 64; w < kMaxFd / 64; ++w) {

@@ -19,6 +19,20 @@ extern void (*hidden_moved)(int from, int to) noexcept;
 void mark_hidden(int fd) noexcept;
 /// The number is the program's from now on; the descriptor under it stays as it is.
 void unhide(int fd) noexcept;
+/// While one lives, descriptors can be made even where the program has used up its limit on open files: what libsd needs for connections that
+/// exist must not depend on that. Costs two system calls when there are numbers left. Any thread; they nest.
+class SpareNumbers {
+  public:
+    SpareNumbers() noexcept;
+    ~SpareNumbers();
+    SpareNumbers(const SpareNumbers &) = delete;
+    SpareNumbers &operator=(const SpareNumbers &) = delete;
+
+  private:
+    bool raised_ = false;
+};
+/// In a forked child: threads that were inside a SpareNumbers do not exist there.
+void spare_numbers_fork_child() noexcept;
 /// The lowest hidden number from `fd` on; kMaxFd when there is none.
 unsigned next_hidden(unsigned fd) noexcept;
 

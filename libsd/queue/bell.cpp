@@ -21,6 +21,7 @@ std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebo
 } // namespace
 
 Bell *make_bell() noexcept {
+    SpareNumbers spare;
     long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
         return nullptr;
@@ -118,6 +119,7 @@ void drop_bells_in_child() noexcept {
     for (Bell *b = all; b; b = b->all_next) {
         for (auto &i : b->id)
             i = 0;
+        SpareNumbers spare;
         long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         if (fd < 0)
             continue;

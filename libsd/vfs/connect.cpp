@@ -274,7 +274,8 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (f->kind != Kind::fresh)
         return kPass;
     SlotAddress to;
-    if (!parse_address(copy, len, f->family, &to)) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
+    const bool parsed = parse_address(copy, len, f->family, &to);
+    if (!parsed || (is_v4(to.ip) && is_v6only(*f))) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
         return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
     int64_t why = 0;
     if (accelerate(fd, *f, to, &why) == 0) {

@@ -126,6 +126,7 @@ void fork_child() noexcept {
     connect_fork_child();
     rings_fork_child();
     options_fork_child();
+    spare_numbers_fork_child();
     sendfile_fork_child();
     stats_written.store(false);
     control::fork_child();

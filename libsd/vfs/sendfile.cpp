@@ -74,8 +74,11 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
     TxState &s = o.tx.s;
     if (want > kBounce)
         want = kBounce;
-    if (!make_room(f, want, grow_far))
+    if (!make_room(f, want, grow_far)) {
+        if (is_nonblocking(f, 0))
+            ++s.stalls; // as in stream_send
         return Fill::full;
+    }
     size_t fits = (ring::room(s) - 8) & ~uint64_t{7};
     const size_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4; // the receiver starts on the first part meanwhile
     size_t n = want < fits ? want : fits;
@@ -100,7 +103,7 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
 }
 
 /// A ring without room: looks for a while, then lets it grow, then sleeps. 0: try again; -EAGAIN, -EINTR.
-long wait_for_room(File &f, bool &grow_far, int64_t &deadline) noexcept {
+long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
     if (is_nonblocking(f, 0))
         return -EAGAIN;
     if (deadline == 0)
@@ -118,8 +121,9 @@ long wait_for_room(File &f, bool &grow_far, int64_t &deadline) noexcept {
         }
         return 0;
     }
-    if (f.ofd->tx.s.cls + 1 < kRingClasses)
+    if (f.ofd->tx.s.stalls == 0 && f.ofd->tx.s.cls < most_class(*f.ofd))
         return 0;
+    pin.hold(f);
     long w = wait_stream(f, EPOLLOUT, deadline);
     return w == -ETIMEDOUT ? -EAGAIN : w;
 }
@@ -143,6 +147,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     Buffer buffer;
     bool direct = true, grow_far = false;
     int64_t deadline = 0;
+    Pin pin;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -160,7 +165,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
         if (how == Fill::failed)
             return result(r == -EISDIR ? -EINVAL : r);
         if (how == Fill::full) {
-            if (long w = wait_for_room(f, grow_far, deadline); w < 0)
+            if (long w = wait_for_room(f, grow_far, deadline, pin); w < 0)
                 return result(w);
             continue;
         }
@@ -187,6 +192,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     const bool wait = !(flags & SPLICE_F_NONBLOCK) && !(fl & O_NONBLOCK);
     bool grow_far = false;
     int64_t deadline = 0;
+    Pin pin;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -205,7 +211,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
             grow_far = false;
             break;
         case Fill::full:
-            if (long w = wait_for_room(f, grow_far, deadline); w < 0)
+            if (long w = wait_for_room(f, grow_far, deadline, pin); w < 0)
                 return result(w);
             break;
         case Fill::not_ready: // another reader was faster

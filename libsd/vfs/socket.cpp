@@ -21,6 +21,7 @@ long materialise(int fd, File &f) noexcept {
         return fl;
     uint32_t status = f.kind == Kind::stream ? f.ofd->status.load() : f.status.load();
     int type = SOCK_STREAM | SOCK_CLOEXEC | (status & O_NONBLOCK ? SOCK_NONBLOCK : 0);
+    SpareNumbers spare; // for the moment until it has taken the place of the placeholder
     long s = sys::socket(f.family, type, 0);
     if (s < 0)
         return s;
