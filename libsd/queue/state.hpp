@@ -19,7 +19,7 @@ struct TxState {
     uint64_t base;     ///< position at which the present ring began
     uint64_t credit;   ///< the last checked value of the peer's `consumed`
     uint32_t cls;      ///< present ring class
-    uint32_t stalls;   ///< times the ring was full since the peer last consumed; decides growth
+    uint32_t stalls;   ///< times the program was told that the ring is full since the peer last consumed: then it does not grow
     uint64_t bytes, messages; ///< payload and send operations, for sdstat
 };
 

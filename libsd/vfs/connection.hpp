@@ -25,6 +25,19 @@ bool rx_pending(const File &f) noexcept;
 bool tx_room(File &f) noexcept;
 /// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking sender sleep.
 constexpr uint32_t kGrowFreely = 3;
+/// The largest class SO_SNDBUF allows; a ring of 64 KiB always is.
+inline uint32_t most_class(const Ofd &o) noexcept {
+    const int32_t bound = o.opt.sndbuf.load(std::memory_order_relaxed);
+    uint32_t cls = kRingClasses - 1;
+    if (bound != 0) [[unlikely]]
+        while (cls > 2 && kRingSize[cls] > static_cast<uint32_t>(bound))
+            --cls;
+    return cls;
+}
+inline uint32_t freely_up_to(const Ofd &o) noexcept {
+    const uint32_t most = most_class(o);
+    return most < kGrowFreely ? most : kGrowFreely;
+}
 /// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
 /// the caller last looked at; the sleep is skipped if a signal handler ran since. 0 or -EINTR.
 long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept;
@@ -43,6 +56,37 @@ void note_grown(File &f) noexcept;
 
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
 void notify_own(File &f) noexcept;
+
+/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor. Known to the
+/// thread, so that a cancelled wait gives it back.
+class Pin {
+  public:
+    Pin() = default;
+    ~Pin() { drop(); }
+    void hold(File &f) noexcept {
+        if (file_)
+            return;
+        f.refs.fetch_add(1, std::memory_order_acq_rel);
+        file_ = &f;
+        outer_ = innermost;
+        innermost = this;
+    }
+    void drop() noexcept {
+        if (!file_)
+            return;
+        innermost = outer_;
+        File *f = file_;
+        file_ = nullptr;
+        release_file(f);
+    }
+    static inline constinit thread_local Pin *innermost = nullptr;
+    Pin(const Pin &) = delete;
+    Pin &operator=(const Pin &) = delete;
+
+  private:
+    File *file_ = nullptr;
+    Pin *outer_ = nullptr;
+};
 
 inline bool is_nonblocking(const File &f, int flags) noexcept {
     return (flags & MSG_DONTWAIT) || (f.ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK);

@@ -3,6 +3,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
+#include <pthread.h>
 
 namespace sd {
 
@@ -25,7 +26,7 @@ bool tx_room(File &f) noexcept {
     uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
     if (c > s.credit && c <= s.tail)
         s.credit = c;
-    return s.cls < kGrowFreely || ring::room(s) >= kRingSize[s.cls] / 4;
+    return s.cls < freely_up_to(*f.ofd) || ring::room(s) >= kRingSize[s.cls] / 4;
 }
 
 uint32_t stream_events(File &f) noexcept {
@@ -75,6 +76,24 @@ void notify_own(File &f) noexcept {
     ring_own(*f.link, f.slot, ids);
 }
 
+namespace {
+
+void wait_cancelled(void *) noexcept {
+    while (Pin::innermost)
+        Pin::innermost->drop();
+}
+
+/// A thread cancelled in here gives back what it held; its doorbell goes with it.
+long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *mask) noexcept {
+    long r;
+    pthread_cleanup_push(wait_cancelled, nullptr);
+    r = sys::ppoll(p, n, t, mask);
+    pthread_cleanup_pop(0);
+    return r;
+}
+
+} // namespace
+
 long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept {
     pollfd p[4];
     unsigned n = 0;
@@ -104,7 +123,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
     long r = -EINTR;
     if (self.handled == handled)
-        r = sys::ppoll(p, n, tp, &mask);
+        r = cancellable_wait(p, n, tp, &mask);
     pthread_setcanceltype(cancel_type, nullptr);
     sys::restore_signals(&mask);
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);

@@ -46,7 +46,8 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     TxState &s = f.ofd->tx.s;
     // Less than this is not worth a record, unless it is all that is wanted.
     uint64_t least = 8 + (want < 256 ? ring::pad8(want) : 256);
-    if (ring::room(s) >= (s.cls < kGrowFreely ? 8 + ring::pad8(want) : least))
+    const uint32_t freely = freely_up_to(*f.ofd);
+    if (ring::room(s) >= (s.cls < freely ? 8 + ring::pad8(want) : least))
         return true;
     uint64_t before = s.credit;
     if (!ring::refresh_credit(s, f.peer->credit.consumed)) [[unlikely]]
@@ -54,9 +55,9 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     if (s.credit != before)
         s.stalls = 0;
     // A ring that keeps being full grows quickly to a size in which both copies overlap.
-    if (s.cls < kGrowFreely && ring::room(s) < 8 + ring::pad8(want)) {
+    if (s.cls < freely && ring::room(s) < 8 + ring::pad8(want)) {
         uint32_t cls = s.cls + 1;
-        while (cls < kGrowFreely && kRingSize[cls] < 4 * want)
+        while (cls < freely && kRingSize[cls] < 4 * want)
             ++cls;
         ring::change_class(s, f.tx_place, cls);
         stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
@@ -65,13 +66,12 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     }
     if (ring::room(s) >= least)
         return true;
-    if (may_grow_far && s.cls + 1 < kRingClasses) {
+    if (may_grow_far && s.stalls == 0 && s.cls < most_class(*f.ofd)) {
         ring::change_class(s, f.tx_place, s.cls + 1);
         stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
         note_grown(f);
         return true;
     }
-    ++s.stalls;
     return false;
 }
 
@@ -128,6 +128,7 @@ constexpr uint32_t kPeerStops = kFlagClosed | kFlagReset | kFlagDead;
 
 long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
+    Pin pin;
     long done = 0;
     int64_t deadline = 0;
     bool grow_far = false;
@@ -147,6 +148,8 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                 if (r > 0)
                     done += r;
                 answered = r < 0 || static_cast<size_t>(done) >= total;
+                if (!answered && is_nonblocking(f, flags))
+                    ++o.tx.s.stalls; // the program has been told that it is full: it stays full until the peer reads
                 if (answered)
                     ++o.tx.s.messages;
             }
@@ -191,8 +194,9 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
             }
             continue;
         }
-        if (f.ofd->tx.s.cls + 1 < kRingClasses)
+        if (o.tx.s.stalls == 0 && o.tx.s.cls < most_class(o))
             continue;
+        pin.hold(f);
         long w = wait_stream(f, EPOLLOUT, deadline);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
@@ -233,6 +237,9 @@ long stream_recv(int, File &f, IoCursor &to, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     if (flags & MSG_OOB)
         return -EINVAL; // no urgent data is ever pending here
+    if (flags & MSG_ERRQUEUE)
+        return -EAGAIN; // nor any extended error
+    Pin pin;
     long done = 0;
     int64_t deadline = 0;
     int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
@@ -304,6 +311,7 @@ long stream_recv(int, File &f, IoCursor &to, size_t total, int flags) noexcept {
             continue;
         }
         int32_t keep = o.rcvlowat.load(std::memory_order_relaxed);
+        pin.hold(f);
         long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, until);
         (void)keep;
         if (w < 0)
