@@ -26,12 +26,16 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         link = it->second.get(); // the other side, or a relative, was here first
     } else {
         if (client.links.size() >= size_t{config_.limits.links_per_client} * 4) {
-            spdlog::warn("process {}: too many links", client.pid);
+            if (may_log()) {
+                spdlog::warn("process {}: too many links", client.pid);
+            }
             return Reply::error(EMFILE, Cause::limit);
         }
         std::unique_ptr<Link> made = Link::adopt(std::move(request.fds[0]), body.link_id);
         if (!made) {
-            spdlog::warn("process {}: what it brings back is not a link", request.sender.pid);
+            if (may_log()) {
+                spdlog::warn("process {}: what it brings back is not a link", request.sender.pid);
+            }
             return Reply::error(EINVAL);
         }
         link = made.get();

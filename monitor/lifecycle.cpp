@@ -98,7 +98,9 @@ Reply Monitor::hello(Client &client, Request &request) {
     }
     std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
     if (!segment) {
-        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        if (may_log()) {
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        }
         return Reply::error(EINVAL);
     }
     // What a former program in this process registered ends here, unless its segment was handed on.
@@ -233,7 +235,9 @@ Reply Monitor::segment(Client &client, Request &request) {
     }
     std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
     if (!segment) {
-        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        if (may_log()) {
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        }
         return Reply::error(EINVAL);
     }
     for (const Client::Share &share : client.segments) {

@@ -107,6 +107,19 @@ void Monitor::arm_exit(std::chrono::milliseconds grace) {
     }
 }
 
+bool Monitor::may_log() {
+    constexpr unsigned kLinesPerSecond = 50;
+    const auto now = EventLoop::Clock::now();
+    if (now - log_window_ >= std::chrono::seconds(1)) {
+        if (logged_ > kLinesPerSecond) {
+            spdlog::warn("{} lines about clients were not logged", logged_ - kLinesPerSecond);
+        }
+        log_window_ = now;
+        logged_ = 0;
+    }
+    return ++logged_ <= kLinesPerSecond;
+}
+
 Client &Monitor::add_client(UniqueFd channel) {
     // The kernel then adds the sender's identity to every packet.
     const int on = 1;
@@ -127,7 +140,9 @@ void Monitor::accept_client() {
     UniqueFd channel(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!channel && (errno == EMFILE || errno == ENFILE)) {
         // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
-        spdlog::error("out of file descriptors, a client was turned away");
+        if (may_log()) {
+            spdlog::error("out of file descriptors, a client was turned away");
+        }
         spare_.reset();
         channel.reset(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
         channel.reset();
@@ -138,7 +153,9 @@ void Monitor::accept_client() {
         return;
     }
     if (clients_.size() >= config_.limits.clients) {
-        spdlog::warn("limits.clients ({}) reached, a client was turned away", config_.limits.clients);
+        if (may_log()) {
+            spdlog::warn("limits.clients ({}) reached, a client was turned away", config_.limits.clients);
+        }
         return;
     }
     add_client(std::move(channel));
@@ -160,8 +177,10 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client);
             return;
         case Received::malformed: {
-            spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed", request.sender.pid,
-                         request.header.version, request.header.op, request.header.length);
+            if (may_log()) {
+                spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed", request.sender.pid,
+                             request.header.version, request.header.op, request.header.length);
+            }
             const bool other_version = request.header.magic == wire::kMagic && request.header.version != wire::kVersion;
             send(client.channel.get(), request.header,
                  Reply::error(EPROTO, other_version ? Cause::monitor_version : Cause::none));
@@ -182,14 +201,18 @@ void Monitor::channel_ready(uint64_t client_id) {
 bool Monitor::handle(Client &client, Request &request) {
     const Operation *operation = find_operation(request.header.op);
     if (operation == nullptr) {
-        spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid, request.header.op);
+        if (may_log()) {
+            spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid, request.header.op);
+        }
         send(client.channel.get(), request.header, Reply::error(ENOSYS));
         return false;
     }
     if (request.header.length != operation->length || request.fds.size() != operation->fds ||
         (operation->kinds & bit(client.kind)) == 0) {
-        spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed", request.sender.pid,
-                     operation->name, request.header.length, request.fds.size());
+        if (may_log()) {
+            spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed", request.sender.pid,
+                         operation->name, request.header.length, request.fds.size());
+        }
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
     }
@@ -199,7 +222,9 @@ bool Monitor::handle(Client &client, Request &request) {
                       reply.cause == Cause::none ? "" : ", cause ", reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
     }
     if (!send(client.channel.get(), request.header, reply)) {
-        spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid, operation->name);
+        if (may_log()) {
+            spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid, operation->name);
+        }
         return false;
     }
     return true;
@@ -209,11 +234,15 @@ Reply Monitor::perform(Client &client, Request &request, const Operation &operat
     try {
         return (this->*operation.perform)(client, request);
     } catch (const std::system_error &error) {
-        spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
+        if (may_log()) {
+            spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
+        }
         const int number = error.code().value();
         return Reply::error(number, number == EMFILE || number == ENFILE ? Cause::no_descriptor : Cause::no_memory);
     } catch (const std::bad_alloc &) {
-        spdlog::error("process {}: {}: out of memory", request.sender.pid, operation.name);
+        if (may_log()) {
+            spdlog::error("process {}: {}: out of memory", request.sender.pid, operation.name);
+        }
         return Reply::error(ENOMEM, Cause::no_memory);
     }
 }

@@ -32,6 +32,8 @@ class Monitor {
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
     void arm_exit(std::chrono::milliseconds grace);
+    /// Whether a line about what a client did may be logged: no client can fill the disk.
+    bool may_log();
 
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
@@ -101,6 +103,8 @@ class Monitor {
     EventLoop::Watch listening_watch_ = 0;
     UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
     EventLoop::Timer exit_timer_ = 0;
+    EventLoop::Clock::time_point log_window_{};
+    unsigned logged_ = 0; ///< in this window
 
     uint64_t next_id_; ///< for clients and links
     uint32_t next_listener_;

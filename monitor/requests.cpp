@@ -27,7 +27,9 @@ Reply Monitor::listen(Client &client, Request &request) {
     }
     if (listener == nullptr || client.listeners.count(listener) == 0) {
         if (client.listeners.size() >= config_.limits.listeners_per_client) {
-            spdlog::warn("process {}: limits.listeners_per_client reached", client.pid);
+            if (may_log()) {
+                spdlog::warn("process {}: limits.listeners_per_client reached", client.pid);
+            }
             return Reply::error(EMFILE, Cause::limit);
         }
     }
@@ -102,7 +104,9 @@ Reply Monitor::connect(Client &client, Request &request) {
         return Reply::error(EACCES, Cause::policy);
     }
     if (client.links_made >= config_.limits.links_per_client) {
-        spdlog::warn("process {}: limits.links_per_client reached", client.pid);
+        if (may_log()) {
+            spdlog::warn("process {}: limits.links_per_client reached", client.pid);
+        }
         return Reply::error(EMFILE, Cause::limit);
     }
     std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
@@ -145,7 +149,9 @@ Reply Monitor::bell(Client &client, Request &request) {
         return Reply::error(ENOENT);
     }
     if (client.bells_given >= config_.limits.bells_per_client) {
-        spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        if (may_log()) {
+            spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        }
         return Reply::error(EMFILE, Cause::limit);
     }
     std::shared_ptr<BellFd> eventfd = keep_eventfd(client, std::move(request.fds[0]));
@@ -205,7 +211,9 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
         }
     }
     if (own >= config_.limits.bells_per_client) {
-        spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        if (may_log()) {
+            spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+        }
         return Reply::error(EMFILE, Cause::limit);
     }
     listener->accept_bells.push_back({&client, std::move(eventfd)});
@@ -217,6 +225,9 @@ Reply Monitor::log(Client &client, Request &request) {
     std::string text(body.text, strnlen(body.text, sizeof body.text));
     std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
     const auto level = body.level == 0 ? spdlog::level::info : body.level == 1 ? spdlog::level::warn : spdlog::level::err;
+    if (!may_log()) {
+        return {};
+    }
     if (body.cause == 0) {
         spdlog::log(level, "process {} ({}) says: {}", request.sender.pid, client.comm, text);
     } else {

@@ -1,4 +1,5 @@
-// Configuration and policy of the monitor.
+// Configuration and policy of the monitor, and that the guide explains every cause.
+#include "libsd/control/causes.hpp"
 #include "monitor/config.hpp"
 
 #include <catch2/catch.hpp>
@@ -188,4 +189,16 @@ TEST_CASE("a listener nobody may use is not listed") {
     REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 81)));
     policy.rules.insert(policy.rules.begin(), Rule{Verdict::deny, {}, {}, {}, {{80, 80}}});
     REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 80)));
+}
+
+TEST_CASE("docs/operations.md has a row for every cause") {
+    std::ifstream file(SD_SOURCE_ROOT "/docs/operations.md");
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    REQUIRE_FALSE(text.empty());
+    for (unsigned i = 1; i < sd::kMaxCauses; ++i) {
+        if (*sd::cause_text(i) != '\0') {
+            const std::string row = "| " + std::to_string(i) + " | `" + sd::cause_name(i) + "` | " + sd::cause_text(i) + " | ";
+            REQUIRE_THAT(text, Catch::Contains(row));
+        }
+    }
 }
