@@ -1,5 +1,6 @@
 // epoll_wait: looking, sleeping, and giving kernel descriptors their share.
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -17,8 +18,23 @@ struct Wait {
     int room;
     int64_t timeout; ///< ns, < 0: for ever
     const uint64_t *mask;
-    uint64_t handled; ///< self.handled at entry
+    uint64_t handled;     ///< self.handled at entry
+    bool counted = false; ///< among Epoll::sleepers
 };
+
+/// The thread was cancelled in its sleep.
+void give_up(void *wait) noexcept {
+    auto &w = *static_cast<Wait *>(wait);
+    if (w.counted) {
+        SetGuard g(w.x);
+        finish_sleep(w.x);
+    }
+    set_unuse(w.x);
+}
+
+long kernel_sleep(Wait &w, int64_t timeout) noexcept {
+    return cancellable(give_up, &w, [&] { return kernel_wait(w.ep, w.user, w.room, timeout, w.mask); });
+}
 
 /// Should the kernel's set be looked at in this round? With the lock.
 bool kernel_due(Epoll &x, bool by_time) noexcept {
@@ -132,6 +148,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         SetGuard g(x);
         x.streak = 0;
         prepare_sleep(x, &blind);
+        w.counted = true;
         listens = x.duals > 0;
         if (x.streams || listens) {
             heavy_barrier();
@@ -151,10 +168,11 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     if (self.handled != w.handled)
         r = -EINTR;
     else if (!ready)
-        r = kernel_wait(w.ep, w.user, w.room, left, w.mask);
+        r = kernel_sleep(w, left);
     {
         SetGuard g(x);
         finish_sleep(x);
+        w.counted = false;
     }
     if (r == -EINTR && ready)
         r = 0;
@@ -206,7 +224,7 @@ long wait_accelerated(Wait &w) noexcept {
     while (only_kernel_can_have_news(x)) {
         // As cheap as without us: servers whose clients are not accelerated live here.
         const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
-        long r = kernel_wait(w.ep, w.user, w.room, w.timeout, w.mask);
+        long r = kernel_sleep(w, w.timeout);
         if (r <= 0)
             return r;
         Found f = sift(x, w.user, r);
@@ -263,7 +281,7 @@ long wait_plain(Wait &w) noexcept {
     const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
     const int64_t whole = w.timeout;
     for (;;) {
-        long r = kernel_wait(w.ep, w.user, w.room, w.timeout, w.mask);
+        long r = kernel_sleep(w, w.timeout);
         if (r < 0 || !w.x.bell)
             return r;
         if (r > 0) {
@@ -308,7 +326,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
         [[unlikely]]
         refresh_after_fork(x);
     x.users.fetch_add(1, std::memory_order_relaxed);
-    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
+    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, false};
     long r;
     if (x.ours.load(std::memory_order_seq_cst) == 0) {
         r = wait_plain(w);

@@ -1,6 +1,7 @@
 // Waiting for a list of descriptors, some of them accelerated.
 #include "libsd/vfs/poll_wait.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -207,6 +208,18 @@ void disarm(Poll &p, Bell &bell) noexcept {
             }
 }
 
+struct Sleeper {
+    Poll &p;
+    Bell &bell;
+};
+
+/// The thread was cancelled in its sleep.
+void give_up(void *sleeper) noexcept {
+    auto &s = *static_cast<Sleeper *>(sleeper);
+    disarm(s.p, s.bell);
+    release_links(s.p);
+}
+
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
 long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
     const int64_t shrink_at = shrink_idle_rings();
@@ -234,10 +247,11 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
             t = {left / 1'000'000'000, left % 1'000'000'000};
             tp = &t;
         }
+        Sleeper sleeper{p, bell};
         if (self.handled != p.handled)
             r = -EINTR;
         else
-            r = sys::ppoll(p.l.kernel, n, tp, mask);
+            r = cancellable(give_up, &sleeper, [&] { return sys::ppoll(p.l.kernel, n, tp, mask); });
         const bool rung = r > 0 && p.l.kernel[bell_at].revents;
         if (rung)
             drain(bell);

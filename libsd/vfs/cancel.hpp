@@ -1,0 +1,22 @@
+// Waits as cancellation points, as the C library makes them: asynchronous for as long as the thread sleeps, and only there.
+#pragma once
+#include <pthread.h>
+#include <sys/single_threaded.h>
+
+namespace sd {
+
+/// Runs `sleep`, which makes one system call; if the thread is cancelled in it, `undo(arg)` runs before the program's own cleanup handlers.
+template <class F> long cancellable(void (*undo)(void *), void *arg, F sleep) noexcept {
+    if (__libc_single_threaded)
+        return sleep();
+    long r;
+    pthread_cleanup_push(undo, arg);
+    int type;
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+    r = sleep();
+    pthread_setcanceltype(type, nullptr);
+    pthread_cleanup_pop(0);
+    return r;
+}
+
+} // namespace sd
