@@ -128,7 +128,12 @@ unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
 
 long listener_bell(Listener &l, Bell &b) noexcept {
     wire::ListenerRef ref{l.id, 0};
-    return control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
+    long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
+    // A link made before the bell was known did not ring it: it has to be in the list that the caller arms next, or its first SYN,
+    // sent by a client that finds nobody armed, would be slept through.
+    if (r == 0)
+        listener_refresh(l);
+    return r;
 }
 
 bool listener_pending(Listener &l) noexcept {
