@@ -279,7 +279,7 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
             continue;
         if (w < 0)
             return result(w);
-        r = vfs::recv(in, &f, nullptr, static_cast<size_t>(w), MSG_TRUNC | MSG_DONTWAIT);
+        r = vfs::recv(in, &f, p, static_cast<size_t>(w), MSG_TRUNC | MSG_DONTWAIT); // discards
         if (r < 0)
             return result(r);
         done += static_cast<size_t>(w);
