@@ -82,6 +82,9 @@ Reply Monitor::links(Client &client, Request &request) {
     uint32_t place = body.from;
     for (; place < listener->place.size() && result.count < wire::kMaxFds; ++place) {
         Link *link = listener->place[place];
+        if (link != nullptr && link->side[0].empty() && !link->has_pending_syn()) {
+            continue; // nothing will come from it any more; those who have connections on it have it
+        }
         if (link != nullptr && attach(client, *link, link->id, 1)) {
             result.link[result.count].link_id = link->id;
             result.link[result.count].place = place;

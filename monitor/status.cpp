@@ -1,5 +1,6 @@
 // What sdstat shows, as a JSON document.
 #include "monitor/monitor.hpp"
+#include "monitor/process_info.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -55,14 +56,15 @@ const char *state_of(const Slot &slot, const Connection &connection) {
     if (((flags[0] | flags[1]) & kFlagWriteShut) != 0) {
         return "half closed";
     }
-    return connection.end[0] != nullptr && connection.end[1] != nullptr ? "established" : "closing";
+    return connection.end[0] != nullptr && connection.end[1] != nullptr ? "established" : "one end not registered";
 }
 
-json end_json(const Connection &connection, unsigned side, const SlotAddress &address) {
+/// `awaited`: after a restart, a process that may hold this end and has not come back yet; 0 if there is none.
+json end_json(const Connection &connection, unsigned side, const SlotAddress &address, pid_t awaited) {
     json result;
     const Segment::OpenOfd *end = connection.end[side];
-    result["pid"] = end == nullptr ? json() : json(end->holders.front()->pid);
-    result["comm"] = end == nullptr ? json() : json(end->holders.front()->comm);
+    result["pid"] = end != nullptr ? json(end->holders.front()->pid) : awaited != 0 ? json(awaited) : json();
+    result["comm"] = end != nullptr ? json(end->holders.front()->comm) : awaited != 0 ? json(process_comm(awaited)) : json();
     result["pids"] = json::array();
     if (end != nullptr) {
         for (const Client *holder : end->holders) {
@@ -189,9 +191,15 @@ std::string Monitor::status_json(const ucred &asker) const {
             continue;
         }
         const Slot &slot = connection.link->view().slot(connection.slot);
+        pid_t awaited[2] = {0, 0};
+        for (const auto &[watch, who] : awaited_) {
+            if (who.link == connection.link) {
+                awaited[who.side] = who.pid;
+            }
+        }
         const double age = monotonic - static_cast<double>(slot.identity.connected_ns) / 1e9;
-        root["connections"].push_back({{"client", end_json(connection, 0, slot.identity.client)},
-                                       {"server", end_json(connection, 1, slot.identity.server)},
+        root["connections"].push_back({{"client", end_json(connection, 0, slot.identity.client, awaited[0])},
+                                       {"server", end_json(connection, 1, slot.identity.server, awaited[1])},
                                        {"transport", "shm"},
                                        {"to_server", traffic_json(connection, 0)},
                                        {"to_client", traffic_json(connection, 1)},
