@@ -29,12 +29,14 @@ SD_EXPORT int epoll_create1(int flags) noexcept {
 SD_EXPORT int epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     if (!file_of(ep)) {
         if (!file_of(fd)) [[likely]]
-            return real.epoll_ctl(ep, op, fd, event);
+            return is_hidden(fd) ? answer(-EBADF) : real.epoll_ctl(ep, op, fd, event);
         // An instance from before an exec, or made where we did not see it, meets the first socket of ours.
         vfs::epoll_created(ep);
         if (!file_of(ep))
             return real.epoll_ctl(ep, op, fd, event);
     }
+    if (is_hidden(fd)) [[unlikely]]
+        return answer(-EBADF);
     long r = vfs::epoll_ctl(ep, op, fd, event);
     return r == vfs::kPass ? real.epoll_ctl(ep, op, fd, event) : answer(r);
 }

@@ -47,7 +47,7 @@ SD_EXPORT void closefrom(int lowest) noexcept {
 
 SD_EXPORT int dup(int fd) noexcept {
     if (!file_of(fd)) [[likely]]
-        return noted(real.dup(fd));
+        return is_hidden(fd) ? answer(-EBADF) : noted(real.dup(fd));
     long r = vfs::dup(fd, 0, false);
     check_standard(static_cast<int>(r));
     return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
@@ -104,6 +104,8 @@ SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
         long r = vfs::ioctl(fd, request, word);
         if (r != vfs::kPass)
             return answer(r);
+    } else if (is_hidden(fd)) [[unlikely]] {
+        return answer(-EBADF);
     }
     return real.ioctl(fd, request, word);
 }

@@ -14,6 +14,14 @@ ino_t own_inode(int fd) noexcept {
     return static_cast<ino_t>(reinterpret_cast<uintptr_t>(f) >> 6 & 0x7fff'ffff) | 0x8000'0000;
 }
 
+/// The library's own descriptors do not exist for the program.
+bool refused(int fd) noexcept {
+    if (!is_hidden(fd)) [[likely]]
+        return false;
+    errno = EBADF;
+    return true;
+}
+
 template <class Stat> int corrected(int r, int fd, Stat *s) noexcept {
     if (r == 0) {
         if (ino_t inode = own_inode(fd)) [[unlikely]]
@@ -29,32 +37,38 @@ bool names_descriptor(const char *path, int flags) noexcept {
 } // namespace
 
 SD_EXPORT int fstat(int fd, struct stat *s) noexcept {
-    return corrected(real.fstat(fd, s), fd, s);
+    return refused(fd) ? -1 : corrected(real.fstat(fd, s), fd, s);
 }
 
 SD_EXPORT int fstat64(int fd, struct stat64 *s) noexcept {
-    return corrected(real.fstat64(fd, s), fd, s);
+    return refused(fd) ? -1 : corrected(real.fstat64(fd, s), fd, s);
 }
 
 SD_EXPORT int __fxstat(int version, int fd, struct stat *s) noexcept {
-    return corrected(real.__fxstat(version, fd, s), fd, s);
+    return refused(fd) ? -1 : corrected(real.__fxstat(version, fd, s), fd, s);
 }
 
 SD_EXPORT int __fxstat64(int version, int fd, struct stat64 *s) noexcept {
-    return corrected(real.__fxstat64(version, fd, s), fd, s);
+    return refused(fd) ? -1 : corrected(real.__fxstat64(version, fd, s), fd, s);
 }
 
 SD_EXPORT int fstatat(int dir, const char *path, struct stat *s, int flags) noexcept {
+    if (names_descriptor(path, flags) && refused(dir))
+        return -1;
     int r = real.fstatat(dir, path, s, flags);
     return r == 0 && names_descriptor(path, flags) ? corrected(r, dir, s) : r;
 }
 
 SD_EXPORT int fstatat64(int dir, const char *path, struct stat64 *s, int flags) noexcept {
+    if (names_descriptor(path, flags) && refused(dir))
+        return -1;
     int r = real.fstatat64(dir, path, s, flags);
     return r == 0 && names_descriptor(path, flags) ? corrected(r, dir, s) : r;
 }
 
 SD_EXPORT int statx(int dir, const char *path, int flags, unsigned mask, struct statx *s) noexcept {
+    if (names_descriptor(path, flags) && refused(dir))
+        return -1;
     int r = real.statx(dir, path, flags, mask, s);
     if (r == 0 && names_descriptor(path, flags)) {
         if (ino_t inode = own_inode(dir))
