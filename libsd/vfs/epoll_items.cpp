@@ -35,11 +35,14 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     LinkMap &l = *i.file->link;
     SetLink *e = link_entry(x, l);
     if (!e) {
-        void *table = sys::mmap(nullptr, kLinkSlots * sizeof(EpollItem *), PROT_READ | PROT_WRITE,
-                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        EpollItem **table = x.spare_table;
+        x.spare_table = nullptr;
+        if (!table)
+            table = static_cast<EpollItem **>(sys::mmap(nullptr, kLinkSlots * sizeof(EpollItem *), PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (!table)
             return false;
-        if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, static_cast<EpollItem **>(table), 0, 0})) {
+        if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, table, 0, 0})) {
             sys::munmap(table, kLinkSlots * sizeof(EpollItem *));
             return false;
         }
@@ -71,7 +74,11 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
         LinkMap &l = *e->link;
         if (unsigned id = x.sleepers ? x.bell->id[l.index] : 0)
             l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
-        sys::munmap(e->slot, kLinkSlots * sizeof(EpollItem *));
+        // Programs that take their only connection out and in again for each message must not pay for it.
+        if (!x.spare_table)
+            x.spare_table = e->slot;
+        else
+            sys::munmap(e->slot, kLinkSlots * sizeof(EpollItem *));
         auto at = static_cast<size_t>(e - x.links.begin());
         x.link_place[l.index] = 0;
         x.links.remove_unordered(at);
@@ -88,8 +95,12 @@ bool count_ours(Epoll &x) noexcept {
             return false;
     }
     if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0) {
-        register_wakers(x);
-        ring_own(x); // threads that wait in the kernel only come back and look at the new member
+        if (!x.channel_known || x.channel_epoch != control::epoch())
+            register_wakers(x);
+        // Threads that wait in the kernel only come back and look at the new member: one that counted itself before `ours` changed is seen
+        // here, one that comes later sees `ours`.
+        if (x.users.load(std::memory_order_seq_cst) > 1)
+            ring_own(x);
     }
     return true;
 }
@@ -241,6 +252,9 @@ void set_unuse(Epoll &x) noexcept {
     x.unconfirmed.clear();
     x.links.clear();
     x.link_place.clear();
+    if (x.spare_table)
+        sys::munmap(x.spare_table, kLinkSlots * sizeof(EpollItem *));
+    x.spare_table = nullptr;
     x.file = nullptr;
     sets.release(&x);
 }

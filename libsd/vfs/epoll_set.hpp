@@ -97,6 +97,7 @@ struct Epoll {
     uint64_t reports = 0, passes = 0;
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;
+    EpollItem **spare_table = nullptr; ///< the empty slot table of a link that has no members any more
     MapVector<uint16_t> link_place; ///< by LinkMap::index: place in links + 1
     EpollItem *nested[kNestedSets] = {};
     EpollItem *spare = nullptr; ///< for short-lived members: saves the pool's lock

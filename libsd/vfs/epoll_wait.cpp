@@ -325,7 +325,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     if (x.fork_count.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed))
         [[unlikely]]
         refresh_after_fork(x);
-    x.users.fetch_add(1, std::memory_order_relaxed);
+    x.users.fetch_add(1, std::memory_order_seq_cst); // before `ours` is read: see count_ours()
     Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, false};
     long r;
     if (x.ours.load(std::memory_order_seq_cst) == 0) {
