@@ -1,4 +1,5 @@
 // Epoll instances and their items: making and ending them, and what happens to registrations when sockets change, close or are inherited.
+#include "libsd/control/client.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
