@@ -22,13 +22,12 @@ struct Progress {
 } // namespace
 
 int main(int argc, char **argv) {
-    const Options options(
-        argc, argv, "connect + accept + close per second",
-        {{"seconds", "1", "time measured"},
-         {"warmup", "0.2", "seconds before that"},
-         {"window", "64", "connections the client may be ahead of the server"},
-         {"addresses", "32", "127.0.0.1 upwards, so that ports in TIME_WAIT do not run out"},
-         {"cpu", "0,1", "processors of server and client"}});
+    const Options options(argc, argv, "connect + accept + close per second",
+                          {{"seconds", "1", "time measured"},
+                           {"warmup", "0.2", "seconds before that"},
+                           {"window", "64", "connections the client may be ahead of the server"},
+                           {"addresses", "32", "127.0.0.1 upwards, so that ports in TIME_WAIT do not run out"},
+                           {"cpu", "0,1", "processors of server and client"}});
     auto *progress = shared_value<Progress>();
     std::uint16_t port = 0;
     const int listener = listen_tcp("0.0.0.0", port);

@@ -54,8 +54,7 @@ void serve(int listener, std::size_t size) {
         for (int i = 0; i < count; ++i) {
             const int fd = events[i].data.fd;
             if (fd == listener) {
-                for (int next;
-                     (next = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
+                for (int next; (next = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0;) {
                     watch(epoll, next);
                 }
             } else if (!bounce(fd, buffer)) {

@@ -9,10 +9,9 @@
 using namespace sd::bench;
 
 int main(int argc, char **argv) {
-    const Options options(argc, argv, "bandwidth of memcpy by one thread",
-                          {{"size", "65536", "bytes of a copy"},
-                           {"seconds", "0.5", "time measured"},
-                           {"cpu", "1", "processor"}});
+    const Options options(
+        argc, argv, "bandwidth of memcpy by one thread",
+        {{"size", "65536", "bytes of a copy"}, {"seconds", "0.5", "time measured"}, {"cpu", "1", "processor"}});
     pin_to_cpu(options.cpu(0));
     const auto size = static_cast<std::size_t>(options.integer("size"));
     std::vector<char> from(size, 'x');
