@@ -190,12 +190,7 @@ long fcntl(int fd, int cmd, long arg) noexcept {
             return kPass;
         if (long r = materialise(fd, *f); r < 0)
             return r;
-        if (cmd != F_SETOWN || f->kind != Kind::stream)
-            return kPass;
-        long r = sys::fcntl(fd, cmd, arg);
-        if (r >= 0)
-            f->ofd->opt.owner_pid.store(static_cast<int32_t>(arg), std::memory_order_relaxed);
-        return r;
+        return kPass;
     }
     default:
         return kPass;

@@ -1,4 +1,5 @@
 // sendmsg, recvmsg and their many-message forms on accelerated connections.
+#include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstddef>
@@ -13,6 +14,9 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
         return -EFAULT;
     if (h.msg_iovlen > kMaxIov)
         return -EMSGSIZE;
+    if (h.msg_controllen) [[unlikely]]
+        if (long r = check_control(h); r < 0)
+            return r;
     return sendv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags);
 }
 
@@ -24,6 +28,8 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
         return -EFAULT;
     if (h.msg_iovlen > kMaxIov)
         return -EMSGSIZE;
+    if ((flags & MSG_ERRQUEUE) && f->kind == Kind::stream) [[unlikely]]
+        return read_error_queue(*f, m, &h);
     long r = recvv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags & ~MSG_CMSG_CLOEXEC);
     if (r < 0)
         return r;

@@ -44,7 +44,6 @@ constexpr Extra kExtra[] = {
     {SOL_SOCKET, SO_MARK, false},
     {SOL_SOCKET, SO_TIMESTAMP, false},
     {SOL_SOCKET, SO_TIMESTAMPNS, false},
-    {SOL_SOCKET, SO_ZEROCOPY, false},
     {SOL_SOCKET, SO_BUSY_POLL, false},
     {IPPROTO_TCP, TCP_SYNCNT, false},
     {IPPROTO_TCP, TCP_LINGER2, false},
@@ -116,7 +115,7 @@ void apply(Ofd &o, const InheritedSet &s) noexcept {
     o.opt.linger_on.store(s.linger_on, relaxed);
     o.opt.linger_s.store(s.linger_s, relaxed);
     o.opt.sndbuf.store(s.sndbuf, relaxed);
-    o.opt.owner_pid.store(0, relaxed);
+    o.opt.zerocopy_told.store(0, relaxed);
     o.rcvlowat.store(s.rcvlowat, relaxed);
     o.rcvtimeo_ns.store(s.rcvtimeo_ns, relaxed);
     o.sndtimeo_ns.store(s.sndtimeo_ns, relaxed);

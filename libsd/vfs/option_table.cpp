@@ -24,6 +24,7 @@ constexpr KnownOption kKnown[] = {
     {IPPROTO_TCP, TCP_KEEPCNT, Rule::range, true, 1, 127, &Options::keepcnt},
     {IPPROTO_TCP, TCP_USER_TIMEOUT, Rule::range, true, 0, INT_MAX, &Options::user_timeout},
     {IPPROTO_TCP, TCP_QUICKACK, Rule::boolean, true, 0, 0, &Options::quickack},
+    {SOL_SOCKET, SO_ZEROCOPY, Rule::range, true, 0, 1, &Options::zerocopy_next},
     {SOL_SOCKET, SO_LINGER, Rule::linger, false, 0, 0, nullptr},
     {SOL_SOCKET, SO_RCVTIMEO, Rule::timeout, false, 0, 0, nullptr},
     {SOL_SOCKET, SO_SNDTIMEO, Rule::timeout, false, 0, 0, nullptr},
@@ -271,9 +272,6 @@ long refuse_on_stream(int level, int name, unsigned family, const void *value, s
         case kSoTimestampingNew:
         case SO_PEEK_OFF:
             return -ENOPROTOOPT;
-        // Completions could not be reported; programs send the ordinary way then.
-        case SO_ZEROCOPY:
-            return v == 1 ? -EOPNOTSUPP : 0;
         }
         return 0;
     }

@@ -5,6 +5,7 @@
 // placeholder is turned into for that purpose; a connection then keeps the unconnected kernel socket under its number.
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/option_table.hpp"
@@ -143,7 +144,9 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
         int32_t v = (o.opt.*k->kept).load(relaxed);
         if (level == IPPROTO_TCP && name == TCP_QUICKACK)
             v = v == 0 ? 1 : v - 1;
-        // 0 is no value of these: the system's default.
+        if (level == SOL_SOCKET && name == SO_ZEROCOPY)
+            return give_int(v != 0, value, n, room);
+        // 0 is no value of the others: the system's default.
         if (v != 0 || k->rule == Rule::boolean || name == TCP_USER_TIMEOUT)
             return give_int(v, value, n, room);
         long dummy = dummy_socket();
@@ -229,7 +232,13 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
 }
 
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
-    if (k.kept) {
+    if (k.kept == &Ofd::Options::zerocopy_next) {
+        int32_t off = 0; // the count goes on while it stays on
+        if (p.number == 0)
+            o.opt.zerocopy_next.store(0, relaxed);
+        else if (o.opt.zerocopy_next.compare_exchange_strong(off, 1))
+            o.opt.zerocopy_told.store(0, relaxed);
+    } else if (k.kept) {
         bool quick = k.level == IPPROTO_TCP && k.name == TCP_QUICKACK;
         (o.opt.*k.kept).store(quick ? 1 + (p.number != 0) : p.number, relaxed);
     } else if (k.rule == Rule::linger) {
@@ -255,6 +264,10 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
+            if (level == SOL_SOCKET && name == SO_RCVLOWAT) { // what waits may be enough now
+                notify_own(f);
+                epoll_touch(f);
+            }
             return 0;
         }
     }

@@ -7,7 +7,7 @@ namespace sd {
 /// What an accepted socket takes over from its listener, as Linux copies it. Options that we keep ourselves come first;
 /// `extra` holds those that differ from a new socket's and matter only to a kernel socket made later.
 struct InheritedSet {
-    static constexpr unsigned kKept = 11, kExtras = 16;
+    static constexpr unsigned kKept = 12, kExtras = 16;
     int32_t kept[kKept]; ///< in the order of the option table
     int32_t linger_on, linger_s;
     int32_t rcvlowat, sndbuf;

@@ -1,5 +1,6 @@
 // Readiness of an accelerated connection, arming for a wake-up, and blocking until something changes.
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -47,7 +48,7 @@ uint32_t stream_events(File &f) noexcept {
     }
     if (snd_shut || (flags & (kFlagClosed | kFlagReset)) || tx_room(f))
         e |= EPOLLOUT | EPOLLWRNORM;
-    if (o.so_error.load(std::memory_order_acquire))
+    if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
         e |= EPOLLERR;
     return e;
 }

@@ -181,7 +181,7 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
             }
             for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr, &o.opt.reuseport,
                             &o.opt.linger_on, &o.opt.linger_s, &o.opt.keepidle, &o.opt.keepintvl, &o.opt.keepcnt,
-                            &o.opt.quickack, &o.opt.user_timeout, &o.opt.owner_pid})
+                            &o.opt.quickack, &o.opt.user_timeout, &o.opt.zerocopy_next, &o.opt.zerocopy_told})
                 w->store(0, std::memory_order_relaxed);
             o.generation = gen;
             o.link_id = link_id;

@@ -51,8 +51,9 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> nodelay, cork, keepalive, oobinline, reuseaddr, reuseport;
         std::atomic<int32_t> linger_on, linger_s;
         std::atomic<int32_t> keepidle, keepintvl, keepcnt, quickack, user_timeout;
-        std::atomic<int32_t> owner_pid; ///< F_SETOWN
         std::atomic<int32_t> sndbuf;    ///< SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
+        std::atomic<int32_t> zerocopy_next; ///< SO_ZEROCOPY: 0 off, else one more than the MSG_ZEROCOPY sends made so far
+        std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
 };
 

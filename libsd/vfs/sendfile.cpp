@@ -4,6 +4,7 @@
 // held; what is not in the page cache goes through a buffer. Nothing is taken from a pipe or a connection before
 // the other side has room for it.
 #include "libsd/vfs/sendfile.hpp"
+#include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
@@ -104,8 +105,10 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
 
 /// A ring without room: looks for a while, then lets it grow, then sleeps. 0: try again; -EAGAIN, -EINTR.
 long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
-    if (is_nonblocking(f, 0))
+    if (is_nonblocking(f, 0)) {
+        epoll_touch(f); // edge-triggered sets watch for room from here on
         return -EAGAIN;
+    }
     if (deadline == 0)
         deadline = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
     if (!grow_far) {

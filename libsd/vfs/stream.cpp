@@ -1,5 +1,6 @@
 // Moving bytes over an accelerated connection.
 #include "libsd/vfs/stream.hpp"
+#include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
@@ -233,12 +234,19 @@ long read_some(RxState &s, std::atomic<uint64_t> &consumed, const ring::Place &p
 
 } // namespace
 
-long stream_recv(int, File &f, IoCursor &to, size_t total, int flags) noexcept {
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     if (flags & MSG_OOB)
         return -EINVAL; // no urgent data is ever pending here
     if (flags & MSG_ERRQUEUE)
-        return -EAGAIN; // nor any extended error
+        return read_error_queue(f, nullptr, nullptr);
+    if (total == 0) { // waits for data like any other, and takes none
+        char byte;
+        iovec v{&byte, 1};
+        IoCursor one{&v, 1};
+        long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK);
+        return r > 0 ? 0 : r;
+    }
     Pin pin;
     long done = 0;
     int64_t deadline = 0;
@@ -348,7 +356,10 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
         return -EOPNOTSUPP;
     iovec v{const_cast<void *>(p), n > 0x7ffff000 ? 0x7ffff000 : n};
     IoCursor cur{&v, 1};
-    return stream_send(fd, *f, cur, v.iov_len, flags);
+    long r = stream_send(fd, *f, cur, v.iov_len, flags);
+    if (flags & MSG_ZEROCOPY) [[unlikely]]
+        note_zerocopy(*f, r);
+    return r;
 }
 
 long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
@@ -360,7 +371,10 @@ long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (flags & MSG_OOB)
         return -EOPNOTSUPP;
     IoCursor cur{iov, count};
-    return stream_send(fd, *f, cur, static_cast<size_t>(total), flags);
+    long r = stream_send(fd, *f, cur, static_cast<size_t>(total), flags);
+    if (flags & MSG_ZEROCOPY) [[unlikely]]
+        note_zerocopy(*f, r);
+    return r;
 }
 
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
