@@ -142,7 +142,7 @@ class Demo:
         def look():
             time.sleep(seconds * 0.6)
             stats_into["sdstat"] = self.sdstat()
-            stats_into["sdstat_json"] = self.sdstat("--json")
+            stats_into["transports"], stats_into["fallbacks"] = transports(self.sdstat("--json"), port)
         return self.load(mode, case, port, seconds, estimates[mode], look if stats_into is not None else None)
 
     def count(self, case, mode, server, port, estimate, result):
@@ -152,6 +152,19 @@ class Demo:
         result.setdefault("syscalls", {})[mode] = {
             "calls": calls, "requests": load["requests"], "per_request": calls / load["requests"],
             **({"names": names} if names else {})}
+
+
+def transports(text, port):
+    """From `sdstat --json`: connections to the server by transport, and counts of what was left to the kernel."""
+    try:
+        status = json.loads(text)
+        found = {}
+        for connection in status["connections"]:
+            if connection["server"]["address"].endswith(f":{port}"):
+                found[connection["transport"]] = found.get(connection["transport"], 0) + 1
+        return found, {cause["name"]: cause["count"] for cause in status["causes"]}
+    except (ValueError, KeyError, TypeError) as error:
+        return {"sdstat": repr(error)}, {}
 
 
 def summarise(case, result):
@@ -181,7 +194,7 @@ def print_table(results):
         return f"{count['per_request']:.3f}" if count else "-"
 
     header = ["case", "kernel req/s", "sd req/s", "ratio", "kernel mean", "sd mean", "ratio", "kernel p99", "sd p99",
-              "syscalls/req kernel", "sd", "asked", ""]
+              "syscalls/req kernel", "sd", "sd over", "asked", ""]
     rows = []
     for result in results:
         bar = result.get("bar")
@@ -191,22 +204,25 @@ def print_table(results):
             cell(result, "sd", "mean_us", micros), ratio(result.get("ratio_mean")),
             cell(result, "kernel", "p99_us", micros), cell(result, "sd", "p99_us", micros),
             per_request(result, "kernel"), per_request(result, "sd"),
+            " ".join(f"{count} {name}" for name, count in result.get("transports", {}).items()) or "-",
             (f"{bar['factor']:g}x " + ("mean" if bar["of"] == "mean_us" else "req/s")) if bar else "-",
             bar["verdict"] if bar else "FAILED" if result["errors"] else "-"])
     print("\n" + render(header, rows))
 
 
 def print_transports(results):
-    seen = False
+    """What sdstat showed in mid-run, once for each program (the case with the most connections)."""
+    best = {}
     for result in results:
-        text = result.get("sdstat", "").rstrip()
-        if text:
-            lines = text.splitlines()
-            if not seen:
-                print("\nWhat sdstat said in mid-run:")
-            seen = True
-            print(f"\n[{result['title']}]")
-            print("\n".join(lines[:8]) + (f"\n... {len(lines) - 8} more lines" if len(lines) > 8 else ""))
+        name = result["key"].split("-")[0]
+        if result.get("sdstat") and sum(result.get("transports", {}).values()) > best.get(name, (0, None))[0]:
+            best[name] = (sum(result["transports"].values()), result)
+    for _, result in best.values():
+        lines = result["sdstat"].rstrip().splitlines()
+        print(f"\nsdstat during '{result['title']}':")
+        print("\n".join("  " + line for line in lines[:16]))
+        if len(lines) > 16:
+            print(f"  ... {len(lines) - 16} more lines")
 
 
 def main():
