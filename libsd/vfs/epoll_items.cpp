@@ -39,8 +39,9 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
         EpollItem **table = x.spare_table;
         x.spare_table = nullptr;
         if (!table)
-            table = static_cast<EpollItem **>(sys::mmap(nullptr, kLinkSlots * sizeof(EpollItem *), PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+            table = static_cast<EpollItem **>(sys::mmap(nullptr, kLinkSlots * sizeof(EpollItem *),
+                                                        PROT_READ | PROT_WRITE,
+                                                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (!table)
             return false;
         if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, table, 0, 0})) {
@@ -94,6 +95,7 @@ bool count_ours(Epoll &x) noexcept {
         x.bell = make_bell();
         if (!x.bell)
             return false;
+        x.has_bell.store(true, std::memory_order_release);
     }
     if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0) {
         if (!x.channel_known || x.channel_epoch != control::epoch())
@@ -227,7 +229,10 @@ bool new_set(File &f, int fd) noexcept {
     x->dead.store(false, std::memory_order_relaxed);
     x->ours.store(0, std::memory_order_relaxed);
     x->kernel_members.store(0, std::memory_order_relaxed);
-    x->streams = x->duals = x->sleepers = x->streak = 0;
+    x->streams = 0;
+    x->duals = 0;
+    x->sleepers = 0;
+    x->streak = 0;
     x->channel_known = false;
     x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
     x->born = forks_done.load(std::memory_order_relaxed);
@@ -243,6 +248,7 @@ void set_unuse(Epoll &x) noexcept {
     if (x.bell)
         free_bell(x.bell);
     x.bell = nullptr;
+    x.has_bell.store(false, std::memory_order_relaxed);
     while (EpollItem *i = x.spare) {
         x.spare = i->pool_next;
         item_pool.release(i);

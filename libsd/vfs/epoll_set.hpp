@@ -72,18 +72,31 @@ constexpr int64_t kKernelLookNs =
     50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
 constexpr uint32_t kBusyStreak = 64; ///< ... once so many waits in a row were answered without the kernel
 
+/// A count that is changed with the lock and may be read without it.
+class Count {
+  public:
+    operator uint32_t() const noexcept { return n_.load(std::memory_order_relaxed); }
+    void operator=(uint32_t n) noexcept { n_.store(n, std::memory_order_relaxed); }
+    void operator++() noexcept { *this = *this + 1; }
+    void operator--() noexcept { *this = *this - 1; }
+
+  private:
+    std::atomic<uint32_t> n_{0};
+};
+
 struct Epoll {
     Lock lock;
     File *file = nullptr;
-    Bell *bell = nullptr;           ///< made with the first accelerated member
+    Bell *bell = nullptr; ///< made with the first accelerated member
+    std::atomic<bool> has_bell{false};
     std::atomic<uint32_t> ours{0};  ///< accelerated members; 0: waits go straight to the kernel
     std::atomic<uint32_t> users{0}; ///< 1 for the File, 1 for each wait in progress
     std::atomic<bool> dead{false};
     int fd = -1; ///< one of its numbers; check with set_fd()
-    uint32_t streams = 0;
-    uint32_t duals = 0; ///< members with kernel_too
+    Count streams;
+    Count duals; ///< members with kernel_too
     std::atomic<int32_t> kernel_members{0};
-    uint32_t sleepers = 0; ///< waits that sleep or are about to; while there are any, no item may be unarmed
+    Count sleepers; ///< waits that sleep or are about to; while there are any, no item may be unarmed
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     bool channel_known = false;
@@ -98,7 +111,7 @@ struct Epoll {
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;
     EpollItem **spare_table = nullptr; ///< the empty slot table of a link that has no members any more
-    MapVector<uint16_t> link_place; ///< by LinkMap::index: place in links + 1
+    MapVector<uint16_t> link_place;    ///< by LinkMap::index: place in links + 1
     EpollItem *nested[kNestedSets] = {};
     EpollItem *spare = nullptr; ///< for short-lived members: saves the pool's lock
     uint32_t spares = 0;

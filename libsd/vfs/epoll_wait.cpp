@@ -20,6 +20,7 @@ struct Wait {
     const uint64_t *mask;
     uint64_t handled;     ///< self.handled at entry
     bool counted = false; ///< among Epoll::sleepers
+    bool ours = false;    ///< the last round found accelerated members
 };
 
 /// The thread was cancelled in its sleep.
@@ -115,6 +116,7 @@ long round(Wait &w, Look how) noexcept {
         }
     }
     long total = from_kernel;
+    w.ours = n > 0;
     if (n) {
         if (sd_copy(w.user + total, found, n * sizeof *found))
             return -EFAULT;
@@ -193,7 +195,8 @@ long spin(Wait &w) noexcept {
     for (Spinner s(*w.x.bell);;) {
         long r = round(w, Look::spinning);
         if (r != 0) {
-            s.paid();
+            if (w.ours) // kernel members would have woken us without the looking
+                s.paid();
             return r;
         }
         if (self.handled != w.handled)
@@ -282,7 +285,7 @@ long wait_plain(Wait &w) noexcept {
     const int64_t whole = w.timeout;
     for (;;) {
         long r = kernel_sleep(w, w.timeout);
-        if (r < 0 || !w.x.bell)
+        if (r < 0 || !w.x.has_bell.load(std::memory_order_acquire))
             return r;
         if (r > 0) {
             Found f = sift(w.x, w.user, r);
@@ -326,7 +329,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
         [[unlikely]]
         refresh_after_fork(x);
     x.users.fetch_add(1, std::memory_order_seq_cst); // before `ours` is read: see count_ours()
-    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, false};
+    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
     long r;
     if (x.ours.load(std::memory_order_seq_cst) == 0) {
         r = wait_plain(w);

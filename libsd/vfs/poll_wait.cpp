@@ -63,7 +63,8 @@ long merge(Poll &p) noexcept {
         pollfd &e = p.l.all[p.l.from[k]];
         File *f = p.l.file[p.l.from[k]];
         if (f && f->kind == Kind::epoll) // maybe it is only its doorbell
-            if (Epoll *x = f->epoll; x && x->bell && !(r & ~POLLIN & ~POLLRDNORM)) {
+            if (Epoll *x = f->epoll;
+                x && x->has_bell.load(std::memory_order_acquire) && !(r & ~POLLIN & ~POLLRDNORM)) {
                 if (!kernel_part_ready(*x))
                     continue;
             }
@@ -326,10 +327,11 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
                 ready = look_at_ours(p);
                 if (ready == 0 && self.handled != p.handled)
                     return -EINTR;
-                if (ready == 0 && p.kernel_n && kernel_due(true))
+                if (ready)
+                    s.paid();
+                else if (p.kernel_n && kernel_due(true))
                     ready = look_at_kernel(p);
                 if (ready) {
-                    s.paid();
                     if (busy.streak < kBusyStreak)
                         ++busy.streak;
                     return ready;
