@@ -1,9 +1,10 @@
 // Looking for what a dead process left behind that no record names.
 //
-// A process can be killed between taking a connection request off the queue and noting that it holds the connection, or between
-// giving up a connection and saying so to the peer; and while no monitor runs, nobody sees a process die at all. As long as
-// somebody else is attached on the same side of the link, the death alone does not show which slots are affected. So after
-// such a death each slot in use is compared with what the living hold.
+// A process can be killed between taking a connection request off the queue and noting that it holds the
+// connection, or between giving up a connection and saying so to the peer; and while no monitor runs,
+// nobody sees a process die at all. As long as somebody else is attached on the same side of the link, the
+// death alone does not show which slots are affected. So after such a death each slot in use is compared
+// with what the living hold.
 #include "monitor/monitor.hpp"
 #include "monitor/process_info.hpp"
 
@@ -17,8 +18,8 @@ namespace sd::monitor {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};
-/// How long a link must have been back after a restart: a child made while no monitor ran is not named in the link, so that
-/// nobody waits for it by name, but it comes back within this time.
+/// How long a link must have been back after a restart: a child made while no monitor ran is not named in
+/// the link, so that nobody waits for it by name, but it comes back within this time.
 constexpr std::chrono::seconds kSettling{3};
 
 } // namespace
@@ -45,7 +46,8 @@ void Monitor::audit() {
             continue;
         }
         for (const Segment::HeldEnd &end : segment->held_ends()) {
-            if (const Link *link = family_link(*segment, end.link_id, end.side); link != nullptr && end.slot < kLinkSlots) {
+            if (const Link *link = family_link(*segment, end.link_id, end.side);
+                link != nullptr && end.slot < kLinkSlots) {
                 held[link][end.side].set(end.slot);
             }
         }
@@ -53,16 +55,18 @@ void Monitor::audit() {
     for (const auto &[file, sides] : audits) {
         Link &link = *links_[file];
         for (unsigned side = 0; side < 2; ++side) {
-            // While somebody has not come back to a restarted monitor we do not know what is held; see stop_awaiting().
+            // While somebody has not come back to a restarted monitor we do not know what is held; see
+            // stop_awaiting().
             if (!sides[side].wanted || !link.side[side].awaited.empty() || link.side[side].attached.empty()) {
                 continue;
             }
             if (const auto age = EventLoop::Clock::now() - link.adopted; link.was_adopted && age < kSettling) {
-                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(kSettling - age), [this, file = file, side] {
-                    if (const auto it = links_.find(file); it != links_.end()) {
-                        audit_soon(*it->second, side);
-                    }
-                });
+                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(kSettling - age),
+                            [this, file = file, side] {
+                                if (const auto it = links_.find(file); it != links_.end()) {
+                                    audit_soon(*it->second, side);
+                                }
+                            });
                 continue;
             }
             link.side[side].death_seen = false;
@@ -97,11 +101,12 @@ const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsig
     return nullptr;
 }
 
-/// A segment that this monitor sees for the first time may be shared by processes that it does not know (yet): children made, or
-/// processes that died, while no monitor ran.
+/// A segment that this monitor sees for the first time may be shared by processes that it does not know
+/// (yet): children made, or processes that died, while no monitor ran.
 void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
     const Segment::Member &first = segment->members.front();
-    if (segment->view().proc(first.proc_index).pid.load(std::memory_order_relaxed) != static_cast<uint32_t>(first.client->pid)) {
+    if (segment->view().proc(first.proc_index).pid.load(std::memory_order_relaxed) !=
+        static_cast<uint32_t>(first.client->pid)) {
         return; // its family counts processes in another pid namespace
     }
     for (const auto &[index, pid] : segment->strangers()) {

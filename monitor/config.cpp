@@ -14,14 +14,15 @@ namespace {
 
 class Reader {
   public:
-    explicit Reader(std::string file) : file_(std::move(file)) {
-    }
+    explicit Reader(std::string file) : file_(std::move(file)) {}
 
-    [[noreturn]] void fail(const toml::source_region &where, const std::string &key, const std::string &reason) const {
+    [[noreturn]] void fail(const toml::source_region &where, const std::string &key,
+                           const std::string &reason) const {
         throw ConfigError(file_ + ":" + std::to_string(where.begin.line) + ": " + key + ": " + reason);
     }
 
-    void only(const toml::table &table, const std::string &prefix, std::initializer_list<std::string_view> known) const {
+    void only(const toml::table &table, const std::string &prefix,
+              std::initializer_list<std::string_view> known) const {
         for (const auto &[key, node] : table) {
             bool found = false;
             for (const std::string_view k : known) {
@@ -72,15 +73,15 @@ class Reader {
     }
 
     /// Calls fn(element) for a single value or for each element of an array.
-    template <typename Fn>
-    void each(const toml::table &parent, const char *name, Fn fn) const {
+    template <typename Fn> void each(const toml::table &parent, const char *name, Fn fn) const {
         const toml::node *node = parent.get(name);
         if (node == nullptr) {
             return;
         }
         if (const toml::array *array = node->as_array()) {
             if (array->empty()) {
-                fail(node->source(), name, "an empty list would match nothing; leave the key out to match everything");
+                fail(node->source(), name,
+                     "an empty list would match nothing; leave the key out to match everything");
             }
             for (const toml::node &element : *array) {
                 fn(element);
@@ -158,7 +159,8 @@ class Reader {
         each(t, "address", [&](const toml::node &node) {
             const auto address = AddressMatch::parse(text(node, prefix + "address"));
             if (!address) {
-                fail(node.source(), prefix + "address", "must be an IP address, or one with a prefix length as in \"10.0.0.0/8\"");
+                fail(node.source(), prefix + "address",
+                     "must be an IP address, or one with a prefix length as in \"10.0.0.0/8\"");
             }
             result.addresses.push_back(*address);
         });
@@ -210,7 +212,8 @@ Config load_config(const std::string &file, Config config) {
     try {
         root = toml::parse_file(file);
     } catch (const toml::parse_error &error) {
-        throw ConfigError(file + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+        throw ConfigError(file + ":" + std::to_string(error.source().begin.line) + ": " +
+                          std::string(error.description()));
     }
     const Reader reader(file);
     config.file = file;
@@ -221,13 +224,16 @@ Config load_config(const std::string &file, Config config) {
         reader.text(*table, "log_level", "monitor.", config.log_level);
         const toml::node *level = table->get("log_level");
         constexpr std::string_view levels[] = {"debug", "info", "warning", "error"};
-        if (level != nullptr && std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
-            reader.fail(level->source(), "monitor.log_level", "must be \"debug\", \"info\", \"warning\" or \"error\"");
+        if (level != nullptr &&
+            std::find(std::begin(levels), std::end(levels), config.log_level) == std::end(levels)) {
+            reader.fail(level->source(), "monitor.log_level",
+                        "must be \"debug\", \"info\", \"warning\" or \"error\"");
         }
     }
     if (const toml::table *table = reader.table(root, "limits", "")) {
         reader.only(*table, "limits.",
-                    {"clients", "links_per_client", "listeners_per_client", "bells_per_client", "segments_per_client"});
+                    {"clients", "links_per_client", "listeners_per_client", "bells_per_client",
+                     "segments_per_client"});
         reader.number(*table, "clients", "limits.", config.limits.clients);
         reader.number(*table, "links_per_client", "limits.", config.limits.links_per_client);
         reader.number(*table, "listeners_per_client", "limits.", config.limits.listeners_per_client);

@@ -8,8 +8,8 @@
 namespace sd::monitor {
 
 struct Limits {
-    unsigned clients = 65536;            ///< channels at one time
-    unsigned links_per_client = 1024;    ///< links a process makes by connecting
+    unsigned clients = 65536;         ///< channels at one time
+    unsigned links_per_client = 1024; ///< links a process makes by connecting
     unsigned listeners_per_client = 1024;
     unsigned bells_per_client = 16384;
     unsigned segments_per_client = 64;
@@ -28,7 +28,8 @@ struct ConfigError : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
-/// Reads a file on top of `defaults`; throws ConfigError. Unknown keys are errors: a misspelt rule must not go unnoticed.
+/// Reads a file on top of `defaults`; throws ConfigError. Unknown keys are errors: a misspelt rule must not
+/// go unnoticed.
 Config load_config(const std::string &file, Config defaults);
 
 } // namespace sd::monitor

@@ -14,9 +14,7 @@ namespace sd::monitor {
 
 namespace {
 
-[[noreturn]] void fail(const std::string &what) {
-    throw SocketError(what + ": " + strerror(errno));
-}
+[[noreturn]] void fail(const std::string &what) { throw SocketError(what + ": " + strerror(errno)); }
 
 } // namespace
 
@@ -34,10 +32,11 @@ void ControlSocket::take_lock() {
             }
             fail(name);
         }
-        // The last owner removes the file before it lets go: what we locked may no longer be the file of that name.
+        // The last owner removes the file before it lets go: what we locked may no longer be the file of
+        // that name.
         struct stat locked, named;
-        if (fstat(fd.get(), &locked) == 0 && stat(name.c_str(), &named) == 0 && locked.st_ino == named.st_ino &&
-            locked.st_dev == named.st_dev) {
+        if (fstat(fd.get(), &locked) == 0 && stat(name.c_str(), &named) == 0 &&
+            locked.st_ino == named.st_ino && locked.st_dev == named.st_dev) {
             lock_ = std::move(fd);
             return;
         }
@@ -79,7 +78,8 @@ ControlSocket::ControlSocket(int inherited) : socket_(inherited) {
     socklen_t type_length = sizeof type;
     if (getsockname(inherited, reinterpret_cast<sockaddr *>(&name), &length) != 0 || name.sun_family != AF_UNIX ||
         getsockopt(inherited, SOL_SOCKET, SO_TYPE, &type, &type_length) != 0 || type != SOCK_SEQPACKET) {
-        throw SocketError("the socket handed over by the service manager is not a Unix SOCK_SEQPACKET socket");
+        throw SocketError(
+            "the socket handed over by the service manager is not a Unix SOCK_SEQPACKET socket");
     }
     path_ = name.sun_path;
     fcntl(inherited, F_SETFL, fcntl(inherited, F_GETFL) | O_NONBLOCK);

@@ -13,7 +13,8 @@ struct SocketError : std::runtime_error {
 
 class ControlSocket {
   public:
-    /// Binds at `path`, replacing what a dead monitor left. Throws SocketError; if another monitor runs there, the text says so.
+    /// Binds at `path`, replacing what a dead monitor left. Throws SocketError; if another monitor runs
+    /// there, the text says so.
     ControlSocket(const std::string &path, mode_t mode);
     /// Takes a listening socket that was handed over (socket activation); its path is not ours to remove.
     explicit ControlSocket(int inherited);
@@ -21,12 +22,8 @@ class ControlSocket {
     ControlSocket(const ControlSocket &) = delete;
     ControlSocket &operator=(const ControlSocket &) = delete;
 
-    int fd() const {
-        return socket_.get();
-    }
-    const std::string &path() const {
-        return path_;
-    }
+    int fd() const { return socket_.get(); }
+    const std::string &path() const { return path_; }
 
   private:
     void take_lock();

@@ -50,7 +50,8 @@ void DirectoryFile::remove(int index) {
     auto i = static_cast<unsigned>(index);
     entry[i].id.store(0, std::memory_order_seq_cst);
     // Where nothing follows, nobody needs to pass through here any more: keep chains short.
-    while (entry[i].id.load(std::memory_order_relaxed) == 0 && entry[i].used.load(std::memory_order_relaxed) != 0 &&
+    while (entry[i].id.load(std::memory_order_relaxed) == 0 &&
+           entry[i].used.load(std::memory_order_relaxed) != 0 &&
            entry[(i + 1) % kDirectoryEntries].used.load(std::memory_order_relaxed) == 0) {
         entry[i].used.store(0, std::memory_order_release);
         i = (i + kDirectoryEntries - 1) % kDirectoryEntries;
@@ -61,8 +62,6 @@ void DirectoryFile::set_backlog(int index, uint32_t backlog) {
     std::atomic_ref<uint32_t>(directory().entry[index].backlog).store(backlog, std::memory_order_relaxed);
 }
 
-void DirectoryFile::monitor_gone() {
-    directory().monitor_gone.store(1, std::memory_order_seq_cst);
-}
+void DirectoryFile::monitor_gone() { directory().monitor_gone.store(1, std::memory_order_seq_cst); }
 
 } // namespace sd::monitor

@@ -22,14 +22,10 @@ class DirectoryFile {
     void remove(int index);
     void set_backlog(int index, uint32_t backlog);
     void monitor_gone();
-    int fd() const {
-        return memfd_.get();
-    }
+    int fd() const { return memfd_.get(); }
 
   private:
-    Directory &directory() {
-        return *reinterpret_cast<Directory *>(map_.base());
-    }
+    Directory &directory() { return *reinterpret_cast<Directory *>(map_.base()); }
     UniqueFd memfd_;
     Mapping map_;
 };

@@ -50,7 +50,8 @@ void EventLoop::run() {
 void EventLoop::step() {
     int timeout = -1;
     if (!timers_.empty()) {
-        const auto left = std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
+        const auto left =
+            std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
         timeout = left.count() < 0 ? 0 : static_cast<int>(left.count());
     }
     epoll_event events[64];
@@ -59,7 +60,8 @@ void EventLoop::step() {
         throw std::system_error(errno, std::generic_category(), "epoll_wait");
     }
     for (int i = 0; i < n && running_; ++i) {
-        // An earlier handler of this round may have removed it; the copy keeps a handler alive that removes itself.
+        // An earlier handler of this round may have removed it; the copy keeps a handler alive that removes
+        // itself.
         if (auto it = handlers_.find(events[i].data.u64); it != handlers_.end()) {
             const std::shared_ptr<Handler> handler = it->second;
             (*handler)(events[i].events);

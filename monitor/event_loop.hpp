@@ -1,4 +1,5 @@
-// The monitor's only loop: one thread, one epoll set, no wake-ups except by descriptors and deadlines somebody asked for.
+// The monitor's only loop: one thread, one epoll set, no wake-ups except by descriptors and deadlines
+// somebody asked for.
 #pragma once
 #include "monitor/unique_fd.hpp"
 
@@ -29,9 +30,7 @@ class EventLoop {
     void cancel(Timer timer);
 
     void run();
-    void stop() {
-        running_ = false;
-    }
+    void stop() { running_ = false; }
 
   private:
     void step();

@@ -19,12 +19,13 @@ Namespace *Monitor::find_namespace(uint64_t cookie) {
     return ns.get();
 }
 
-/// False if the client uses that name for another link already, or knows this link by another name. (Names come from clients after a
-/// restart, and one link under two names would be let go of twice.)
+/// False if the client uses that name for another link already, or knows this link by another name. (Names
+/// come from clients after a restart, and one link under two names would be let go of twice.)
 bool Monitor::attach(Client &client, Link &link, uint64_t name, unsigned side) {
     const auto it = client.links.find(name);
-    if (it != client.links.end() ? it->second.link != &link
-                                 : link.side[0].attached.count(&client) + link.side[1].attached.count(&client) != 0) {
+    if (it != client.links.end()
+            ? it->second.link != &link
+            : link.side[0].attached.count(&client) + link.side[1].attached.count(&client) != 0) {
         return false;
     }
     auto &attachment = client.links.try_emplace(name, Client::Attachment{&link, {false, false}}).first->second;
@@ -51,7 +52,8 @@ void Monitor::detach(Client &client, uint64_t name, unsigned side) {
     side_changed(link, side);
 }
 
-/// After somebody left a side: if that was the last one, says so to the other side; ends the link if it has nobody, either.
+/// After somebody left a side: if that was the last one, says so to the other side; ends the link if it has
+/// nobody, either.
 void Monitor::side_changed(Link &link, unsigned side) {
     if (!link.side[side].empty()) {
         return;
@@ -122,7 +124,8 @@ std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd fd) {
     if (!kept) {
         kept = std::make_shared<BellFd>(BellFd{std::move(fd), *id});
         slot = kept;
-        // Numbers of eventfds that are registered nowhere any more add up slowly; sweep them when they are many.
+        // Numbers of eventfds that are registered nowhere any more add up slowly; sweep them when they are
+        // many.
         if (client.eventfds.size() > 256) {
             std::erase_if(client.eventfds, [](const auto &entry) { return entry.second.expired(); });
         }

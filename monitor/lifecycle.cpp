@@ -47,8 +47,8 @@ bool Monitor::identify(Client &client, const ucred &sender) {
 
 Client *Monitor::find_process(pid_t pid, uint64_t start, const Client *other_than) {
     for (auto &[id, client] : clients_) {
-        if (pid > 0 && client.get() != other_than && client->kind == Client::Kind::process && client->pid == pid &&
-            client->start == start) {
+        if (pid > 0 && client.get() != other_than && client->kind == Client::Kind::process &&
+            client->pid == pid && client->start == start) {
             return client.get();
         }
     }
@@ -57,9 +57,9 @@ Client *Monitor::find_process(pid_t pid, uint64_t start, const Client *other_tha
 
 bool Monitor::has_presence(pid_t pid, uint64_t start) const {
     return pid > 0 && std::any_of(clients_.begin(), clients_.end(), [&](const auto &entry) {
-        const Client &c = *entry.second;
-        return c.kind == Client::Kind::presence && c.pid == pid && c.start == start;
-    });
+               const Client &c = *entry.second;
+               return c.kind == Client::Kind::presence && c.pid == pid && c.start == start;
+           });
 }
 
 std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
@@ -99,7 +99,8 @@ Reply Monitor::hello(Client &client, Request &request) {
     std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
     if (!segment) {
         if (may_log()) {
-            spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
+                         request.sender.pid);
         }
         return Reply::error(EINVAL);
     }
@@ -236,7 +237,8 @@ Reply Monitor::segment(Client &client, Request &request) {
     std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
     if (!segment) {
         if (may_log()) {
-            spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
+                         request.sender.pid);
         }
         return Reply::error(EINVAL);
     }
@@ -258,8 +260,8 @@ void Monitor::channel_closed(Client &client) {
     client.channel_watch = 0;
     client.channel.reset();
     if (client.kind == Client::Kind::process && client.pidfd && has_presence(client.pid, client.start)) {
-        // An exec that is under way, or a program that closed everything: as long as the process and its presence
-        // last, what it held may come back with a hello.
+        // An exec that is under way, or a program that closed everything: as long as the process and its
+        // presence last, what it held may come back with a hello.
         return;
     }
     gone(client, "closed its channel");
@@ -301,7 +303,8 @@ void Monitor::release_holdings(Client &client) {
         for (unsigned side = 0; side < 2; ++side) {
             if (attachment.side[side]) {
                 detach(client, name, side);
-                if (const auto it = links_.find(file); it != links_.end() && !it->second->side[side].attached.empty()) {
+                if (const auto it = links_.find(file);
+                    it != links_.end() && !it->second->side[side].attached.empty()) {
                     audit_soon(*it->second, side);
                 }
             }
@@ -328,8 +331,8 @@ void Monitor::gone(Client &client, const char *why) {
             gone(*waiting, "closed its channel and its presence");
         }
     }
-    if (ns != nullptr &&
-        std::none_of(clients_.begin(), clients_.end(), [ns](const auto &entry) { return entry.second->ns == ns; })) {
+    if (ns != nullptr && std::none_of(clients_.begin(), clients_.end(),
+                                      [ns](const auto &entry) { return entry.second->ns == ns; })) {
         namespaces_.erase(ns->cookie);
     }
     arm_exit(std::chrono::milliseconds(900));

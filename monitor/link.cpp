@@ -13,11 +13,11 @@ namespace sd::monitor {
 namespace {
 
 constexpr int kLinkSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
-constexpr uint64_t kUsableBells = ((uint64_t{1} << (kLastDoorbell + 1)) - 1) & ~((uint64_t{1} << kFirstDoorbell) - 1);
+constexpr uint64_t kUsableBells =
+    ((uint64_t{1} << (kLastDoorbell + 1)) - 1) & ~((uint64_t{1} << kFirstDoorbell) - 1);
 
 /// Calls fn(index) for each slot that has ever been touched.
-template <typename Fn>
-void for_each_touched_slot(const Link &link, Fn fn) {
+template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
     const DataExtents extents(link.memfd.get(), kSlotOffset, kSlotOffset + kLinkSlots * sizeof(Slot));
     unsigned next = 0;
     for (const auto &range : extents.ranges()) {
@@ -96,7 +96,8 @@ int Link::give_bell(unsigned side_index, unsigned wanted, std::shared_ptr<BellFd
             return -ENOSPC;
         }
         // Nothing that was meant for the last waiter with this id may reach the new one: the peer drops its
-        // cached eventfd when the generation changes. Ready bits left over would only cause a look in vain; clear them all the same.
+        // cached eventfd when the generation changes. Ready bits left over would only cause a look in vain;
+        // clear them all the same.
         header().bell_generation[side_index][id].fetch_add(1, std::memory_order_seq_cst);
         header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
         if (view_.ready_summary(side_index, id).exchange(0, std::memory_order_seq_cst) != 0) {
@@ -181,7 +182,7 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     }
     std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
     auto &control = slot.side[peer].control;
-    const uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) |  // (c)
+    const uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
                             control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
                            kUsableBells;
     const unsigned word = slot_index / 64;
@@ -203,8 +204,8 @@ void close_to_requests(const Link &link) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     for_each_touched_slot(link, [&](unsigned i) {
         auto expected = static_cast<uint32_t>(SlotState::syn);
-        if (link.view().slot(i).identity.state.compare_exchange_strong(expected, static_cast<uint32_t>(SlotState::refused),
-                                                                       std::memory_order_seq_cst)) {
+        if (link.view().slot(i).identity.state.compare_exchange_strong(
+                expected, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
             mark_and_ring(link, i, 1, kFlagReset | kFlagClosed | kFlagDead);
         }
     });
@@ -229,7 +230,8 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
         }
         const bool pending = state == static_cast<uint32_t>(SlotState::syn);
         const bool accepted = state == static_cast<uint32_t>(SlotState::accepted);
-        const bool lost = pending && side == 1 ? syn_head && !queued.test(i) : (pending || accepted) && !held.test(i);
+        const bool lost =
+            pending && side == 1 ? syn_head && !queued.test(i) : (pending || accepted) && !held.test(i);
         if (lost) {
             result.insert(i);
         }
@@ -256,7 +258,8 @@ void mark_all(const Link &link, unsigned side) {
         const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
         const bool used = state == static_cast<uint32_t>(SlotState::accepted) ||
                           (side == 0 && state == static_cast<uint32_t>(SlotState::syn));
-        if (used && (link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire) & kFlagReleased) == 0) {
+        if (used && (link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire) &
+                     kFlagReleased) == 0) {
             mark_and_ring(link, i, side, kFlagDead | kFlagClosed | kFlagWriteShut);
         }
     });

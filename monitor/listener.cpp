@@ -19,8 +19,7 @@ namespace sd::monitor {
 
 namespace {
 
-template <typename T>
-bool option(int fd, int level, int name, T &value) {
+template <typename T> bool option(int fd, int level, int name, T &value) {
     socklen_t length = sizeof value;
     return getsockopt(fd, level, name, &value, &length) == 0;
 }
@@ -72,7 +71,8 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
         return -EINVAL;
     }
     // Which packets reach such a socket depends on the interface or on marks, of which we have none.
-    const bool bound = getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &device_length) == 0 && device[0] != '\0';
+    const bool bound =
+        getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &device_length) == 0 && device[0] != '\0';
     if (bound || (option(fd, SOL_SOCKET, SO_MARK, mark) && mark != 0)) {
         cause = Cause::option;
         return -EOPNOTSUPP;
@@ -137,7 +137,8 @@ uint32_t port_base(uint32_t place) {
     }
     const uint32_t last = std::min(high + 1 > kLinkSlots ? high + 1 - kLinkSlots : 1, 65536 - kLinkSlots);
     low = std::min(low, last);
-    // A link uses its lowest slots first. Steps of the golden ratio keep any number of bases as far apart as can be.
+    // A link uses its lowest slots first. Steps of the golden ratio keep any number of bases as far apart
+    // as can be.
     const uint64_t fraction = uint64_t{place * 2654435769u}; // of 2^32
     return low + static_cast<uint32_t>(fraction * (last - low + 1) >> 32);
 }

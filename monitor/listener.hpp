@@ -23,8 +23,7 @@ uint64_t netns_cookie(int fd);
 struct Namespace {
     uint64_t cookie = 0;
     DirectoryFile directory;
-    Namespace(uint64_t cookie_, uint64_t epoch) : cookie(cookie_), directory(epoch) {
-    }
+    Namespace(uint64_t cookie_, uint64_t epoch) : cookie(cookie_), directory(epoch) {}
 };
 
 struct AcceptBell {
@@ -48,20 +47,17 @@ struct Listener {
     std::vector<AcceptBell> accept_bells;
 
     Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
-    ListenerSegment &segment() const {
-        return *reinterpret_cast<ListenerSegment *>(map.base());
-    }
+    ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }
     /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
     bool add(Link &link, uint32_t syn_head);
     void remove(Link &link);
     /// Tells the acceptors to look at their links again.
-    void bump() {
-        segment().link_sequence.fetch_add(1, std::memory_order_seq_cst);
-    }
+    void bump() { segment().link_sequence.fetch_add(1, std::memory_order_seq_cst); }
     void ring_accept_bells() const;
 };
 
-/// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such ports.
+/// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such
+/// ports.
 uint32_t port_base(uint32_t place);
 
 } // namespace sd::monitor

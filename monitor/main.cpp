@@ -60,7 +60,8 @@ Config configure(const Options &options) {
     } else {
         config.socket = kSystemSocket;
     }
-    // Users are kept apart by the kernel when they talk over TCP as well, so a system monitor connects them all.
+    // Users are kept apart by the kernel when they talk over TCP as well, so a system monitor connects them
+    // all.
     config.policy.fallback = geteuid() == 0 && !options.private_mode ? Verdict::allow : Verdict::same_user;
     if (const std::string file = config_file(options); !file.empty()) {
         config = load_config(file, config);
@@ -80,7 +81,8 @@ void prepare_directory(const Options &options, const std::string &socket) {
     char own[kMaxPath];
     if (options.private_mode && private_directory(own) && directory == own) {
         if (const int error = make_private_directory(own); error != 0) {
-            throw SocketError(directory + (error == EPERM ? ": is not a directory of mode 0700 of this user" : ": cannot be made"));
+            throw SocketError(directory + (error == EPERM ? ": is not a directory of mode 0700 of this user"
+                                                          : ": cannot be made"));
         }
     } else if (socket == kSystemSocket) {
         mkdir(directory.c_str(), 0755);
@@ -121,7 +123,8 @@ int run(const Options &options, const Config &config) {
         socket = std::make_unique<ControlSocket>(SD_LISTEN_FDS_START);
     } else {
         prepare_directory(options, config.socket);
-        socket = std::make_unique<ControlSocket>(config.socket, options.private_mode || geteuid() != 0 ? 0600 : 0666);
+        socket = std::make_unique<ControlSocket>(config.socket,
+                                                 options.private_mode || geteuid() != 0 ? 0600 : 0666);
     }
     Monitor monitor(loop, config, socket->path(), options.private_mode);
     monitor.serve(socket->fd());
@@ -142,7 +145,8 @@ int run(const Options &options, const Config &config) {
 
 int main(int argc, char **argv) {
     Options options;
-    CLI::App app("The SocksDirect monitor: brings programs on this host together over shared memory.", "sd-monitor");
+    CLI::App app("The SocksDirect monitor: brings programs on this host together over shared memory.",
+                 "sd-monitor");
     app.add_option("--config", options.config, "configuration file")->type_name("FILE");
     app.add_option("--socket", options.socket, "where to listen")->type_name("PATH");
     app.add_flag("--private", options.private_mode, "serve this user only, and end when nobody uses it any more");

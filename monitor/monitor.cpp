@@ -22,9 +22,7 @@ struct Monitor::Operation {
 
 namespace {
 
-constexpr unsigned bit(Client::Kind kind) {
-    return 1u << static_cast<unsigned>(kind);
-}
+constexpr unsigned bit(Client::Kind kind) { return 1u << static_cast<unsigned>(kind); }
 constexpr unsigned kProcess = bit(Client::Kind::process);
 constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::presence) | kProcess;
 
@@ -64,10 +62,10 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
 }
 
 Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused)
-    : loop_(loop), config_(std::move(config)), socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused),
-      epoch_(random_epoch()), spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
-      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
-}
+    : loop_(loop), config_(std::move(config)), socket_path_(std::move(socket_path)),
+      exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
+      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {}
 
 Monitor::~Monitor() {
     for (auto &[id, client] : clients_) {
@@ -178,10 +176,12 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         case Received::malformed: {
             if (may_log()) {
-                spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed", request.sender.pid,
-                             request.header.version, request.header.op, request.header.length);
+                spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed",
+                             request.sender.pid, request.header.version, request.header.op,
+                             request.header.length);
             }
-            const bool other_version = request.header.magic == wire::kMagic && request.header.version != wire::kVersion;
+            const bool other_version =
+                request.header.magic == wire::kMagic && request.header.version != wire::kVersion;
             send(client.channel.get(), request.header,
                  Reply::error(EPROTO, other_version ? Cause::monitor_version : Cause::none));
             channel_closed(client);
@@ -202,7 +202,8 @@ bool Monitor::handle(Client &client, Request &request) {
     const Operation *operation = find_operation(request.header.op);
     if (operation == nullptr) {
         if (may_log()) {
-            spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid, request.header.op);
+            spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid,
+                         request.header.op);
         }
         send(client.channel.get(), request.header, Reply::error(ENOSYS));
         return false;
@@ -210,20 +211,22 @@ bool Monitor::handle(Client &client, Request &request) {
     if (request.header.length != operation->length || request.fds.size() != operation->fds ||
         (operation->kinds & bit(client.kind)) == 0) {
         if (may_log()) {
-            spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed", request.sender.pid,
-                         operation->name, request.header.length, request.fds.size());
+            spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed",
+                         request.sender.pid, operation->name, request.header.length, request.fds.size());
         }
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
     }
     const Reply reply = perform(client, request, *operation);
     if (reply.status != 0) {
-        spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name, strerror(-reply.status),
-                      reply.cause == Cause::none ? "" : ", cause ", reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
+        spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
+                      strerror(-reply.status), reply.cause == Cause::none ? "" : ", cause ",
+                      reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
     }
     if (!send(client.channel.get(), request.header, reply)) {
         if (may_log()) {
-            spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid, operation->name);
+            spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid,
+                         operation->name);
         }
         return false;
     }
@@ -238,7 +241,8 @@ Reply Monitor::perform(Client &client, Request &request, const Operation &operat
             spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
         }
         const int number = error.code().value();
-        return Reply::error(number, number == EMFILE || number == ENFILE ? Cause::no_descriptor : Cause::no_memory);
+        return Reply::error(number,
+                            number == EMFILE || number == ENFILE ? Cause::no_descriptor : Cause::no_memory);
     } catch (const std::bad_alloc &) {
         if (may_log()) {
             spdlog::error("process {}: {}: out of memory", request.sender.pid, operation.name);

@@ -11,7 +11,8 @@ namespace sd::monitor {
 
 class Monitor {
   public:
-    /// `socket_path` is only shown. `exit_when_unused`: stop the loop some time after the last channel has gone.
+    /// `socket_path` is only shown. `exit_when_unused`: stop the loop some time after the last channel has
+    /// gone.
     Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused);
     ~Monitor();
     Monitor(const Monitor &) = delete;

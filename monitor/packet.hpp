@@ -17,8 +17,7 @@ struct Request {
     ucred sender{}; ///< as the kernel says
 
     /// The body as T. The length was checked against the operation before.
-    template <typename T>
-    T as() const {
+    template <typename T> T as() const {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= wire::kMaxBody);
         T value;
         std::memcpy(&value, body, sizeof value);
@@ -39,8 +38,8 @@ struct Reply {
     Cause cause = Cause::none;
     uint16_t length = 0;
     alignas(8) unsigned char body[wire::kMaxBody]{};
-    std::vector<int> fds;         ///< sent, and stay the caller's
-    std::vector<UniqueFd> owned;  ///< closed when the reply has been sent
+    std::vector<int> fds;        ///< sent, and stay the caller's
+    std::vector<UniqueFd> owned; ///< closed when the reply has been sent
 
     static Reply error(int number, Cause cause = Cause::none) {
         Reply reply;
@@ -48,8 +47,7 @@ struct Reply {
         reply.cause = cause;
         return reply;
     }
-    template <typename T>
-    void set(const T &value) {
+    template <typename T> void set(const T &value) {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= wire::kMaxBody);
         std::memcpy(body, &value, sizeof value);
         length = sizeof value;

@@ -1,4 +1,5 @@
-// Where the monitor's socket is. Shared by sd-monitor, sdrun and sdstat; plain C, because sdrun must start fast.
+// Where the monitor's socket is. Shared by sd-monitor, sdrun and sdstat; plain C, because sdrun must start
+// fast.
 #pragma once
 #include <cstddef>
 #include <sys/types.h>
@@ -9,7 +10,8 @@ constexpr const char *kSystemSocket = "/run/socksdirect/monitor.sock";
 constexpr const char *kSystemConfig = "/etc/socksdirect/sd-monitor.toml";
 constexpr size_t kMaxPath = 108; ///< sizeof(sockaddr_un::sun_path)
 
-/// The user's own directory, ${XDG_RUNTIME_DIR or /tmp}/socksdirect-UID. False if the name is too long for a socket in it.
+/// The user's own directory, ${XDG_RUNTIME_DIR or /tmp}/socksdirect-UID. False if the name is too long for
+/// a socket in it.
 bool private_directory(char (&path)[kMaxPath]);
 /// Its socket, monitor.sock.
 bool private_socket(char (&path)[kMaxPath]);

@@ -11,13 +11,11 @@ namespace sd::monitor {
 
 namespace {
 
-template <typename T>
-bool contains(const std::vector<T> &list, const T &value) {
+template <typename T> bool contains(const std::vector<T> &list, const T &value) {
     return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
 }
 
-template <typename T>
-std::optional<T> number(const std::string &text, T limit) {
+template <typename T> std::optional<T> number(const std::string &text, T limit) {
     unsigned value = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     if (error != std::errc() || end != text.data() + text.size() || value > limit) {
@@ -45,7 +43,8 @@ bool PartyMatch::matches(const Identity &who) const {
 
 bool AddressMatch::matches(const uint8_t (&address)[16]) const {
     const unsigned whole = prefix / 8, rest = prefix % 8;
-    return std::memcmp(ip, address, whole) == 0 && (rest == 0 || ((ip[whole] ^ address[whole]) >> (8 - rest)) == 0);
+    return std::memcmp(ip, address, whole) == 0 &&
+           (rest == 0 || ((ip[whole] ^ address[whole]) >> (8 - rest)) == 0);
 }
 
 std::optional<AddressMatch> AddressMatch::parse(const std::string &text) {
@@ -94,7 +93,8 @@ bool Policy::allows(const Identity &client, const Identity &server, const Listen
 bool Policy::may_listen(const Identity &server, const ListenAddress &listener) const {
     for (const Rule &rule : rules) {
         if (rule.server.matches(server) && matches_place(rule, listener)) {
-            const bool any_client = rule.client.uids.empty() && rule.client.gids.empty() && rule.client.exes.empty();
+            const bool any_client =
+                rule.client.uids.empty() && rule.client.gids.empty() && rule.client.exes.empty();
             if (rule.action != Verdict::deny) {
                 return true;
             }

@@ -33,9 +33,7 @@ struct AddressMatch {
 
 struct PortRange {
     uint16_t from = 0, to = 65535;
-    bool matches(uint16_t port) const {
-        return from <= port && port <= to;
-    }
+    bool matches(uint16_t port) const { return from <= port && port <= to; }
     /// "80", "8000-8999".
     static std::optional<PortRange> parse(const std::string &text);
 };

@@ -29,7 +29,8 @@ std::string slurp(pid_t pid, const char *name) {
 
 uint64_t start_time(pid_t pid) {
     const std::string stat = slurp(pid, "stat");
-    // The name in parentheses may hold anything, so count fields from its end: it is the second, starttime the 22nd.
+    // The name in parentheses may hold anything, so count fields from its end: it is the second, starttime
+    // the 22nd.
     const size_t name_end = stat.rfind(')');
     if (name_end == std::string::npos) {
         return 0;
@@ -51,12 +52,8 @@ std::string process_exe(pid_t pid) {
     return n > 0 ? std::string(text, static_cast<size_t>(n)) : std::string();
 }
 
-std::string process_comm(pid_t pid) {
-    return slurp(pid, "comm");
-}
+std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
 
-UniqueFd open_pidfd(pid_t pid) {
-    return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-}
+UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
 } // namespace sd::monitor

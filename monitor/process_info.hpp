@@ -8,7 +8,8 @@
 
 namespace sd::monitor {
 
-/// Ticks since boot at which the process started; together with the pid it names a process for good. 0: no such process.
+/// Ticks since boot at which the process started; together with the pid it names a process for good. 0: no
+/// such process.
 uint64_t start_time(pid_t pid);
 std::string process_exe(pid_t pid);  ///< path of the program, empty if it cannot be read
 std::string process_comm(pid_t pid); ///< short name

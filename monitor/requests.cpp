@@ -21,7 +21,8 @@ Reply Monitor::listen(Client &client, Request &request) {
     }
     const uint32_t backlog = std::min<uint32_t>(body.backlog, kSynEntries);
     Listener *listener = nullptr;
-    if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie}); known != listener_by_socket_.end()) {
+    if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie});
+        known != listener_by_socket_.end()) {
         listener = known->second;
         listener->ns->directory.set_backlog(listener->directory_index, backlog);
     }
@@ -52,7 +53,8 @@ Reply Monitor::listen(Client &client, Request &request) {
         listener = made.get();
         listener_by_socket_[{proof.netns, proof.cookie}] = listener;
         listeners_[id] = std::move(made);
-        spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm, proof.address.port, id);
+        spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
+                      proof.address.port, id);
     }
     client.listeners.insert(listener);
     listener->holders.insert(&client);
@@ -226,16 +228,19 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
 Reply Monitor::log(Client &client, Request &request) {
     const auto body = request.as<wire::Log>();
     std::string text(body.text, strnlen(body.text, sizeof body.text));
-    std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-    const auto level = body.level == 0 ? spdlog::level::info : body.level == 1 ? spdlog::level::warn : spdlog::level::err;
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    const auto level = body.level == 0   ? spdlog::level::info
+                       : body.level == 1 ? spdlog::level::warn
+                                         : spdlog::level::err;
     if (!may_log()) {
         return {};
     }
     if (body.cause == 0) {
         spdlog::log(level, "process {} ({}) says: {}", request.sender.pid, client.comm, text);
     } else {
-        spdlog::log(level, "process {} ({}) says: {} [{} {}]", request.sender.pid, client.comm, text, body.cause,
-                    cause_name(body.cause));
+        spdlog::log(level, "process {} ({}) says: {} [{} {}]", request.sender.pid, client.comm, text,
+                    body.cause, cause_name(body.cause));
     }
     return {};
 }

@@ -74,8 +74,10 @@ bool find_library(char (&path)[PATH_MAX], const char *own) {
         return realpath(named, path) != nullptr;
     }
     char found[PATH_MAX];
-    return ((own != nullptr && (find_in(found, own, "libsd.so", R_OK) || find_in(found, own, "../lib/socksdirect/libsd.so", R_OK))) ||
-            find_in(found, SD_LIBRARY_DIR, "socksdirect/libsd.so", R_OK) || find_in(found, SD_LIBRARY_DIR, "libsd.so", R_OK)) &&
+    return ((own != nullptr && (find_in(found, own, "libsd.so", R_OK) ||
+                                find_in(found, own, "../lib/socksdirect/libsd.so", R_OK))) ||
+            find_in(found, SD_LIBRARY_DIR, "socksdirect/libsd.so", R_OK) ||
+            find_in(found, SD_LIBRARY_DIR, "libsd.so", R_OK)) &&
            realpath(found, path) != nullptr;
 }
 
@@ -91,7 +93,8 @@ void preload(const char *library) {
     }
     const size_t length = strlen(library);
     for (const char *p = others; (p = strstr(p, library)) != nullptr; p += length) {
-        if ((p == others || p[-1] == ' ' || p[-1] == ':') && (p[length] == '\0' || p[length] == ' ' || p[length] == ':')) {
+        if ((p == others || p[-1] == ' ' || p[-1] == ':') &&
+            (p[length] == '\0' || p[length] == ' ' || p[length] == ':')) {
             return; // sdrun under sdrun
         }
     }
@@ -118,7 +121,8 @@ int open_presence(const char *path) {
     pollfd p{fd, POLLIN, 0};
     int error = EPROTO;
     if (send(fd, &header, sizeof header, MSG_NOSIGNAL) == sizeof header && poll(&p, 1, 1000) == 1 &&
-        recv(fd, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer.header) && answer.header.magic == wire::kMagic) {
+        recv(fd, &answer, sizeof answer, 0) >= static_cast<ssize_t>(sizeof answer.header) &&
+        answer.header.magic == wire::kMagic) {
         if (answer.header.version == wire::kVersion && answer.header.status == 0) {
             return fd;
         }
@@ -159,7 +163,8 @@ void start_private_monitor(const char *program) {
     dup2(null, 0);
     dup2(out >= 0 ? out : null, 1);
     dup2(out >= 0 ? out : null, 2);
-    // Nothing of the caller's may stay open in a daemon: a pipe held here would keep its reader waiting for ever.
+    // Nothing of the caller's may stay open in a daemon: a pipe held here would keep its reader waiting for
+    // ever.
     if (close_range(3, ~0u, 0) != 0) {
         for (int fd = 3; fd < 65536; ++fd) {
             close(fd);
@@ -186,7 +191,8 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
         return fd;
     }
     if (const int error = make_private_directory(directory); error != 0) {
-        warn("%s: %s", directory, error == EPERM ? "is not a directory of mode 0700 of this user" : strerror(error));
+        warn("%s: %s", directory,
+             error == EPERM ? "is not a directory of mode 0700 of this user" : strerror(error));
         return -error;
     }
     char program[PATH_MAX];
@@ -237,7 +243,8 @@ void close_outer_presence() {
     int type = 0, domain = 0;
     socklen_t type_length = sizeof type, domain_length = sizeof domain;
     if (fd > 2 && getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_length) == 0 &&
-        getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_length) == 0 && type == SOCK_SEQPACKET && domain == AF_UNIX) {
+        getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &domain_length) == 0 && type == SOCK_SEQPACKET &&
+        domain == AF_UNIX) {
         close(fd);
     }
     unsetenv("SD_CONTROL_FD");

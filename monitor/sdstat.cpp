@@ -79,7 +79,8 @@ std::string request_status(const Options &options) {
     message.msg_controllen = sizeof control;
     const ssize_t n = recvmsg(channel.get(), &message, MSG_CMSG_CLOEXEC);
     const cmsghdr *c = CMSG_FIRSTHDR(&message);
-    if (n < static_cast<ssize_t>(sizeof header) || header.magic != wire::kMagic || header.version != wire::kVersion) {
+    if (n < static_cast<ssize_t>(sizeof header) || header.magic != wire::kMagic ||
+        header.version != wire::kVersion) {
         throw Failure("the monitor speaks another protocol version");
     }
     if (header.status != 0 || c == nullptr || c->cmsg_type != SCM_RIGHTS) {
@@ -126,12 +127,15 @@ void print_table(const std::vector<std::vector<std::string>> &rows) {
 }
 
 std::string program(const json &end) {
-    return end["pid"].is_null() ? "(gone)" : fmt::format("{}[{}]", end["comm"].get<std::string>(), end["pid"].get<int>());
+    return end["pid"].is_null() ? "(gone)"
+                                : fmt::format("{}[{}]", end["comm"].get<std::string>(), end["pid"].get<int>());
 }
 
 std::string age(double seconds) {
     const auto s = static_cast<long>(std::max(0.0, seconds));
-    return s < 60 ? fmt::format("{}s", s) : s < 3600 ? fmt::format("{}m{:02}s", s / 60, s % 60) : fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
+    return s < 60     ? fmt::format("{}s", s)
+           : s < 3600 ? fmt::format("{}m{:02}s", s / 60, s % 60)
+                      : fmt::format("{}h{:02}m", s / 3600, s / 60 % 60);
 }
 
 void print_connections(const json &connections, bool each) {
@@ -145,7 +149,8 @@ void print_connections(const json &connections, bool each) {
     std::map<std::vector<std::string>, Sum> groups;
     for (const json &c : connections) {
         const std::string from = each ? c["client"]["address"].get<std::string>() : "";
-        Sum &sum = groups[{program(c["client"]), from, program(c["server"]), c["server"]["address"], c["transport"]}];
+        Sum &sum =
+            groups[{program(c["client"]), from, program(c["server"]), c["server"]["address"], c["transport"]}];
         ++sum.count;
         sum.bytes[0] += c["to_server"]["bytes"].get<double>();
         sum.bytes[1] += c["to_client"]["bytes"].get<double>();
@@ -157,9 +162,11 @@ void print_connections(const json &connections, bool each) {
     const double now = static_cast<double>(time(nullptr));
     std::vector<std::vector<std::string>> rows;
     if (each) {
-        rows.push_back({"CLIENT", "FROM", "SERVER", "AT", "OVER", "BYTES ->", "<-", "MESSAGES ->", "<-", "AGE", "STATE"});
+        rows.push_back({"CLIENT", "FROM", "SERVER", "AT", "OVER", "BYTES ->", "<-", "MESSAGES ->", "<-",
+                        "AGE", "STATE"});
     } else {
-        rows.push_back({"CLIENT", "SERVER", "AT", "OVER", "CONNECTIONS", "BYTES ->", "<-", "MESSAGES ->", "<-", "AGE"});
+        rows.push_back(
+            {"CLIENT", "SERVER", "AT", "OVER", "CONNECTIONS", "BYTES ->", "<-", "MESSAGES ->", "<-", "AGE"});
     }
     for (const auto &[key, sum] : groups) {
         std::vector<std::string> row{key[0]};
@@ -170,8 +177,8 @@ void print_connections(const json &connections, bool each) {
         if (!each) {
             row.push_back(std::to_string(sum.count));
         }
-        row.insert(row.end(), {amount(sum.bytes[0]), amount(sum.bytes[1]), amount(sum.messages[0]), amount(sum.messages[1]),
-                               age(now - sum.since)});
+        row.insert(row.end(), {amount(sum.bytes[0]), amount(sum.bytes[1]), amount(sum.messages[0]),
+                               amount(sum.messages[1]), age(now - sum.since)});
         if (each) {
             row.push_back(sum.state);
         }
@@ -203,15 +210,16 @@ void print_human(const json &status, bool each) {
         print_table(rows);
     }
     puts("");
-    fmt::print("Accelerated since the monitor started: {} connects, {} accepts.\n", status["totals"]["connects"].get<uint64_t>(),
-               status["totals"]["accepts"].get<uint64_t>());
+    fmt::print("Accelerated since the monitor started: {} connects, {} accepts.\n",
+               status["totals"]["connects"].get<uint64_t>(), status["totals"]["accepts"].get<uint64_t>());
     if (status["causes"].empty()) {
         puts("No socket was left to kernel TCP.");
     } else {
         puts("Left to kernel TCP (sdstat --causes explains):");
         std::vector<std::vector<std::string>> rows{{"  CAUSE", "NAME", "COUNT"}};
         for (const json &cause : status["causes"]) {
-            rows.push_back({fmt::format("  {}", cause["number"].get<unsigned>()), cause["name"], std::to_string(cause["count"].get<uint64_t>())});
+            rows.push_back({fmt::format("  {}", cause["number"].get<unsigned>()), cause["name"],
+                            std::to_string(cause["count"].get<uint64_t>())});
         }
         print_table(rows);
     }
@@ -220,12 +228,14 @@ void print_human(const json &status, bool each) {
         const auto when = static_cast<time_t>(recent["when"].get<double>());
         char text[32];
         strftime(text, sizeof text, "%H:%M:%S", localtime(&when));
-        const std::string address = recent["address"].is_null() ? "" : " " + recent["address"].get<std::string>();
+        const std::string address =
+            recent["address"].is_null() ? "" : " " + recent["address"].get<std::string>();
         fmt::print("  {} {}{}: {}\n", text, program(recent), address, recent["name"].get<std::string>());
     }
     const json &monitor = status["monitor"];
-    fmt::print("\nsd-monitor {} [{}] at {}, up {}.\n", monitor["version"].get<std::string>(), monitor["pid"].get<int>(),
-               monitor["socket"].get<std::string>(), age(monitor["uptime"].get<double>()));
+    fmt::print("\nsd-monitor {} [{}] at {}, up {}.\n", monitor["version"].get<std::string>(),
+               monitor["pid"].get<int>(), monitor["socket"].get<std::string>(),
+               age(monitor["uptime"].get<double>()));
 }
 
 void print_causes() {
@@ -250,11 +260,14 @@ void look(const Options &options) {
 
 int main(int argc, char **argv) {
     Options options;
-    CLI::App app("Shows which connections SocksDirect carries, and why others were left to the kernel.", "sdstat");
+    CLI::App app("Shows which connections SocksDirect carries, and why others were left to the kernel.",
+                 "sdstat");
     app.add_flag("--json", options.json, "print one JSON document");
     app.add_flag("--each", options.each, "a line for each connection, not for each pair of programs");
     app.add_flag("--causes", options.causes, "explain the numbered causes for leaving a socket to the kernel");
-    app.add_option("--watch", options.watch, "look again every so many seconds")->type_name("SECONDS")->check(CLI::PositiveNumber);
+    app.add_option("--watch", options.watch, "look again every so many seconds")
+        ->type_name("SECONDS")
+        ->check(CLI::PositiveNumber);
     app.add_option("--socket", options.socket, "the monitor's socket")->type_name("PATH");
     app.set_version_flag("--version", "sdstat " SD_VERSION);
     CLI11_PARSE(app, argc, argv);

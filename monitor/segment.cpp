@@ -1,7 +1,7 @@
 // A family segment as the monitor sees it.
 //
-// All of its content may have been scribbled on: indices are bounded, links are looked up among those the dead process had
-// itself, and the worst that a lie can do is close a connection of the liar's own.
+// All of its content may have been scribbled on: indices are bounded, links are looked up among those the
+// dead process had itself, and the worst that a lie can do is close a connection of the liar's own.
 #include "monitor/segment.hpp"
 
 #include <algorithm>
@@ -18,22 +18,17 @@ constexpr uint32_t kFree = static_cast<uint32_t>(OfdState::free);
 size_t held_offset(unsigned proc, unsigned word) {
     return kSegProcOffset + proc * sizeof(ProcRecord) + offsetof(ProcRecord, held) + word * sizeof(uint64_t);
 }
-size_t ofd_offset(unsigned i) {
-    return kSegOfdOffset + i * sizeof(Ofd);
-}
+size_t ofd_offset(unsigned i) { return kSegOfdOffset + i * sizeof(Ofd); }
 
 /// The value of a word that the client may be changing: read exactly once.
-template <typename T>
-T once(const T &value) {
-    return *const_cast<const volatile T *>(&value);
-}
+template <typename T> T once(const T &value) { return *const_cast<const volatile T *>(&value); }
 
 /// Calls fn(index) for each record of a table that starts in a page that has memory.
-template <typename Fn>
-void for_each_touched(int fd, size_t offset, size_t record, unsigned count, Fn fn) {
+template <typename Fn> void for_each_touched(int fd, size_t offset, size_t record, unsigned count, Fn fn) {
     const DataExtents data(fd, offset, offset + count * record);
     for (const auto &range : data.ranges()) {
-        for (size_t i = (range.from - offset + record - 1) / record; i < count && offset + i * record < range.to; ++i) {
+        for (size_t i = (range.from - offset + record - 1) / record;
+             i < count && offset + i * record < range.to; ++i) {
             fn(static_cast<unsigned>(i));
         }
     }
@@ -72,7 +67,8 @@ bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_
 }
 
 bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
-    return std::any_of(members.begin(), members.end(), [&](const Member &m) { return holds(m, ofd, proc_data); });
+    return std::any_of(members.begin(), members.end(),
+                       [&](const Member &m) { return holds(m, ofd, proc_data); });
 }
 
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
@@ -81,7 +77,8 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
     const unsigned side = once(ofd.side);
     if (slot < kLinkSlots && side < 2) {
         if (const Link *link = find_link(link_id, side)) {
-            // Released: the dead process had finished with the slot, which may belong to another connection by now.
+            // Released: the dead process had finished with the slot, which may belong to another connection
+            // by now.
             const auto &flags = link->view().slot(slot).side[side].control.flags;
             if ((flags.load(std::memory_order_acquire) & kFlagReleased) == 0) {
                 mark_and_ring(*link, slot, side, kFlagDead | kFlagClosed | kFlagWriteShut);
@@ -94,7 +91,8 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
 void Segment::free_threads(unsigned proc_index) {
     for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
         ThreadRecord &thread = view_.thread(i);
-        if (thread.state.load(std::memory_order_acquire) == 1 && thread.proc.load(std::memory_order_relaxed) == proc_index) {
+        if (thread.state.load(std::memory_order_acquire) == 1 &&
+            thread.proc.load(std::memory_order_relaxed) == proc_index) {
             // A taker of a token waits for the owner's busy mark to go away, which the dead cannot do.
             for (auto &busy : thread.busy) {
                 busy.store(0, std::memory_order_release);
@@ -116,8 +114,8 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
         if (!proc_data.contains(held_offset(index, word), sizeof(uint64_t))) {
             continue;
         }
-        // Clear our bit first and then look at the others', as a living holder that closes does: of two, at least one sees
-        // that nobody is left, and the state decides which one acts.
+        // Clear our bit first and then look at the others', as a living holder that closes does: of two, at
+        // least one sees that nobody is left, and the state decides which one acts.
         uint64_t held = proc.held[word].load(std::memory_order_relaxed);
         if (held == 0) {
             continue;
@@ -151,7 +149,8 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
     proc.state.store(0, std::memory_order_seq_cst);
 
     if (!others) {
-        // Nobody is left to be in the middle of anything: what is not free now was being made or closed by the dead.
+        // Nobody is left to be in the middle of anything: what is not free now was being made or closed by
+        // the dead.
         for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
             if (view_.ofd(i).state.load(std::memory_order_acquire) != kFree) {
                 close_ofd(view_.ofd(i), find_link);
@@ -176,8 +175,9 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
         }
         if (!holders.empty()) {
             // The counters are their owners' plain words: a torn or late value only shows in a table.
-            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes), once(ofd.rx.s.bytes),
-                              once(ofd.tx.s.messages), once(ofd.rx.s.messages), std::move(holders)});
+            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes),
+                              once(ofd.rx.s.bytes), once(ofd.tx.s.messages), once(ofd.rx.s.messages),
+                              std::move(holders)});
         }
     });
     return result;

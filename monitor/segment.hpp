@@ -33,12 +33,8 @@ class Segment {
     };
     std::vector<Member> members;
 
-    const SegmentView &view() const {
-        return view_;
-    }
-    int fd() const {
-        return memfd_.get();
-    }
+    const SegmentView &view() const { return view_; }
+    int fd() const { return memfd_.get(); }
 
     /// Finds the link an Ofd of the dead process is part of, or null; `side` has been checked to be 0 or 1.
     using FindLink = std::function<const Link *(uint64_t link_id, unsigned side)>;

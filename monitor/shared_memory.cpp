@@ -1,4 +1,5 @@
-// memfds: making them, deciding whether one from a client can be mapped safely, and looking at them without filling holes.
+// memfds: making them, deciding whether one from a client can be mapped safely, and looking at them without
+// filling holes.
 #include "monitor/shared_memory.hpp"
 
 #include <algorithm>
@@ -20,9 +21,7 @@ namespace sd::monitor {
 
 namespace {
 
-[[noreturn]] void fail(const char *what) {
-    throw std::system_error(errno, std::generic_category(), what);
-}
+[[noreturn]] void fail(const char *what) { throw std::system_error(errno, std::generic_category(), what); }
 
 } // namespace
 
@@ -125,8 +124,9 @@ std::optional<uint64_t> eventfd_id(int fd) {
 
 namespace {
 
-/// A kernel AIO context whose only use is its completion signal: an iocb that names an eventfd has the kernel add 1 to it, which,
-/// unlike write(2), cannot block on a counter that the client has filled and whose O_NONBLOCK it has taken away.
+/// A kernel AIO context whose only use is its completion signal: an iocb that names an eventfd has the
+/// kernel add 1 to it, which, unlike write(2), cannot block on a counter that the client has filled and
+/// whose O_NONBLOCK it has taken away.
 class CompletionSignal {
   public:
     CompletionSignal() {

@@ -56,15 +56,19 @@ const char *state_of(const Slot &slot, const Connection &connection) {
     if (((flags[0] | flags[1]) & kFlagWriteShut) != 0) {
         return "half closed";
     }
-    return connection.end[0] != nullptr && connection.end[1] != nullptr ? "established" : "one end not registered";
+    return connection.end[0] != nullptr && connection.end[1] != nullptr ? "established"
+                                                                        : "one end not registered";
 }
 
-/// `awaited`: after a restart, a process that may hold this end and has not come back yet; 0 if there is none.
+/// `awaited`: after a restart, a process that may hold this end and has not come back yet; 0 if there is
+/// none.
 json end_json(const Connection &connection, unsigned side, const SlotAddress &address, pid_t awaited) {
     json result;
     const Segment::OpenOfd *end = connection.end[side];
     result["pid"] = end != nullptr ? json(end->holders.front()->pid) : awaited != 0 ? json(awaited) : json();
-    result["comm"] = end != nullptr ? json(end->holders.front()->comm) : awaited != 0 ? json(process_comm(awaited)) : json();
+    result["comm"] = end != nullptr ? json(end->holders.front()->comm)
+                     : awaited != 0 ? json(process_comm(awaited))
+                                    : json();
     result["pids"] = json::array();
     if (end != nullptr) {
         for (const Client *holder : end->holders) {
@@ -77,12 +81,15 @@ json end_json(const Connection &connection, unsigned side, const SlotAddress &ad
     return result;
 }
 
-/// Bytes and messages from `side` to the other: the sender's count, or the receiver's where the sender has gone.
+/// Bytes and messages from `side` to the other: the sender's count, or the receiver's where the sender has
+/// gone.
 json traffic_json(const Connection &connection, unsigned side) {
     const Segment::OpenOfd *sender = connection.end[side], *receiver = connection.end[1 - side];
     json result;
     result["bytes"] = sender != nullptr ? sender->tx_bytes : receiver != nullptr ? receiver->rx_bytes : 0;
-    result["messages"] = sender != nullptr ? sender->tx_messages : receiver != nullptr ? receiver->rx_messages : 0;
+    result["messages"] = sender != nullptr     ? sender->tx_messages
+                         : receiver != nullptr ? receiver->rx_messages
+                                               : 0;
     return result;
 }
 
@@ -104,7 +111,9 @@ json causes_json(const uint64_t (&counts)[kMaxCauses], bool explain) {
 
 std::string Monitor::status_json(const ucred &asker) const {
     // Whoever may not see other users' processes in detail elsewhere does not see them here.
-    const auto visible = [&](uid_t uid) { return asker.uid == 0 || asker.uid == geteuid() || asker.uid == uid; };
+    const auto visible = [&](uid_t uid) {
+        return asker.uid == 0 || asker.uid == geteuid() || asker.uid == uid;
+    };
     const double wall = seconds(CLOCK_REALTIME), monotonic = seconds(CLOCK_MONOTONIC);
     json root;
     root["monitor"] = {{"version", SD_VERSION},
@@ -186,7 +195,9 @@ std::string Monitor::status_json(const ucred &asker) const {
     }
     root["connections"] = json::array();
     for (const auto &[key, connection] : connections) {
-        const auto mine = [&](const Segment::OpenOfd *end) { return end != nullptr && visible(end->holders.front()->who.uid); };
+        const auto mine = [&](const Segment::OpenOfd *end) {
+            return end != nullptr && visible(end->holders.front()->who.uid);
+        };
         if (!mine(connection.end[0]) && !mine(connection.end[1])) {
             continue;
         }
@@ -209,16 +220,18 @@ std::string Monitor::status_json(const ucred &asker) const {
 
     root["totals"] = {{"connects", total.connects}, {"accepts", total.accepts}};
     root["causes"] = causes_json(total.fallbacks, true);
-    std::sort(recent.begin(), recent.end(), [](const auto &a, const auto &b) { return a.second.when_ns > b.second.when_ns; });
+    std::sort(recent.begin(), recent.end(),
+              [](const auto &a, const auto &b) { return a.second.when_ns > b.second.when_ns; });
     recent.resize(std::min<size_t>(recent.size(), kFallbackRing));
     root["recent_fallbacks"] = json::array();
     for (const auto &[client, fallback] : recent) {
-        root["recent_fallbacks"].push_back({{"pid", client == nullptr ? json() : json(client->pid)},
-                                            {"comm", client == nullptr ? json() : json(client->comm)},
-                                            {"number", fallback.cause},
-                                            {"name", cause_name(fallback.cause)},
-                                            {"address", fallback.port == 0 ? json() : json(address_text(fallback.ip, fallback.port))},
-                                            {"when", static_cast<double>(fallback.when_ns) / 1e9}});
+        root["recent_fallbacks"].push_back(
+            {{"pid", client == nullptr ? json() : json(client->pid)},
+             {"comm", client == nullptr ? json() : json(client->comm)},
+             {"number", fallback.cause},
+             {"name", cause_name(fallback.cause)},
+             {"address", fallback.port == 0 ? json() : json(address_text(fallback.ip, fallback.port))},
+             {"when", static_cast<double>(fallback.when_ns) / 1e9}});
     }
     // Names of programs may be any bytes.
     return root.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -8,17 +8,13 @@ namespace sd::monitor {
 class UniqueFd {
   public:
     UniqueFd() = default;
-    explicit UniqueFd(int fd) : fd_(fd) {
-    }
-    UniqueFd(UniqueFd &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {
-    }
+    explicit UniqueFd(int fd) : fd_(fd) {}
+    UniqueFd(UniqueFd &&other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     UniqueFd &operator=(UniqueFd &&other) noexcept {
         reset(std::exchange(other.fd_, -1));
         return *this;
     }
-    ~UniqueFd() {
-        reset();
-    }
+    ~UniqueFd() { reset(); }
 
     void reset(int fd = -1) {
         if (fd_ >= 0) {
@@ -26,15 +22,9 @@ class UniqueFd {
         }
         fd_ = fd;
     }
-    int release() {
-        return std::exchange(fd_, -1);
-    }
-    int get() const {
-        return fd_;
-    }
-    explicit operator bool() const {
-        return fd_ >= 0;
-    }
+    int release() { return std::exchange(fd_, -1); }
+    int get() const { return fd_; }
+    explicit operator bool() const { return fd_ >= 0; }
 
   private:
     int fd_ = -1;

@@ -1,4 +1,5 @@
-// For tests of the monitor: a monitor process of one's own, and a client that says exactly what the test wants.
+// For tests of the monitor: a monitor process of one's own, and a client that says exactly what the test
+// wants.
 #pragma once
 #include "libsd/control/directory_layout.hpp"
 #include "libsd/control/protocol.hpp"
@@ -102,25 +103,16 @@ struct Answer {
     wire::Header header{};
     alignas(8) unsigned char body[wire::kMaxBody]{};
     std::vector<UniqueFd> fds;
-    template <typename T>
-    const T &as() const {
-        return *reinterpret_cast<const T *>(body);
-    }
+    template <typename T> const T &as() const { return *reinterpret_cast<const T *>(body); }
 };
 
 class Channel {
   public:
     Channel() = default;
-    explicit Channel(UniqueFd fd) : fd_(std::move(fd)) {
-    }
-    explicit Channel(const MonitorProcess &monitor) : fd_(monitor::connect_monitor(monitor.socket.c_str())) {
-    }
-    int fd() const {
-        return fd_.get();
-    }
-    void close() {
-        fd_.reset();
-    }
+    explicit Channel(UniqueFd fd) : fd_(std::move(fd)) {}
+    explicit Channel(const MonitorProcess &monitor) : fd_(monitor::connect_monitor(monitor.socket.c_str())) {}
+    int fd() const { return fd_.get(); }
+    void close() { fd_.reset(); }
     /// Sends any bytes as one packet.
     bool raw(const void *bytes, size_t length, const std::vector<int> &fds = {}) {
         iovec io{const_cast<void *>(bytes), length};
@@ -180,11 +172,8 @@ class Channel {
         }
         return answer();
     }
-    Answer ask(wire::Op op) {
-        return ask(op, "", 0);
-    }
-    template <typename T>
-    Answer ask(wire::Op op, const T &body, const std::vector<int> &fds = {}) {
+    Answer ask(wire::Op op) { return ask(op, "", 0); }
+    template <typename T> Answer ask(wire::Op op, const T &body, const std::vector<int> &fds = {}) {
         return ask(op, &body, sizeof body, fds);
     }
 
@@ -229,9 +218,7 @@ struct TestProcess {
     UniqueFd directory_fd;
 
     TestProcess() = default;
-    explicit TestProcess(const MonitorProcess &monitor) {
-        hello(monitor);
-    }
+    explicit TestProcess(const MonitorProcess &monitor) { hello(monitor); }
     void hello(const MonitorProcess &monitor) {
         channel = Channel(monitor);
         const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
@@ -295,8 +282,7 @@ inline bool rang(int eventfd) {
     return poll(&p, 1, 5000) == 1 && read(eventfd, &n, sizeof n) == sizeof n;
 }
 
-template <typename Condition>
-bool eventually(Condition condition) {
+template <typename Condition> bool eventually(Condition condition) {
     for (int i = 0; i < 5000; ++i) {
         if (condition()) {
             return true;

@@ -19,9 +19,7 @@ struct File {
         close(mkstemp(name));
         std::ofstream(name) << text;
     }
-    ~File() {
-        unlink(name);
-    }
+    ~File() { unlink(name); }
 };
 
 Config load(const std::string &text) {
@@ -51,7 +49,8 @@ ListenAddress at(const char *ip, uint16_t port) {
     return address;
 }
 
-const Identity root{0, 0, "/usr/bin/redis-server"}, alice{1000, 1000, "/usr/bin/curl"}, bob{1001, 1001, "/opt/x/app"};
+const Identity root{0, 0, "/usr/bin/redis-server"}, alice{1000, 1000, "/usr/bin/curl"},
+    bob{1001, 1001, "/opt/x/app"};
 
 } // namespace
 
@@ -105,24 +104,33 @@ TEST_CASE("errors name the file, the line and the key") {
     REQUIRE(error_of("\n[polcy]\n") == "FILE:2: polcy: unknown key");
     REQUIRE(error_of("[monitor]\n\nsokcet = 'x'\n") == "FILE:3: monitor.sokcet: unknown key");
     REQUIRE(error_of("[monitor]\nsocket = 5\n") == "FILE:2: monitor.socket: must be a string");
-    REQUIRE_THAT(error_of("[monitor]\nlog_level = 'loud'\n"), Catch::StartsWith("FILE:2: monitor.log_level: must be "));
+    REQUIRE_THAT(error_of("[monitor]\nlog_level = 'loud'\n"),
+                 Catch::StartsWith("FILE:2: monitor.log_level: must be "));
     REQUIRE(error_of("[limits]\nclients = 'many'\n") == "FILE:2: limits.clients: must be a number");
-    REQUIRE_THAT(error_of("[limits]\nclients = 0\n"), Catch::StartsWith("FILE:2: limits.clients: must be between 1 and "));
-    REQUIRE_THAT(error_of("[policy]\ndefault = 'maybe'\n"), Catch::StartsWith("FILE:2: policy.default: must be "));
+    REQUIRE_THAT(error_of("[limits]\nclients = 0\n"),
+                 Catch::StartsWith("FILE:2: limits.clients: must be between 1 and "));
+    REQUIRE_THAT(error_of("[policy]\ndefault = 'maybe'\n"),
+                 Catch::StartsWith("FILE:2: policy.default: must be "));
     REQUIRE(error_of("policy = 3\n") == "FILE:1: policy: must be a table");
-    REQUIRE(error_of("[policy.rule]\naction = 'allow'\n") == "FILE:1: policy.rule: must be written as [[policy.rule]]");
+    REQUIRE(error_of("[policy.rule]\naction = 'allow'\n") ==
+            "FILE:1: policy.rule: must be written as [[policy.rule]]");
     REQUIRE(error_of("[[policy.rule]]\nport = 80\n") == "FILE:1: policy.rule[1].action: is missing");
     const std::string rule = "[[policy.rule]]\naction = 'deny'\n[[policy.rule]]\naction = 'allow'\n";
     REQUIRE(error_of(rule + "prot = 80\n") == "FILE:5: policy.rule[2].prot: unknown key");
     REQUIRE(error_of(rule + "port = 65536\n") == "FILE:5: policy.rule[2].port: must be between 0 and 65535");
-    REQUIRE_THAT(error_of(rule + "port = '90-80'\n"), Catch::StartsWith("FILE:5: policy.rule[2].port: must be a port or a range"));
-    REQUIRE_THAT(error_of(rule + "address = '10.0.0.0/33'\n"), Catch::StartsWith("FILE:5: policy.rule[2].address: must be an IP address"));
-    REQUIRE_THAT(error_of(rule + "address = 'localhost'\n"), Catch::StartsWith("FILE:5: policy.rule[2].address: "));
+    REQUIRE_THAT(error_of(rule + "port = '90-80'\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].port: must be a port or a range"));
+    REQUIRE_THAT(error_of(rule + "address = '10.0.0.0/33'\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].address: must be an IP address"));
+    REQUIRE_THAT(error_of(rule + "address = 'localhost'\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].address: "));
     REQUIRE_THAT(error_of(rule + "address = []\n"), Catch::Contains("would match nothing"));
     REQUIRE_THAT(error_of(rule + "client.uid = 'no-such-user'\n"),
                  Catch::StartsWith("FILE:5: policy.rule[2].client.uid: no user is called"));
-    REQUIRE_THAT(error_of(rule + "client.gid = -1\n"), Catch::StartsWith("FILE:5: policy.rule[2].client.gid: must be between"));
-    REQUIRE_THAT(error_of(rule + "server.exe = 'redis'\n"), Catch::StartsWith("FILE:5: policy.rule[2].server.exe: must be an absolute path"));
+    REQUIRE_THAT(error_of(rule + "client.gid = -1\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].client.gid: must be between"));
+    REQUIRE_THAT(error_of(rule + "server.exe = 'redis'\n"),
+                 Catch::StartsWith("FILE:5: policy.rule[2].server.exe: must be an absolute path"));
     REQUIRE(error_of(rule + "server.name = 'x'\n") == "FILE:5: policy.rule[2].server.name: unknown key");
     REQUIRE_THROWS_AS(load_config("/nonexistent/file", Config{}), ConfigError);
 }
@@ -167,7 +175,8 @@ server.exe = "/opt/*"
 action = "deny"
 address = "10.0.0.0/8"
 client.exe = "/usr/bin/curl"
-)").policy;
+)")
+                              .policy;
     REQUIRE(policy.allows(alice, root, at("127.0.0.1", 6379)));
     REQUIRE_FALSE(policy.allows(bob, root, at("127.0.0.1", 6379)));
     REQUIRE_FALSE(policy.allows(alice, root, at("127.0.0.1", 6380)));
@@ -197,7 +206,8 @@ TEST_CASE("docs/operations.md has a row for every cause") {
     REQUIRE_FALSE(text.empty());
     for (unsigned i = 1; i < sd::kMaxCauses; ++i) {
         if (*sd::cause_text(i) != '\0') {
-            const std::string row = "| " + std::to_string(i) + " | `" + sd::cause_name(i) + "` | " + sd::cause_text(i) + " | ";
+            const std::string row =
+                "| " + std::to_string(i) + " | `" + sd::cause_name(i) + "` | " + sd::cause_text(i) + " | ";
             REQUIRE_THAT(text, Catch::Contains(row));
         }
     }

@@ -36,13 +36,10 @@ struct Pair {
     }
 };
 
-UniqueFd bell() {
-    return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-}
+UniqueFd bell() { return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
 
 /// Runs fn in a child, which then waits to be killed.
-template <typename Fn>
-pid_t in_child(Fn fn) {
+template <typename Fn> pid_t in_child(Fn fn) {
     int ready[2];
     REQUIRE(pipe(ready) == 0);
     const pid_t pid = fork();
@@ -133,8 +130,11 @@ TEST_CASE("the monitor does not keep a port") {
 TEST_CASE("only listening TCP sockets of the caller's kind are taken") {
     MonitorProcess monitor;
     TestProcess process(monitor);
-    const auto listen_with = [&](int fd) { return process.channel.ask(Op::listen, wire::Listen{16, 0}, {fd}); };
-    UniqueFd idle(socket(AF_INET, SOCK_STREAM, 0)), udp(socket(AF_INET, SOCK_DGRAM, 0)), file(open("/dev/null", O_RDONLY));
+    const auto listen_with = [&](int fd) {
+        return process.channel.ask(Op::listen, wire::Listen{16, 0}, {fd});
+    };
+    UniqueFd idle(socket(AF_INET, SOCK_STREAM, 0)), udp(socket(AF_INET, SOCK_DGRAM, 0)),
+        file(open("/dev/null", O_RDONLY));
     REQUIRE(listen_with(idle.get()).header.status == -EINVAL);
     REQUIRE(listen_with(udp.get()).header.status == -EINVAL);
     REQUIRE(listen_with(file.get()).header.status == -ENOTSOCK);
@@ -152,7 +152,8 @@ TEST_CASE("only listening TCP sockets of the caller's kind are taken") {
 TEST_CASE("connect makes a link that the acceptors are told of") {
     Pair pair;
     UniqueFd acceptor = bell();
-    REQUIRE(pair.server.channel.ask(Op::accept_bell, wire::ListenerRef{pair.listener, 0}, {acceptor.get()}).header.status == 0);
+    REQUIRE(pair.server.channel.ask(Op::accept_bell, wire::ListenerRef{pair.listener, 0}, {acceptor.get()})
+                .header.status == 0);
     TestLink link(pair.connect());
     REQUIRE(rang(acceptor.get()));
     const LinkHeader &header = link.view.header();
@@ -218,7 +219,8 @@ TEST_CASE("doorbells: given out, fetched by the peer, given back") {
     REQUIRE(pair.server.channel.ask(Op::peer_bell, wire::BellRef{pair.link, 0, 4000}).header.status == -ENOENT);
     REQUIRE(pair.server.channel.ask(Op::peer_bell, wire::BellRef{pair.link, 7, id}).header.status == -ENOENT);
     // Only eventfds ring.
-    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {link.fd.get()}).header.status == -EINVAL);
+    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {link.fd.get()}).header.status ==
+            -EINVAL);
 
     std::set<uint32_t> ids{id};
     for (unsigned i = 1; i < kLastDoorbell - kFirstDoorbell + 1; ++i) {
@@ -228,8 +230,10 @@ TEST_CASE("doorbells: given out, fetched by the peer, given back") {
         REQUIRE(ids.insert(more.as<wire::BellReply>().id).second);
     }
     UniqueFd surplus = bell();
-    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {surplus.get()}).header.status == -ENOSPC);
-    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, id}, {surplus.get()}).header.status == -EBUSY);
+    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {surplus.get()}).header.status ==
+            -ENOSPC);
+    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, id}, {surplus.get()}).header.status ==
+            -EBUSY);
     REQUIRE(pair.client.channel.ask(Op::unbell, wire::BellRef{pair.link, 0, id}).header.status == 0);
     const Answer reused = pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {surplus.get()});
     REQUIRE(reused.as<wire::BellReply>().id == id);
@@ -253,7 +257,8 @@ TEST_CASE("kill -9 of a client shows at the server's end of its connections and 
     REQUIRE(links.as<wire::LinksReply>().count == 1);
     TestLink link(std::move(links.fds.at(0)));
     UniqueFd mine = bell();
-    const uint32_t b = pair.server.channel.ask(Op::bell, wire::Bell{id, 1, 0}, {mine.get()}).as<wire::BellReply>().id;
+    const uint32_t b =
+        pair.server.channel.ask(Op::bell, wire::Bell{id, 1, 0}, {mine.get()}).as<wire::BellReply>().id;
     Slot &slot = link.view.slot(70);
     slot.identity.state = static_cast<uint32_t>(SlotState::accepted);
     slot.side[1].control.rx_arm = uint64_t{1} << b;
@@ -296,7 +301,8 @@ TEST_CASE("a link without pending requests goes with its client") {
     pair.connect();
     pair.client.channel.close();
     REQUIRE(eventually([&] {
-        return pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0}).as<wire::LinksReply>().count == 0;
+        return pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0}).as<wire::LinksReply>().count ==
+               0;
     }));
 }
 
@@ -305,7 +311,8 @@ TEST_CASE("when the last holder of a listener goes, waiting requests are refused
     TestLink link(pair.connect());
     syn(link.view, 9);
     UniqueFd mine = bell();
-    const uint32_t b = pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
+    const uint32_t b =
+        pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
     link.view.slot(9).side[0].control.rx_arm = uint64_t{1} << b;
     link.view.header().side[0].sleep_mask = uint64_t{1} << b;
     pair.server.channel.close();
@@ -389,7 +396,8 @@ TEST_CASE("with a presence, a process may lose its channel and come back, as ove
         const bool kept = process.segment.view.ofd(3).state == static_cast<uint32_t>(OfdState::open);
         process.hello(pair.monitor);
         const bool known =
-            process.channel.ask(Op::drop_link, wire::LinkRef{a.as<wire::ConnectReply>().link_id, 0, 0}).header.status == 0;
+            process.channel.ask(Op::drop_link, wire::LinkRef{a.as<wire::ConnectReply>().link_id, 0, 0}).header.status ==
+            0;
         if (!ok || !kept || !known) {
             _exit(1);
         }
@@ -397,7 +405,8 @@ TEST_CASE("with a presence, a process may lose its channel and come back, as ove
         TestProcess *fresh = new TestProcess;
         process.channel.close();
         fresh->hello(pair.monitor);
-        if (!eventually([&] { return process.segment.view.ofd(3).state == static_cast<uint32_t>(OfdState::free); })) {
+        if (!eventually(
+                [&] { return process.segment.view.ofd(3).state == static_cast<uint32_t>(OfdState::free); })) {
             _exit(1);
         }
     });

@@ -1,4 +1,5 @@
-// What a client may not do: each mistake ends its channel, or is answered with an error, and nobody else notices.
+// What a client may not do: each mistake ends its channel, or is answered with an error, and nobody else
+// notices.
 #include "tests/unit/monitor_client.hpp"
 
 #include <catch2/catch.hpp>
@@ -21,7 +22,8 @@ wire::Header header(Op op, uint16_t length = 0, uint32_t fds = 0) {
 }
 
 /// Sends the packet; the channel must then be closed, after an answer with that status or none (0).
-void expect_closed(const MonitorProcess &monitor, const void *packet, size_t length, int status, std::vector<int> fds = {}) {
+void expect_closed(const MonitorProcess &monitor, const void *packet, size_t length, int status,
+                   std::vector<int> fds = {}) {
     Channel channel(monitor);
     REQUIRE(channel.raw(packet, length, fds));
     Answer a = channel.answer();
@@ -54,9 +56,7 @@ TEST_CASE("malformed packets close the channel") {
         REQUIRE(a.header.version == wire::kVersion);
         REQUIRE(channel.answer().closed);
     }
-    SECTION("too short") {
-        expect_closed(monitor, &h, sizeof h - 1, -EPROTO);
-    }
+    SECTION("too short") { expect_closed(monitor, &h, sizeof h - 1, -EPROTO); }
     SECTION("length that is not the packet's") {
         h.length = 8;
         expect_closed(monitor, &h, sizeof h, -EPROTO);
@@ -134,11 +134,14 @@ TEST_CASE("ids of others mean nothing") {
     MonitorProcess monitor;
     TestListener socket;
     TestProcess server(monitor), client(monitor), stranger(monitor);
-    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
-    const auto link = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).as<wire::ConnectReply>().link_id;
+    const auto listener =
+        server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    const auto link =
+        client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).as<wire::ConnectReply>().link_id;
     UniqueFd bell(eventfd(0, EFD_NONBLOCK));
     REQUIRE(stranger.channel.ask(Op::unlisten, wire::ListenerRef{listener, 0}).header.status == -ENOENT);
-    REQUIRE(stranger.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status == -ENOENT);
+    REQUIRE(stranger.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status ==
+            -ENOENT);
     REQUIRE(stranger.channel.ask(Op::drop_link, wire::LinkRef{link, 0, 0}).header.status == -ENOENT);
     REQUIRE(stranger.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status == -ENOENT);
     REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {bell.get()}).header.status == -ENOENT);
@@ -151,7 +154,8 @@ TEST_CASE("a segment full of lies harms nobody else") {
     MonitorProcess monitor;
     TestListener socket;
     TestProcess server(monitor), client(monitor);
-    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    const auto listener =
+        server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
     const auto id = a.as<wire::ConnectReply>().link_id;
     TestLink link(std::move(a.fds.at(0)));
@@ -177,7 +181,8 @@ TEST_CASE("an eventfd that is full and blocks does not stop the monitor") {
     MonitorProcess monitor;
     TestListener socket;
     TestProcess server(monitor), client(monitor);
-    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    const auto listener =
+        server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     UniqueFd bell(eventfd(0, 0));
     const uint64_t full = UINT64_MAX - 1;
     REQUIRE(write(bell.get(), &full, sizeof full) == sizeof full);
@@ -212,7 +217,8 @@ TEST_CASE("limits are per client") {
     monitor.start({"--config", file});
     TestListener socket, second;
     TestProcess server(monitor), client(monitor), other(monitor);
-    const auto listener = server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    const auto listener =
+        server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     REQUIRE(server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).header.status == 0);
     const Answer refused = server.channel.ask(Op::listen, wire::Listen{4, 0}, {second.fd.get()});
     REQUIRE(refused.header.status == -EMFILE);
@@ -227,6 +233,7 @@ TEST_CASE("limits are per client") {
     REQUIRE(other.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == 0);
     for (int i = 0; i < 3; ++i) {
         UniqueFd bell(eventfd(0, EFD_NONBLOCK));
-        REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status == (i < 2 ? 0 : -EMFILE));
+        REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status ==
+                (i < 2 ? 0 : -EMFILE));
     }
 }

@@ -9,9 +9,7 @@ using wire::Op;
 
 namespace {
 
-UniqueFd bell() {
-    return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-}
+UniqueFd bell() { return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
 
 /// A process that lives until the object goes, and does nothing. Links name it as a holder.
 struct Sleeper {
@@ -24,9 +22,7 @@ struct Sleeper {
             }
         }
     }
-    ~Sleeper() {
-        stop();
-    }
+    ~Sleeper() { stop(); }
     void stop() {
         if (pid > 0) {
             kill(pid, SIGKILL);
@@ -39,7 +35,9 @@ struct Sleeper {
 uint64_t start_time(pid_t pid) {
     FILE *stat = fopen(("/proc/" + std::to_string(pid) + "/stat").c_str(), "r");
     unsigned long long start = 0;
-    const int n = fscanf(stat, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %llu", &start);
+    const int n = fscanf(
+        stat, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %*d %llu",
+        &start);
     fclose(stat);
     return n == 1 ? start : 0;
 }
@@ -68,7 +66,8 @@ struct Restarted {
         client.segment.open(1, id, 4, 0);
         server.segment.open(1, id, 4, 1);
         link->view.slot(4).identity.state = static_cast<uint32_t>(SlotState::accepted);
-        client_bell_id = client.channel.ask(Op::bell, wire::Bell{id, 0, 0}, {client_bell.get()}).as<wire::BellReply>().id;
+        client_bell_id =
+            client.channel.ask(Op::bell, wire::Bell{id, 0, 0}, {client_bell.get()}).as<wire::BellReply>().id;
     }
     uint32_t listen() {
         return server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
@@ -80,9 +79,7 @@ struct Restarted {
     Answer adopt(TestProcess &who, unsigned side, uint32_t listener = 0) {
         return who.channel.ask(Op::adopt_link, wire::Adopt{id, side, listener, 0, 0}, {link->fd.get()});
     }
-    uint32_t flags(unsigned side) {
-        return link->view.slot(4).side[side].control.flags;
-    }
+    uint32_t flags(unsigned side) { return link->view.slot(4).side[side].control.flags; }
 };
 
 } // namespace
@@ -100,7 +97,8 @@ TEST_CASE("after a restart both sides bring a link back and all works as before"
     REQUIRE(r.link->view.header().listener_id == listener);
 
     const auto generation = r.link->view.header().bell_generation[0][r.client_bell_id].load();
-    const Answer kept = r.client.channel.ask(Op::bell, wire::Bell{r.id, 0, r.client_bell_id}, {r.client_bell.get()});
+    const Answer kept =
+        r.client.channel.ask(Op::bell, wire::Bell{r.id, 0, r.client_bell_id}, {r.client_bell.get()});
     REQUIRE(kept.as<wire::BellReply>().id == r.client_bell_id);
     REQUIRE(kept.as<wire::BellReply>().generation == generation);
     REQUIRE(r.server.channel.ask(Op::peer_bell, wire::BellRef{r.id, 0, r.client_bell_id}).fds.size() == 1);
@@ -168,7 +166,8 @@ TEST_CASE("processes that a returning segment names are looked after") {
     };
     record(1, alive.pid);
     record(2, dead.pid);
-    r.link->view.slot(7).identity.state = r.link->view.slot(8).identity.state = static_cast<uint32_t>(SlotState::accepted);
+    r.link->view.slot(7).identity.state = r.link->view.slot(8).identity.state =
+        static_cast<uint32_t>(SlotState::accepted);
     r.client.segment.open(7, r.id, 7, 0, 1);
     r.client.segment.open(8, r.id, 8, 0, 2);
     r.monitor.stop(SIGKILL);
@@ -193,7 +192,8 @@ TEST_CASE("what is no link is not adopted") {
     const auto adopt = [&](uint64_t id, uint32_t side, int fd) {
         return r.client.channel.ask(Op::adopt_link, wire::Adopt{id, side, 0, 0, 0}, {fd}).header.status;
     };
-    UniqueFd null(open("/dev/null", O_RDONLY)), unsealed = monitor::make_memfd("u", kLinkBytes), empty = monitor::make_memfd("e", kLinkBytes);
+    UniqueFd null(open("/dev/null", O_RDONLY)), unsealed = monitor::make_memfd("u", kLinkBytes),
+                                                empty = monitor::make_memfd("e", kLinkBytes);
     monitor::seal(empty.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     REQUIRE(adopt(r.id, 0, null.get()) == -EINVAL);
     REQUIRE(adopt(r.id, 0, unsealed.get()) == -EINVAL);
@@ -201,9 +201,10 @@ TEST_CASE("what is no link is not adopted") {
     REQUIRE(adopt(r.id, 2, r.link->fd.get()) == -EINVAL);
     REQUIRE(adopt(0, 0, r.link->fd.get()) == -EINVAL);
     REQUIRE(adopt(r.id, 0, r.link->fd.get()) == 0);
-    REQUIRE(adopt(r.id, 1, r.link->fd.get()) == 0);  // both sides in one process
+    REQUIRE(adopt(r.id, 1, r.link->fd.get()) == 0);           // both sides in one process
     REQUIRE(adopt(r.id + 1, 0, r.link->fd.get()) == -EEXIST); // one link under two names
-    const Answer nobody = r.client.channel.ask(Op::adopt_link, wire::Adopt{r.id, 1, 12345, 0, 0}, {r.link->fd.get()});
+    const Answer nobody =
+        r.client.channel.ask(Op::adopt_link, wire::Adopt{r.id, 1, 12345, 0, 0}, {r.link->fd.get()});
     REQUIRE(nobody.header.status == -ENOENT);
 }
 
@@ -213,7 +214,8 @@ TEST_CASE("an acceptor killed before it noted what it had taken") {
     TestProcess client(monitor), survivor(monitor), victim(monitor);
     uint32_t listener = 0;
     for (TestProcess *p : {&survivor, &victim}) {
-        listener = p->channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+        listener =
+            p->channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     }
     Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
     const auto id = a.as<wire::ConnectReply>().link_id;
@@ -243,7 +245,8 @@ TEST_CASE("an acceptor killed before it noted what it had taken") {
     victim.channel.close();
     REQUIRE(rang(mine.get()));
     REQUIRE(link.view.slot(10).side[1].control.flags == (kFlagDead | kFlagClosed | kFlagWriteShut));
-    REQUIRE(eventually([&] { return link.view.slot(11).side[1].control.flags == (kFlagReset | kFlagClosed | kFlagDead); }));
+    REQUIRE(eventually(
+        [&] { return link.view.slot(11).side[1].control.flags == (kFlagReset | kFlagClosed | kFlagDead); }));
     REQUIRE(link.view.slot(11).identity.state == static_cast<uint32_t>(SlotState::refused));
     REQUIRE(link.view.slot(12).side[1].control.flags == 0);
     REQUIRE(link.view.slot(12).identity.state == static_cast<uint32_t>(SlotState::syn));

@@ -30,7 +30,9 @@ struct Home {
     }
     ~Home() {
         eventually([this] { return access(socket.c_str(), F_OK) != 0; });
-        nftw(directory.c_str(), [](const char *path, const struct stat *, int, FTW *) { return remove(path); }, 8, FTW_DEPTH | FTW_PHYS);
+        nftw(
+            directory.c_str(), [](const char *path, const struct stat *, int, FTW *) { return remove(path); },
+            8, FTW_DEPTH | FTW_PHYS);
     }
 };
 
@@ -79,9 +81,11 @@ TEST_CASE("sdrun puts its library in front of what is preloaded already, once") 
     Home home;
     REQUIRE(run("sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6\n");
     setenv("LD_PRELOAD", "/lib/x86_64-linux-gnu/libdl.so.2", 1);
-    REQUIRE(run("sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6:/lib/x86_64-linux-gnu/libdl.so.2\n");
+    REQUIRE(run("sh -c 'echo $LD_PRELOAD'").output ==
+            "/usr/lib/x86_64-linux-gnu/libm.so.6:/lib/x86_64-linux-gnu/libdl.so.2\n");
     unsetenv("LD_PRELOAD");
-    REQUIRE(run(SD_RUN_PROGRAM " sh -c 'echo $LD_PRELOAD'").output == "/usr/lib/x86_64-linux-gnu/libm.so.6\n");
+    REQUIRE(run(SD_RUN_PROGRAM " sh -c 'echo $LD_PRELOAD'").output ==
+            "/usr/lib/x86_64-linux-gnu/libm.so.6\n");
     setenv("SD_LIBRARY", "/nonexistent.so", 1);
     REQUIRE(run("sh -c 'echo =$LD_PRELOAD='").output == "==\n");
     REQUIRE_THAT(run("-v true").output, Catch::Contains("libsd.so was not found"));
@@ -93,7 +97,8 @@ TEST_CASE("sdrun starts a private monitor, which ends with the last program") {
     }
     Home home;
     // The channel is open in the program at a number out of its way; the one of an outer sdrun is replaced.
-    const Result one = run("sh -c 'echo $SD_MONITOR; test $SD_CONTROL_FD -ge 200 && readlink /proc/$$/fd/$SD_CONTROL_FD'");
+    const Result one =
+        run("sh -c 'echo $SD_MONITOR; test $SD_CONTROL_FD -ge 200 && readlink /proc/$$/fd/$SD_CONTROL_FD'");
     REQUIRE_THAT(one.output, Catch::StartsWith(home.socket + "\nsocket:["));
     REQUIRE(one.status == 0);
     const Result nested = run(SD_RUN_PROGRAM " sh -c 'ls -l /proc/$$/fd | grep -c socket:'");
@@ -134,7 +139,8 @@ TEST_CASE("without a monitor the program runs all the same") {
         mkdir(own.c_str(), 0755);
         chmod(own.c_str(), 0777);
         const Result refused = run("-v sh -c 'echo ran $SD_CONTROL_FD'");
-        REQUIRE_THAT(refused.output, Catch::Contains("is not a directory of mode 0700") && Catch::Contains("ran\n"));
+        REQUIRE_THAT(refused.output,
+                     Catch::Contains("is not a directory of mode 0700") && Catch::Contains("ran\n"));
     }
 }
 
@@ -143,7 +149,9 @@ TEST_CASE("few descriptors do not keep sdrun from working") {
         SKIP_TEST("a system monitor runs here");
     }
     Home home;
-    FILE *pipe = popen("ulimit -n 64; exec " SD_RUN_PROGRAM " sh -c 'echo $SD_CONTROL_FD; readlink /proc/$$/fd/$SD_CONTROL_FD'", "r");
+    FILE *pipe = popen("ulimit -n 64; exec " SD_RUN_PROGRAM
+                       " sh -c 'echo $SD_CONTROL_FD; readlink /proc/$$/fd/$SD_CONTROL_FD'",
+                       "r");
     int fd = 0;
     char target[64] = "";
     REQUIRE(fscanf(pipe, "%d %63s", &fd, target) == 2);
