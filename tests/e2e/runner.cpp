@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -47,7 +48,10 @@ std::vector<std::string> environment_for(Mode mode, std::vector<std::string> ext
             all.push_back(text);
         }
     }
-    all.push_back("XDG_RUNTIME_DIR=" + runtime_directory());
+    if (std::none_of(extra.begin(), extra.end(),
+                     [](const std::string &added) { return starts_with(added, "XDG_RUNTIME_DIR="); })) {
+        all.push_back("XDG_RUNTIME_DIR=" + runtime_directory());
+    }
     if (mode == Mode::preloaded) {
         all.push_back("LD_PRELOAD=" + build_file("libsd.so"));
     }
