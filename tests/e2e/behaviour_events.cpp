@@ -68,7 +68,7 @@ BEHAVES("listener closed with connections waiting", accepting, listener_closed, 
 BEHAVES("the address used again", accepting, listen_again, accelerated)
 BEHAVES("a filled backlog", accepting, backlog, accelerated)
 BEHAVES("woken by a connection", accepting, woken_by_connection, accelerated)
-BEHAVES("woken by shutdown", accepting, woken_by_shutdown, accelerated)
+BEHAVES("woken by shutdown", accepting, woken_by_shutdown, any)
 BEHAVES("poll woken by shutdown", accepting, poll_woken_by_listener_shutdown, any)
 BEHAVES("several processes share a listener", accepting, several_processes, accelerated)
 BEHAVES("several processes with epoll share a listener", accepting, several_processes_epoll, accelerated)

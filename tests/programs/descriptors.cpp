@@ -213,6 +213,7 @@ BEHAVIOUR(no_numbers_left) {
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     rlimit limit{};
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    const rlim_t before = limit.rlim_cur;
     limit.rlim_cur = static_cast<rlim_t>(client) + 1;
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
     SHOW(socket(AF_INET, SOCK_STREAM, 0));
@@ -223,6 +224,8 @@ BEHAVIOUR(no_numbers_left) {
     SHOW_BOOL(accept(listener, nullptr, nullptr) == client);
     SHOW(send(waiting, "kept", 4, 0));
     say("%s", receive(client, 4).c_str());
+    limit.rlim_cur = before;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
 }
 
 BEHAVIOUR(file_status) {
