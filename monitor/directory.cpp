@@ -40,6 +40,7 @@ int DirectoryFile::insert(uint32_t id, const ListenAddress &address, uint32_t ba
         entry.uid = uid;
         entry.used.store(1, std::memory_order_release);
         entry.id.store(id, std::memory_order_release);
+        ++live_;
         return static_cast<int>(i);
     }
     return -1;
@@ -49,6 +50,12 @@ void DirectoryFile::remove(int index) {
     auto *entry = directory().entry;
     auto i = static_cast<unsigned>(index);
     entry[i].id.store(0, std::memory_order_seq_cst);
+    if (--live_ == 0) {
+        for (unsigned n = 0; n < kDirectoryEntries; ++n) {
+            entry[n].used.store(0, std::memory_order_release);
+        }
+        return;
+    }
     // Where nothing follows, nobody needs to pass through here any more: keep chains short.
     while (entry[i].id.load(std::memory_order_relaxed) == 0 &&
            entry[i].used.load(std::memory_order_relaxed) != 0 &&

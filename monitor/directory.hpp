@@ -28,6 +28,7 @@ class DirectoryFile {
     Directory &directory() { return *reinterpret_cast<Directory *>(map_.base()); }
     UniqueFd memfd_;
     Mapping map_;
+    unsigned live_ = 0;
 };
 
 } // namespace sd::monitor
