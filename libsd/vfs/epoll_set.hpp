@@ -50,6 +50,7 @@ struct EpollItem {
     // What the last look saw; edge-triggered items report what is new since.
     uint32_t level = 0; ///< events
     uint32_t state = 0; ///< flags of both directions
+    uint32_t peer_flags = 0;
     uint32_t rx_class = 0;
     uint64_t rx_at = 0; ///< end of the data that was there
     uint64_t rx_base = 0;
