@@ -41,19 +41,19 @@ struct sigaction with(void (*handler)(int, siginfo_t *, void *), int flags) {
 void show_action(int signal) {
     struct sigaction action {};
     MUST(sigaction(signal, nullptr, &action));
-    const char *name = action.sa_handler == SIG_DFL            ? "default"
-                       : action.sa_handler == SIG_IGN          ? "ignored"
-                       : action.sa_handler == plain            ? "plain"
-                       : action.sa_sigaction == informed       ? "informed"
-                       : action.sa_sigaction == leave          ? "leave"
-                                                               : "unknown";
+    const char *name = action.sa_handler == SIG_DFL      ? "default"
+                       : action.sa_handler == SIG_IGN    ? "ignored"
+                       : action.sa_handler == plain      ? "plain"
+                       : action.sa_sigaction == informed ? "informed"
+                       : action.sa_sigaction == leave    ? "leave"
+                                                         : "unknown";
     std::string mask;
     for (int i = 1; i < 32; ++i)
         if (sigismember(&action.sa_mask, i) == 1)
             mask += std::string(mask.empty() ? "" : " ") + sigabbrev_np(i);
     constexpr int kShown = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER | static_cast<int>(SA_RESETHAND);
-    say("SIG%s: %s, flags %x, mask %s", sigabbrev_np(signal), name, static_cast<unsigned>(action.sa_flags & kShown),
-        mask.c_str());
+    say("SIG%s: %s, flags %x, mask %s", sigabbrev_np(signal), name,
+        static_cast<unsigned>(action.sa_flags & kShown), mask.c_str());
 }
 
 std::string blocked_signals() {
