@@ -264,6 +264,17 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         return -EINVAL;
     if (sd_copy(&copy, a, len))
         return -EFAULT;
+    if (f->kind == Kind::stream && len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC) {
+        // Undoes the connection: the peer is reset, and the socket is as new, but for an error that tells of it.
+        const uint32_t status = f->ofd->status.load(std::memory_order_relaxed);
+        close_stream(*f, true);
+        f->status.store(status, std::memory_order_relaxed);
+        f->connect_pending = false;
+        f->fresh_error.store(ECONNRESET, std::memory_order_relaxed);
+        f->kind = Kind::fresh;
+        epoll_touch(*f);
+        return 0;
+    }
     if (f->kind == Kind::stream) {
         if (f->connect_pending) {
             f->connect_pending = false;

@@ -139,7 +139,7 @@ void link_unuse(LinkMap &l) noexcept {
     control::request(wire::Op::drop_link, &ref, sizeof ref);
 }
 
-void close_stream(File &f) noexcept {
+void close_stream(File &f, bool reset) noexcept {
     LinkMap &l = *f.link;
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
@@ -154,7 +154,7 @@ void close_stream(File &f) noexcept {
         if (last) {
             uint32_t flags = kFlagClosed | kFlagWriteShut;
             bool unread = o.rx.s.left > 0 || rx_pending(f);
-            if (unread || (o.opt.linger_on.load(std::memory_order_relaxed) && o.opt.linger_s.load(std::memory_order_relaxed) == 0))
+            if (reset || unread || (o.opt.linger_on.load(std::memory_order_relaxed) && o.opt.linger_s.load(std::memory_order_relaxed) == 0))
                 flags |= kFlagReset;
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);

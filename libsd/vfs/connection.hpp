@@ -8,7 +8,8 @@ namespace sd {
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
 /// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
 /// if data was left unread or SO_LINGER says 0.
-void close_stream(File &f) noexcept;
+/// `reset`: in any case a reset, for connect(AF_UNSPEC).
+void close_stream(File &f, bool reset = false) noexcept;
 /// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches valid memory.
 void bury(File &f) noexcept;
 /// Ends a connection whose peer wrote rubbish: reset towards both sides, counted.

@@ -151,7 +151,7 @@ uint32_t file_events(File &f) noexcept {
     case Kind::stream:
         return stream_events(f);
     case Kind::fresh:
-        return EPOLLOUT | EPOLLWRNORM | EPOLLHUP;
+        return EPOLLOUT | EPOLLWRNORM | EPOLLHUP | (f.fresh_error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);
     case Kind::listener:
         return listener_events(f);
     case Kind::epoll:

@@ -34,6 +34,7 @@ File *new_file(Kind kind) noexcept {
     f->real_socket = f->connect_pending = f->bound = false;
     f->status.store(0, std::memory_order_relaxed);
     f->refuse_cause = 0;
+    f->fresh_error.store(0, std::memory_order_relaxed);
     f->listener = nullptr;
     f->epoll = nullptr;
     f->items = nullptr;

@@ -53,6 +53,7 @@ struct File {
     uint8_t family = 0;        ///< AF_INET, AF_INET6
     bool connect_pending = false; ///< a non-blocking connect was answered EINPROGRESS and not asked about since
     bool bound = false;
+    std::atomic<int> fresh_error{0}; ///< pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
     uint8_t refuse_cause = 0;  ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
     SlotAddress client{}, server{}; ///< stream: names of both ends, checked and copied when the connection was made

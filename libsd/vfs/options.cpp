@@ -122,7 +122,7 @@ long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n)
 
 long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, int room) noexcept {
     if (level == SOL_SOCKET && name == SO_ERROR)
-        return give_int(0, value, n, room);
+        return give_int(f.fresh_error.exchange(0, std::memory_order_relaxed), value, n, room);
     FreshOption rec;
     const KnownOption *k = known_option(level, name);
     if (k && k->exact) {
