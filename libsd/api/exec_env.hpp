@@ -21,9 +21,9 @@ class ExecEnvironment {
   private:
     char *const *given_;
     size_t count_ = 0;
-    long preload_at_ = -1;       ///< place of LD_PRELOAD, if the variable is there
+    long preload_at_ = -1;         ///< place of LD_PRELOAD, if the variable is there
     bool preload_missing_ = false; ///< this library is not in it
-    unsigned missing_ = 0;       ///< one bit per remembered variable
+    unsigned missing_ = 0;         ///< one bit per remembered variable
     size_t words_ = 1, bytes_ = 1;
 };
 

@@ -18,12 +18,8 @@ void reset_in_child() noexcept {
     reset_aio_in_child();
 }
 
-void end_of_process(void *) {
-    vfs::at_exit();
-}
-void quick_end_of_process() {
-    vfs::at_exit();
-}
+void end_of_process(void *) { vfs::at_exit(); }
+void quick_end_of_process() { vfs::at_exit(); }
 
 __attribute__((constructor(101))) void start() noexcept {
     bind_real_symbols();

@@ -207,7 +207,8 @@ SD_EXPORT ssize_t send(int fd, const void *buffer, size_t size, int flags) {
 }
 SD_ALIAS(__send, send);
 
-SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, const sockaddr *to, socklen_t to_size) {
+SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, const sockaddr *to,
+                         socklen_t to_size) {
     File *f = file_of(fd);
     if (!f) [[likely]]
         return real.sendto(fd, buffer, size, flags, to, to_size);

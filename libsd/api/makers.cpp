@@ -47,9 +47,7 @@ SD_EXPORT int __openat_2(int dir, const char *path, int flags) {
 }
 SD_ALIAS(__openat64_2, __openat_2);
 
-SD_EXPORT int creat(const char *path, mode_t mode) {
-    return noted(real.creat(path, mode));
-}
+SD_EXPORT int creat(const char *path, mode_t mode) { return noted(real.creat(path, mode)); }
 SD_ALIAS(creat64, creat);
 
 SD_EXPORT int pipe(int *ends) noexcept {
@@ -71,9 +69,7 @@ SD_EXPORT int pipe2(int *ends, int flags) noexcept {
     return r;
 }
 
-SD_EXPORT int eventfd(unsigned value, int flags) noexcept {
-    return noted(real.eventfd(value, flags));
-}
+SD_EXPORT int eventfd(unsigned value, int flags) noexcept { return noted(real.eventfd(value, flags)); }
 
 SD_EXPORT int signalfd(int fd, const sigset_t *mask, int flags) noexcept {
     int r = real.signalfd(fd, mask, flags);
@@ -84,13 +80,9 @@ SD_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
     return noted(real.timerfd_create(clock, flags));
 }
 
-SD_EXPORT int inotify_init() noexcept {
-    return noted(real.inotify_init());
-}
+SD_EXPORT int inotify_init() noexcept { return noted(real.inotify_init()); }
 
-SD_EXPORT int inotify_init1(int flags) noexcept {
-    return noted(real.inotify_init1(flags));
-}
+SD_EXPORT int inotify_init1(int flags) noexcept { return noted(real.inotify_init1(flags)); }
 
 SD_EXPORT int fanotify_init(unsigned flags, unsigned event_flags) noexcept {
     return noted(real.fanotify_init(flags, event_flags));
@@ -100,9 +92,7 @@ SD_EXPORT int memfd_create(const char *name, unsigned flags) noexcept {
     return noted(real.memfd_create(name, flags));
 }
 
-SD_EXPORT int pidfd_open(pid_t pid, unsigned flags) noexcept {
-    return noted(real.pidfd_open(pid, flags));
-}
+SD_EXPORT int pidfd_open(pid_t pid, unsigned flags) noexcept { return noted(real.pidfd_open(pid, flags)); }
 
 SD_EXPORT int open_by_handle_at(int mount, file_handle *handle, int flags) {
     return noted(real.open_by_handle_at(mount, handle, flags));
@@ -115,19 +105,13 @@ SD_EXPORT DIR *opendir(const char *path) {
     return d;
 }
 
-SD_EXPORT int mkstemp(char *name) {
-    return noted(real.mkstemp(name));
-}
+SD_EXPORT int mkstemp(char *name) { return noted(real.mkstemp(name)); }
 SD_ALIAS(mkstemp64, mkstemp);
 
-SD_EXPORT int mkostemp(char *name, int flags) {
-    return noted(real.mkostemp(name, flags));
-}
+SD_EXPORT int mkostemp(char *name, int flags) { return noted(real.mkostemp(name, flags)); }
 SD_ALIAS(mkostemp64, mkostemp);
 
-SD_EXPORT int mkstemps(char *name, int suffix) {
-    return noted(real.mkstemps(name, suffix));
-}
+SD_EXPORT int mkstemps(char *name, int suffix) { return noted(real.mkstemps(name, suffix)); }
 SD_ALIAS(mkstemps64, mkstemps);
 
 SD_EXPORT int mkostemps(char *name, int suffix, int flags) {
@@ -153,13 +137,9 @@ SD_EXPORT mqd_t __mq_open_2(const char *name, int flags) noexcept {
     return noted(real.mq_open(name, flags, 0, nullptr));
 }
 
-SD_EXPORT int posix_openpt(int flags) {
-    return noted(real.posix_openpt(flags));
-}
+SD_EXPORT int posix_openpt(int flags) { return noted(real.posix_openpt(flags)); }
 
-SD_EXPORT int getpt() {
-    return noted(real.getpt());
-}
+SD_EXPORT int getpt() { return noted(real.getpt()); }
 
 SD_EXPORT int openpty(int *outer, int *inner, char *name, const termios *settings, const winsize *size) noexcept {
     int r = real.openpty(outer, inner, name, settings, size);

@@ -1,7 +1,7 @@
 // Processes: forks that libc does not announce, executing other programs, leaving the network namespace, the end.
+#include "libsd/api/process.hpp"
 #include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
-#include "libsd/api/process.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/process.hpp"
@@ -11,8 +11,8 @@
 using namespace sd;
 
 // The environment for an exec, in the caller's frame.
-#define SD_EXEC_ENVIRONMENT(name, given)                                                                     \
-    ExecEnvironment name##_plan(given);                                                                      \
+#define SD_EXEC_ENVIRONMENT(name, given)                                                                      \
+    ExecEnvironment name##_plan(given);                                                                       \
     char *const *name = name##_plan.build(static_cast<char **>(alloca(name##_plan.words() * sizeof(char *))), \
                                           static_cast<char *>(alloca(name##_plan.bytes())))
 
@@ -28,7 +28,7 @@ using namespace sd;
     va_start(list, first);                                                                                   \
     argv[0] = const_cast<char *>(first);                                                                     \
     for (size_t i = 1; i <= argv##_count; ++i)                                                               \
-        argv[i] = va_arg(list, char *)
+    argv[i] = va_arg(list, char *)
 
 namespace sd {
 
@@ -55,9 +55,7 @@ SD_EXPORT pid_t _Fork() noexcept {
 
 // A vfork child runs in its parent's memory until it executes something: its close() and dup2() would change the parent's table.
 // As a fork it has a copy, which the standard allows.
-SD_EXPORT pid_t vfork() noexcept {
-    return real.fork();
-}
+SD_EXPORT pid_t vfork() noexcept { return real.fork(); }
 SD_ALIAS(__vfork, vfork);
 
 SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) noexcept {
@@ -66,9 +64,7 @@ SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) n
     return exec_failed(real.execve(path, argv, env));
 }
 
-SD_EXPORT int execv(const char *path, char *const argv[]) noexcept {
-    return execve(path, argv, environ);
-}
+SD_EXPORT int execv(const char *path, char *const argv[]) noexcept { return execve(path, argv, environ); }
 
 SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) noexcept {
     SD_EXEC_ENVIRONMENT(env, envp);
@@ -76,9 +72,7 @@ SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) 
     return exec_failed(real.execvpe(file, argv, env));
 }
 
-SD_EXPORT int execvp(const char *file, char *const argv[]) noexcept {
-    return execvpe(file, argv, environ);
-}
+SD_EXPORT int execvp(const char *file, char *const argv[]) noexcept { return execvpe(file, argv, environ); }
 
 SD_EXPORT int execl(const char *path, const char *first, ...) noexcept {
     SD_COLLECT_ARGUMENTS(argv, list, first);

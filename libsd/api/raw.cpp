@@ -24,13 +24,9 @@ long plain(const Arguments &c) noexcept {
     return with_errno(raw_syscall6(c.number, c.a[0], c.a[1], c.a[2], c.a[3], c.a[4], c.a[5]));
 }
 
-int as_int(long v) noexcept {
-    return static_cast<int>(v);
-}
+int as_int(long v) noexcept { return static_cast<int>(v); }
 
-const sigset_t *mask_of(long p) noexcept {
-    return reinterpret_cast<const sigset_t *>(p);
-}
+const sigset_t *mask_of(long p) noexcept { return reinterpret_cast<const sigset_t *>(p); }
 
 /// Calls whose first argument is a descriptor of ours.
 long on_our_fd(const Arguments &c) {
@@ -60,7 +56,8 @@ long on_our_fd(const Arguments &c) {
     case SYS_sendmsg:
         return sendmsg(fd, c.pointer<msghdr>(1), as_int(a[2]));
     case SYS_recvmmsg:
-        return recvmmsg(fd, c.pointer<mmsghdr>(1), c.number_at<unsigned>(2), as_int(a[3]), c.pointer<timespec>(4));
+        return recvmmsg(fd, c.pointer<mmsghdr>(1), c.number_at<unsigned>(2), as_int(a[3]),
+                        c.pointer<timespec>(4));
     case SYS_sendmmsg:
         return sendmmsg(fd, c.pointer<mmsghdr>(1), c.number_at<unsigned>(2), as_int(a[3]));
     case SYS_connect:
@@ -115,10 +112,27 @@ long forking(const Arguments &c) noexcept {
 long dispatch(const Arguments &c) {
     const long *a = c.a;
     switch (c.number) {
-    case SYS_read: case SYS_write: case SYS_readv: case SYS_writev: case SYS_preadv2: case SYS_pwritev2:
-    case SYS_recvfrom: case SYS_sendto: case SYS_recvmsg: case SYS_sendmsg: case SYS_recvmmsg: case SYS_sendmmsg:
-    case SYS_connect: case SYS_bind: case SYS_listen: case SYS_shutdown: case SYS_getsockname: case SYS_getpeername:
-    case SYS_getsockopt: case SYS_setsockopt: case SYS_ioctl:
+    case SYS_read:
+    case SYS_write:
+    case SYS_readv:
+    case SYS_writev:
+    case SYS_preadv2:
+    case SYS_pwritev2:
+    case SYS_recvfrom:
+    case SYS_sendto:
+    case SYS_recvmsg:
+    case SYS_sendmsg:
+    case SYS_recvmmsg:
+    case SYS_sendmmsg:
+    case SYS_connect:
+    case SYS_bind:
+    case SYS_listen:
+    case SYS_shutdown:
+    case SYS_getsockname:
+    case SYS_getpeername:
+    case SYS_getsockopt:
+    case SYS_setsockopt:
+    case SYS_ioctl:
         return file_of(c.fd()) ? on_our_fd(c) : plain(c);
     case SYS_socket:
         return socket(as_int(a[0]), as_int(a[1]), as_int(a[2]));
@@ -141,8 +155,8 @@ long dispatch(const Arguments &c) {
     case SYS_sendfile:
         return sendfile(c.fd(), as_int(a[1]), c.pointer<off_t>(2), c.number_at<size_t>(3));
     case SYS_splice:
-        return splice(c.fd(), c.pointer<off64_t>(1), as_int(a[2]), c.pointer<off64_t>(3), c.number_at<size_t>(4),
-                      c.number_at<unsigned>(5));
+        return splice(c.fd(), c.pointer<off64_t>(1), as_int(a[2]), c.pointer<off64_t>(3),
+                      c.number_at<size_t>(4), c.number_at<unsigned>(5));
     case SYS_poll:
         return poll(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), as_int(a[2]));
     case SYS_select:
@@ -162,12 +176,28 @@ long dispatch(const Arguments &c) {
     case SYS_epoll_pwait:
         return epoll_pwait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3]), mask_of(a[4]));
     case SYS_epoll_pwait2:
-        return epoll_pwait2(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), c.pointer<timespec>(3), mask_of(a[4]));
+        return epoll_pwait2(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), c.pointer<timespec>(3),
+                            mask_of(a[4]));
     // Makers of descriptors.
-    case SYS_open: case SYS_openat: case SYS_openat2: case SYS_creat: case SYS_eventfd: case SYS_eventfd2:
-    case SYS_signalfd: case SYS_signalfd4: case SYS_timerfd_create: case SYS_inotify_init: case SYS_inotify_init1:
-    case SYS_fanotify_init: case SYS_memfd_create: case SYS_pidfd_open: case SYS_pidfd_getfd:
-    case SYS_open_by_handle_at: case SYS_perf_event_open: case SYS_bpf: case SYS_io_uring_setup:
+    case SYS_open:
+    case SYS_openat:
+    case SYS_openat2:
+    case SYS_creat:
+    case SYS_eventfd:
+    case SYS_eventfd2:
+    case SYS_signalfd:
+    case SYS_signalfd4:
+    case SYS_timerfd_create:
+    case SYS_inotify_init:
+    case SYS_inotify_init1:
+    case SYS_fanotify_init:
+    case SYS_memfd_create:
+    case SYS_pidfd_open:
+    case SYS_pidfd_getfd:
+    case SYS_open_by_handle_at:
+    case SYS_perf_event_open:
+    case SYS_bpf:
+    case SYS_io_uring_setup:
     case SYS_userfaultfd:
         return noted(as_int(plain(c)));
     case SYS_pipe:
@@ -177,7 +207,8 @@ long dispatch(const Arguments &c) {
     case SYS_socketpair:
         return socketpair(as_int(a[0]), as_int(a[1]), as_int(a[2]), c.pointer<int>(3));
     // Processes.
-    case SYS_fork: case SYS_clone:
+    case SYS_fork:
+    case SYS_clone:
         return forking(c);
     case SYS_execve:
         return execve(c.pointer<char>(0), c.pointer<char *>(1), c.pointer<char *>(2));

@@ -14,9 +14,7 @@ namespace {
 using Handler = void (*)(int, siginfo_t *, void *);
 
 constexpr int kSignals = 65;
-constexpr uint64_t bit(int signal) noexcept {
-    return uint64_t{1} << (signal - 1);
-}
+constexpr uint64_t bit(int signal) noexcept { return uint64_t{1} << (signal - 1); }
 /// Signals that an instruction can raise. They are never put off and never blocked by us.
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
 /// Those that sd_copy recovers from, hence must stay deliverable.
@@ -37,21 +35,24 @@ constinit std::atomic<uint64_t> interrupting{0};
 
 /// This thread's view of the two signals that are never really blocked.
 constinit thread_local uint64_t pretended_mask = 0;
-/// The mask to go back to when the operation that put handlers off has ended.
-constinit thread_local uint64_t mask_before = 0;
 
-Handler as_handler(sighandler_t h) noexcept {
-    return reinterpret_cast<Handler>(reinterpret_cast<void *>(h));
-}
+/// Signals put off until the operation in progress ends. More than a few at once are rare: they are left to the kernel.
+struct PutOff {
+    siginfo_t info[8];
+    unsigned count;
+    bool all_blocked;     ///< since the first was put off
+    uint64_t mask_before; ///< the mask to go back to
+};
+constinit thread_local PutOff waiting{};
+
+Handler as_handler(sighandler_t h) noexcept { return reinterpret_cast<Handler>(reinterpret_cast<void *>(h)); }
 sighandler_t as_plain(Handler h) noexcept {
     return reinterpret_cast<sighandler_t>(reinterpret_cast<void *>(h));
 }
 bool is_function(Handler h) noexcept {
     return h != as_handler(SIG_DFL) && h != as_handler(SIG_IGN) && h != as_handler(SIG_ERR);
 }
-bool valid_signal(int signal) noexcept {
-    return signal > 0 && signal < kSignals;
-}
+bool valid_signal(int signal) noexcept { return signal > 0 && signal < kSignals; }
 
 /// The kernel's part of a sigset_t; contexts on the signal stack hold no more than that.
 uint64_t word_of(const sigset_t &s) noexcept {
@@ -59,36 +60,35 @@ uint64_t word_of(const sigset_t &s) noexcept {
     memcpy(&w, &s, sizeof w);
     return w;
 }
-void set_word(sigset_t &s, uint64_t w) noexcept {
-    memcpy(&s, &w, sizeof w);
-}
+void set_word(sigset_t &s, uint64_t w) noexcept { memcpy(&s, &w, sizeof w); }
 
 void requeue(int signal, siginfo_t *info) noexcept {
     sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info));
 }
 
-/// Takes effect for this signal at once, whatever the program's table says.
+/// The kernel's default takes over, with the flags that the program gave.
 void set_default(int signal) noexcept {
     struct sigaction def {};
+    def.sa_flags = table[signal].flags.load(std::memory_order_relaxed);
+    set_word(def.sa_mask, table[signal].mask.load(std::memory_order_relaxed));
     real.sigaction(signal, &def, nullptr);
 }
 
-/// Leaves the signal pending and everything blocked until run_deferred().
+/// Keeps the signal, and everything blocked, until run_put_off().
 void put_off(int signal, siginfo_t *info, void *context) noexcept {
     uint64_t all = ~kFaults;
     sys::call(SYS_rt_sigprocmask, SIG_BLOCK, sys::arg(&all), 0, 8);
-    requeue(signal, info);
+    constexpr unsigned kRoom = sizeof waiting.info / sizeof waiting.info[0];
+    if (waiting.count < kRoom)
+        waiting.info[waiting.count++] = *info;
+    else
+        requeue(signal, info);
     auto &mask = static_cast<ucontext_t *>(context)->uc_sigmask;
     // Handlers that were entered together unwind from the last to the first; the first one's context has the program's mask.
-    mask_before = word_of(mask);
-    set_word(mask, mask_before | all);
+    waiting.mask_before = word_of(mask);
+    waiting.all_blocked = true;
+    set_word(mask, waiting.mask_before | all);
     self.deferred = 1;
-}
-
-void run_put_off() noexcept {
-    self.deferred = 0;
-    uint64_t mask = mask_before;
-    sys::restore_signals(&mask); // they are delivered in here
 }
 
 void call_program(int signal, siginfo_t *info, void *context) noexcept {
@@ -105,6 +105,30 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
         ++self.interrupts;
     if (h)
         h(signal, info, context);
+}
+
+/// After the operation. In the order of arrival, hence before those that are still pending in the kernel.
+void run_put_off() noexcept {
+    ucontext_t context{};
+    getcontext(&context);
+    uint64_t mask = waiting.all_blocked ? waiting.mask_before : word_of(context.uc_sigmask);
+    waiting.all_blocked = false;
+    while (waiting.count) {
+        siginfo_t info = waiting.info[0];
+        memmove(waiting.info, waiting.info + 1, --waiting.count * sizeof info);
+        self.deferred = waiting.count != 0; // the handler may not come back
+        int signal = info.si_signo;
+        const Disposition &d = table[signal];
+        uint64_t during = mask | (d.mask.load(std::memory_order_relaxed) & ~kCopyFaults);
+        if (!(d.flags.load(std::memory_order_relaxed) & SA_NODEFER))
+            during |= bit(signal);
+        set_word(context.uc_sigmask, mask);
+        sys::restore_signals(&during);
+        call_program(signal, &info, &context);
+        mask = word_of(context.uc_sigmask); // theirs to change, as on the signal stack
+    }
+    self.deferred = 0;
+    sys::restore_signals(&mask);
 }
 
 /// Stands for every handler of the program.
@@ -188,7 +212,8 @@ int set_fault_action(int signal, const struct sigaction &act) noexcept {
 int change(int signal, const struct sigaction *act, struct sigaction *old) noexcept {
     if (!valid_signal(signal) || signal == SIGKILL || signal == SIGSTOP)
         return real.sigaction(signal, act, old);
-    struct sigaction wanted {}, was {};
+    struct sigaction wanted {
+    }, was{};
     if (act)
         wanted = *act; // read before `old`, which may be the same object, is written
     int r;
@@ -218,7 +243,8 @@ int change(int signal, const struct sigaction *act, struct sigaction *old) noexc
 }
 
 sighandler_t simple(int signal, sighandler_t handler, int flags) noexcept {
-    struct sigaction act {}, old {};
+    struct sigaction act {
+    }, old{};
     act.sa_handler = handler;
     act.sa_flags = flags;
     return change(signal, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
@@ -274,13 +300,9 @@ void install_fault_handler() noexcept {
     fault_handler_installed.store(true, std::memory_order_release);
 }
 
-void init_signals() noexcept {
-    run_deferred = run_put_off;
-}
+void init_signals() noexcept { run_deferred = run_put_off; }
 
-void reset_signals_in_child() noexcept {
-    table_lock.reset();
-}
+void reset_signals_in_child() noexcept { table_lock.reset(); }
 
 } // namespace sd
 
@@ -293,7 +315,8 @@ SD_EXPORT sighandler_t signal(int signal, sighandler_t handler) noexcept {
     if (!signal_argument(signal, handler))
         return SIG_ERR;
     bool restart = !(interrupting.load(std::memory_order_relaxed) & bit(signal));
-    struct sigaction act {}, old {};
+    struct sigaction act {
+    }, old{};
     act.sa_handler = handler;
     sigaddset(&act.sa_mask, signal);
     act.sa_flags = restart ? SA_RESTART : 0;

@@ -2,8 +2,8 @@
 // functions of our own for these, and what libc closes inside is noticed afterwards.
 #include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
-#include <stdio_ext.h>
 #include <cstdarg>
+#include <stdio_ext.h>
 
 using namespace sd;
 
@@ -13,16 +13,10 @@ int __vasprintf_chk(char **text, int flag, const char *format, va_list list);
 
 namespace {
 
-void *as_cookie(int fd) noexcept {
-    return reinterpret_cast<void *>(static_cast<intptr_t>(fd));
-}
-int as_fd(void *cookie) noexcept {
-    return static_cast<int>(reinterpret_cast<intptr_t>(cookie));
-}
+void *as_cookie(int fd) noexcept { return reinterpret_cast<void *>(static_cast<intptr_t>(fd)); }
+int as_fd(void *cookie) noexcept { return static_cast<int>(reinterpret_cast<intptr_t>(cookie)); }
 
-ssize_t cookie_read(void *cookie, char *buffer, size_t size) {
-    return ::read(as_fd(cookie), buffer, size);
-}
+ssize_t cookie_read(void *cookie, char *buffer, size_t size) { return ::read(as_fd(cookie), buffer, size); }
 
 /// As libc's own: all of it, or an error.
 ssize_t cookie_write(void *cookie, const char *buffer, size_t size) {
@@ -41,9 +35,7 @@ int cookie_seek(void *, off64_t *, int) {
     return -1;
 }
 
-int cookie_close(void *cookie) {
-    return ::close(as_fd(cookie));
-}
+int cookie_close(void *cookie) { return ::close(as_fd(cookie)); }
 
 /// libc may have closed this number inside, or given it to something else; `before` is what it stood for.
 void settle(int fd, File *before) noexcept {
@@ -93,9 +85,7 @@ SD_EXPORT FILE *fdopen(int fd, const char *mode) noexcept {
 namespace {
 
 /// The variable that stands for descriptor `fd` in libc and in programs.
-FILE *&standard_variable(int fd) noexcept {
-    return fd == 0 ? stdin : fd == 1 ? stdout : stderr;
-}
+FILE *&standard_variable(int fd) noexcept { return fd == 0 ? stdin : fd == 1 ? stdout : stderr; }
 
 /// libc's own stream and ours, which takes its place; made when first needed and then kept.
 struct Exchange {
@@ -179,25 +169,15 @@ SD_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *f) {
     return reopen(real.freopen64, path, mode, f);
 }
 
-SD_EXPORT FILE *fopen(const char *path, const char *mode) {
-    return noted(real.fopen(path, mode));
-}
+SD_EXPORT FILE *fopen(const char *path, const char *mode) { return noted(real.fopen(path, mode)); }
 
-SD_EXPORT FILE *fopen64(const char *path, const char *mode) {
-    return noted(real.fopen64(path, mode));
-}
+SD_EXPORT FILE *fopen64(const char *path, const char *mode) { return noted(real.fopen64(path, mode)); }
 
-SD_EXPORT FILE *tmpfile() {
-    return noted(real.tmpfile());
-}
+SD_EXPORT FILE *tmpfile() { return noted(real.tmpfile()); }
 
-SD_EXPORT FILE *tmpfile64() {
-    return noted(real.tmpfile64());
-}
+SD_EXPORT FILE *tmpfile64() { return noted(real.tmpfile64()); }
 
-SD_EXPORT FILE *popen(const char *command, const char *mode) {
-    return noted(real.popen(command, mode));
-}
+SD_EXPORT FILE *popen(const char *command, const char *mode) { return noted(real.popen(command, mode)); }
 
 SD_EXPORT int vdprintf(int fd, const char *format, va_list list) {
     if (!file_of(fd)) [[likely]]

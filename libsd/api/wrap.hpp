@@ -20,9 +20,7 @@ namespace sd {
 
 /// The kernel's upper bound for one read or write; more is cut to this.
 constexpr size_t kMaxTransfer = 0x7fff'f000;
-inline size_t clamp_transfer(size_t n) noexcept {
-    return n < kMaxTransfer ? n : kMaxTransfer;
-}
+inline size_t clamp_transfer(size_t n) noexcept { return n < kMaxTransfer ? n : kMaxTransfer; }
 
 /// read() and write() look at the whole range before they cut it; user memory ends here.
 inline bool impossible_range(const void *p, size_t n) noexcept {
@@ -32,9 +30,7 @@ inline bool impossible_range(const void *p, size_t n) noexcept {
 }
 
 /// libc's way of a vfs result: the value, or -1 with errno set. errno stays as it was on success.
-template <class T = int> inline T answer(long r) noexcept {
-    return static_cast<T>(with_errno(r));
-}
+template <class T = int> inline T answer(long r) noexcept { return static_cast<T>(with_errno(r)); }
 
 /// The kernel has just given this descriptor out: what the table may still say about the number is stale.
 inline int noted(int fd) noexcept {
@@ -44,12 +40,8 @@ inline int noted(int fd) noexcept {
 }
 
 /// False until the library is up, and for good when it is switched off.
-inline bool active() noexcept {
-    return vfs::enabled();
-}
+inline bool active() noexcept { return vfs::enabled(); }
 
-inline timespec from_ms(int ms) noexcept {
-    return {ms / 1000, (ms % 1000) * 1'000'000L};
-}
+inline timespec from_ms(int ms) noexcept { return {ms / 1000, (ms % 1000) * 1'000'000L}; }
 
 } // namespace sd
