@@ -24,7 +24,7 @@
 
 namespace sd::ring {
 
-enum class Kind : uint32_t { data = 1, change = 2 };
+enum class Kind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte of payload */ };
 
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;
@@ -88,6 +88,18 @@ inline uint64_t room(const TxState &s) noexcept {
     return 0;
 }
 
+/// Publishes a single urgent byte. The caller made sure that room() >= 16.
+inline void put_urgent(TxState &s, const Place &p, unsigned char byte) noexcept {
+    const uint32_t mask = kRingSize[s.cls] - 1;
+    uint8_t *ring = p.at(s.cls);
+    ring[((s.tail - s.base) + 8) & mask] = byte;
+    const uint64_t next = s.tail + 16;
+    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
+    word(ring, (s.tail - s.base) & mask).store(make_header(Kind::urgent, 1, s.tail), std::memory_order_release);
+    s.tail = next;
+    ++s.bytes;
+}
+
 /// Where the payload of the next record will lie; two pieces where the ring wraps.
 struct Space {
     iovec piece[2];
@@ -133,7 +145,10 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
     return word(p.at(s.cls), (s.head - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
 }
 
-/// Makes `left` > 0 if any payload is there. 1: yes; 0: the ring is empty; -EPROTO: the peer wrote rubbish.
+constexpr int kUrgentNext = 2;
+
+/// Makes `left` > 0 if any payload is there. 1: yes; 0: the ring is empty; -EPROTO: the peer wrote rubbish; kUrgentNext: `head` is at an
+/// urgent record, which the caller takes in with accept_urgent() or leaves out with skip_urgent().
 [[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed) noexcept {
     while (s.left == 0) {
         uint64_t h = peek_header(s, p);
@@ -150,6 +165,8 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
             s.pad_after = static_cast<uint32_t>(pad8(n) - n);
             return 1;
         }
+        if (header_kind(h) == Kind::urgent && n == 1)
+            return kUrgentNext;
         if (header_kind(h) != Kind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
         s.head += 8;
@@ -171,6 +188,13 @@ inline long skip(RxState &s, uint64_t n) noexcept {
     return m;
 }
 
+inline void accept_urgent(RxState &s) noexcept {
+    s.head += 8;
+    s.left = 1;
+    s.pad_after = 7;
+}
+inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
+
 /// Copies up to n bytes of the present record (left > 0) out and passes over them. Bytes taken, or -EFAULT (nothing taken).
 [[nodiscard]] inline long take(RxState &s, const Place &p, void *to, uint64_t n) noexcept {
     const uint32_t size = kRingSize[s.cls], mask = size - 1;
@@ -187,8 +211,10 @@ inline long skip(RxState &s, uint64_t n) noexcept {
     return skip(s, m);
 }
 
-/// Payload bytes waiting, at most `limit` (counting stops there). -EPROTO on rubbish. Needs the receive token.
-[[nodiscard]] inline long available(const RxState &state, const Place &p, uint64_t limit) noexcept {
+/// Payload bytes waiting, at most `limit` (counting stops there, and before the urgent record at `stop_at`). -EPROTO on rubbish. Needs the
+/// receive token.
+[[nodiscard]] inline long available(const RxState &state, const Place &p, uint64_t limit,
+                                    uint64_t stop_at = ~uint64_t{0}) noexcept {
     RxState s = state;
     std::atomic<uint64_t> scratch{0};
     uint64_t sum = 0, start = s.head;
@@ -202,8 +228,10 @@ inline long skip(RxState &s, uint64_t n) noexcept {
         int r = next_record(s, p, scratch);
         if (r < 0)
             return r;
-        if (r == 0)
+        if (r == 0 || (r == kUrgentNext && s.head == stop_at))
             return static_cast<long>(sum);
+        if (r == kUrgentNext)
+            accept_urgent(s);
     }
 }
 

@@ -30,7 +30,7 @@ struct RxState {
     uint32_t cls;
     uint32_t left;     ///< payload bytes of the present record not read yet
     uint32_t pad_after;///< bytes to skip when `left` gets to 0
-    uint32_t reserved;
+    uint32_t urgent_taken; ///< names the urgent byte that was fetched with MSG_OOB last
     uint64_t bytes, messages;
 };
 

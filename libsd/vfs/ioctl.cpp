@@ -1,6 +1,7 @@
 // ioctl on sockets that are accelerated or not connected yet.
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
 #include <linux/sockios.h>
@@ -35,7 +36,7 @@ long bytes_to_read(File &f) noexcept {
         return -ENOBUFS;
     if (f.kind != Kind::stream)
         return -EBADF;
-    long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX);
+    long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }
 
@@ -98,8 +99,8 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     case SIOCOUTQNSD: // published as soon as it is written
         r = 0;
         break;
-    case SIOCATMARK: // no urgent data is ever pending
-        r = 0;
+    case SIOCATMARK:
+        r = at_urgent_mark(*f);
         break;
     default: // of the network interfaces, of descriptors, or unknown: nothing that depends on the connection
         return kPass;

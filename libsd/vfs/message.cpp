@@ -36,7 +36,7 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
     // TCP fills in no name and no ancillary data.
     socklen_t no_name = 0;
     size_t no_control = 0;
-    int no_flags = flags & MSG_CMSG_CLOEXEC;
+    int no_flags = flags & (MSG_CMSG_CLOEXEC | MSG_OOB);
     auto at = [m](size_t offset) { return reinterpret_cast<char *>(m) + offset; };
     if ((h.msg_name && sd_copy(at(offsetof(msghdr, msg_namelen)), &no_name, sizeof no_name)) ||
         sd_copy(at(offsetof(msghdr, msg_controllen)), &no_control, sizeof no_control) ||

@@ -2,8 +2,8 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <pthread.h>
 #include <pthread.h>
 
 namespace sd {
@@ -43,11 +43,15 @@ uint32_t stream_events(File &f) noexcept {
         e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     else if (rx_pending(f)) {
         int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+        if (!is_inline(f) && at_urgent_mark(f)) [[unlikely]]
+            ++low; // the urgent byte itself will not be read
         if (low <= 1 || ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(low)) >= low)
             e |= EPOLLIN | EPOLLRDNORM;
     }
     if (snd_shut || (flags & (kFlagClosed | kFlagReset)) || tx_room(f))
         e |= EPOLLOUT | EPOLLWRNORM;
+    if (urgent_unread(f)) [[unlikely]]
+        e |= EPOLLPRI;
     if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
         e |= EPOLLERR;
     return e;

@@ -103,34 +103,6 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
     return Fill::ok;
 }
 
-/// A ring without room: looks for a while, then lets it grow, then sleeps. 0: try again; -EAGAIN, -EINTR.
-long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
-    if (is_nonblocking(f, 0)) {
-        epoll_touch(f); // edge-triggered sets watch for room from here on
-        return -EAGAIN;
-    }
-    if (deadline == 0)
-        deadline = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
-    if (!grow_far) {
-        grow_far = true;
-        if (Bell *b = thread_bell()) {
-            Spinner spin(*b);
-            while (spin.again())
-                if (stream_events(f) & (EPOLLOUT | EPOLLERR)) {
-                    spin.paid();
-                    grow_far = false;
-                    break;
-                }
-        }
-        return 0;
-    }
-    if (f.ofd->tx.s.stalls == 0 && f.ofd->tx.s.cls < most_class(*f.ofd))
-        return 0;
-    pin.hold(f);
-    long w = wait_stream(f, EPOLLOUT, deadline);
-    return w == -ETIMEDOUT ? -EAGAIN : w;
-}
-
 /// Through the buffer, with everything a send can meet. Bytes sent, and in `*got` how many were read.
 long send_buffered(int out, File &f, int in, int64_t pos, size_t want, Buffer &buffer, long *got) noexcept {
     char *p = buffer.get();
@@ -293,6 +265,33 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
 bool is_pipe(int fd) noexcept { return sys::fcntl(fd, F_GETPIPE_SZ) >= 0; }
 
 } // namespace
+
+long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
+    if (is_nonblocking(f, 0)) {
+        epoll_touch(f); // edge-triggered sets watch for room from here on
+        return -EAGAIN;
+    }
+    if (deadline == 0)
+        deadline = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
+    if (!grow_far) {
+        grow_far = true;
+        if (Bell *b = thread_bell()) {
+            Spinner spin(*b);
+            while (spin.again())
+                if (stream_events(f) & (EPOLLOUT | EPOLLERR)) {
+                    spin.paid();
+                    grow_far = false;
+                    break;
+                }
+        }
+        return 0;
+    }
+    if (f.ofd->tx.s.stalls == 0 && f.ofd->tx.s.cls < most_class(*f.ofd))
+        return 0;
+    pin.hold(f);
+    long w = wait_stream(f, EPOLLOUT, deadline);
+    return w == -ETIMEDOUT ? -EAGAIN : w;
+}
 
 void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 

@@ -1,6 +1,7 @@
 // Moving bytes over an accelerated connection.
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/ancillary.hpp"
+#include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
@@ -207,12 +208,24 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
 namespace {
 
 /// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, -EPROTO.
-long read_some(RxState &s, std::atomic<uint64_t> &consumed, const ring::Place &place, IoCursor &to, size_t want, bool discard) noexcept {
+long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want, bool discard) noexcept {
+    const ring::Place &place = f.rx_place;
     long done = 0;
     while (static_cast<size_t>(done) < want) {
         int r = ring::next_record(s, place, consumed);
         if (r <= 0)
             return done ? done : r;
+        if (r == ring::kUrgentNext) [[unlikely]] {
+            const bool mark = urgent_mark(f) == s.head;
+            if (mark && done)
+                return done; // a read stops before the mark
+            if (mark && !is_inline(f)) {
+                ring::skip_urgent(s);
+                consumed.store(s.head, std::memory_order_release);
+                continue;
+            }
+            ring::accept_urgent(s);
+        }
         int more = to.advance();
         if (more < 0)
             return done ? done : more;
@@ -237,7 +250,7 @@ long read_some(RxState &s, std::atomic<uint64_t> &consumed, const ring::Place &p
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     if (flags & MSG_OOB)
-        return -EINVAL; // no urgent data is ever pending here
+        return recv_urgent(f, to, total, flags);
     if (flags & MSG_ERRQUEUE)
         return read_error_queue(f, nullptr, nullptr);
     if (total == 0) { // waits for data like any other, and takes none
@@ -267,10 +280,10 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
                 IoCursor again = to;
-                r = read_some(copy, scratch, f.rx_place, again, total, flags & MSG_TRUNC);
+                r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC);
                 done = 0;
             } else {
-                r = read_some(o.rx.s, f.mine->credit.consumed, f.rx_place, to, total - static_cast<size_t>(done), flags & MSG_TRUNC);
+                r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done), flags & MSG_TRUNC);
                 if (r > 0) {
                     f.mine->credit.consumed.store(o.rx.s.head, std::memory_order_release);
                     ++o.rx.s.messages;
@@ -331,7 +344,7 @@ namespace vfs {
 
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
-        return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(flags) : kPass;
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
     // The common case: a small message, no flags that matter, room in the ring, nothing to tell first.
     if (n - 1 < 8192 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Ofd &o = *f->ofd;
@@ -352,10 +365,10 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
             }
         }
     }
-    if (flags & MSG_OOB)
-        return -EOPNOTSUPP;
     iovec v{const_cast<void *>(p), n > 0x7ffff000 ? 0x7ffff000 : n};
     IoCursor cur{&v, 1};
+    if (flags & MSG_OOB) [[unlikely]]
+        return send_urgent(fd, *f, cur, v.iov_len, flags);
     long r = stream_send(fd, *f, cur, v.iov_len, flags);
     if (flags & MSG_ZEROCOPY) [[unlikely]]
         note_zerocopy(*f, r);
@@ -364,13 +377,13 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
 
 long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (f->kind != Kind::stream)
-        return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(flags) : kPass;
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
     long total = iov_total(iov, count);
     if (total < 0)
         return total;
-    if (flags & MSG_OOB)
-        return -EOPNOTSUPP;
     IoCursor cur{iov, count};
+    if (flags & MSG_OOB) [[unlikely]]
+        return send_urgent(fd, *f, cur, static_cast<size_t>(total), flags);
     long r = stream_send(fd, *f, cur, static_cast<size_t>(total), flags);
     if (flags & MSG_ZEROCOPY) [[unlikely]]
         note_zerocopy(*f, r);
@@ -422,8 +435,10 @@ long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
 }
 
-long unconnected_send(int flags) noexcept {
+long unconnected_send(File &f, int flags) noexcept {
     // tcp_sendmsg on a socket in state CLOSE
+    if (int e = f.fresh_error.exchange(0, std::memory_order_relaxed))
+        return -e;
     if (!(flags & MSG_NOSIGNAL))
         raise_sigpipe();
     return -EPIPE;
