@@ -36,7 +36,7 @@ epoll_event nested_registration(const EpollItem &i) noexcept {
 /// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or -errno.
 long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
     File &f = *i.file;
-    const bool nested = f.kind == Kind::epoll && f.epoll->ours.load(std::memory_order_acquire);
+    const bool nested = f.kind == Kind::epoll && f.epoll->has_bell.load(std::memory_order_acquire);
     i.kernel_only = !nested && (f.kind == Kind::epoll || (f.kind == Kind::fresh && f.real_socket));
     i.kernel_too = nested || f.kind == Kind::listener;
     i.always_hot = i.kernel_too;
@@ -139,7 +139,7 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
                 continue;
             i->nested_place = static_cast<uint32_t>(place);
             epoll_event e = nested_registration(*i);
-            bool first = x.ours.load(std::memory_order_relaxed) == 0;
+            const bool first = !x.has_bell.load(std::memory_order_relaxed);
             if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e) < 0 || !count_ours(x)) {
                 x.nested[place] = nullptr;
                 continue;
@@ -200,7 +200,7 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     if (f == ef)
         return -EINVAL;
     long r = 0;
-    const bool none_before = x.ours.load(std::memory_order_relaxed) == 0;
+    const bool none_before = !x.has_bell.load(std::memory_order_relaxed);
     {
         QuietGuard c(ctl_lock(*f));
         SetGuard g(x);
@@ -222,7 +222,7 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
             r = -EINVAL;
         }
     }
-    if (r == 0 && none_before && x.ours.load(std::memory_order_relaxed))
+    if (r == 0 && none_before && x.has_bell.load(std::memory_order_relaxed))
         nested_became_ours(*ef, 0);
     return r;
 }

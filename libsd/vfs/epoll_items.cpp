@@ -12,6 +12,7 @@ namespace {
 
 constinit Pool<Epoll> sets;
 constinit Pool<EpollItem> item_pool;
+constexpr size_t kTableBytes = kLinkSlots * sizeof(EpollItem *);
 constexpr unsigned kStripes = 16;
 constinit Lock stripes[kStripes];
 constinit Lock refresh_lock;
@@ -45,7 +46,7 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
         if (!table)
             return false;
         if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, table, 0, 0})) {
-            sys::munmap(table, kLinkSlots * sizeof(EpollItem *));
+            sys::munmap(table, kTableBytes);
             return false;
         }
         x.link_place[l.index] = static_cast<uint16_t>(x.links.size());
@@ -80,7 +81,7 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
         if (!x.spare_table)
             x.spare_table = e->slot;
         else
-            sys::munmap(e->slot, kLinkSlots * sizeof(EpollItem *));
+            sys::munmap(e->slot, kTableBytes);
         auto at = static_cast<size_t>(e - x.links.begin());
         x.link_place[l.index] = 0;
         x.links.remove_unordered(at);
@@ -91,20 +92,18 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
 }
 
 bool count_ours(Epoll &x) noexcept {
-    if (!x.bell) {
+    const bool first = !x.bell;
+    if (first) {
         x.bell = make_bell();
         if (!x.bell)
             return false;
-        x.has_bell.store(true, std::memory_order_release);
+        register_wakers(x);
+        x.has_bell.store(true, std::memory_order_seq_cst);
     }
-    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0) {
-        if (!x.channel_known || x.channel_epoch != control::epoch())
-            register_wakers(x);
-        // Threads that wait in the kernel only come back and look at the new member: one that counted itself before `ours` changed is seen
-        // here, one that comes later sees `ours`.
-        if (x.users.load(std::memory_order_seq_cst) > 1)
-            ring_own(x);
-    }
+    // Threads that wait in the kernel only have to come back and look at the new member. A wait counts itself before it reads `ours`.
+    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0 &&
+        (first || x.users.load(std::memory_order_seq_cst) > 1))
+        ring_own(x);
     return true;
 }
 
@@ -254,14 +253,14 @@ void set_unuse(Epoll &x) noexcept {
         item_pool.release(i);
     }
     x.spares = 0;
+    if (x.spare_table)
+        sys::munmap(x.spare_table, kTableBytes);
+    x.spare_table = nullptr;
     x.items.clear();
     x.hot.clear();
     x.unconfirmed.clear();
     x.links.clear();
     x.link_place.clear();
-    if (x.spare_table)
-        sys::munmap(x.spare_table, kLinkSlots * sizeof(EpollItem *));
-    x.spare_table = nullptr;
     x.file = nullptr;
     sets.release(&x);
 }

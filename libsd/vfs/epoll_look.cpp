@@ -151,11 +151,12 @@ uint32_t file_events(File &f) noexcept {
     case Kind::stream:
         return stream_events(f);
     case Kind::fresh:
-        return EPOLLOUT | EPOLLWRNORM | EPOLLHUP | (f.fresh_error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);
+        return EPOLLOUT | EPOLLWRNORM | EPOLLHUP |
+               (f.fresh_error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);
     case Kind::listener:
         return listener_events(f);
     case Kind::epoll:
-        if (Epoll *inner = f.epoll; inner && inner->ours.load(std::memory_order_acquire)) {
+        if (Epoll *inner = f.epoll; inner && inner->has_bell.load(std::memory_order_acquire)) {
             SetGuard g(*inner);
             return any_ready(*inner) ? EPOLLIN | EPOLLRDNORM : 0;
         }
@@ -182,12 +183,14 @@ uint32_t look(EpollItem &i, bool thorough) noexcept {
             i.state = state_of(f);
     }
     uint32_t events = file_events(f) & (i.events | kAlways);
-    if (!(i.events & kEdge))
+    if (!(i.events & kEdge)) {
         i.level = events;
-    else if (!is_news(i, events))
-        events = 0;
-    else if (events)
         i.due = false;
+    } else if (!is_news(i, events)) {
+        events = 0;
+    } else if (events) {
+        i.due = false;
+    }
     return events;
 }
 

@@ -88,8 +88,8 @@ class Count {
 struct Epoll {
     Lock lock;
     File *file = nullptr;
-    Bell *bell = nullptr; ///< made with the first accelerated member
-    std::atomic<bool> has_bell{false};
+    Bell *bell = nullptr;              ///< made with the first accelerated member
+    std::atomic<bool> has_bell{false}; ///< has had an accelerated member: nobody may wait for it without us any more
     std::atomic<uint32_t> ours{0};  ///< accelerated members; 0: waits go straight to the kernel
     std::atomic<uint32_t> users{0}; ///< 1 for the File, 1 for each wait in progress
     std::atomic<bool> dead{false};

@@ -276,7 +276,7 @@ bool poll_classify(PollList &l) noexcept {
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd);
         if (f && (f->kind == Kind::free || (f->kind == Kind::fresh && f->real_socket) ||
-                  (f->kind == Kind::epoll && !(f->epoll && f->epoll->ours.load(std::memory_order_acquire)))))
+                  (f->kind == Kind::epoll && !(f->epoll && f->epoll->has_bell.load(std::memory_order_acquire)))))
             f = nullptr;
         l.file[i] = f;
         any |= f != nullptr;
