@@ -23,11 +23,13 @@ bool rx_pending(const File &f) noexcept {
 }
 
 bool tx_room(File &f) noexcept {
+    if (f.ofd->tx.s.cls < freely_up_to(*f.ofd)) // without a look at the peer's line
+        return true;
     TxState s = f.ofd->tx.s; // a hint: the sender itself checks with the token
     uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
     if (c > s.credit && c <= s.tail)
         s.credit = c;
-    return s.cls < freely_up_to(*f.ofd) || ring::room(s) >= kRingSize[s.cls] / 4;
+    return ring::room(s) >= kRingSize[s.cls] / 4;
 }
 
 uint32_t stream_events(File &f) noexcept {
