@@ -128,7 +128,7 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
     File *outer[8];
     unsigned n = 0;
     {
-        QuietGuard c(ctl_lock(f));
+        BiasedGuard c(ctl_lock(f));
         for (EpollItem *i = f.items; i; i = i->next_of_file) {
             if (!i->kernel_only)
                 continue;
@@ -202,7 +202,7 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     long r = 0;
     const bool none_before = !x.has_bell.load(std::memory_order_relaxed);
     {
-        QuietGuard c(ctl_lock(*f));
+        BiasedGuard c(ctl_lock(*f));
         SetGuard g(x);
         EpollItem *i = find(*f, x, fd);
         if (op == EPOLL_CTL_ADD) {

@@ -14,7 +14,8 @@ constinit Pool<Epoll> sets;
 constinit Pool<EpollItem> item_pool;
 constexpr size_t kTableBytes = kLinkSlots * sizeof(EpollItem *);
 constexpr unsigned kStripes = 16;
-constinit Lock stripes[kStripes];
+constinit BiasedLock stripes[kStripes];
+bool stripe_favoured[kStripes]; ///< by epoll_fork_prepare()
 constinit Lock refresh_lock;
 uint64_t fork_mask;
 
@@ -100,9 +101,8 @@ bool count_ours(Epoll &x) noexcept {
         register_wakers(x);
         x.has_bell.store(true, std::memory_order_seq_cst);
     }
-    // Threads that wait in the kernel only have to come back and look at the new member. A wait counts itself before it reads `ours`.
-    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0 &&
-        (first || x.users.load(std::memory_order_seq_cst) > 1))
+    // Threads that wait in the kernel only have to come back and look at the new member. A wait counts itself, with the lock, before it reads `ours`.
+    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0 && (first || x.users > 1))
         ring_own(x);
     return true;
 }
@@ -156,7 +156,9 @@ void item_changed(Epoll &x, EpollItem &i) noexcept {
         ring_own(x);
 }
 
-Lock &ctl_lock(const File &f) noexcept { return stripes[(reinterpret_cast<uintptr_t>(&f) >> 7) % kStripes]; }
+BiasedLock &ctl_lock(const File &f) noexcept {
+    return stripes[(reinterpret_cast<uintptr_t>(&f) >> 7) % kStripes];
+}
 
 int set_fd(const Epoll &x) noexcept {
     if (file_of(x.fd) == x.file)
@@ -203,7 +205,7 @@ void refresh_after_fork(Epoll &x) noexcept {
     // Whatever threads of the parent were doing: only the item list counts, which was at rest (see epoll_fork_prepare).
     x.lock.reset();
     x.sleepers = 0;
-    x.users.store(1, std::memory_order_relaxed);
+    x.users = 1;
     x.hot.truncate(0);
     x.unconfirmed.truncate(0);
     x.channel_known = false;
@@ -224,7 +226,7 @@ bool new_set(File &f, int fd) noexcept {
     x->lock.reset();
     x->file = &f;
     x->fd = fd;
-    x->users.store(1, std::memory_order_relaxed);
+    x->users = 1;
     x->dead.store(false, std::memory_order_relaxed);
     x->ours.store(0, std::memory_order_relaxed);
     x->kernel_members.store(0, std::memory_order_relaxed);
@@ -242,8 +244,12 @@ bool new_set(File &f, int fd) noexcept {
 }
 
 void set_unuse(Epoll &x) noexcept {
-    if (x.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
-        return;
+    {
+        SetGuard g(x);
+        --x.users;
+        if (x.users != 0)
+            return;
+    }
     if (x.bell)
         free_bell(x.bell);
     x.bell = nullptr;
@@ -277,7 +283,7 @@ void epoll_destroy(File &f) noexcept {
         }
         if (!member)
             break;
-        QuietGuard c(ctl_lock(*member));
+        BiasedGuard c(ctl_lock(*member));
         SetGuard g(x);
         if (size_t n = x.items.size(); n && x.items[n - 1]->file == member)
             remove_item(x, *x.items[n - 1]);
@@ -289,7 +295,7 @@ void epoll_destroy(File &f) noexcept {
 void epoll_file_closed(File &f) noexcept {
     if (!f.items)
         return;
-    QuietGuard c(ctl_lock(f));
+    BiasedGuard c(ctl_lock(f));
     while (EpollItem *i = f.items) {
         SetGuard g(*i->set);
         remove_item(*i->set, *i);
@@ -299,7 +305,7 @@ void epoll_file_closed(File &f) noexcept {
 void epoll_file_became_stream(File &f) noexcept {
     if (!f.items)
         return;
-    QuietGuard c(ctl_lock(f));
+    BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
@@ -323,7 +329,7 @@ void epoll_file_became_stream(File &f) noexcept {
 void epoll_file_became_listener(File &f) noexcept {
     if (!f.items)
         return;
-    QuietGuard c(ctl_lock(f));
+    BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
@@ -340,7 +346,7 @@ void epoll_file_became_listener(File &f) noexcept {
 void epoll_file_became_kernel(File &f, int fd) noexcept {
     if (!f.items)
         return;
-    QuietGuard c(ctl_lock(f));
+    BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
@@ -360,7 +366,7 @@ void epoll_file_became_kernel(File &f, int fd) noexcept {
 }
 
 void epoll_readiness_changed(File &f) noexcept {
-    QuietGuard c(ctl_lock(f));
+    BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
@@ -373,16 +379,16 @@ void epoll_readiness_changed(File &f) noexcept {
 }
 
 void epoll_fork_prepare() noexcept {
-    stripes[0].lock(&fork_mask);
-    for (unsigned i = 1; i < kStripes; ++i)
-        stripes[i].lock_unmasked();
+    sys::block_signals(&fork_mask);
+    for (unsigned i = 0; i < kStripes; ++i)
+        stripe_favoured[i] = stripes[i].lock();
 }
 
 void epoll_fork_parent() noexcept {
     forks_done.fetch_add(1, std::memory_order_relaxed);
-    for (unsigned i = kStripes - 1; i > 0; --i)
-        stripes[i].unlock_unmasked();
-    stripes[0].unlock(&fork_mask);
+    for (unsigned i = kStripes; i-- > 0;)
+        stripes[i].unlock(stripe_favoured[i]);
+    sys::restore_signals(&fork_mask);
 }
 
 void epoll_fork_child() noexcept {

@@ -25,6 +25,12 @@ bool drained(Bell &b) noexcept {
     return sys::read(b.efd, &n, sizeof n) > 0;
 }
 
+/// Keeps a nested set in memory; its member item, seen with the outer lock, says that it is alive.
+void use_inner(Epoll &x) noexcept {
+    SetGuard g(x);
+    ++x.users;
+}
+
 /// The kernel says that the nested set is readable, maybe only for its doorbell. True: report it.
 bool nested_is_ready(Epoll &x, unsigned place, epoll_event *e) noexcept {
     EpollItem *i;
@@ -33,7 +39,7 @@ bool nested_is_ready(Epoll &x, unsigned place, epoll_event *e) noexcept {
         SetGuard g(x);
         i = x.nested[place];
         if (i && i->file->kind == Kind::epoll && (inner = i->file->epoll))
-            inner->users.fetch_add(1, std::memory_order_relaxed);
+            use_inner(*inner);
     }
     if (!inner)
         return false;
@@ -138,7 +144,7 @@ void provide_bells(Epoll &x) noexcept {
                     for (auto &ref : l.links)
                         want(*ref.link);
                 } else if (Epoll *n = i->file->epoll; n && inners < kNestedSets) {
-                    n->users.fetch_add(1, std::memory_order_relaxed);
+                    use_inner(*n);
                     inner[inners++] = n;
                 }
             }

@@ -169,9 +169,9 @@ uint32_t file_events(File &f) noexcept {
 uint32_t look(EpollItem &i, bool thorough) noexcept {
     if (i.off)
         return 0;
-    // A listener with many links is dear to look at; its doorbell and the thorough looks before a sleep see to it.
-    if (!thorough && i.always_hot && i.file->kind == Kind::listener && i.file->listener->links.size() > 16 &&
-        (++i.slot & 15))
+    // A listener is dear to look at; a busy program looks now and then only.
+    if (!thorough && i.always_hot && i.file->kind == Kind::listener &&
+        (++i.slot & (i.file->listener->links.size() > 16 ? 15 : 3)))
         return 0;
     File &f = *i.file;
     const bool stream = f.kind == Kind::stream;

@@ -18,6 +18,7 @@
 // Locking: `ctl_lock(file)` first (the item list of a File, and all changes to membership), then Epoll::lock, then the lock of a nested
 // set (they cannot form a loop: the kernel has checked). None is held while sleeping. Signal handlers are put off meanwhile.
 #pragma once
+#include "libsd/vfs/biased_lock.hpp"
 #include "libsd/vfs/epoll.hpp"
 
 namespace sd {
@@ -86,12 +87,12 @@ class Count {
 };
 
 struct Epoll {
-    Lock lock;
+    BiasedLock lock;
     File *file = nullptr;
     Bell *bell = nullptr;              ///< made with the first accelerated member
     std::atomic<bool> has_bell{false}; ///< has had an accelerated member: nobody may wait for it without us any more
-    std::atomic<uint32_t> ours{0};  ///< accelerated members; 0: waits go straight to the kernel
-    std::atomic<uint32_t> users{0}; ///< 1 for the File, 1 for each wait in progress
+    std::atomic<uint32_t> ours{0}; ///< accelerated members; 0: waits go straight to the kernel
+    Count users;                   ///< 1 for the File, 1 for each wait in progress
     std::atomic<bool> dead{false};
     int fd = -1; ///< one of its numbers; check with set_fd()
     Count streams;
@@ -120,7 +121,7 @@ struct Epoll {
 };
 
 // --- epoll_items.cpp
-Lock &ctl_lock(const File &f) noexcept;
+BiasedLock &ctl_lock(const File &f) noexcept;
 /// A number under which the instance is open, -1 when there is none.
 int set_fd(const Epoll &x) noexcept;
 /// In a child on first use of an instance from before the fork.
@@ -129,9 +130,9 @@ extern std::atomic<uint32_t> fork_generation; ///< how many forks lie between th
 extern std::atomic<uint32_t> forks_done;      ///< children of this process, plus one if it is a child
 
 /// Epoll::lock for a scope.
-class SetGuard {
+class SetGuard : public BiasedGuard {
   public:
-    explicit SetGuard(Epoll &x) noexcept : guard_(current(x).lock) {}
+    explicit SetGuard(Epoll &x) noexcept : BiasedGuard(current(x).lock) {}
 
   private:
     static Epoll &current(Epoll &x) noexcept {
@@ -140,10 +141,9 @@ class SetGuard {
             refresh_after_fork(x);
         return x;
     }
-    QuietGuard guard_;
 };
 
-/// Keeps the instance in memory for the time of a wait.
+/// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
 bool new_set(File &f, int fd) noexcept;

@@ -90,7 +90,7 @@ long round(Wait &w, Look how) noexcept {
     epoll_event found[kBatch];
     unsigned n = 0;
     long from_kernel = 0;
-    bool due, kernel_first = false;
+    bool due, thorough, kernel_first = false;
     auto room = [&](long used) {
         long left = w.room - used;
         return static_cast<unsigned>(left < static_cast<long>(kBatch) ? left : kBatch);
@@ -100,8 +100,10 @@ long round(Wait &w, Look how) noexcept {
         due = kernel_due(x, how == Look::spinning);
         if (due)
             x.kernel_first = kernel_first = !x.kernel_first;
+        // Busy programs get what is dear to look at a little later.
+        thorough = how == Look::with_kernel || (how == Look::normal && x.streak < kBusyStreak);
         if (!kernel_first) {
-            n = scan(x, found, room(0), false);
+            n = scan(x, found, room(0), thorough);
             if (n && x.streak < kBusyStreak)
                 ++x.streak;
         }
@@ -112,7 +114,7 @@ long round(Wait &w, Look how) noexcept {
             return from_kernel;
         if (from_kernel < w.room) {
             SetGuard g(x);
-            n = scan(x, found, room(from_kernel), false);
+            n = scan(x, found, room(from_kernel), thorough);
         }
     }
     long total = from_kernel;
@@ -325,10 +327,10 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     int64_t ns = -1;
     if (timeout)
         ns = timeout->tv_sec > 9'000'000'000 ? INT64_MAX : timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
-    if (x.fork_count.load(std::memory_order_acquire) != fork_generation.load(std::memory_order_relaxed))
-        [[unlikely]]
-        refresh_after_fork(x);
-    x.users.fetch_add(1, std::memory_order_seq_cst); // before `ours` is read: see count_ours()
+    {
+        SetGuard g(x);
+        ++x.users; // before `ours` is read: see count_ours()
+    }
     Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
     long r;
     if (x.ours.load(std::memory_order_seq_cst) == 0) {
