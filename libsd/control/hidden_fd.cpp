@@ -33,7 +33,8 @@ std::atomic<long> usual_limit{0}; ///< the program's limit while it is raised, e
 bool raise_limit() noexcept {
     LockGuard g(raise_lock);
     if (raise_count == 0) {
-        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&before)) < 0 || before.rlim_cur >= before.rlim_max)
+        if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&before)) < 0 ||
+            before.rlim_cur >= before.rlim_max)
             return false;
         during = before;
         during.rlim_cur = before.rlim_cur + 4096 < before.rlim_max ? before.rlim_cur + 4096 : before.rlim_max;

@@ -7,11 +7,13 @@ namespace sd {
 
 constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never accelerated
 
-/// Moves `fd` (any number, ownership passes) to a high number and hides it. New number, or -errno (fd closed).
+/// Moves `fd` (any number, ownership passes) to a high number and hides it. New number, or -errno (fd
+/// closed).
 long hide_fd(int fd) noexcept;
 /// Closes a hidden descriptor.
 void close_hidden(int fd) noexcept;
-/// True when the number is libsd's own: the program's close(), dup2() and the like must not hit it. Any thread.
+/// True when the number is libsd's own: the program's close(), dup2() and the like must not hit it. Any
+/// thread.
 bool is_hidden(int fd) noexcept;
 /// Moves a hidden descriptor out of the way of dup2(x, fd); every owner is told through `owner_moved`.
 extern void (*hidden_moved)(int from, int to) noexcept;
@@ -19,8 +21,9 @@ extern void (*hidden_moved)(int from, int to) noexcept;
 void mark_hidden(int fd) noexcept;
 /// The number is the program's from now on; the descriptor under it stays as it is.
 void unhide(int fd) noexcept;
-/// While one lives, descriptors can be made even where the program has used up its limit on open files: what libsd needs for connections that
-/// exist must not depend on that. Costs two system calls when there are numbers left. Any thread; they nest.
+/// While one lives, descriptors can be made even where the program has used up its limit on open files: what
+/// libsd needs for connections that exist must not depend on that. Costs two system calls when there are
+/// numbers left. Any thread; they nest.
 class SpareNumbers {
   public:
     SpareNumbers() noexcept;

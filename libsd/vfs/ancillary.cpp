@@ -22,7 +22,8 @@ long check_control(const msghdr &h) noexcept {
             return -EFAULT;
         if (c.cmsg_len < sizeof c || c.cmsg_len > h.msg_controllen - at)
             return -EINVAL;
-        // Time stamping requests are taken and have nothing to stamp; descriptors and credentials are ignored by TCP.
+        // Time stamping requests are taken and have nothing to stamp; descriptors and credentials are ignored
+        // by TCP.
         if (c.cmsg_level == SOL_SOCKET && c.cmsg_type != SCM_RIGHTS && c.cmsg_type != SCM_CREDENTIALS &&
             !(c.cmsg_type == SO_TIMESTAMPING && c.cmsg_len == CMSG_LEN(sizeof(uint32_t))))
             return -EINVAL;
@@ -51,7 +52,8 @@ long read_error_queue(File &f, msghdr *m, const msghdr *h) noexcept {
     } while (!o.zerocopy_told.compare_exchange_weak(told, next - 1, std::memory_order_acq_rel));
     if (!m)
         return 0;
-    // All sends since the last report in one range, as the kernel merges them; "copied" tells that zero copy did not pay.
+    // All sends since the last report in one range, as the kernel merges them; "copied" tells that zero copy
+    // did not pay.
     const bool v6 = f.family == AF_INET6;
     const size_t length = sizeof(sock_extended_err) + (v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
     alignas(cmsghdr) char note[CMSG_SPACE(sizeof(sock_extended_err) + sizeof(sockaddr_in6))] = {};

@@ -1,4 +1,5 @@
-// What travels beside the data: control messages of a send, and the completions of MSG_ZEROCOPY in the error queue.
+// What travels beside the data: control messages of a send, and the completions of MSG_ZEROCOPY in the error
+// queue.
 #pragma once
 #include "libsd/vfs/file.hpp"
 #include <sys/socket.h>

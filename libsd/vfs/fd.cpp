@@ -1,7 +1,7 @@
 // close, dup and their relatives, and fcntl.
 //
-// The descriptor table follows the kernel: a number is taken out before the kernel closes it, so that whoever gets the
-// number next finds no stale entry, and is entered after the kernel has handed it out.
+// The descriptor table follows the kernel: a number is taken out before the kernel closes it, so that whoever
+// gets the number next finds no stale entry, and is entered after the kernel has handed it out.
 #include "libsd/vfs/fd.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>
@@ -41,7 +41,8 @@ File *hold(int fd) noexcept {
     }
 }
 
-/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold() ends. `f` may be null.
+/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold() ends. `f`
+/// may be null.
 long enter(long fd, File *f) noexcept {
     if (fd >= static_cast<long>(kMaxFd) && f) {
         sys::close(static_cast<int>(fd)); // beyond the table: as if the limit was there
@@ -137,7 +138,8 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     // Ours have the flag already; setting it again does no harm.
     if (flags & CLOSE_RANGE_CLOEXEC)
         return sys::call(SYS_close_range, first, last, static_cast<long>(flags));
-    // Sockets first, by number: their last descriptor ends the connection. A kernel without the call is found out before anything is closed.
+    // Sockets first, by number: their last descriptor ends the connection. A kernel without the call is found
+    // out before anything is closed.
     if (long r = sys::call(SYS_close_range, kMaxFd * 4, kMaxFd * 4, static_cast<long>(flags)); r < 0)
         return r;
     const uint32_t high = fd_high.load(std::memory_order_acquire);

@@ -4,7 +4,8 @@
 
 namespace sd {
 
-/// Sets or clears O_NONBLOCK (and other F_SETFL bits in `mask`) of an accelerated or not yet connected socket.
+/// Sets or clears O_NONBLOCK (and other F_SETFL bits in `mask`) of an accelerated or not yet connected
+/// socket.
 void change_status(File &f, uint32_t mask, uint32_t bits) noexcept;
 /// As F_GETFL reports it, without the access mode.
 uint32_t status_of(const File &f) noexcept;

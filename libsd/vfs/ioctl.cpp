@@ -40,7 +40,8 @@ long bytes_to_read(File &f) noexcept {
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }
 
-/// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact when nothing is left.
+/// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact
+/// when nothing is left.
 long bytes_not_taken(File &f) noexcept {
     Claim c(f.seg, f.ofd->tx.token, f.tx_name());
     if (!c)
@@ -54,7 +55,8 @@ long bytes_not_taken(File &f) noexcept {
     uint64_t behind = s.tail - consumed;
     if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
         behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
-    uint64_t share = static_cast<uint64_t>(static_cast<double>(behind) * static_cast<double>(s.bytes) / static_cast<double>(s.tail));
+    uint64_t share = static_cast<uint64_t>(static_cast<double>(behind) * static_cast<double>(s.bytes) /
+                                           static_cast<double>(s.tail));
     return static_cast<long>(share ? share : 1);
 }
 
@@ -80,8 +82,8 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     case SIOCGPGRP:
     case SIOCGSTAMP_OLD:
     case SIOCGSTAMPNS_OLD:
-        // The owner is kept in the kernel's file, and asking for a time stamp switches them on: neither must happen to the file
-        // that all placeholders share.
+        // The owner is kept in the kernel's file, and asking for a time stamp switches them on: neither must
+        // happen to the file that all placeholders share.
         if (long r = materialise(fd, *f); r < 0)
             return r;
         return kPass;

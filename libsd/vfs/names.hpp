@@ -5,8 +5,8 @@
 
 namespace sd {
 
-/// Fills in a sockaddr for a socket of `family` as getsockname(2) and accept(2) do: cut to the room `*n`, which is set to the full
-/// length. 0, -EINVAL for a negative length, -EFAULT.
+/// Fills in a sockaddr for a socket of `family` as getsockname(2) and accept(2) do: cut to the room `*n`,
+/// which is set to the full length. 0, -EINVAL for a negative length, -EFAULT.
 long write_sockaddr(const SlotAddress &a, int family, sockaddr *to, socklen_t *n) noexcept;
 /// getsockopt(SO_PEERNAME): like getpeername(), but it fails where the room is larger than the address.
 long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept;

@@ -1,4 +1,5 @@
-// Options at the moment a connection is made: from the fresh socket that connects, or from the listener that accepts.
+// Options at the moment a connection is made: from the fresh socket that connects, or from the listener that
+// accepts.
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/option_table.hpp"
 #include "libsd/vfs/options.hpp"
@@ -87,8 +88,10 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
         return;
     const int dummy = static_cast<int>(plain);
     for (const Extra &e : kExtra) {
-        // Options the dummy does not have (another family) are zero on a new socket, but for the two that say "default" with -1 or 64.
-        int32_t v = ask(fd, e.level, e.name, -1), usual = ask(dummy, e.level, e.name, e.name == IPV6_UNICAST_HOPS ? 64 : 0);
+        // Options the dummy does not have (another family) are zero on a new socket, but for the two that say
+        // "default" with -1 or 64.
+        int32_t v = ask(fd, e.level, e.name, -1),
+                usual = ask(dummy, e.level, e.name, e.name == IPV6_UNICAST_HOPS ? 64 : 0);
         if (v == usual || v < 0)
             continue;
         if (e.name == SO_SNDBUF && e.level == SOL_SOCKET)
@@ -104,7 +107,8 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
     char name[16] = {}, usual[16] = {};
     socklen_t a = sizeof name, b = sizeof usual;
     if (sys::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &a) == 0 &&
-        sys::getsockopt(dummy, IPPROTO_TCP, TCP_CONGESTION, usual, &b) == 0 && memcmp(name, usual, sizeof name) != 0)
+        sys::getsockopt(dummy, IPPROTO_TCP, TCP_CONGESTION, usual, &b) == 0 &&
+        memcmp(name, usual, sizeof name) != 0)
         add_extra(s, IPPROTO_TCP, TCP_CONGESTION, name, sizeof name);
 }
 

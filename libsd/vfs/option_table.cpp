@@ -144,7 +144,8 @@ long parse_option(const KnownOption &k, const void *value, socklen_t n, ParsedOp
 bool needs_kernel(int level, int name) noexcept {
     if (known_option(level, name))
         return false;
-    // What is named here has no effect on a connection within a host, or none that a program could miss. All else is left to the kernel.
+    // What is named here has no effect on a connection within a host, or none that a program could miss. All
+    // else is left to the kernel.
     switch (level) {
     case SOL_SOCKET:
         switch (name) {
@@ -263,7 +264,8 @@ long refuse_on_stream(int level, int name, unsigned family, const void *value, s
         return -EFAULT;
     if (level == SOL_SOCKET) {
         switch (name) {
-        // What these ask for happens to packets, of which there are none. A kernel without the feature says the same.
+        // What these ask for happens to packets, of which there are none. A kernel without the feature says
+        // the same.
         case SO_ATTACH_FILTER:
         case SO_ATTACH_BPF:
         case SO_ATTACH_REUSEPORT_CBPF:

@@ -1,4 +1,5 @@
-// What we know about single socket options: which are kept here, which values the kernel takes, which need the kernel.
+// What we know about single socket options: which are kept here, which values the kernel takes, which need
+// the kernel.
 #pragma once
 #include "libsd/vfs/file.hpp"
 
@@ -27,20 +28,21 @@ const KnownOption *known_option_at(unsigned i) noexcept;
 
 /// A value as the kernel would take it.
 struct ParsedOption {
-    int32_t number = 0;      ///< boolean, range, plain
+    int32_t number = 0;          ///< boolean, range, plain
     int32_t on = 0, seconds = 0; ///< linger
-    int64_t ns = 0;          ///< timeout
-    FreshOption record{};    ///< to be replayed
+    int64_t ns = 0;              ///< timeout
+    FreshOption record{};        ///< to be replayed
 };
 
-/// What the kernel says about a value: 0 and the parsed option, -errno as setsockopt reports it, or kAskKernel
-/// where only the kernel can tell.
+/// What the kernel says about a value: 0 and the parsed option, -errno as setsockopt reports it, or
+/// kAskKernel where only the kernel can tell.
 constexpr long kAskKernel = 1;
 long parse_option(const KnownOption &k, const void *value, socklen_t n, ParsedOption &out) noexcept;
 
 /// True if an option, once set to something else than zero, keeps a socket from being accelerated.
 bool needs_kernel(int level, int name) noexcept;
-/// True if the value on a socket where it was not set is the same for all new sockets of the family, so that any can be asked.
+/// True if the value on a socket where it was not set is the same for all new sockets of the family, so that
+/// any can be asked.
 bool has_common_default(int level, int name, unsigned family) noexcept;
 /// For options that a connected socket answers otherwise than the unconnected one that holds its options:
 /// -errno to report at once, or 0.

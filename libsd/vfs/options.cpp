@@ -1,8 +1,9 @@
 // getsockopt and setsockopt.
 //
-// Three places can hold an option: the record of a socket that is not connected yet (File::fresh), the Ofd of a connection, and a
-// kernel socket. The kernel's answers are the standard: whatever we cannot answer exactly is asked of a kernel socket, which a
-// placeholder is turned into for that purpose; a connection then keeps the unconnected kernel socket under its number.
+// Three places can hold an option: the record of a socket that is not connected yet (File::fresh), the Ofd of
+// a connection, and a kernel socket. The kernel's answers are the standard: whatever we cannot answer exactly
+// is asked of a kernel socket, which a placeholder is turned into for that purpose; a connection then keeps
+// the unconnected kernel socket under its number.
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -66,7 +67,9 @@ long give(const void *answer, size_t size, void *value, socklen_t *n, int room) 
     socklen_t m = static_cast<size_t>(room) < size ? static_cast<socklen_t>(room) : static_cast<socklen_t>(size);
     return sd_copy(value, answer, m) || sd_copy(n, &m, sizeof m) ? -EFAULT : 0;
 }
-long give_int(int32_t v, void *value, socklen_t *n, int room) noexcept { return give(&v, sizeof v, value, n, room); }
+long give_int(int32_t v, void *value, socklen_t *n, int room) noexcept {
+    return give(&v, sizeof v, value, n, room);
+}
 
 /// What a socket of ours answers alike before and after connecting. False: not one of these.
 bool common_answer(File &f, int level, int name, void *value, socklen_t *n, int room, long *r) noexcept {
@@ -86,9 +89,7 @@ bool common_answer(File &f, int level, int name, void *value, socklen_t *n, int 
         *r = give_int(0, value, n, room);
         return true;
     case SO_PEERCRED: {
-        const struct {
-            int32_t pid, uid, gid;
-        } nobody{0, -1, -1}; // TCP does not know
+        const struct { int32_t pid, uid, gid; } nobody{0, -1, -1}; // TCP does not know
         *r = give(&nobody, sizeof nobody, value, n, room);
         return true;
     }
@@ -99,7 +100,8 @@ bool common_answer(File &f, int level, int name, void *value, socklen_t *n, int 
     return false;
 }
 
-/// For values that are neither recorded nor kept: the dummy socket of the process where it reads the same, else a kernel socket of this one's own.
+/// For values that are neither recorded nor kept: the dummy socket of the process where it reads the same,
+/// else a kernel socket of this one's own.
 long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n) noexcept {
     if (!f.real_socket && has_common_default(level, name, f.family)) {
         bool recorded = false, related = false;
@@ -109,8 +111,11 @@ long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n)
             for (uint32_t i = 0; i < count; ++i)
                 recorded |= f.fresh->option[i].level == level && f.fresh->option[i].name == name;
             // Some options change the value of others.
-            related = count && ((level == SOL_SOCKET && (name == SO_PRIORITY || name == SO_RCVBUF || name == SO_RCVLOWAT)) ||
-                                (level == IPPROTO_TCP && (name == TCP_WINDOW_CLAMP || name == TCP_INFO)) || level == IPPROTO_IP);
+            related =
+                count &&
+                ((level == SOL_SOCKET && (name == SO_PRIORITY || name == SO_RCVBUF || name == SO_RCVLOWAT)) ||
+                 (level == IPPROTO_TCP && (name == TCP_WINDOW_CLAMP || name == TCP_INFO)) ||
+                 level == IPPROTO_IP);
         }
         long dummy = dummy_socket();
         if (!recorded && !related && dummy >= 0)
@@ -167,14 +172,16 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give_int(o.rcvlowat.load(relaxed), value, n, room);
         }
         if (k && k->rule == Rule::timeout) {
-            timeval t = timeout_read_back((k->name == SO_RCVTIMEO ? o.rcvtimeo_ns : o.sndtimeo_ns).load(relaxed));
+            timeval t =
+                timeout_read_back((k->name == SO_RCVTIMEO ? o.rcvtimeo_ns : o.sndtimeo_ns).load(relaxed));
             return give(&t, sizeof t, value, n, room);
         }
     }
     if (level == IPPROTO_TCP && name == TCP_INFO)
         return get_tcp_info(f, value, n, room);
     constexpr int32_t kLoopbackMtu = 65535;
-    if ((level == IPPROTO_IP && name == IP_MTU) || (level == IPPROTO_IPV6 && name == IPV6_MTU && f.family == AF_INET6))
+    if ((level == IPPROTO_IP && name == IP_MTU) ||
+        (level == IPPROTO_IPV6 && name == IPV6_MTU && f.family == AF_INET6))
         return give_int(kLoopbackMtu, value, n, room);
     return ask_kernel(fd, f, level, name, value, n);
 }
@@ -194,7 +201,8 @@ void note_refusal(File &f, int level, int name, const void *value, socklen_t n) 
 }
 
 /// A socket that is not connected and already the kernel's, or has to become so.
-long fresh_set_in_kernel(int fd, File &f, int level, int name, const void *value, socklen_t n, const FreshOption *rec) noexcept {
+long fresh_set_in_kernel(int fd, File &f, int level, int name, const void *value, socklen_t n,
+                         const FreshOption *rec) noexcept {
     long r = need_kernel_socket(fd, f);
     if (r < 0)
         return r;
@@ -214,7 +222,8 @@ long fresh_set_in_kernel(int fd, File &f, int level, int name, const void *value
 long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_t n) noexcept {
     const KnownOption *k = known_option(level, name);
     // Only sockets of the fitting family know these.
-    if (!k || (level == IPPROTO_IP && f.family != AF_INET) || (level == IPPROTO_IPV6 && (f.family != AF_INET6 || f.bound)))
+    if (!k || (level == IPPROTO_IP && f.family != AF_INET) ||
+        (level == IPPROTO_IPV6 && (f.family != AF_INET6 || f.bound)))
         return fresh_set_in_kernel(fd, f, level, name, value, n, nullptr);
     ParsedOption p;
     long r = parse_option(*k, value, n, p);

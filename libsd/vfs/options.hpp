@@ -1,11 +1,13 @@
-// Socket options of accelerated sockets: kept here where we honour them, in a kernel socket where only the kernel knows the answer.
+// Socket options of accelerated sockets: kept here where we honour them, in a kernel socket where only the
+// kernel knows the answer.
 #pragma once
 #include "libsd/vfs/file.hpp"
 
 namespace sd {
 
-/// What an accepted socket takes over from its listener, as Linux copies it. Options that we keep ourselves come first;
-/// `extra` holds those that differ from a new socket's and matter only to a kernel socket made later.
+/// What an accepted socket takes over from its listener, as Linux copies it. Options that we keep ourselves
+/// come first; `extra` holds those that differ from a new socket's and matter only to a kernel socket made
+/// later.
 struct InheritedSet {
     static constexpr unsigned kKept = 12, kExtras = 16;
     int32_t kept[kKept]; ///< in the order of the option table
@@ -36,10 +38,11 @@ class ListenerOptions {
 long replay_options(int fd, const FreshState &s) noexcept;
 void free_fresh(FreshState *s) noexcept;
 
-/// A new Ofd's options: as a new socket has them, then what was set on `f` before connecting. Call with the descriptor still fresh or just bound to
-/// the Ofd, before other threads can use the connection.
+/// A new Ofd's options: as a new socket has them, then what was set on `f` before connecting. Call with the
+/// descriptor still fresh or just bound to the Ofd, before other threads can use the connection.
 void inherit_options(Ofd &o, const File &f, int fd) noexcept;
-/// The same for an accepted connection, from its listener; also leaves in `accepted` what a kernel socket would have to be told.
+/// The same for an accepted connection, from its listener; also leaves in `accepted` what a kernel socket
+/// would have to be told.
 void inherit_from_listener(int listener_fd, File &listener, File &accepted) noexcept;
 /// For option_inherit.cpp: puts the extras into the File's record.
 void record_extras(File &f, const InheritedSet &set) noexcept;

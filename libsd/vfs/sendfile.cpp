@@ -1,8 +1,8 @@
 // sendfile and splice between an accelerated connection and a file or pipe.
 //
-// Towards the connection the kernel reads straight into the ring, with RWF_NOWAIT because nothing may block while the send token is
-// held; what is not in the page cache goes through a buffer. Nothing is taken from a pipe or a connection before
-// the other side has room for it.
+// Towards the connection the kernel reads straight into the ring, with RWF_NOWAIT because nothing may block
+// while the send token is held; what is not in the page cache goes through a buffer. Nothing is taken from a
+// pipe or a connection before the other side has room for it.
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
@@ -61,7 +61,8 @@ long poll_one(int fd, short events, bool wait, short *revents) noexcept {
 
 enum class Fill { ok, full, blocked, not_ready, failed };
 
-/// One record's worth from `in` into the ring; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or the error.
+/// One record's worth from `in` into the ring; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or
+/// the error.
 Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r) noexcept {
     Ofd &o = *f.ofd;
     Claim c(f.seg, o.tx.token, f.tx_name());
@@ -109,7 +110,8 @@ long send_buffered(int out, File &f, int in, int64_t pos, size_t want, Buffer &b
     if (!p)
         return -ENOMEM;
     *got = pos < 0 ? sys::read(in, p, want < kBounce ? want : kBounce)
-                   : sys::call(SYS_pread64, in, sys::arg(p), static_cast<long>(want < kBounce ? want : kBounce), pos);
+                   : sys::call(SYS_pread64, in, sys::arg(p),
+                               static_cast<long>(want < kBounce ? want : kBounce), pos);
     if (*got <= 0)
         return *got;
     iovec v{p, static_cast<size_t>(*got)};
@@ -245,7 +247,8 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
             return result(-EPIPE);
         }
         const size_t want = n - done < kBounce ? n - done : kBounce;
-        // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the pipe.
+        // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the
+        // pipe.
         r = vfs::recv(in, &f, p, want, MSG_PEEK | (done ? MSG_DONTWAIT : 0));
         if (r <= 0)
             return result(r);

@@ -16,7 +16,8 @@ int tcp_state(File &f) noexcept {
     if (block & kTxReset)
         return kClose;
     const bool we_shut = block & kTxShut, peer_shut = peer & kFlagWriteShut;
-    // Within a host every FIN is acknowledged at once: neither FIN_WAIT1 nor LAST_ACK can be seen, and TIME_WAIT reads as CLOSE.
+    // Within a host every FIN is acknowledged at once: neither FIN_WAIT1 nor LAST_ACK can be seen, and
+    // TIME_WAIT reads as CLOSE.
     if (we_shut)
         return peer_shut ? kClose : kFinWait2;
     return peer_shut ? kCloseWait : kEstablished;

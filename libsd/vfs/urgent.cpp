@@ -20,8 +20,9 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
             return -ENOBUFS;
         if (f.kind != Kind::stream)
             return -EBADF;
-        blocked = o.tx_block.load(std::memory_order_acquire) ||
-                  (f.peer->control.flags.load(std::memory_order_acquire) & (kFlagClosed | kFlagReset | kFlagDead));
+        blocked =
+            o.tx_block.load(std::memory_order_acquire) ||
+            (f.peer->control.flags.load(std::memory_order_acquire) & (kFlagClosed | kFlagReset | kFlagDead));
         if (!blocked) {
             TxState &s = o.tx.s;
             if (!make_room(f, 1, false))
@@ -49,7 +50,8 @@ bool at_urgent_mark(const File &f) noexcept {
         return false;
     RxState copy = f.ofd->rx.s;
     std::atomic<uint64_t> scratch{0};
-    return copy.left == 0 && ring::next_record(copy, f.rx_place, scratch) == ring::kUrgentNext && copy.head == mark;
+    return copy.left == 0 && ring::next_record(copy, f.rx_place, scratch) == ring::kUrgentNext &&
+           copy.head == mark;
 }
 
 bool urgent_unread(const File &f) noexcept {

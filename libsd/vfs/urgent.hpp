@@ -1,8 +1,9 @@
 // Urgent data (MSG_OOB) of an accelerated connection.
 //
-// The urgent byte is a record of its own in the ring, which gives it its place in the stream; the sender's `oob` word says
-// where it is and what it is, so that it can be announced and fetched before the data in front of it is read. As in TCP only the last
-// urgent byte counts: an earlier one becomes ordinary data. SIGURG is not raised: nobody runs in the receiver when data comes.
+// The urgent byte is a record of its own in the ring, which gives it its place in the stream; the sender's
+// `oob` word says where it is and what it is, so that it can be announced and fetched before the data in
+// front of it is read. As in TCP only the last urgent byte counts: an earlier one becomes ordinary data.
+// SIGURG is not raised: nobody runs in the receiver when data comes.
 #pragma once
 #include "libsd/vfs/stream.hpp"
 

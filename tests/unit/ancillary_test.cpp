@@ -90,10 +90,14 @@ TEST_CASE("control messages are refused or ignored as TCP does") {
     };
     const size_t whole = CMSG_SPACE(sizeof(int));
     const std::vector<Case> cases = {
-        {SOL_SOCKET, 12345, CMSG_LEN(sizeof(int)), whole}, {4242, 1, CMSG_LEN(sizeof(int)), whole},
-        {4242, 1, 3, whole},                               {4242, 1, CMSG_LEN(100), whole},
-        {SOL_SOCKET, 12345, CMSG_LEN(sizeof(int)), 8},     {SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(sizeof(int)), whole},
-        {SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(1), whole}, {IPPROTO_IP, IP_TTL, CMSG_LEN(sizeof(int)), whole},
+        {SOL_SOCKET, 12345, CMSG_LEN(sizeof(int)), whole},
+        {4242, 1, CMSG_LEN(sizeof(int)), whole},
+        {4242, 1, 3, whole},
+        {4242, 1, CMSG_LEN(100), whole},
+        {SOL_SOCKET, 12345, CMSG_LEN(sizeof(int)), 8},
+        {SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(sizeof(int)), whole},
+        {SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(1), whole},
+        {IPPROTO_IP, IP_TTL, CMSG_LEN(sizeof(int)), whole},
     };
     for (const Case &c : cases) {
         INFO("level " << c.level << " type " << c.type << " length " << c.length << " of " << c.control);

@@ -13,9 +13,7 @@ int fresh_socket() {
     test_link(0);
     return static_cast<int>(vfs::socket(AF_INET, SOCK_STREAM, 0));
 }
-bool is_open(int fd) {
-    return sys::fcntl(fd, F_GETFD) >= 0;
-}
+bool is_open(int fd) { return sys::fcntl(fd, F_GETFD) >= 0; }
 } // namespace
 
 TEST_CASE("a copy shares everything but FD_CLOEXEC and keeps the connection alive") {

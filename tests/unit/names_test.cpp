@@ -38,7 +38,8 @@ TEST_CASE("short, wrong and missing rooms are treated as by the kernel") {
         memset(a, 0x5a, sizeof a);
         memset(b, 0x5a, sizeof b);
         socklen_t n = static_cast<socklen_t>(room), m = n;
-        CHECK(vfs::getsockname(ours.fd[0], reinterpret_cast<sockaddr *>(a), &n) == sys::getsockname(kernels.fd[0], b, &m));
+        CHECK(vfs::getsockname(ours.fd[0], reinterpret_cast<sockaddr *>(a), &n) ==
+              sys::getsockname(kernels.fd[0], b, &m));
         CHECK(n == m);
         for (size_t i = 0; i < sizeof a; ++i) {
             const bool touched = a[i] != 0x5a, kernel_touched = b[i] != 0x5a;

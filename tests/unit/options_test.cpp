@@ -18,21 +18,51 @@ struct Option {
 };
 
 const std::vector<Option> kInts = {
-    {SOL_SOCKET, SO_REUSEADDR, 3},       {SOL_SOCKET, SO_REUSEPORT, 1},      {SOL_SOCKET, SO_KEEPALIVE, -1},
-    {SOL_SOCKET, SO_OOBINLINE, 1},       {SOL_SOCKET, SO_BROADCAST, 1},      {SOL_SOCKET, SO_DONTROUTE, 1},
-    {SOL_SOCKET, SO_PRIORITY, 4},        {SOL_SOCKET, SO_PRIORITY, 400},     {SOL_SOCKET, SO_RCVLOWAT, 7},
-    {SOL_SOCKET, SO_RCVLOWAT, 0},        {SOL_SOCKET, SO_RCVLOWAT, 1 << 30}, {SOL_SOCKET, SO_RCVLOWAT, -1},
-    {SOL_SOCKET, SO_SNDBUF, 50000},      {SOL_SOCKET, SO_SNDBUF, 1},         {SOL_SOCKET, SO_SNDBUF, 1 << 30},
-    {SOL_SOCKET, SO_RCVBUF, 40000},      {SOL_SOCKET, SO_RCVBUF, -7},        {SOL_SOCKET, SO_SNDLOWAT, 5},
-    {SOL_SOCKET, SO_TYPE, 1},            {SOL_SOCKET, SO_ERROR, 1},          {SOL_SOCKET, 9999, 1},
-    {SOL_SOCKET, SO_ZEROCOPY, 1},        {SOL_SOCKET, SO_ZEROCOPY, 2},       {SOL_SOCKET, SO_ZEROCOPY, 0},
-    {IPPROTO_TCP, TCP_NODELAY, 2},       {IPPROTO_TCP, TCP_CORK, 5},         {IPPROTO_TCP, TCP_KEEPIDLE, 77},
-    {IPPROTO_TCP, TCP_KEEPIDLE, 0},      {IPPROTO_TCP, TCP_KEEPIDLE, 40000}, {IPPROTO_TCP, TCP_KEEPINTVL, 11},
-    {IPPROTO_TCP, TCP_KEEPCNT, 3},       {IPPROTO_TCP, TCP_KEEPCNT, 128},    {IPPROTO_TCP, TCP_SYNCNT, 4},
-    {IPPROTO_TCP, TCP_SYNCNT, 0},        {IPPROTO_TCP, TCP_LINGER2, 9},      {IPPROTO_TCP, TCP_USER_TIMEOUT, 30000},
-    {IPPROTO_TCP, TCP_USER_TIMEOUT, -1}, {IPPROTO_TCP, 9999, 1},             {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000},
-    {IPPROTO_IP, IP_TOS, 18},            {IPPROTO_IP, IP_TTL, 33},           {IPPROTO_IP, IP_TTL, 300},
-    {IPPROTO_IPV6, IPV6_V6ONLY, 1},      {IPPROTO_IP, 9999, 1},              {7777, 1, 1},
+    {SOL_SOCKET, SO_REUSEADDR, 3},
+    {SOL_SOCKET, SO_REUSEPORT, 1},
+    {SOL_SOCKET, SO_KEEPALIVE, -1},
+    {SOL_SOCKET, SO_OOBINLINE, 1},
+    {SOL_SOCKET, SO_BROADCAST, 1},
+    {SOL_SOCKET, SO_DONTROUTE, 1},
+    {SOL_SOCKET, SO_PRIORITY, 4},
+    {SOL_SOCKET, SO_PRIORITY, 400},
+    {SOL_SOCKET, SO_RCVLOWAT, 7},
+    {SOL_SOCKET, SO_RCVLOWAT, 0},
+    {SOL_SOCKET, SO_RCVLOWAT, 1 << 30},
+    {SOL_SOCKET, SO_RCVLOWAT, -1},
+    {SOL_SOCKET, SO_SNDBUF, 50000},
+    {SOL_SOCKET, SO_SNDBUF, 1},
+    {SOL_SOCKET, SO_SNDBUF, 1 << 30},
+    {SOL_SOCKET, SO_RCVBUF, 40000},
+    {SOL_SOCKET, SO_RCVBUF, -7},
+    {SOL_SOCKET, SO_SNDLOWAT, 5},
+    {SOL_SOCKET, SO_TYPE, 1},
+    {SOL_SOCKET, SO_ERROR, 1},
+    {SOL_SOCKET, 9999, 1},
+    {SOL_SOCKET, SO_ZEROCOPY, 1},
+    {SOL_SOCKET, SO_ZEROCOPY, 2},
+    {SOL_SOCKET, SO_ZEROCOPY, 0},
+    {IPPROTO_TCP, TCP_NODELAY, 2},
+    {IPPROTO_TCP, TCP_CORK, 5},
+    {IPPROTO_TCP, TCP_KEEPIDLE, 77},
+    {IPPROTO_TCP, TCP_KEEPIDLE, 0},
+    {IPPROTO_TCP, TCP_KEEPIDLE, 40000},
+    {IPPROTO_TCP, TCP_KEEPINTVL, 11},
+    {IPPROTO_TCP, TCP_KEEPCNT, 3},
+    {IPPROTO_TCP, TCP_KEEPCNT, 128},
+    {IPPROTO_TCP, TCP_SYNCNT, 4},
+    {IPPROTO_TCP, TCP_SYNCNT, 0},
+    {IPPROTO_TCP, TCP_LINGER2, 9},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, 30000},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, -1},
+    {IPPROTO_TCP, 9999, 1},
+    {IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000},
+    {IPPROTO_IP, IP_TOS, 18},
+    {IPPROTO_IP, IP_TTL, 33},
+    {IPPROTO_IP, IP_TTL, 300},
+    {IPPROTO_IPV6, IPV6_V6ONLY, 1},
+    {IPPROTO_IP, 9999, 1},
+    {7777, 1, 1},
 };
 
 std::string read_back(int fd, int level, int name) {
@@ -82,7 +112,8 @@ TEST_CASE("a socket that is not connected reads back every option as the kernel'
     }
 }
 
-TEST_CASE("common options leave a socket without a kernel socket of its own, and are replayed when it gets one") {
+TEST_CASE(
+    "common options leave a socket without a kernel socket of its own, and are replayed when it gets one") {
     const int fd = fresh_socket(AF_INET);
     const int one = 1, idle = 33;
     const timeval t{1, 0};
@@ -140,17 +171,20 @@ TEST_CASE("timeouts and linger read back as the kernel rounds them") {
     StreamPair ours;
     KernelPair kernels;
     const int a = ours.fd[0], b = kernels.fd[0];
-    const timeval times[] = {{0, 1}, {0, 4000}, {0, 4001}, {2, 999999}, {0, 0}, {-1, 5}, {0, 1000000}, {0, -1}, {100000, 7}};
+    const timeval times[] = {{0, 1},  {0, 4000},    {0, 4001}, {2, 999999}, {0, 0},
+                             {-1, 5}, {0, 1000000}, {0, -1},   {100000, 7}};
     for (const timeval &t : times)
         for (int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
             INFO(t.tv_sec << "." << t.tv_usec);
-            CHECK(set_option(a, SOL_SOCKET, name, &t, sizeof t) == sys::setsockopt(b, SOL_SOCKET, name, &t, sizeof t));
+            CHECK(set_option(a, SOL_SOCKET, name, &t, sizeof t) ==
+                  sys::setsockopt(b, SOL_SOCKET, name, &t, sizeof t));
             CHECK(read_back(a, SOL_SOCKET, name) == read_back(b, SOL_SOCKET, name));
         }
     const linger lingers[] = {{0, 7}, {1, 5}, {0, 9}, {7, 0}};
     for (const linger &l : lingers) {
         INFO(l.l_onoff << " " << l.l_linger);
-        CHECK(set_option(a, SOL_SOCKET, SO_LINGER, &l, sizeof l) == sys::setsockopt(b, SOL_SOCKET, SO_LINGER, &l, sizeof l));
+        CHECK(set_option(a, SOL_SOCKET, SO_LINGER, &l, sizeof l) ==
+              sys::setsockopt(b, SOL_SOCKET, SO_LINGER, &l, sizeof l));
         CHECK(read_back(a, SOL_SOCKET, SO_LINGER) == read_back(b, SOL_SOCKET, SO_LINGER));
     }
 }
@@ -163,9 +197,15 @@ TEST_CASE("wrong lengths are refused as the kernel refuses them, or cut") {
     for (auto [a, b] : pairs)
         for (int length : {-1, 0, 1, 3, 4, 5, 8, 15, 16, 17, 100}) {
             const auto n = static_cast<socklen_t>(length);
-            for (auto [level, name] : {std::pair{SOL_SOCKET, SO_KEEPALIVE}, {SOL_SOCKET, SO_LINGER}, {SOL_SOCKET, SO_RCVTIMEO},
-                                       {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_KEEPCNT}, {IPPROTO_IP, IP_TOS},
-                                       {SOL_SOCKET, SO_TYPE}, {SOL_SOCKET, SO_PEERCRED}, {SOL_SOCKET, SO_RCVLOWAT}}) {
+            for (auto [level, name] : {std::pair{SOL_SOCKET, SO_KEEPALIVE},
+                                       {SOL_SOCKET, SO_LINGER},
+                                       {SOL_SOCKET, SO_RCVTIMEO},
+                                       {IPPROTO_TCP, TCP_NODELAY},
+                                       {IPPROTO_TCP, TCP_KEEPCNT},
+                                       {IPPROTO_IP, IP_TOS},
+                                       {SOL_SOCKET, SO_TYPE},
+                                       {SOL_SOCKET, SO_PEERCRED},
+                                       {SOL_SOCKET, SO_RCVLOWAT}}) {
                 INFO("level " << level << " name " << name << " length " << length);
                 char value[100] = {1};
                 CHECK(set_option(a, level, name, value, n) == sys::setsockopt(b, level, name, value, n));
@@ -215,7 +255,10 @@ TEST_CASE("a full record of options is not lost") {
             continue;
         unsigned char value[16] = {static_cast<unsigned char>(k->rule == Rule::range && k->hi == 1 ? 1 : 2)};
         ++set;
-        CHECK(set_option(fd, k->level, k->name, value, k->rule == Rule::timeout ? 16 : k->rule == Rule::linger ? 8 : 4) == 0);
+        CHECK(set_option(fd, k->level, k->name, value,
+                         k->rule == Rule::timeout  ? 16
+                         : k->rule == Rule::linger ? 8
+                                                   : 4) == 0);
     }
     CHECK(set > static_cast<int>(FreshState::kMax));
     CHECK(file_of(fd)->real_socket);

@@ -1,4 +1,5 @@
-// sendfile and splice over an accelerated connection: the data, the positions, and that nothing is lost half way.
+// sendfile and splice over an accelerated connection: the data, the positions, and that nothing is lost half
+// way.
 #include "tests/unit/stream_pair.hpp"
 
 #include <csignal>
@@ -183,14 +184,16 @@ TEST_CASE("splice to a pipe leaves in the connection what the pipe does not take
     StreamPair p;
     Pipe pipe;
     const std::string content = pattern(300000);
-    std::thread writer([&] { CHECK(vfs::send(p.fd[0], p.file(0), content.data(), content.size(), 0) == 300000); });
+    std::thread writer(
+        [&] { CHECK(vfs::send(p.fd[0], p.file(0), content.data(), content.size(), 0) == 300000); });
     std::string got;
     char buffer[8192];
     while (got.size() < content.size()) {
         const long r = vfs::splice(p.fd[1], nullptr, pipe.end[1], nullptr, content.size() - got.size(), 0);
         REQUIRE(r > 0);
         for (long left = r; left > 0;) {
-            const ssize_t n = ::read(pipe.end[0], buffer, left < 8192 ? static_cast<size_t>(left) : sizeof buffer);
+            const ssize_t n =
+                ::read(pipe.end[0], buffer, left < 8192 ? static_cast<size_t>(left) : sizeof buffer);
             REQUIRE(n > 0);
             got.append(buffer, static_cast<size_t>(n));
             left -= n;

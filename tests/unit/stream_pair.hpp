@@ -1,5 +1,5 @@
-// An accelerated connection between two descriptors of the test itself, with no monitor and no listener: both ends of one link
-// are mapped into the same process.
+// An accelerated connection between two descriptors of the test itself, with no monitor and no listener: both
+// ends of one link are mapped into the same process.
 #pragma once
 #include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"

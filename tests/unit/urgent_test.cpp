@@ -22,7 +22,9 @@ std::string seen(long r, const char *data) {
 
 struct Ours {
     StreamPair p;
-    std::string send(const char *d, size_t n, int flags) { return std::to_string(vfs::send(p.fd[0], p.file(0), d, n, flags)); }
+    std::string send(const char *d, size_t n, int flags) {
+        return std::to_string(vfs::send(p.fd[0], p.file(0), d, n, flags));
+    }
     std::string recv(size_t n, int flags) {
         char room[64];
         return seen(vfs::recv(p.fd[1], p.file(1), room, n, flags | MSG_DONTWAIT), room);
@@ -41,7 +43,8 @@ struct Ours {
 struct Kernels {
     KernelPair p;
     std::string send(const char *d, size_t n, int flags) {
-        std::string r = std::to_string(sys::call(SYS_sendto, p.fd[0], sys::arg(d), static_cast<long>(n), flags, 0, 0));
+        std::string r =
+            std::to_string(sys::call(SYS_sendto, p.fd[0], sys::arg(d), static_cast<long>(n), flags, 0, 0));
         int v = 1; // until it has arrived
         while (sys::ioctl(p.fd[0], SIOCOUTQ, &v) == 0 && v > 0)
             sys::sched_yield();
@@ -49,7 +52,9 @@ struct Kernels {
     }
     std::string recv(size_t n, int flags) {
         char room[64];
-        return seen(sys::call(SYS_recvfrom, p.fd[1], sys::arg(room), static_cast<long>(n), flags | MSG_DONTWAIT, 0, 0), room);
+        return seen(sys::call(SYS_recvfrom, p.fd[1], sys::arg(room), static_cast<long>(n),
+                              flags | MSG_DONTWAIT, 0, 0),
+                    room);
     }
     int ioctl(unsigned long request) {
         int v = -1;
@@ -98,7 +103,8 @@ TEST_CASE("urgent data is seen as with the kernel") {
                 b = kernels.send(data, n, 0);
                 break;
             case 2:
-                // Linux has a special treatment of a second urgent byte that meets the first one unread; not imitated.
+                // Linux has a special treatment of a second urgent byte that meets the first one unread; not
+                // imitated.
                 if (urgent_pending)
                     continue;
                 history += " urgent" + std::to_string(n);
@@ -138,10 +144,10 @@ TEST_CASE("urgent data is seen as with the kernel") {
             default:
                 break;
             }
-            a += " at mark " + std::to_string(ours.ioctl(SIOCATMARK)) + " bytes " + std::to_string(ours.ioctl(FIONREAD)) +
-                 " events " + std::to_string(ours.events());
-            b += " at mark " + std::to_string(kernels.ioctl(SIOCATMARK)) + " bytes " + std::to_string(kernels.ioctl(FIONREAD)) +
-                 " events " + std::to_string(kernels.events());
+            a += " at mark " + std::to_string(ours.ioctl(SIOCATMARK)) + " bytes " +
+                 std::to_string(ours.ioctl(FIONREAD)) + " events " + std::to_string(ours.events());
+            b += " at mark " + std::to_string(kernels.ioctl(SIOCATMARK)) + " bytes " +
+                 std::to_string(kernels.ioctl(FIONREAD)) + " events " + std::to_string(kernels.events());
             INFO("seed " << seed << ":" << history);
             REQUIRE(a == b);
         }
