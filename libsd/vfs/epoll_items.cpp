@@ -102,7 +102,9 @@ bool count_ours(Epoll &x) noexcept {
         x.has_bell.store(true, std::memory_order_seq_cst);
     }
     // Threads that wait in the kernel only have to come back and look at the new member. A wait counts itself, with the lock, before it reads `ours`.
-    if (x.ours.fetch_add(1, std::memory_order_seq_cst) == 0 && (first || x.users > 1))
+    const bool none = x.ours == 0;
+    ++x.ours;
+    if (none && (first || x.users > 1))
         ring_own(x);
     return true;
 }
@@ -136,7 +138,7 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
     if (i.kernel_only) {
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
     } else {
-        x.ours.fetch_sub(1, std::memory_order_release);
+        --x.ours;
         if (i.kernel_too)
             --x.duals;
         if (i.kernel_too && i.file->kind == Kind::epoll && x.nested[i.nested_place] == &i)
@@ -228,7 +230,7 @@ bool new_set(File &f, int fd) noexcept {
     x->fd = fd;
     x->users = 1;
     x->dead.store(false, std::memory_order_relaxed);
-    x->ours.store(0, std::memory_order_relaxed);
+    x->ours = 0;
     x->kernel_members.store(0, std::memory_order_relaxed);
     x->streams = 0;
     x->duals = 0;
@@ -361,7 +363,7 @@ void epoll_file_became_kernel(File &f, int fd) noexcept {
         e.data.u64 = i->data;
         if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
             sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, fd, &e);
-        x.ours.fetch_sub(1, std::memory_order_release);
+        --x.ours;
     }
 }
 

@@ -91,8 +91,8 @@ struct Epoll {
     File *file = nullptr;
     Bell *bell = nullptr;              ///< made with the first accelerated member
     std::atomic<bool> has_bell{false}; ///< has had an accelerated member: nobody may wait for it without us any more
-    std::atomic<uint32_t> ours{0}; ///< accelerated members; 0: waits go straight to the kernel
-    Count users;                   ///< 1 for the File, 1 for each wait in progress
+    Count ours;                        ///< accelerated members; 0: waits go straight to the kernel
+    Count users;                       ///< 1 for the File, 1 for each wait in progress
     std::atomic<bool> dead{false};
     int fd = -1; ///< one of its numbers; check with set_fd()
     Count streams;

@@ -303,7 +303,7 @@ long wait_plain(Wait &w) noexcept {
         } else if (whole == 0 || r == 0) {
             return 0;
         }
-        if (w.x.ours.load(std::memory_order_acquire))
+        if (w.x.ours)
             return wait_accelerated(w);
     }
 }
@@ -333,7 +333,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     }
     Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
     long r;
-    if (x.ours.load(std::memory_order_seq_cst) == 0) {
+    if (x.ours == 0) {
         r = wait_plain(w);
     } else {
         r = wait_accelerated(w);

@@ -105,7 +105,7 @@ TEST_CASE("members beyond the hot ones are armed, and found again through the re
     CHECK(std::count(seen.begin(), seen.end(), true) == static_cast<long>(pairs.size()));
     pairs.clear();
     CHECK(ready(set).empty());
-    CHECK(x.ours.load() == 0);
+    CHECK(x.ours == 0);
     CHECK(x.links.size() == 0);
     vfs::close(set);
 }
@@ -286,7 +286,7 @@ TEST_CASE("members of all kinds come and go while others wait") {
     for (auto &t : waiters)
         t.join();
     CHECK_FALSE(failed);
-    CHECK(set_of(set).ours.load() == pairs.size());
+    CHECK(set_of(set).ours == pairs.size());
     sys::close(counter);
     vfs::close(set);
 }
