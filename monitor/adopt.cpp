@@ -65,7 +65,6 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     }
     const unsigned other = 1 - body.side;
     if (link->side[other].empty()) {
-        mark_all(*link, other);
         side_changed(*link, other);
     }
     return {};
@@ -128,9 +127,7 @@ void Monitor::stop_awaiting(uint64_t watch) {
     loop_.remove(watch, awaited.pidfd.get());
     Link &link = *awaited.link;
     link.side[awaited.side].awaited.erase(watch);
-    if (link.side[awaited.side].empty()) {
-        mark_all(link, awaited.side);
-    } else {
+    if (!link.side[awaited.side].empty()) {
         audit_soon(link, awaited.side);
     }
     side_changed(link, awaited.side);

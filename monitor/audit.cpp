@@ -39,12 +39,19 @@ void Monitor::audit() {
     if (audits.empty()) {
         return;
     }
-    std::unordered_map<const Link *, std::array<std::bitset<kLinkSlots>, 2>> held;
-    for (const auto &[file, weak] : segments_) {
-        const std::shared_ptr<Segment> segment = weak.lock();
-        if (!segment) {
-            continue;
+    // Only those attached can hold an end, so only their segments matter.
+    std::set<const Segment *> segments;
+    for (const auto &[file, sides] : audits) {
+        for (const LinkSide &side : links_[file]->side) {
+            for (const Client *client : side.attached) {
+                for (const Client::Share &share : client->segments) {
+                    segments.insert(share.segment.get());
+                }
+            }
         }
+    }
+    std::unordered_map<const Link *, std::array<std::bitset<kLinkSlots>, 2>> held;
+    for (const Segment *segment : segments) {
         for (const Segment::HeldEnd &end : segment->held_ends()) {
             if (const Link *link = family_link(*segment, end.link_id, end.side);
                 link != nullptr && end.slot < kLinkSlots) {

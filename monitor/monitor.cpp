@@ -217,6 +217,10 @@ bool Monitor::handle(Client &client, Request &request) {
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
     }
+    if (client.pid != 0 && client.pid == request.sender.pid) {
+        client.who.uid = request.sender.uid; // servers often begin as root and become somebody else
+        client.who.gid = request.sender.gid;
+    }
     const Reply reply = perform(client, request, *operation);
     if (reply.status != 0) {
         spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,

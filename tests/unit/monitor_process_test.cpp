@@ -326,6 +326,24 @@ TEST_CASE("when the last holder of a listener goes, waiting requests are refused
     REQUIRE(pair.client.channel.ask(Op::drop_link, wire::LinkRef{pair.link, 0, 0}).header.status == -ENOENT);
 }
 
+TEST_CASE("a server killed between taking a connection and noting it") {
+    Pair pair;
+    TestLink link(pair.connect());
+    pair.server_attach();
+    link.view.slot(9).identity.state = static_cast<uint32_t>(SlotState::accepted);
+    link.view.slot(8).identity.state = static_cast<uint32_t>(SlotState::accepted);
+    link.view.slot(8).side[1].control.flags = kFlagClosed | kFlagWriteShut | kFlagReleased; // closed in order
+    UniqueFd mine = bell();
+    const uint32_t b =
+        pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
+    link.view.slot(9).side[0].control.rx_arm = uint64_t{1} << b;
+    link.view.header().side[0].sleep_mask = uint64_t{1} << b;
+    pair.server.channel.close();
+    REQUIRE(rang(mine.get()));
+    REQUIRE(link.view.slot(9).side[1].control.flags == (kFlagDead | kFlagClosed | kFlagWriteShut));
+    REQUIRE(link.view.slot(8).side[1].control.flags == (kFlagClosed | kFlagWriteShut | kFlagReleased));
+}
+
 TEST_CASE("a forked child shares what its parent registered until both are gone") {
     Pair pair;
     TestLink link(pair.connect());
