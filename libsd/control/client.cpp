@@ -185,6 +185,7 @@ bool greet(Cause *why) noexcept {
 
 void set_hooks(const Hooks &h) noexcept { hooks = h; }
 bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
+void channel_moved(int from, int to) noexcept { chan.compare_exchange_strong(from, to); }
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
 const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }

@@ -36,6 +36,8 @@ void set_hooks(const Hooks &h) noexcept;
 bool ensure(Cause *why) noexcept;
 /// True while a channel is open (it may have died unnoticed).
 bool connected() noexcept;
+/// hidden_moved, for the channel.
+void channel_moved(int from, int to) noexcept;
 /// The channel for poll(): a hang-up means the monitor is gone. -1 when there is none.
 int channel() noexcept;
 /// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the caller.

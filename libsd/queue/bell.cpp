@@ -40,6 +40,13 @@ Bell *make_bell() noexcept {
     return b;
 }
 
+void bells_moved(int from, int to) noexcept {
+    LockGuard g(list_lock);
+    for (Bell *b = all; b; b = b->all_next)
+        if (b->efd == from)
+            b->efd = to;
+}
+
 void free_bell(Bell *b) noexcept {
     {
         LockGuard g(list_lock);

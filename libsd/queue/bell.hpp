@@ -30,6 +30,8 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept;
 void restore_bells() noexcept;
 /// In a forked child: the parent's bells are shared eventfds and belong to the parent.
 void drop_bells_in_child() noexcept;
+/// hidden_moved, for the eventfds of this process.
+void bells_moved(int from, int to) noexcept;
 /// Empties the eventfd after a wake-up.
 void drain(Bell &b) noexcept;
 

@@ -84,6 +84,18 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     return nullptr;
 }
 
+void links_moved(int from, int to) noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i)) {
+            if (l->memfd == from)
+                l->memfd = to;
+            for (auto &b : l->peer_bell) {
+                int expected = from;
+                b.fd.compare_exchange_strong(expected, to);
+            }
+        }
+}
+
 void unmap_link(LinkMap *l) noexcept {
     {
         LockGuard g(table_lock);

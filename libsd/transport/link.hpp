@@ -44,6 +44,8 @@ LinkMap *link_by_index(uint32_t index) noexcept;
 LinkMap *find_link(uint64_t id, unsigned side) noexcept;
 uint32_t link_table_high() noexcept;
 void reset_link_locks_in_child() noexcept;
+/// hidden_moved, for memfds and the eventfds of peers.
+void links_moved(int from, int to) noexcept;
 
 /// Fetches the eventfd of a peer's waiter; set by the vfs layer, which talks to the monitor. Returns fd or -errno.
 extern long (*fetch_peer_bell)(LinkMap &, unsigned id) noexcept;

@@ -69,6 +69,17 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     return fd;
 }
 
+/// The program wants the number of a descriptor of ours (dup2): whoever keeps it uses the new number from now on.
+void descriptor_moved(int from, int to) noexcept {
+    dummy_moved(from, to);
+    control::channel_moved(from, to);
+    bells_moved(from, to);
+    links_moved(from, to);
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+        if (segments[i].fd == from)
+            segments[i].fd = to;
+}
+
 void thread_exit(void *) noexcept { unregister_thread(); }
 
 bool register_and_watch(unsigned seg) noexcept;
@@ -87,7 +98,7 @@ void init_process() noexcept {
         mark_hidden(atoi(p)); // sdrun's presence channel: stays open for as long as somebody descended from it lives
     control::set_hooks({identity, restore});
     fetch_peer_bell = peer_bell;
-    hidden_moved = dummy_moved;
+    hidden_moved = descriptor_moved;
     pthread_key_create(&thread_key, thread_exit);
     pthread_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child);
 }
