@@ -5,8 +5,11 @@
 #include "monitor/paths.hpp"
 
 #include <CLI/CLI.hpp>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
+#include <mutex>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/systemd_sink.h>
 #include <spdlog/spdlog.h>
@@ -97,6 +100,31 @@ void raise_descriptor_limit() {
     }
 }
 
+/// Remembers whether anything was logged that somebody may want to read.
+class TroubleSink : public spdlog::sinks::base_sink<std::mutex> {
+  public:
+    bool seen() const { return seen_; }
+
+  protected:
+    void sink_it_(const spdlog::details::log_msg &message) override {
+        seen_ = seen_ || message.level >= spdlog::level::warn;
+    }
+    void flush_() override {}
+
+  private:
+    bool seen_ = false;
+};
+
+/// A private monitor that ends in order, and has nothing to complain of, leaves no log file behind.
+void drop_log(const std::string &socket) {
+    const std::string directory = socket.substr(0, socket.rfind('/') + 1);
+    char path[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/fd/2", path, sizeof path);
+    if (n > 0 && std::string(path, static_cast<size_t>(n)) == directory + "monitor.log") {
+        unlink((directory + "monitor.log").c_str());
+    }
+}
+
 void feed_watchdog(EventLoop &loop, std::chrono::milliseconds period) {
     sd_notify(0, "WATCHDOG=1");
     loop.after(period, [&loop, period] { feed_watchdog(loop, period); });
@@ -112,6 +140,9 @@ int run(const Options &options, const Config &config) {
     signal(SIGHUP, SIG_IGN);
     UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     raise_descriptor_limit();
+
+    const auto trouble = std::make_shared<TroubleSink>();
+    spdlog::default_logger()->sinks().push_back(trouble);
 
     EventLoop loop;
     loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
@@ -138,6 +169,9 @@ int run(const Options &options, const Config &config) {
     loop.run();
     sd_notify(0, "STOPPING=1");
     monitor.announce_end();
+    if (options.private_mode && !trouble->seen()) {
+        drop_log(config.socket);
+    }
     return 0;
 }
 
