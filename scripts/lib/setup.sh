@@ -32,16 +32,18 @@ need_packages() {
     [ $status = 0 ] || fail "could not install: ${missing[*]}"
 }
 
-# Configures the build directory when it is not there, then brings it up to date.
+# Configures the build directory when it is not there, then brings the named targets up to date.
 need_build() {
     local root=$1 build=$2
+    shift 2
     if [ ! -e "$build/build.ninja" ]; then
-        [ ! -x "$root/scripts/deps" ] || "$root/scripts/deps" >&2
+        "$root/scripts/deps" build >&2
+        need_packages catch2 # asked for when the tests are configured, though they are not built here
         say "configuring $build"
         meson setup "$build" "$root" >&2 || fail "meson setup failed"
     fi
-    say "building in $build"
-    meson compile -C "$build" >&2 || fail "the build failed"
+    say "building in $build: $*"
+    ninja -C "$build" "$@" >&2 || fail "the build failed"
 }
 
 # Replaces the shell by a command in a network namespace of its own, so that no port is ever taken.
