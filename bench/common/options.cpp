@@ -46,8 +46,7 @@ void Options::help(int status) const {
     std::FILE *out = status == 0 ? stdout : stderr;
     std::fprintf(out, "%s: %s\n", program_, purpose_);
     for (const OptionSpec &spec : specs_) {
-        std::fprintf(out, "  --%-14s %s (default %s)\n", spec.name, spec.help,
-                     *spec.value ? spec.value : "none");
+        std::fprintf(out, "  --%-14s %s (default %s)\n", spec.name, spec.help, *spec.value ? spec.value : "none");
     }
     std::exit(status);
 }
@@ -60,8 +59,7 @@ long Options::integer(const std::string &name) const {
     errno = 0;
     const long result = std::strtol(value.c_str(), &end, 10);
     if (errno != 0 || end == value.c_str() || *end != '\0') {
-        std::fprintf(stderr, "%s: --%s wants a whole number, not '%s'\n", program_, name.c_str(),
-                     value.c_str());
+        std::fprintf(stderr, "%s: --%s wants a whole number, not '%s'\n", program_, name.c_str(), value.c_str());
         std::exit(2);
     }
     return result;
