@@ -59,4 +59,18 @@ int connect_monitor(const char *path) {
     return fd;
 }
 
+int connect_default_monitor(const char *path) {
+    const int fd = connect_monitor(path);
+    char own[kMaxPath];
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (fd >= 0 && private_socket(own) && strcmp(path, own) == 0 &&
+        (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+         (peer.uid != 0 && peer.uid != geteuid()))) {
+        close(fd);
+        return -EPERM;
+    }
+    return fd;
+}
+
 } // namespace sd::monitor

@@ -107,8 +107,8 @@ void preload(const char *library) {
 }
 
 /// Connects and says that somebody is here. The channel, or -errno.
-int open_presence(const char *path) {
-    const int fd = connect_monitor(path);
+int open_presence(const char *path, bool named) {
+    const int fd = named ? connect_monitor(path) : connect_default_monitor(path);
     if (fd < 0) {
         return fd;
     }
@@ -186,7 +186,7 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
     if (!private_socket(path) || !private_directory(directory)) {
         return -ENAMETOOLONG;
     }
-    int fd = open_presence(path);
+    int fd = open_presence(path, false);
     if (fd >= 0 || !may_start || fd == -EPROTONOSUPPORT) {
         return fd;
     }
@@ -209,7 +209,7 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
             start_private_monitor(program);
             started_ms = waited_ms;
         }
-        fd = open_presence(path);
+        fd = open_presence(path, false);
         if (fd >= 0 || fd == -EPROTONOSUPPORT) {
             return fd;
         }
@@ -255,10 +255,10 @@ void find_monitor(const char *own, bool may_start) {
     const char *used = getenv("SD_MONITOR");
     int fd;
     if (used != nullptr && *used != '\0') {
-        fd = open_presence(used);
+        fd = open_presence(used, true);
     } else {
         used = kSystemSocket;
-        fd = open_presence(used);
+        fd = open_presence(used, false);
         if (fd < 0) {
             used = path;
             fd = private_presence(path, own, may_start);

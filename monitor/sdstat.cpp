@@ -38,11 +38,13 @@ struct Failure : std::runtime_error {
 UniqueFd find_monitor(const Options &options) {
     std::vector<std::string> tried;
     char own[kMaxPath];
+    bool named_one = true;
     if (!options.socket.empty()) {
         tried = {options.socket};
     } else if (const char *named = getenv("SD_MONITOR"); named != nullptr && *named != '\0') {
         tried = {named};
     } else {
+        named_one = false;
         tried = {kSystemSocket};
         if (private_socket(own)) {
             tried.emplace_back(own);
@@ -50,7 +52,7 @@ UniqueFd find_monitor(const Options &options) {
     }
     std::string reasons;
     for (const std::string &path : tried) {
-        const int fd = connect_monitor(path.c_str());
+        const int fd = named_one ? connect_monitor(path.c_str()) : connect_default_monitor(path.c_str());
         if (fd >= 0) {
             return UniqueFd(fd);
         }

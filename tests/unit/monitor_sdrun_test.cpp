@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <ftw.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -142,6 +143,40 @@ TEST_CASE("without a monitor the program runs all the same") {
         REQUIRE_THAT(refused.output,
                      Catch::Contains("is not a directory of mode 0700") && Catch::Contains("ran\n"));
     }
+}
+
+TEST_CASE("a monitor of another user in a place anybody can write to is not trusted") {
+    if (geteuid() != 0) {
+        SKIP_TEST("needs root to be two users");
+    }
+    Home home;
+    char path[monitor::kMaxPath];
+    // User 4242 finds a socket at its own path, but user 4243 listens there.
+    chmod(home.directory.c_str(), 0777);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setresuid(4242, 4242, 0) != 0 || !monitor::private_socket(path) || setresuid(0, 0, 0) != 0 ||
+            setresuid(4243, 4243, 0) != 0) {
+            _exit(1);
+        }
+        *strrchr(path, '/') = '\0';
+        mkdir(path, 0755);
+        path[strlen(path)] = '/';
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strcpy(name.sun_path, path);
+        const int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+        if (bind(fd, reinterpret_cast<sockaddr *>(&name), sizeof name) != 0 || chmod(path, 0777) != 0 ||
+            listen(fd, 4) != 0 || setresuid(0, 0, 0) != 0 || setresuid(4242, 4242, 4242) != 0) {
+            _exit(2);
+        }
+        const int named = monitor::connect_monitor(path), found = monitor::connect_default_monitor(path);
+        _exit(named >= 0 && found == -EPERM ? 0 : 3);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    REQUIRE(WEXITSTATUS(status) == 0);
+    unlink((home.directory + "/socksdirect-4242/monitor.sock").c_str());
 }
 
 TEST_CASE("few descriptors do not keep sdrun from working") {
