@@ -14,7 +14,7 @@ Bell *all = nullptr;
 
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
-constexpr int64_t kSharedCoreYield = 4'000; ///< a yield longer than this means that somebody else ran
+constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means that somebody else ran (alone: 230)
 constexpr int kMaxScore = 8;
 std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
 

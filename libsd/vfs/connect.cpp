@@ -74,7 +74,7 @@ bool usable(const LinkMap &l, uint32_t listener) noexcept {
 
 /// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one more user.
 LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
-    LockGuard g(link_lock);
+    QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
         if (!l || !usable(*l, listener))
@@ -122,7 +122,7 @@ void retire_dead_links() noexcept {
 
 /// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again then.
 bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept {
-    LockGuard g(l.slot_lock);
+    QuietGuard g(l.slot_lock);
     LinkView v = l.view;
     uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
     // The entry `depth` places back is still there: so many wait already.

@@ -84,7 +84,7 @@ void condemn(File &f) noexcept {
 }
 
 int64_t take_slot(LinkMap &l) noexcept {
-    LockGuard g(l.slot_lock);
+    QuietGuard g(l.slot_lock);
     int64_t slot = -1;
     auto released = [&](uint32_t i) {
         Slot &s = l.view.slot(i);
@@ -126,7 +126,7 @@ int64_t take_slot(LinkMap &l) noexcept {
 }
 
 void give_slot_back(LinkMap &l, uint32_t slot) noexcept {
-    LockGuard g(l.slot_lock);
+    QuietGuard g(l.slot_lock);
     l.idle_slots.push(slot);
 }
 
@@ -168,7 +168,7 @@ void close_stream(File &f, bool reset) noexcept {
         free_ofd(seg, index);
         mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
         if (l.side == 0) {
-            LockGuard g(l.slot_lock);
+            QuietGuard g(l.slot_lock);
             l.zombie_slots.push(slot);
         }
     }

@@ -19,8 +19,10 @@ bool arm(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
         return true; // a fresh socket changes only by the program's own doing
     unsigned id = x.bell->id[i.link->index];
-    if (id == 0)
+    if (id == 0) {
+        x.wants_bells = true;
         return false;
+    }
     arm_stream(*i.file, id, true, (i.events & kWrites) && !(i.level & kWrites));
     return true;
 }

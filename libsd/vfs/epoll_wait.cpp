@@ -11,6 +11,8 @@ namespace sd {
 
 namespace {
 
+constexpr int64_t kAskForBellsNs = 5'000'000;
+
 struct Wait {
     Epoll &x;
     int ep;
@@ -115,6 +117,14 @@ long round(Wait &w, Look how) noexcept {
         if (from_kernel < w.room) {
             SetGuard g(x);
             n = scan(x, found, room(from_kernel), thorough);
+        }
+    }
+    // Ids are otherwise asked for before the first sleep; a set that is never idle gets them here, or it would look at all its members for ever.
+    if (x.wants_bells) [[unlikely]] {
+        if (int64_t now = sys::now_ns(); now - x.bells_at > kAskForBellsNs) {
+            x.bells_at = now;
+            x.wants_bells = false;
+            provide_bells(x);
         }
     }
     long total = from_kernel;

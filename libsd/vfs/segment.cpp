@@ -20,25 +20,28 @@ SegmentStats no_segment_stats; // counts until there is a segment; moved there w
 uint32_t child_proc[kMaxSegments];
 uint32_t ofd_hint = 1;
 
-/// The lock word of a segment, shared by processes: held for a few instructions with signals blocked. If its holder died, the
+/// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
 /// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
 class SegmentLock {
   public:
     explicit SegmentLock(SegmentView v) noexcept : word_(v.header().ofd_lock) {
-        sys::block_signals(&mask_);
+        // Handlers are put off rather than blocked: no system call.
+        ++self.depth;
+        asm volatile("" ::: "memory");
         for (unsigned n = 0; word_.exchange(1, std::memory_order_acquire) != 0 && n < 100'000; ++n)
             sys::sched_yield();
     }
     ~SegmentLock() {
         word_.store(0, std::memory_order_release);
-        sys::restore_signals(&mask_);
+        asm volatile("" ::: "memory");
+        if (--self.depth == 0 && self.deferred) [[unlikely]]
+            run_deferred();
     }
     SegmentLock(const SegmentLock &) = delete;
     SegmentLock &operator=(const SegmentLock &) = delete;
 
   private:
     std::atomic<uint32_t> &word_;
-    uint64_t mask_;
 };
 
 void note_high(std::atomic<uint32_t> &high, uint32_t index) noexcept {
