@@ -39,7 +39,8 @@ void drop_channel() noexcept {
 }
 
 /// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds, Reply *r) noexcept {
+int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
+             Reply *r) noexcept {
     wire::Header h{};
     h.magic = wire::kMagic;
     h.version = wire::kVersion;
@@ -86,7 +87,8 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
                     memcpy(r->fd, CMSG_DATA(c), r->fds * sizeof(int));
                 }
         bool sane = n >= static_cast<long>(sizeof rh) && rh.magic == wire::kMagic &&
-                    static_cast<size_t>(n) == sizeof rh + rh.length && !(rm.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+                    static_cast<size_t>(n) == sizeof rh + rh.length &&
+                    !(rm.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
         if (sane && rh.sequence == h.sequence) {
             if (rh.version != wire::kVersion) {
                 r->status = -EPROTO;
@@ -161,7 +163,7 @@ bool greet(Cause *why) noexcept {
         return false;
     }
     void *p = sys::mmap(nullptr, sizeof(Directory), PROT_READ, MAP_SHARED, r.fd[0], 0);
-    struct stat st{};
+    struct stat st {};
     sys::call(SYS_fstat, r.fd[0], sys::arg(&st));
     sys::close(r.fd[0]);
     auto *d = static_cast<const Directory *>(p);
@@ -204,7 +206,8 @@ bool socket_path(unsigned i, char *path) noexcept {
     if (i != 1)
         return false;
     const char *run = getenv("XDG_RUNTIME_DIR");
-    int n = snprintf(path, 108, "%s/socksdirect-%ld/monitor.sock", run && *run ? run : "/tmp", sys::call(SYS_getuid));
+    int n = snprintf(path, 108, "%s/socksdirect-%ld/monitor.sock", run && *run ? run : "/tmp",
+                     sys::call(SYS_getuid));
     return n > 0 && n < 108;
 }
 

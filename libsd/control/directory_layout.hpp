@@ -42,7 +42,7 @@ constexpr unsigned kListenerLinks = 4096;
 
 struct ListenerLink {
     std::atomic<uint64_t> link_id; ///< 0: the place is free (the link ended)
-    std::atomic<uint32_t> syn_head;///< next entry of the link's SYN queue to accept; acceptors compare-and-swap it
+    std::atomic<uint32_t> syn_head; ///< next entry of the link's SYN queue to accept; acceptors compare-and-swap it
     uint32_t pad;
 };
 
@@ -51,7 +51,7 @@ struct ListenerSegment {
     uint32_t version;
     uint32_t listener_id;
     std::atomic<uint32_t> closed;
-    std::atomic<uint32_t> link_high; ///< places below this index have been used
+    std::atomic<uint32_t> link_high;     ///< places below this index have been used
     std::atomic<uint64_t> link_sequence; ///< bumped by the monitor whenever a link is added or removed
     ListenerLink link[kListenerLinks];
 };

@@ -35,23 +35,23 @@ constexpr unsigned kMaxFds = 8;
 constexpr unsigned kMaxText = 512;
 
 enum class Op : uint16_t {
-    hello = 1,     ///< Hello + fds {family segment memfd, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd, read-only}
-    presence = 2,  ///< no body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same channel
-    fork = 3,      ///< Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent has registered
-    child = 4,     ///< Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
-    segment = 5,   ///< Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the monitor) an inherited one -> empty reply
-    listen = 6,    ///< Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered twice gives the same listener
-    unlisten = 7,  ///< ListenerRef: this process no longer holds it -> empty
-    links = 8,     ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
-    connect = 9,   ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
-    drop_link = 10,///< LinkRef: this process will not use this side of the link again -> empty
-    bell = 11,     ///< Bell + {eventfd}: register a doorbell -> BellReply
-    unbell = 12,   ///< BellRef: give the id back -> empty
-    peer_bell = 13,///< BellRef (side is the peer's) -> empty + {eventfd}
+    hello = 1, ///< Hello + fds {family segment memfd, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd, read-only}
+    presence = 2, ///< no body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same channel
+    fork = 3, ///< Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent has registered
+    child = 4, ///< Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
+    segment = 5, ///< Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the monitor) an inherited one -> empty reply
+    listen = 6, ///< Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered twice gives the same listener
+    unlisten = 7, ///< ListenerRef: this process no longer holds it -> empty
+    links = 8, ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
+    connect = 9, ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
+    drop_link = 10,   ///< LinkRef: this process will not use this side of the link again -> empty
+    bell = 11,        ///< Bell + {eventfd}: register a doorbell -> BellReply
+    unbell = 12,      ///< BellRef: give the id back -> empty
+    peer_bell = 13,   ///< BellRef (side is the peer's) -> empty + {eventfd}
     accept_bell = 14, ///< ListenerRef + {eventfd}: to be rung when the listener gets a new link -> empty
-    adopt_link = 15,  ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
-    log = 16,      ///< Log: one line for the monitor's log -> empty
-    status = 17,   ///< no body -> empty + {memfd with a JSON document}: for sdstat
+    adopt_link = 15, ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
+    log = 16,         ///< Log: one line for the monitor's log -> empty
+    status = 17,      ///< no body -> empty + {memfd with a JSON document}: for sdstat
     fault_pages = 18, ///< reserved
 };
 
@@ -60,8 +60,8 @@ struct Header {
     uint16_t version;
     uint16_t op;
     uint32_t sequence;
-    int32_t status; ///< replies: 0 or -errno; requests: 0
-    uint16_t cause; ///< replies that fail: Cause that a caller should record, or 0
+    int32_t status;  ///< replies: 0 or -errno; requests: 0
+    uint16_t cause;  ///< replies that fail: Cause that a caller should record, or 0
     uint16_t length; ///< of the body
     uint32_t fds;    ///< how many descriptors come with it
 };
@@ -77,8 +77,12 @@ struct HelloReply {
     uint64_t directory_bytes;
 };
 struct Fork {
-    uint32_t segments;            ///< how many of the following are valid
-    struct { uint64_t owner_client; uint32_t proc_index; uint32_t pad; } child_in[16]; ///< per inherited segment (by its creator's client id), the child's ProcRecord there
+    uint32_t segments; ///< how many of the following are valid
+    struct {
+        uint64_t owner_client;
+        uint32_t proc_index;
+        uint32_t pad;
+    } child_in[16]; ///< per inherited segment (by its creator's client id), the child's ProcRecord there
 };
 struct ForkReply {
     uint64_t client_id; ///< the child's
@@ -111,7 +115,11 @@ struct Links {
 struct LinksReply {
     uint32_t count;
     uint32_t next; ///< place to ask from next; UINT32_MAX: that was all
-    struct { uint64_t link_id; uint32_t place; uint32_t pad; } link[kMaxFds];
+    struct {
+        uint64_t link_id;
+        uint32_t place;
+        uint32_t pad;
+    } link[kMaxFds];
 };
 struct ConnectReply {
     uint64_t link_id;

@@ -30,15 +30,25 @@ inline long call(long n, long a = 0, long b = 0, long c = 0, long d = 0, long e 
 template <class T> long arg(T *p) noexcept { return reinterpret_cast<long>(p); }
 
 inline long close(int fd) noexcept { return call(SYS_close, fd); }
-inline long read(int fd, void *p, size_t n) noexcept { return call(SYS_read, fd, arg(p), static_cast<long>(n)); }
-inline long write(int fd, const void *p, size_t n) noexcept { return call(SYS_write, fd, arg(p), static_cast<long>(n)); }
+inline long read(int fd, void *p, size_t n) noexcept {
+    return call(SYS_read, fd, arg(p), static_cast<long>(n));
+}
+inline long write(int fd, const void *p, size_t n) noexcept {
+    return call(SYS_write, fd, arg(p), static_cast<long>(n));
+}
 inline long fcntl(int fd, int cmd, long a = 0) noexcept { return call(SYS_fcntl, fd, cmd, a); }
-inline long ioctl(int fd, unsigned long cmd, void *p) noexcept { return call(SYS_ioctl, fd, static_cast<long>(cmd), arg(p)); }
+inline long ioctl(int fd, unsigned long cmd, void *p) noexcept {
+    return call(SYS_ioctl, fd, static_cast<long>(cmd), arg(p));
+}
 inline long socket(int d, int t, int p) noexcept { return call(SYS_socket, d, t, p); }
 inline long connect(int fd, const void *a, socklen_t n) noexcept { return call(SYS_connect, fd, arg(a), n); }
 inline long bind(int fd, const void *a, socklen_t n) noexcept { return call(SYS_bind, fd, arg(a), n); }
-inline long getsockname(int fd, void *a, socklen_t *n) noexcept { return call(SYS_getsockname, fd, arg(a), arg(n)); }
-inline long getpeername(int fd, void *a, socklen_t *n) noexcept { return call(SYS_getpeername, fd, arg(a), arg(n)); }
+inline long getsockname(int fd, void *a, socklen_t *n) noexcept {
+    return call(SYS_getsockname, fd, arg(a), arg(n));
+}
+inline long getpeername(int fd, void *a, socklen_t *n) noexcept {
+    return call(SYS_getpeername, fd, arg(a), arg(n));
+}
 inline long getsockopt(int fd, int l, int o, void *v, socklen_t *n) noexcept {
     return call(SYS_getsockopt, fd, l, o, arg(v), arg(n));
 }
@@ -48,11 +58,15 @@ inline long setsockopt(int fd, int l, int o, const void *v, socklen_t n) noexcep
 inline long accept4(int fd, void *a, socklen_t *n, int flags) noexcept {
     return call(SYS_accept4, fd, arg(a), arg(n), flags);
 }
-inline long sendmsg(int fd, const msghdr *m, int flags) noexcept { return call(SYS_sendmsg, fd, arg(m), flags); }
+inline long sendmsg(int fd, const msghdr *m, int flags) noexcept {
+    return call(SYS_sendmsg, fd, arg(m), flags);
+}
 inline long recvmsg(int fd, msghdr *m, int flags) noexcept { return call(SYS_recvmsg, fd, arg(m), flags); }
 inline long dup3(int from, int to, int flags) noexcept { return call(SYS_dup3, from, to, flags); }
 inline long eventfd(unsigned v, int flags) noexcept { return call(SYS_eventfd2, v, flags); }
-inline long memfd_create(const char *name, unsigned flags) noexcept { return call(SYS_memfd_create, arg(name), flags); }
+inline long memfd_create(const char *name, unsigned flags) noexcept {
+    return call(SYS_memfd_create, arg(name), flags);
+}
 inline long ftruncate(int fd, size_t n) noexcept { return call(SYS_ftruncate, fd, static_cast<long>(n)); }
 inline long ppoll(pollfd *p, size_t n, const timespec *t, const void *mask) noexcept {
     timespec copy;
@@ -61,7 +75,9 @@ inline long ppoll(pollfd *p, size_t n, const timespec *t, const void *mask) noex
     return call(SYS_ppoll, arg(p), static_cast<long>(n), arg(t ? &copy : nullptr), arg(mask), 8);
 }
 inline long epoll_create1(int flags) noexcept { return call(SYS_epoll_create1, flags); }
-inline long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept { return call(SYS_epoll_ctl, ep, op, fd, arg(e)); }
+inline long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept {
+    return call(SYS_epoll_ctl, ep, op, fd, arg(e));
+}
 inline long epoll_pwait(int ep, epoll_event *e, int n, int timeout_ms, const void *mask) noexcept {
     return call(SYS_epoll_pwait, ep, arg(e), n, timeout_ms, arg(mask), 8);
 }
@@ -87,7 +103,9 @@ inline void block_signals(uint64_t *old) noexcept {
     uint64_t all = ~0ull;
     call(SYS_rt_sigprocmask, 0 /*SIG_BLOCK*/, arg(&all), arg(old), 8);
 }
-inline void restore_signals(const uint64_t *old) noexcept { call(SYS_rt_sigprocmask, 2 /*SIG_SETMASK*/, arg(old), 0, 8); }
+inline void restore_signals(const uint64_t *old) noexcept {
+    call(SYS_rt_sigprocmask, 2 /*SIG_SETMASK*/, arg(old), 0, 8);
+}
 
 /// CLOCK_MONOTONIC in nanoseconds, through the vDSO (clock_gettime is not interposed).
 inline int64_t now_ns() noexcept {

@@ -9,7 +9,7 @@ namespace sd {
 struct Bell {
     int efd = -1;               ///< hidden descriptor
     uint8_t id[kMaxLinks] = {}; ///< by link index: the id under which the other side knows us, 0: not registered
-    std::atomic<int> score{8};  ///< how well looking has paid lately, see Spinner
+    std::atomic<int> score{8}; ///< how well looking has paid lately, see Spinner
     std::atomic<bool> used{false};
     Bell *pool_next = nullptr;
     Bell *all_next = nullptr;

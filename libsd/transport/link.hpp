@@ -13,17 +13,17 @@ struct LinkMap {
     uint64_t id = 0;
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
-    uint8_t side = 0; ///< ours: 0 client, 1 server
-    int memfd = -1;   ///< kept to bring the link back to a restarted monitor
-    std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
+    uint8_t side = 0;                 ///< ours: 0 client, 1 server
+    int memfd = -1;                   ///< kept to bring the link back to a restarted monitor
+    std::atomic<uint32_t> users{0};   ///< Files on it, plus 1 while new connections may use it
     std::atomic<bool> retired{false}; ///< client side: no new connections here (the reference for them is gone)
-    uint32_t place = 0;             ///< server side: index in ListenerSegment::link
+    uint32_t place = 0;               ///< server side: index in ListenerSegment::link
 
     // Client side only, under `slot_lock`: which slots are ours to use.
     Lock slot_lock;
-    uint32_t slot_high = 0;  ///< slots below have been used
-    MapVector<uint32_t> idle_slots;  ///< released by both sides
-    MapVector<uint32_t> zombie_slots;///< closed by us, not yet released by the server
+    uint32_t slot_high = 0;           ///< slots below have been used
+    MapVector<uint32_t> idle_slots;   ///< released by both sides
+    MapVector<uint32_t> zombie_slots; ///< closed by us, not yet released by the server
     uint32_t syn_tail = 0;
 
     /// Eventfds of the other side's waiters, -1 unknown. `generation` tells whether the id was given to another waiter since.

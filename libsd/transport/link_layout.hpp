@@ -28,7 +28,8 @@ constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
 /// region + kRingSize[c], so that two classes never overlap and a switch needs no copying.
 constexpr uint32_t kInlineRing = 512;
 constexpr unsigned kRingClasses = 6;
-constexpr uint32_t kRingSize[kRingClasses] = {kInlineRing, 16u << 10, 64u << 10, 256u << 10, 1u << 20, 4u << 20};
+constexpr uint32_t kRingSize[kRingClasses] = {kInlineRing, 16u << 10, 64u << 10,
+                                              256u << 10,  1u << 20,  4u << 20};
 constexpr uint64_t kRegionSize = 8u << 20;
 
 /// Flags a side sets about itself (the monitor sets them for a side that died).
@@ -48,9 +49,9 @@ struct SlotSide {
         std::atomic<uint32_t> flags;
         uint32_t pad;
         std::atomic<uint64_t> rx_arm; ///< doorbell ids to notify when data or flags come; peer's sender swaps in 0
-        std::atomic<uint64_t> tx_arm; ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
+        std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
         std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
-        std::atomic<uint64_t> oob;    ///< urgent data: position << 9 | byte << 1 | present
+        std::atomic<uint64_t> oob;     ///< urgent data: position << 9 | byte << 1 | present
     } control;
     struct alignas(64) Credit {
         std::atomic<uint64_t> consumed; ///< bytes of the peer's direction this side has taken, headers included
@@ -61,7 +62,7 @@ enum class SlotState : uint32_t { free = 0, syn = 1, accepted = 2, refused = 3 }
 
 struct SlotAddress { ///< an address as the connection's ends report it; v4 addresses are v4-mapped
     uint8_t ip[16];
-    uint16_t port; ///< host byte order
+    uint16_t port;   ///< host byte order
     uint16_t family; ///< AF_INET or AF_INET6, as the client's socket has it
 };
 
@@ -91,9 +92,9 @@ struct LinkHeader {
     uint32_t listener_id; ///< as in the directory
     uint32_t port_base;   ///< first of the client ports this link's slots use
     struct alignas(64) Side {
-        std::atomic<uint32_t> flags;      ///< LinkFlag
+        std::atomic<uint32_t> flags; ///< LinkFlag
         std::atomic<uint64_t> sleep_mask; ///< doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
-        std::atomic<uint64_t> syn_arm;    ///< server side: doorbell ids to notify of a SYN; client swaps in 0
+        std::atomic<uint64_t> syn_arm; ///< server side: doorbell ids to notify of a SYN; client swaps in 0
     } side[2];
     /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not used for it.
     std::atomic<uint32_t> bell_generation[2][kDoorbells];
@@ -118,7 +119,8 @@ constexpr size_t kLinkBytes = kArenaOffset + size_t{kLinkSlots} * 2 * kRegionSiz
 
 static_assert(kReadyWords <= 64, "one summary word covers all ready words");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
-static_assert(sizeof(Slot) == 384 - 64 + 2 * kInlineRing || sizeof(Slot) <= 1536, "an idle connection must stay far below 4 KiB");
+static_assert(sizeof(Slot) == 384 - 64 + 2 * kInlineRing || sizeof(Slot) <= 1536,
+              "an idle connection must stay far below 4 KiB");
 
 /// Access to the parts of a mapped link; `base` is where this process mapped it.
 struct LinkView {
@@ -128,7 +130,8 @@ struct LinkView {
         return reinterpret_cast<std::atomic<uint32_t> *>(base + kSynOffset)[i & (kSynEntries - 1)];
     }
     std::atomic<uint64_t> &ready_summary(unsigned side, unsigned bell) const {
-        return *reinterpret_cast<std::atomic<uint64_t> *>(base + kReadyOffset + (side * kDoorbells + bell) * kReadyStride);
+        return *reinterpret_cast<std::atomic<uint64_t> *>(base + kReadyOffset +
+                                                          (side * kDoorbells + bell) * kReadyStride);
     }
     std::atomic<uint64_t> &ready_word(unsigned side, unsigned bell, unsigned w) const {
         return (&ready_summary(side, bell))[8 + w];

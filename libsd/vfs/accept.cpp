@@ -41,7 +41,8 @@ bool credible(const SlotAddress &a) noexcept {
     static std::atomic<uint64_t> last[2];
     uint64_t w[2];
     memcpy(w, a.ip, sizeof w);
-    if (last[0].load(std::memory_order_relaxed) == w[0] && last[1].load(std::memory_order_relaxed) == w[1] && (w[0] | w[1]))
+    if (last[0].load(std::memory_order_relaxed) == w[0] && last[1].load(std::memory_order_relaxed) == w[1] &&
+        (w[0] | w[1]))
         return true;
     if (!is_local_address(a))
         return false;
@@ -52,7 +53,8 @@ bool credible(const SlotAddress &a) noexcept {
 
 void refuse(LinkMap &l, uint32_t slot) noexcept {
     Slot &s = l.view.slot(slot);
-    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagWriteShut | kFlagReleased, std::memory_order_seq_cst);
+    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagWriteShut | kFlagReleased,
+                                     std::memory_order_seq_cst);
     notify(l, slot, s.side[0].control.rx_arm);
     notify(l, slot, s.side[0].control.tx_arm);
 }
@@ -177,7 +179,9 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
 
 } // namespace
 
-uint32_t listener_events(File &f) noexcept { return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0; }
+uint32_t listener_events(File &f) noexcept {
+    return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0;
+}
 
 namespace vfs {
 

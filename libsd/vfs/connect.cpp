@@ -1,7 +1,7 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+#include "libsd/control/client.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/address.hpp"
-#include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/options.hpp"
@@ -69,7 +69,8 @@ bool look_up(const SlotAddress &to, Entry *out) noexcept {
 
 bool usable(const LinkMap &l, uint32_t listener) noexcept {
     return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
-           !(l.view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead));
+           !(l.view.header().side[1].flags.load(std::memory_order_acquire) &
+             (kLinkListenerClosed | kLinkServerDead));
 }
 
 /// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one more user.
@@ -90,7 +91,9 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ConnectReply)) {
         for (unsigned i = 0; i < r.fds; ++i)
             sys::close(r.fd[i]);
-        *why = r.cause != Cause::none ? r.cause : r.status == -ENOENT ? Cause::listener_gone : Cause::no_monitor;
+        *why = r.cause != Cause::none ? r.cause
+               : r.status == -ENOENT  ? Cause::listener_gone
+                                      : Cause::no_monitor;
         return nullptr;
     }
     long fd = hide_fd(r.fd[0]), error = 0;
@@ -114,7 +117,8 @@ void retire_dead_links() noexcept {
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
         if (l && l->side == 0 && !l->retired.load() &&
-            (l->view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead)) &&
+            (l->view.header().side[1].flags.load(std::memory_order_acquire) &
+             (kLinkListenerClosed | kLinkServerDead)) &&
             !l->retired.exchange(true))
             link_unuse(*l);
     }

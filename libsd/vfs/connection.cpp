@@ -154,7 +154,9 @@ void close_stream(File &f, bool reset) noexcept {
         if (last) {
             uint32_t flags = kFlagClosed | kFlagWriteShut;
             bool unread = o.rx.s.left > 0 || rx_pending(f);
-            if (reset || unread || (o.opt.linger_on.load(std::memory_order_relaxed) && o.opt.linger_s.load(std::memory_order_relaxed) == 0))
+            if (reset || unread ||
+                (o.opt.linger_on.load(std::memory_order_relaxed) &&
+                 o.opt.linger_s.load(std::memory_order_relaxed) == 0))
                 flags |= kFlagReset;
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);

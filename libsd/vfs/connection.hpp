@@ -41,7 +41,8 @@ inline uint32_t freely_up_to(const Ofd &o) noexcept {
 }
 /// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
 /// the caller last looked at; the sleep is skipped if a signal handler ran since. 0 or -EINTR.
-long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept;
+long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
+              uint64_t handled) noexcept;
 
 /// A reference to the link goes; the last one unmaps it.
 void link_unuse(LinkMap &l) noexcept;

@@ -109,8 +109,8 @@ struct Epoll {
     bool kernel_first = false;
     bool wants_bells = false; ///< something could not be armed for want of a doorbell id
     int64_t bells_at = 0;     ///< when ids were last asked for because of that
-    int64_t kernel_look = 0; ///< when the kernel's set was last looked at
-    int64_t barrier_at = 0;  ///< when unconfirmed items were last confirmed
+    int64_t kernel_look = 0;  ///< when the kernel's set was last looked at
+    int64_t barrier_at = 0;   ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;

@@ -1,9 +1,9 @@
 // The descriptor table and the life of Files.
 #include "libsd/vfs/file.hpp"
+#include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
-#include "libsd/control/client.hpp"
 
 namespace sd {
 

@@ -10,7 +10,7 @@ namespace sd {
 
 enum class Kind : uint8_t {
     free = 0,
-    fresh,    ///< a TCP socket that is neither connected nor listening yet; may or may not be a real kernel socket
+    fresh, ///< a TCP socket that is neither connected nor listening yet; may or may not be a real kernel socket
     stream,   ///< an accelerated connection
     listener, ///< a kernel listener that is in the directory
     epoll,    ///< an epoll instance
@@ -28,7 +28,7 @@ struct FreshOption {
 struct FreshState {
     static constexpr uint32_t kMax = 20;
     uint32_t count = 0;
-    bool incomplete = false; ///< the kernel socket has been told more than is recorded here
+    bool incomplete = false;  ///< the kernel socket has been told more than is recorded here
     FreshOption option[kMax]; ///< in the order in which they were set
     FreshState *pool_next = nullptr;
 };
@@ -41,26 +41,26 @@ struct File {
     Kind kind = Kind::free;
     uint8_t side = 0;
     uint8_t seg = 0;
-    bool real_socket = false;  ///< the descriptor is a kernel TCP socket of its own, not the placeholder
+    bool real_socket = false;      ///< the descriptor is a kernel TCP socket of its own, not the placeholder
     std::atomic<uint32_t> refs{0}; ///< descriptors in this process
-    Ofd *ofd = nullptr;        ///< stream only
+    Ofd *ofd = nullptr;            ///< stream only
     SlotSide *mine = nullptr, *peer = nullptr;
     ring::Place tx_place{}, rx_place{};
     LinkMap *link = nullptr;
     uint32_t slot = 0, ofd_index = 0;
 
     // Rarely used.
-    uint8_t family = 0;        ///< AF_INET, AF_INET6
+    uint8_t family = 0;           ///< AF_INET, AF_INET6
     bool connect_pending = false; ///< a non-blocking connect was answered EINPROGRESS and not asked about since
     bool bound = false;
     std::atomic<int> fresh_error{0}; ///< pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
-    uint8_t refuse_cause = 0;  ///< Cause: an option was set that keeps this socket with the kernel
+    uint8_t refuse_cause = 0;        ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
     SlotAddress client{}, server{}; ///< stream: names of both ends, checked and copied when the connection was made
     FreshState *fresh = nullptr;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;
-    EpollItem *items = nullptr; ///< registrations in epoll instances, under the epoll lock
+    EpollItem *items = nullptr;          ///< registrations in epoll instances, under the epoll lock
     std::atomic<uint32_t> generation{0}; ///< bumped on release
     File *pool_next = nullptr;
 

@@ -19,7 +19,8 @@ ListenerSegment *map_segment(int fd) noexcept {
     struct stat st;
     if (sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) < sizeof(ListenerSegment))
         return nullptr;
-    auto *s = static_cast<ListenerSegment *>(sys::mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
+    auto *s = static_cast<ListenerSegment *>(
+        sys::mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
     if (s && (s->magic != kListenerMagic || s->version != kLayoutVersion)) {
         sys::munmap(s, sizeof(ListenerSegment));
         s = nullptr;
@@ -58,7 +59,8 @@ bool known(Listener &l, const ListenerLink *place, uint64_t id) noexcept {
 /// Client side gone for good and everything in the queue taken: nothing will come from this link.
 bool finished(const ListenerLinkRef &ref) noexcept {
     return (ref.link->view.header().side[0].flags.load(std::memory_order_acquire) & kLinkClientDead) &&
-           ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire) == 0;
+           ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire) ==
+               0;
 }
 
 } // namespace
@@ -165,7 +167,8 @@ long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
             v.syn(head).store(0, std::memory_order_release);
             uint32_t i = entry - 1;
             uint32_t syn = static_cast<uint32_t>(SlotState::syn);
-            if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::accepted)))
+            if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(
+                                       syn, static_cast<uint32_t>(SlotState::accepted)))
                 continue; // taken back by the client, or rubbish
             l.next = static_cast<uint32_t>((l.next + k + 1) % n);
             *link = ref.link;

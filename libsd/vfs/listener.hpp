@@ -3,7 +3,6 @@
 #include "libsd/control/directory_layout.hpp"
 #include "libsd/vfs/file.hpp"
 #include "libsd/vfs/options.hpp"
-#include "libsd/vfs/options.hpp"
 
 namespace sd {
 
@@ -20,7 +19,8 @@ struct Listener {
     uint32_t next = 0;          ///< rotates over the links, so that none starves
     uint32_t backlog = 0;
     std::atomic<bool> retired{false};
-    std::atomic<uint32_t> turns{15}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
+    std::atomic<uint32_t> turns{
+        15}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
     ListenerOptions options;
     Lock lock;
     MapVector<ListenerLinkRef> links;

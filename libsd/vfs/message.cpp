@@ -70,7 +70,8 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
         return -EFAULT;
     if (timeout && (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1'000'000'000))
         return -EINVAL;
-    const int64_t end = timeout ? sys::now_ns() + int64_t{limit.tv_sec} * 1'000'000'000 + limit.tv_nsec : INT64_MAX;
+    const int64_t end =
+        timeout ? sys::now_ns() + int64_t{limit.tv_sec} * 1'000'000'000 + limit.tv_nsec : INT64_MAX;
     unsigned done = 0;
     for (; done < n && done < kMaxIov; ++done) {
         long r = recvmsg(fd, f, &m[done].msg_hdr, flags & ~MSG_WAITFORONE);

@@ -150,16 +150,19 @@ void at_exit() noexcept {
         return;
     const SegmentStats &s = stats();
     char line[2048];
-    int n = snprintf(line, sizeof line, "{\"pid\":%ld,\"accelerated_connects\":%lu,\"accelerated_accepts\":%lu,\"fallbacks\":{", sys::getpid(),
-                     s.connects.load(), s.accepts.load());
+    int n = snprintf(line, sizeof line,
+                     "{\"pid\":%ld,\"accelerated_connects\":%lu,\"accelerated_accepts\":%lu,\"fallbacks\":{",
+                     sys::getpid(), s.connects.load(), s.accepts.load());
     const char *comma = "";
     for (unsigned i = 0; i < kMaxCauses && n < 1900; ++i)
         if (uint64_t c = s.fallbacks[i].load()) {
-            n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "%s\"%s\":%lu", comma, cause_name(i), c);
+            n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "%s\"%s\":%lu", comma,
+                          cause_name(i), c);
             comma = ",";
         }
     n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}}\n");
-    long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    long fd =
+        sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     if (fd >= 0) {
         sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
         sys::close(static_cast<int>(fd));

@@ -101,7 +101,8 @@ long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *ma
 
 } // namespace
 
-long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind, uint64_t handled) noexcept {
+long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
+              uint64_t handled) noexcept {
     pollfd p[4];
     unsigned n = 0;
     for (; n < extra_count && n < 2; ++n)
@@ -150,13 +151,16 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
     const uint32_t generation = f.generation.load(std::memory_order_acquire);
     const uint64_t handled = self.handled, interrupts = self.interrupts;
     auto changed = [&] {
-        return (stream_events(f) & events) || f.generation.load(std::memory_order_relaxed) != generation || f.kind != Kind::stream;
+        return (stream_events(f) & events) || f.generation.load(std::memory_order_relaxed) != generation ||
+               f.kind != Kind::stream;
     };
-    auto interrupted = [&] { return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled); };
+    auto interrupted = [&] {
+        return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled);
+    };
     Bell *bell = thread_bell();
     if (!bell)
         return -EMFILE;
-    for (Spinner spin(*bell); ;) {
+    for (Spinner spin(*bell);;) {
         if (changed()) {
             spin.paid();
             return 0;

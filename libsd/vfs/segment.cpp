@@ -1,9 +1,9 @@
 // Making and sharing family segments; allocation of their records.
 #include "libsd/vfs/segment.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/queue/bell.hpp"
-#include "libsd/control/hidden_fd.hpp"
 #include <ctime>
 #include <linux/memfd.h>
 
@@ -101,7 +101,8 @@ bool own_segment() noexcept {
     void *p = nullptr;
     if (sys::ftruncate(static_cast<int>(fd), kSegmentBytes) == 0 &&
         sys::fcntl(static_cast<int>(fd), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, static_cast<int>(fd), 0);
+        p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                      static_cast<int>(fd), 0);
     if (!p) {
         close_hidden(static_cast<int>(fd));
         return false;
@@ -182,9 +183,10 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
                 t->lock.store(0, std::memory_order_relaxed);
                 t->mode.store(0, std::memory_order_relaxed);
             }
-            for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr, &o.opt.reuseport,
-                            &o.opt.linger_on, &o.opt.linger_s, &o.opt.keepidle, &o.opt.keepintvl, &o.opt.keepcnt,
-                            &o.opt.quickack, &o.opt.user_timeout, &o.opt.zerocopy_next, &o.opt.zerocopy_told})
+            for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr,
+                            &o.opt.reuseport, &o.opt.linger_on, &o.opt.linger_s, &o.opt.keepidle,
+                            &o.opt.keepintvl, &o.opt.keepcnt, &o.opt.quickack, &o.opt.user_timeout,
+                            &o.opt.zerocopy_next, &o.opt.zerocopy_told})
                 w->store(0, std::memory_order_relaxed);
             o.generation = gen;
             o.link_id = link_id;
@@ -260,7 +262,8 @@ void segments_fork_prepare(wire::Fork *message) noexcept {
             r.held[w].store(v.proc(mine).held[w].load(std::memory_order_relaxed), std::memory_order_relaxed);
         r.state.store(1, std::memory_order_seq_cst);
         note_high(v.header().proc_high, c);
-        uint64_t owner = static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;
+        uint64_t owner =
+            static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;
         auto &m = message->child_in[message->segments++];
         m.owner_client = owner;
         m.proc_index = c;

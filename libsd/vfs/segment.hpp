@@ -8,9 +8,9 @@ namespace sd {
 
 struct MappedSegment {
     SegmentView view;
-    int fd = -1;            ///< hidden; kept to show it to a restarted monitor
+    int fd = -1;               ///< hidden; kept to show it to a restarted monitor
     uint64_t owner_client = 0; ///< monitor's name of the process that made it
-    uint32_t proc = 0;      ///< this process's ProcRecord in it
+    uint32_t proc = 0;         ///< this process's ProcRecord in it
 };
 extern MappedSegment segments[kMaxSegments];
 extern std::atomic<uint32_t> segment_count;

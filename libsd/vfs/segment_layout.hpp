@@ -14,8 +14,8 @@
 namespace sd {
 
 constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
-constexpr unsigned kOfds = 1u << 18;   ///< open file descriptions per segment; 0 is never used
-constexpr unsigned kSegProcs = 512;    ///< processes that may share a segment at one time; 0 is the creator
+constexpr unsigned kOfds = 1u << 18; ///< open file descriptions per segment; 0 is never used
+constexpr unsigned kSegProcs = 512;  ///< processes that may share a segment at one time; 0 is the creator
 constexpr unsigned kSegThreads = kSegThreadLimit;
 
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
@@ -25,15 +25,15 @@ enum TxBlock : uint32_t { kTxShut = 1, kTxError = 2, kTxReset = 4 };
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
-    std::atomic<uint32_t> state;      ///< OfdState
-    std::atomic<uint32_t> status;     ///< O_NONBLOCK, O_ASYNC as fcntl(F_GETFL) reports them
+    std::atomic<uint32_t> state;  ///< OfdState
+    std::atomic<uint32_t> status; ///< O_NONBLOCK, O_ASYNC as fcntl(F_GETFL) reports them
     uint64_t link_id;
     uint32_t slot;
-    uint8_t side;                     ///< 0 client, 1 server
-    uint8_t family;                   ///< AF_INET or AF_INET6
-    uint16_t generation;              ///< bumped each time the record is used again
-    std::atomic<uint32_t> tx_block;   ///< TxBlock bits
-    std::atomic<int32_t> so_error;    ///< pending socket error (positive errno), taken by the first call that reports it
+    uint8_t side;                   ///< 0 client, 1 server
+    uint8_t family;                 ///< AF_INET or AF_INET6
+    uint16_t generation;            ///< bumped each time the record is used again
+    std::atomic<uint32_t> tx_block; ///< TxBlock bits
+    std::atomic<int32_t> so_error; ///< pending socket error (positive errno), taken by the first call that reports it
     std::atomic<uint32_t> rx_shut;    ///< 1 after shutdown(SHUT_RD)
     std::atomic<uint32_t> flags_seen; ///< peer's SideFlags already acted on
     std::atomic<int32_t> rcvlowat;
@@ -51,7 +51,7 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> nodelay, cork, keepalive, oobinline, reuseaddr, reuseport;
         std::atomic<int32_t> linger_on, linger_s;
         std::atomic<int32_t> keepidle, keepintvl, keepcnt, quickack, user_timeout;
-        std::atomic<int32_t> sndbuf;    ///< SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
+        std::atomic<int32_t> sndbuf; ///< SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
         std::atomic<int32_t> zerocopy_next; ///< SO_ZEROCOPY: 0 off, else one more than the MSG_ZEROCOPY sends made so far
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
@@ -90,7 +90,7 @@ struct SegmentHeader {
     uint64_t bytes;
     std::atomic<uint32_t> ofd_high; ///< Ofds below this index have been in use at some time
     std::atomic<uint32_t> proc_high, thread_high;
-    std::atomic<uint32_t> ofd_lock;  ///< allocation of Ofds, processes and threads: slow path
+    std::atomic<uint32_t> ofd_lock; ///< allocation of Ofds, processes and threads: slow path
     SegmentStats stats;
 };
 
@@ -103,7 +103,9 @@ struct SegmentView {
     uint8_t *base = nullptr;
     SegmentHeader &header() const { return *reinterpret_cast<SegmentHeader *>(base); }
     ProcRecord &proc(unsigned i) const { return reinterpret_cast<ProcRecord *>(base + kSegProcOffset)[i]; }
-    ThreadRecord &thread(unsigned i) const { return reinterpret_cast<ThreadRecord *>(base + kSegThreadOffset)[i]; }
+    ThreadRecord &thread(unsigned i) const {
+        return reinterpret_cast<ThreadRecord *>(base + kSegThreadOffset)[i];
+    }
     Ofd &ofd(unsigned i) const { return reinterpret_cast<Ofd *>(base + kSegOfdOffset)[i]; }
 };
 

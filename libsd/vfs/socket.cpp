@@ -30,7 +30,8 @@ long materialise(int fd, File &f) noexcept {
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n && r >= 0; ++i)
         if (fd_table[i].load(std::memory_order_acquire) == &f) {
             long own = sys::fcntl(static_cast<int>(i), F_GETFD);
-            r = sys::dup3(static_cast<int>(s), static_cast<int>(i), own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
+            r = sys::dup3(static_cast<int>(s), static_cast<int>(i),
+                          own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
         }
     sys::close(static_cast<int>(s));
     if (r < 0)
@@ -50,7 +51,8 @@ long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept {
         return r;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
         File *expected = f;
-        if (fd_table[i].load(std::memory_order_acquire) == f && fd_table[i].compare_exchange_strong(expected, nullptr))
+        if (fd_table[i].load(std::memory_order_acquire) == f &&
+            fd_table[i].compare_exchange_strong(expected, nullptr))
             release_file(f);
     }
     return 0;
@@ -83,8 +85,8 @@ void init() noexcept {
 }
 
 long socket(int domain, int type, int protocol) noexcept {
-    if (!on || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM || (protocol != 0 && protocol != IPPROTO_TCP) ||
-        !(domain == AF_INET || (domain == AF_INET6 && has_v6)))
+    if (!on || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
+        (protocol != 0 && protocol != IPPROTO_TCP) || !(domain == AF_INET || (domain == AF_INET6 && has_v6)))
         return kPass;
     long fd = placeholder_fd(type & SOCK_CLOEXEC);
     if (fd < 0)

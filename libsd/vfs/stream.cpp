@@ -1,8 +1,8 @@
 // Moving bytes over an accelerated connection.
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/ancillary.hpp"
-#include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
 #include <csignal>
@@ -38,7 +38,9 @@ long iov_total(const iovec *iov, int count) noexcept {
     return static_cast<long>(sum);
 }
 
-int64_t deadline_after(int64_t timeout_ns) noexcept { return timeout_ns > 0 ? sys::now_ns() + timeout_ns : INT64_MAX; }
+int64_t deadline_after(int64_t timeout_ns) noexcept {
+    return timeout_ns > 0 ? sys::now_ns() + timeout_ns : INT64_MAX;
+}
 
 void raise_sigpipe() noexcept {
     sys::tgkill(static_cast<int>(sys::getpid()), static_cast<int>(sys::gettid()), SIGPIPE);
@@ -142,7 +144,8 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                 return done ? done : -ENOBUFS;
             if (f.kind != Kind::stream)
                 return done ? done : -EBADF;
-            blocked = o.tx_block.load(std::memory_order_acquire) || (f.peer->control.flags.load(std::memory_order_acquire) & kPeerStops);
+            blocked = o.tx_block.load(std::memory_order_acquire) ||
+                      (f.peer->control.flags.load(std::memory_order_acquire) & kPeerStops);
             if (!blocked) {
                 long r = total ? write_some(f, from, grow_far) : 0;
                 if (r < 0 && done == 0)
@@ -208,7 +211,8 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
 namespace {
 
 /// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, -EPROTO.
-long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want, bool discard) noexcept {
+long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
+               bool discard) noexcept {
     const ring::Place &place = f.rx_place;
     long done = 0;
     while (static_cast<size_t>(done) < want) {
@@ -264,7 +268,9 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
     long done = 0;
     int64_t deadline = 0;
     int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
-    size_t target = flags & MSG_WAITALL ? total : static_cast<size_t>(low) < total ? static_cast<size_t>(low) : total;
+    size_t target = flags & MSG_WAITALL                ? total
+                    : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
+                                                       : total;
     for (;;) {
         long r;
         bool end = false;
@@ -283,14 +289,16 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC);
                 done = 0;
             } else {
-                r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done), flags & MSG_TRUNC);
+                r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
+                              flags & MSG_TRUNC);
                 if (r > 0) {
                     f.mine->credit.consumed.store(o.rx.s.head, std::memory_order_release);
                     ++o.rx.s.messages;
                 }
             }
             if (r == 0)
-                end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+                end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
+                      (o.tx_block.load(std::memory_order_acquire) & kTxReset);
         }
         if (r == -EPROTO) {
             condemn(f);
@@ -400,8 +408,10 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         if (c && f->kind == Kind::stream && o.rcvlowat.load(std::memory_order_relaxed) <= 1) [[likely]] {
             RxState &s = o.rx.s;
             long done = 0;
-            while (static_cast<size_t>(done) < n && ring::next_record(s, f->rx_place, f->mine->credit.consumed) == 1) {
-                long r = ring::take(s, f->rx_place, static_cast<char *>(p) + done, n - static_cast<size_t>(done));
+            while (static_cast<size_t>(done) < n &&
+                   ring::next_record(s, f->rx_place, f->mine->credit.consumed) == 1) {
+                long r =
+                    ring::take(s, f->rx_place, static_cast<char *>(p) + done, n - static_cast<size_t>(done));
                 if (r < 0) {
                     if (done == 0)
                         return r;

@@ -24,7 +24,8 @@ BEHAVES("many short-lived children", processes, many_short_lived_children, accel
 BEHAVES_NOT_YET("exec keeps a connection", images, exec_keeps_connection, accelerated)
 BEHAVES("exec closes what is marked", images, exec_closes_marked, accelerated)
 BEHAVES("exec keeps a listener", images, exec_keeps_listener, accelerated)
-BEHAVES_NOT_YET("exec with a connection as standard input and output", images, exec_of_standard_numbers, accelerated)
+BEHAVES_NOT_YET("exec with a connection as standard input and output", images, exec_of_standard_numbers,
+                accelerated)
 BEHAVES_NOT_YET("posix_spawn with file actions", images, spawned_with_file_actions, accelerated)
 BEHAVES("system, popen and vfork in between", images, commands_in_between, accelerated)
 BEHAVES_NOT_YET("exec with an empty environment", images, exec_with_empty_environment, accelerated)

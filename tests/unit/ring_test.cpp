@@ -18,7 +18,9 @@ struct Direction {
     TxState tx{};
     RxState rx{};
     ring::Place place() {
-        auto align = [](uint8_t *p) { return reinterpret_cast<uint8_t *>(align_up(reinterpret_cast<uintptr_t>(p), 64)); };
+        auto align = [](uint8_t *p) {
+            return reinterpret_cast<uint8_t *>(align_up(reinterpret_cast<uintptr_t>(p), 64));
+        };
         return {align(inline_ring.get()), align(region.data())};
     }
     bool send(const std::vector<uint8_t> &v) {
@@ -132,7 +134,8 @@ TEST_CASE("random sizes in and out over many laps, two threads") {
         if (n == 0)
             std::this_thread::yield();
         for (long i = 0; i < n; ++i)
-            wrong += v[static_cast<size_t>(i)] != static_cast<uint8_t>((got + static_cast<size_t>(i)) * 2654435761u >> 24);
+            wrong += v[static_cast<size_t>(i)] !=
+                     static_cast<uint8_t>((got + static_cast<size_t>(i)) * 2654435761u >> 24);
         got += static_cast<size_t>(n);
     }
     sender.join();
@@ -153,7 +156,8 @@ TEST_CASE("rubbish in the ring is refused, whatever it says") {
             head = ring::make_header(ring::Kind::data, static_cast<uint32_t>(kInlineRing - 8 + r() % 100000), 0);
             break;
         case 2: // change to a ring that does not exist, or to the same
-            head = ring::make_header(ring::Kind::change, i % 8 == 2 ? 0 : static_cast<uint32_t>(kRingClasses + r() % 1000), 0);
+            head = ring::make_header(ring::Kind::change,
+                                     i % 8 == 2 ? 0 : static_cast<uint32_t>(kRingClasses + r() % 1000), 0);
             break;
         default:
             head = ring::make_header(static_cast<ring::Kind>(3 + r() % 13), 8, 0);
