@@ -62,6 +62,7 @@ struct File {
     Epoll *epoll = nullptr;
     EpollItem *items = nullptr;          ///< registrations in epoll instances, under the epoll lock
     std::atomic<uint32_t> generation{0}; ///< bumped on release
+    uint32_t grown_mark = 0;             ///< generation + 1 while listed by note_grown(), under its lock
     File *pool_next = nullptr;
 
     uint64_t tx_name() const noexcept { return uint64_t{ofd_index} * 2 + 2; }

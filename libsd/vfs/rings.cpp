@@ -60,11 +60,11 @@ void note_grown(File &f) noexcept {
     uint64_t mask;
     sys::block_signals(&mask);
     if (grown_lock.try_lock_unmasked()) {
-        bool known = false;
-        for (size_t i = 0; i < grown.size() && !known; ++i)
-            known = grown[i].file == &f && grown[i].generation == f.generation.load(std::memory_order_relaxed);
-        if (!known && grown.push({&f, f.generation.load(std::memory_order_relaxed), 0}))
+        const uint32_t generation = f.generation.load(std::memory_order_relaxed);
+        if (f.grown_mark != generation + 1 && grown.push({&f, generation, 0})) {
+            f.grown_mark = generation + 1;
             grown_count.fetch_add(1, std::memory_order_relaxed);
+        }
         grown_lock.unlock_unmasked();
     }
     sys::restore_signals(&mask);
@@ -82,6 +82,8 @@ int64_t shrink_idle_rings() noexcept {
     if (grown_lock.try_lock_unmasked()) {
         for (size_t i = grown.size(); i-- > 0;)
             if (visit(grown[i])) {
+                if (grown[i].file->grown_mark == grown[i].generation + 1)
+                    grown[i].file->grown_mark = 0;
                 grown.remove_unordered(i);
                 grown_count.fetch_sub(1, std::memory_order_relaxed);
             }
