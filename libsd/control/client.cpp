@@ -32,9 +32,16 @@ Hooks hooks{};
 char env_path[108];
 bool env_read = false;
 
+// The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
+// not belong to something quiet by then. So it stays open, hung up, until the next one takes its place.
+std::atomic<int> retired{-1};
+
 void drop_channel() noexcept {
-    if (int fd = chan.exchange(-1); fd >= 0)
-        close_hidden(fd);
+    if (int fd = chan.exchange(-1); fd >= 0) {
+        sys::call(SYS_shutdown, fd, SHUT_RDWR);
+        if (int old = retired.exchange(fd); old >= 0)
+            close_hidden(old);
+    }
     next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
 }
 
@@ -112,6 +119,14 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
     }
 }
 
+/// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor is believed.
+bool trusted_listener(int fd) noexcept {
+    ucred peer{};
+    socklen_t n = sizeof peer;
+    return sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
+           (peer.uid == 0 || static_cast<long>(peer.uid) == sys::call(SYS_getuid));
+}
+
 long open_channel() noexcept {
     if (!env_read) {
         env_read = true;
@@ -132,6 +147,8 @@ long open_channel() noexcept {
         sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
         sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
         long r = sys::connect(static_cast<int>(fd), &a, sizeof a);
+        if (r == 0 && !env_path[0] && !trusted_listener(static_cast<int>(fd)))
+            r = -EPERM;
         if (r == 0)
             return hide_fd(static_cast<int>(fd));
         sys::close(static_cast<int>(fd));
@@ -187,7 +204,12 @@ bool greet(Cause *why) noexcept {
 
 void set_hooks(const Hooks &h) noexcept { hooks = h; }
 bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
-void channel_moved(int from, int to) noexcept { chan.compare_exchange_strong(from, to); }
+void channel_moved(int from, int to) noexcept {
+    int expected = from;
+    chan.compare_exchange_strong(expected, to);
+    expected = from;
+    retired.compare_exchange_strong(expected, to);
+}
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
 const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }
@@ -303,8 +325,9 @@ void fork_parent() noexcept {
 }
 
 void fork_child() noexcept {
-    if (int fd = chan.exchange(-1); fd >= 0)
-        close_hidden(fd);
+    for (auto *parents : {&chan, &retired})
+        if (int fd = parents->exchange(-1); fd >= 0)
+            close_hidden(fd);
     call_lock.reset();
     if (child_channel >= 0) {
         timeval limit{2, 0};

@@ -49,9 +49,9 @@ long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cau
 }
 
 /// With the listener's lock.
-bool known(Listener &l, const ListenerLink *place, uint64_t id) noexcept {
+bool known(Listener &l, uint64_t id) noexcept {
     for (auto &ref : l.links)
-        if (ref.place == place || ref.link->id == id)
+        if (ref.link->id == id)
             return true;
     return false;
 }
@@ -81,7 +81,14 @@ bool listener_refresh(Listener &l) noexcept {
                 dead[ndead++] = l.links[i].link;
                 l.links.remove_unordered(i);
             }
-        wire::Links ask{l.id, 0};
+        // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all links again.
+        wire::Links ask{l.id, UINT32_MAX};
+        for (uint32_t i = 0, high = l.seg->link_high.load(std::memory_order_acquire);
+             i < high && i < kListenerLinks; ++i)
+            if (uint64_t id = l.seg->link[i].link_id.load(std::memory_order_acquire); id && !known(l, id)) {
+                ask.from = i;
+                break;
+            }
         while (ask.from != UINT32_MAX) {
             auto r = control::request(wire::Op::links, &ask, sizeof ask);
             if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
@@ -92,7 +99,7 @@ bool listener_refresh(Listener &l) noexcept {
             const auto &reply = r.as<wire::LinksReply>();
             for (unsigned i = 0; i < r.fds; ++i) {
                 uint32_t place = i < reply.count ? reply.link[i].place : kListenerLinks;
-                if (place >= kListenerLinks || known(l, &l.seg->link[place], reply.link[i].link_id)) {
+                if (place >= kListenerLinks || known(l, reply.link[i].link_id)) {
                     sys::close(r.fd[i]);
                     continue;
                 }
