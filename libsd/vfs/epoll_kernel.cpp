@@ -105,6 +105,18 @@ void register_wakers(Epoll &x) noexcept {
         e.events = 0; // errors and hang-ups only
         e.data.u64 = waker_word(kChannelWord);
         sys::epoll_ctl(ep, EPOLL_CTL_ADD, c, &e);
+        x.channel_fd = c;
+    }
+}
+
+void channel_lost(Epoll &x) noexcept {
+    const bool well = control::maintain();
+    SetGuard g(x);
+    const bool current = well && x.channel_fd == control::channel() && x.channel_epoch == control::epoch();
+    if (x.channel_fd >= 0 && !current) {
+        sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, x.channel_fd, nullptr);
+        x.channel_fd = -1;
+        x.channel_epoch = control::epoch() - 1; // so that the next one is registered
     }
 }
 

@@ -103,6 +103,7 @@ struct Epoll {
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     bool channel_known = false;
     uint32_t channel_epoch = 0;
+    int channel_fd = -1; ///< as registered with the kernel's set
     uint32_t cursor = 0, link_cursor = 0;
     uint32_t streak = 0; ///< waits answered without sleeping
     uint32_t rounds = 0;
@@ -205,6 +206,9 @@ struct Found {
 };
 /// Takes our own registrations out of what the kernel returned (`n` > 0), and acts on them. Without the lock.
 Found sift(Epoll &x, epoll_event *e, long n) noexcept;
+
+/// The control channel hung up: it must not end every further wait. Looks for another monitor. Without the lock.
+void channel_lost(Epoll &x) noexcept;
 
 /// Data words of our own registrations in kernel sets: addresses in here.
 extern char waker_data[2 + kNestedSets];

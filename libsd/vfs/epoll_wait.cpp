@@ -61,7 +61,7 @@ long look_at_kernel(Wait &w, int at) noexcept {
         return r;
     Found f = sift(w.x, w.user + at, r);
     if (f.channel)
-        control::maintain();
+        channel_lost(w.x);
     return f.count;
 }
 
@@ -197,7 +197,9 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         stats().sleeps.fetch_add(1, std::memory_order_relaxed);
         Spinner::slept(*x.bell, sys::now_ns() - start, f.rung);
     }
-    if (f.channel || step != INT64_MAX)
+    if (f.channel)
+        channel_lost(x);
+    else if (step != INT64_MAX)
         control::maintain();
     return f.count;
 }
@@ -244,7 +246,7 @@ long wait_accelerated(Wait &w) noexcept {
             return r;
         Found f = sift(x, w.user, r);
         if (f.channel)
-            control::maintain();
+            channel_lost(x);
         if (f.count)
             return f.count;
         if (w.timeout > 0 && (w.timeout -= sys::now_ns() - start) < 0)
@@ -302,7 +304,7 @@ long wait_plain(Wait &w) noexcept {
         if (r > 0) {
             Found f = sift(w.x, w.user, r);
             if (f.channel)
-                control::maintain();
+                channel_lost(w.x);
             if (f.count)
                 return f.count;
         }
