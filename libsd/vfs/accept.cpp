@@ -145,7 +145,7 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
     bool blind = !control::connected() || listener_bell(l, *bell) < 0;
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
-    unsigned n = listener_links(l, links, kMax);
+    unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
     if (n > kMax) {
         n = kMax;
         blind = true;
@@ -168,6 +168,8 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
     for (unsigned i = 0; i < n; ++i)
         if (unsigned id = bell->id[links[i]->index])
             links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    for (unsigned i = 0; i < n; ++i)
+        link_unuse(*links[i]);
     if (blind)
         control::maintain();
     if (r == -EINTR && (self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled)))

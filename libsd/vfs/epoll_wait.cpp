@@ -92,7 +92,7 @@ long round(Wait &w, Look how) noexcept {
     epoll_event found[kBatch];
     unsigned n = 0;
     long from_kernel = 0;
-    bool due, thorough, kernel_first = false;
+    bool due, thorough, ask = false, kernel_first = false;
     auto room = [&](long used) {
         long left = w.room - used;
         return static_cast<unsigned>(left < static_cast<long>(kBatch) ? left : kBatch);
@@ -109,7 +109,17 @@ long round(Wait &w, Look how) noexcept {
             if (n && x.streak < kBusyStreak)
                 ++x.streak;
         }
+        // Ids are otherwise asked for before the first sleep; a set that is never idle gets them here, or it would look at all its members
+        // for ever.
+        if (x.wants_bells) [[unlikely]]
+            if (int64_t now = sys::now_ns(); now - x.bells_at > kAskForBellsNs) {
+                x.bells_at = now;
+                x.wants_bells = false;
+                ask = true;
+            }
     }
+    if (ask) [[unlikely]]
+        provide_bells(x);
     if (kernel_first) {
         from_kernel = look_at_kernel(w, 0);
         if (from_kernel < 0)
@@ -117,14 +127,6 @@ long round(Wait &w, Look how) noexcept {
         if (from_kernel < w.room) {
             SetGuard g(x);
             n = scan(x, found, room(from_kernel), thorough);
-        }
-    }
-    // Ids are otherwise asked for before the first sleep; a set that is never idle gets them here, or it would look at all its members for ever.
-    if (x.wants_bells) [[unlikely]] {
-        if (int64_t now = sys::now_ns(); now - x.bells_at > kAskForBellsNs) {
-            x.bells_at = now;
-            x.wants_bells = false;
-            provide_bells(x);
         }
     }
     long total = from_kernel;

@@ -135,6 +135,19 @@ unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
     return n;
 }
 
+unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
+    QuietGuard g(l.lock);
+    unsigned n = 0;
+    for (auto &ref : l.links) {
+        if (n < max) {
+            ref.link->users.fetch_add(1, std::memory_order_acq_rel);
+            out[n] = ref.link;
+        }
+        ++n;
+    }
+    return n;
+}
+
 long listener_bell(Listener &l, Bell &b) noexcept {
     wire::ListenerRef ref{l.id, 0};
     long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;

@@ -31,6 +31,8 @@ struct Listener {
 bool listener_refresh(Listener &l) noexcept;
 /// Up to `max` of its links; returns how many there are.
 unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
+/// The same, with a reference to each of those returned, to be given back with link_unuse().
+unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
 long listener_bell(Listener &l, Bell &b) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)

@@ -22,6 +22,22 @@ constexpr size_t kInlineWords = 16; ///< FD_SETSIZE descriptors
 using Word = unsigned long;
 constexpr size_t kWordBits = 8 * sizeof(Word);
 
+/// The File behind a number. A listener that the program inherited may be waited for before anything else is done with it, so every number
+/// that was not ours is asked about once.
+File *known(int fd) noexcept {
+    File *f = file_of(fd);
+    if (f || static_cast<unsigned>(fd) >= kMaxFd) [[likely]]
+        return f;
+    static std::atomic<uint64_t> asked[kMaxFd / 64];
+    auto &word = asked[static_cast<unsigned>(fd) / 64];
+    const uint64_t bit = uint64_t{1} << (fd % 64);
+    if ((word.load(std::memory_order_relaxed) & bit) || (word.fetch_or(bit, std::memory_order_relaxed) & bit))
+        [[likely]]
+        return nullptr;
+    notice_listener(fd);
+    return file_of(fd);
+}
+
 /// Is any descriptor of the list ours? False too when the list cannot be read: the kernel says so then.
 bool any_ours(const pollfd *fds, size_t n) noexcept {
     pollfd part[32];
@@ -30,7 +46,7 @@ bool any_ours(const pollfd *fds, size_t n) noexcept {
         if (sd_copy(part, fds + at, m * sizeof *fds))
             return false;
         for (size_t i = 0; i < m; ++i)
-            if (file_of(part[i].fd)) // negative numbers are beyond the table
+            if (known(part[i].fd)) // negative numbers are beyond the table
                 return true;
     }
     return false;
@@ -106,7 +122,7 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
             any |= in.set[s][k];
         }
         for (; any; any &= any - 1, ++count)
-            ours |= file_of(static_cast<int>(k * kWordBits) + __builtin_ctzl(any)) != nullptr;
+            ours |= known(static_cast<int>(k * kWordBits) + __builtin_ctzl(any)) != nullptr;
     }
     if (!ours)
         return kPass;
