@@ -76,7 +76,8 @@ std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
     return segment;
 }
 
-void Monitor::share_segment(Client &client, std::shared_ptr<Segment> segment, unsigned proc_index, uint64_t name) {
+void Monitor::share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
+                            uint64_t name) {
     segment->members.push_back({&client, proc_index});
     client.segments.push_back({segment, proc_index, name});
     if (segment->members.size() == 1) {

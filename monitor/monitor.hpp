@@ -44,7 +44,8 @@ class Monitor {
     Reply segment(Client &client, Request &request);
     bool identify(Client &client, const ucred &sender);
     std::shared_ptr<Segment> find_segment(UniqueFd memfd);
-    void share_segment(Client &client, std::shared_ptr<Segment> segment, unsigned proc_index, uint64_t name);
+    void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
+                       uint64_t name);
     void copy_holdings(const Client &from, Client &to);
     void move_holdings(Client &from, Client &to);
     void release_holdings(Client &client);

@@ -12,6 +12,8 @@ template <class F> long cancellable(void (*undo)(void *), void *arg, F sleep) no
     long r;
     pthread_cleanup_push(undo, arg);
     int type;
+    // Only around one system call, as the C library itself makes its cancellation points.
+    // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous)
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
     r = sleep();
     pthread_setcanceltype(type, nullptr);

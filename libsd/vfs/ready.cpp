@@ -128,6 +128,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     sys::block_signals(&mask);
     // A cancellation point, as the C library makes one: asynchronous for as long as the thread sleeps, and only there can the signal get in.
     int cancel_type;
+    // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call only, see above
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
     long r = -EINTR;
     if (self.handled == handled)
