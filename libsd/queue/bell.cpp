@@ -16,6 +16,9 @@ Bell *all = nullptr;
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
 constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means that somebody else ran (alone: 230)
 constexpr int kMaxScore = 8;
+constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
+constexpr int64_t kCrowdedFor = 20'000'000;
+std::atomic<int64_t> crowded_until{0};
 std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
 
 } // namespace
@@ -146,6 +149,11 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
     looked_long_ = pays;
     spin_end_ = start_ + (!pays ? kShortSpin : shared ? 0 : kSpin);
     yield_end_ = spin_end_ + (pays ? kYield : 0);
+    // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps is run soon after it is woken.
+    if (start_ < crowded_until.load(std::memory_order_relaxed)) {
+        looked_long_ = false;
+        spin_end_ = yield_end_ = start_;
+    }
 }
 
 bool Spinner::again() noexcept {
@@ -164,6 +172,8 @@ bool Spinner::again() noexcept {
     sys::sched_yield();
     int64_t took = sys::now_ns() - now;
     int shared = shared_core.load(std::memory_order_relaxed);
+    if (took > kCrowdedYield)
+        crowded_until.store(now + took + kCrowdedFor, std::memory_order_relaxed);
     if (took > kSharedCoreYield) {
         if (shared < 64)
             shared_core.store(shared + 16, std::memory_order_relaxed);

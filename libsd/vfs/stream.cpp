@@ -79,6 +79,10 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     return false;
 }
 
+namespace {
+constexpr uint32_t kPeerStops = kFlagClosed | kFlagReset | kFlagDead;
+} // namespace
+
 long send_blocked(File &f, int flags) noexcept {
     Ofd &o = *f.ofd;
     uint32_t seen = absorb_flags(f);
@@ -90,7 +94,9 @@ long send_blocked(File &f, int flags) noexcept {
             raise_sigpipe();
         return -e;
     }
-    if (seen & kFlagClosed) // the peer's kernel would answer the next segment with RST
+    // The peer's kernel would answer the next segment with RST. Every flag that stops a sender has to end here, in whatever mixture: a hostile
+    // peer may set one without the others.
+    if (seen & kPeerStops)
         return 1;
     return 0;
 }
@@ -125,8 +131,6 @@ long write_some(File &f, IoCursor &from, bool grow_far) noexcept {
             notify(*f.link, f.slot, f.peer->control.rx_arm);
     }
 }
-
-constexpr uint32_t kPeerStops = kFlagClosed | kFlagReset | kFlagDead;
 
 } // namespace
 
