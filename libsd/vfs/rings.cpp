@@ -34,13 +34,27 @@ void shrink(File &f) noexcept {
         sys::madvise(old + kept + 4096, size - kept - 4096, MADV_REMOVE);
 }
 
-/// True when the entry is done with.
-bool visit(Grown &g) noexcept {
+/// Keeps the File open while we look at it. False: it was closed, or is another connection by now.
+bool pin(const Grown &g) noexcept {
     File &f = *g.file;
-    if (f.kind != Kind::stream || f.generation.load(std::memory_order_acquire) != g.generation)
+    uint32_t refs = f.refs.load(std::memory_order_acquire);
+    do {
+        if (refs == 0)
+            return false;
+    } while (!f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel));
+    if (f.generation.load(std::memory_order_acquire) == g.generation)
+        return true;
+    release_file(&f);
+    return false;
+}
+
+/// Of a pinned File. True when the entry is done with.
+bool visit_pinned(Grown &g) noexcept {
+    File &f = *g.file;
+    if (f.kind != Kind::stream)
         return true;
     Claim c(f.seg, f.ofd->tx.token, f.tx_name());
-    if (!c || f.kind != Kind::stream)
+    if (!c)
         return true;
     TxState &s = f.ofd->tx.s;
     if (s.cls == 0)
@@ -51,6 +65,14 @@ bool visit(Grown &g) noexcept {
         return false;
     shrink(f);
     return true;
+}
+
+bool visit(Grown &g) noexcept {
+    if (!pin(g))
+        return true;
+    bool done = visit_pinned(g);
+    release_file(g.file);
+    return done;
 }
 
 } // namespace
