@@ -24,14 +24,13 @@ std::atomic<int64_t> next_walk{0};
 /// reads there but the receiver, which will look at exactly one word: the change record.
 void shrink(File &f) noexcept {
     TxState &s = f.ofd->tx.s;
-    const uint32_t size = kRingSize[s.cls];
-    uint8_t *old = f.tx_place.at(s.cls);
-    uint32_t kept = static_cast<uint32_t>((s.tail - s.base) & (size - 1)) & ~4095u;
+    uint8_t *const begin = f.tx_place.region, *const end = begin + kRegionSize;
+    uint8_t *const kept =
+        f.tx_place.at(s.cls) + (static_cast<uint32_t>((s.tail - s.base) & (kRingSize[s.cls] - 1)) & ~4095u);
     ring::change_class(s, f.tx_place, 0);
-    if (kept)
-        sys::madvise(old, kept, MADV_REMOVE);
-    if (kept + 4096 < size)
-        sys::madvise(old + kept + 4096, size - kept - 4096, MADV_REMOVE);
+    // The rings that were used on the way up go too.
+    sys::madvise(begin, static_cast<size_t>(kept - begin), MADV_REMOVE);
+    sys::madvise(kept + 4096, static_cast<size_t>(end - kept - 4096), MADV_REMOVE);
 }
 
 /// Keeps the File open while we look at it. False: it was closed, or is another connection by now.
