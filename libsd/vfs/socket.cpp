@@ -107,7 +107,7 @@ long bind(int fd, const sockaddr *, socklen_t) noexcept {
     if (!f || f->kind == Kind::listener)
         return kPass;
     if (f->kind == Kind::stream)
-        return f->bound ? -EINVAL : -EINVAL; // a connected TCP socket has a name already
+        return -EINVAL; // a connected TCP socket has a name already
     if (f->kind == Kind::fresh) {
         if (long r = materialise(fd, *f); r < 0)
             return r;

@@ -335,7 +335,6 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         if (deadline == 0)
             deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));
         // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again from time to time.
-        int64_t until = deadline;
         if (r > 0 && (flags & MSG_PEEK)) {
             timespec nap{0, 200'000};
             sys::call(SYS_nanosleep, sys::arg(&nap), 0);
@@ -343,10 +342,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 return done;
             continue;
         }
-        int32_t keep = o.rcvlowat.load(std::memory_order_relaxed);
         pin.hold(f);
-        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, until);
-        (void)keep;
+        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, deadline);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
     }
