@@ -1,6 +1,7 @@
 // Doorbells: registration with the monitor, and the decision between looking and sleeping.
 #include "libsd/queue/bell.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include <sys/eventfd.h>
 
@@ -15,6 +16,7 @@ Bell *all = nullptr;
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
 constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means that somebody else ran (alone: 230)
+constexpr unsigned kLooks = 16;           ///< between looks at the clock
 constexpr int kMaxScore = 8;
 constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
 constexpr int64_t kCrowdedFor = 20'000'000;
@@ -24,6 +26,8 @@ std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebo
 } // namespace
 
 Bell *make_bell() noexcept {
+    if (confined())
+        return nullptr;
     SpareNumbers spare;
     long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
@@ -96,17 +100,31 @@ void forget_link(LinkMap &l) noexcept {
 }
 
 void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
+    ids &= ~(uint64_t{1} | uint64_t{1} << 63);
     if (!ids)
         return;
-    LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next) {
-        unsigned id = b->id[l.index];
-        if (!id || !(ids >> id & 1))
-            continue;
+    for (uint64_t m = ids; m; m &= m - 1) {
+        const unsigned id = static_cast<unsigned>(__builtin_ctzll(m));
         l.view.ready_word(l.side, id, slot / 64).fetch_or(uint64_t{1} << (slot % 64), std::memory_order_seq_cst);
         l.view.ready_summary(l.side, id).fetch_or(uint64_t{1} << (slot / 64), std::memory_order_seq_cst);
-        uint64_t one = 1;
-        sys::write(b->efd, &one, sizeof one);
+    }
+    uint64_t one = 1;
+    {
+        LockGuard g(list_lock);
+        for (Bell *b = all; b; b = b->all_next)
+            if (const unsigned id = b->id[l.index]; id && (ids >> id & 1)) {
+                ids &= ~(uint64_t{1} << id);
+                sys::write(b->efd, &one, sizeof one);
+            }
+    }
+    // Waiters in other processes that share the connection. Rare, so their bells are not kept.
+    for (ids &= l.view.header().side[l.side].sleep_mask.load(std::memory_order_seq_cst); ids; ids &= ids - 1) {
+        const wire::BellRef ref{l.id, l.side, static_cast<uint32_t>(__builtin_ctzll(ids))};
+        const auto r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
+        for (unsigned i = 0; i < r.fds; ++i) {
+            sys::write(r.fd[i], &one, sizeof one);
+            sys::close(r.fd[i]);
+        }
     }
 }
 
@@ -147,17 +165,21 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
     bool pays = b.score.load(std::memory_order_relaxed) > 0;
     bool shared = shared_core.load(std::memory_order_relaxed) > 0;
     looked_long_ = pays;
-    spin_end_ = start_ + (!pays ? kShortSpin : shared ? 0 : kSpin);
+    spin_end_ = start_ + (shared ? 0
+                          : pays ? kSpin
+                                 : kShortSpin); // on a shared core looking keeps the other side away
     yield_end_ = spin_end_ + (pays ? kYield : 0);
     // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps is run soon after it is woken.
     if (start_ < crowded_until.load(std::memory_order_relaxed)) {
         looked_long_ = false;
         spin_end_ = yield_end_ = start_;
     }
+    if (spin_end_ == start_)
+        n_ = kLooks - 1; // whoever we wait for waits for the core: no looking before it has had it
 }
 
 bool Spinner::again() noexcept {
-    if (++n_ % 16 != 0) {
+    if (++n_ % kLooks != 0) {
         __builtin_ia32_pause();
         return true;
     }
@@ -181,8 +203,14 @@ bool Spinner::again() noexcept {
     } else if (shared > 0) {
         shared_core.store(shared - 1, std::memory_order_relaxed);
     }
-    n_ = 15 - (shared > 0 ? 0 : 8); // look a few times between yields; once when somebody waits for the core
+    n_ = kLooks - 1 -
+         (shared > 0 ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
     return true;
+}
+
+bool core_is_shared() noexcept {
+    return shared_core.load(std::memory_order_relaxed) > 0 ||
+           crowded_until.load(std::memory_order_relaxed) > sys::coarse_now_ns();
 }
 
 void Spinner::paid() noexcept {

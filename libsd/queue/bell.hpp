@@ -38,6 +38,9 @@ void drain(Bell &b) noexcept;
 /// Longest sleep when a wake-up cannot be relied on (no monitor, no id left).
 constexpr int64_t kBlindSleepNs = 10'000'000;
 
+/// Others wanted this core lately: looking without giving it away keeps them from it.
+bool core_is_shared() noexcept;
+
 /// Decides how long to look before sleeping: first pure looking, then looking between sched_yield calls.
 ///
 /// Waking an idle core costs tens of microseconds, so looking for about that long never costs more than twice the best choice. Where

@@ -55,7 +55,7 @@ sd_copy:
     movups %xmm1, -16(%rdi,%rdx)
     xorl %eax, %eax
     ret
-5:  cmpq $512, %rdx
+5:  cmpq $1024, %rdx
     jae 8f
     movups -64(%rsi,%rdx), %xmm4
     movups -48(%rsi,%rdx), %xmm5

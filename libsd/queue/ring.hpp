@@ -1,7 +1,7 @@
 // The byte ring of one direction: records written back to back, found by their header word.
 //
 // Layout of a record: 8-byte header, payload, padding to 8. The header holds the payload length, the kind, and the low bits of its own position as a
-// check. A header word of 0 means "nothing here yet": the sender zeroes the word after a record before it publishes the
+// check, and when it was sent in the order of its thread's sends (epoll reports in that order). A header word of 0 means "nothing here yet": the sender zeroes the word after a record before it publishes the
 // record itself, with a release store (a plain store on x86).
 //
 //   sender:   zero next header; payload; header (release)      receiver: header (acquire); payload; `consumed` (release)
@@ -12,6 +12,8 @@
 //
 // The peer is not trusted: the receiver checks each header once, in a register; the sender checks `consumed`
 // against its own positions. Copies may then read rubbish that a hostile peer writes meanwhile, but never leave the ring.
+//
+// Either side can be killed anywhere: recover_tx() and recover_rx() below say what the next owner of the token does about it.
 //
 // A sender that wants another ring size leaves a switch record; the new ring starts with the next position.
 // Room for it is kept because the zeroed header word after the last record always exists.
@@ -29,10 +31,18 @@ enum class Kind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte of pay
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;
 
-constexpr uint64_t make_header(Kind k, uint32_t len, uint64_t pos) {
+/// Low bits of a count of the sending thread's records: two connections that one thread wrote to can be told apart by who was first.
+constexpr uint32_t kOrderShift = 17, kOrderMask = (1u << 11) - 1;
+static_assert(kMaxRecord < 1u << kOrderShift);
+inline constinit thread_local uint32_t send_count = 0;
+
+constexpr uint64_t make_header(Kind k, uint32_t len, uint64_t pos) { // `len` may have an order above it
     return uint64_t{(static_cast<uint32_t>(pos >> 3)) ^ kCheckSalt} << 32 | static_cast<uint32_t>(k) << 28 | len;
 }
-constexpr uint32_t header_length(uint64_t h) { return h & 0x0fffffff; }
+constexpr uint32_t header_length(uint64_t h) { return h & ((1u << kOrderShift) - 1); }
+constexpr uint32_t header_order(uint64_t h) { return static_cast<uint32_t>(h) >> kOrderShift & kOrderMask; }
+/// Was `a` sent before `b`? Of one thread's records, as long as not too many lie between them.
+constexpr bool earlier(uint32_t a, uint32_t b) { return a != b && ((b - a) & kOrderMask) <= kOrderMask / 2; }
 constexpr Kind header_kind(uint64_t h) { return static_cast<Kind>((h >> 28) & 0xf); }
 constexpr bool header_valid(uint64_t h, uint64_t pos) {
     return static_cast<uint32_t>(h >> 32) == (static_cast<uint32_t>(pos >> 3) ^ kCheckSalt);
@@ -50,6 +60,10 @@ inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
     return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
 }
 
+/// Stores before this are not moved behind it by the compiler, nor later ones in front; the processor keeps stores in order by itself. It is
+/// what a process that takes over from a killed one relies on.
+inline void in_order() noexcept { asm volatile("" ::: "memory"); }
+
 /// Takes the peer's `consumed`; false when it is not a value an honest peer could have written.
 [[nodiscard]] inline bool refresh_credit(TxState &s, const std::atomic<uint64_t> &consumed) noexcept {
     uint64_t c = consumed.load(std::memory_order_acquire);
@@ -65,13 +79,25 @@ inline uint64_t room(const TxState &s) noexcept {
     return kRingSize[s.cls] - 8 - (s.tail - from);
 }
 
+/// Shows a record whose payload is in place, and only then counts it: a sender killed in between leaves a header at `tail`, which
+/// recover_tx() steps over.
+inline void publish(TxState &s, uint8_t *ring, uint32_t mask, Kind kind, uint32_t n) noexcept {
+    const uint64_t next = s.tail + 8 + pad8(n);
+    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
+    word(ring, (s.tail - s.base) & mask)
+        .store(make_header(kind, n | (++send_count & kOrderMask) << kOrderShift, s.tail),
+               std::memory_order_release);
+    in_order();
+    s.tail = next;
+    s.bytes += n;
+}
+
 /// Publishes one record of at most kMaxRecord bytes; the caller made sure that room() >= 8 + pad8(n).
 /// 0, or -EFAULT when the source cannot be read: nothing is published then.
 [[nodiscard]] inline long put(TxState &s, const Place &p, const void *from, uint32_t n) noexcept {
     const uint32_t size = kRingSize[s.cls], mask = size - 1;
     uint8_t *ring = p.at(s.cls);
-    uint32_t off = (s.tail - s.base) & mask;
-    uint32_t at = (off + 8) & mask;
+    uint32_t at = ((s.tail - s.base) + 8) & mask;
     uint32_t first = size - at;
     if (n <= first) [[likely]] {
         if (sd_copy(ring + at, from, n))
@@ -80,11 +106,7 @@ inline uint64_t room(const TxState &s) noexcept {
                sd_copy(ring, static_cast<const uint8_t *>(from) + first, n - first)) {
         return -EFAULT;
     }
-    uint64_t next = s.tail + 8 + pad8(n);
-    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
-    word(ring, off).store(make_header(Kind::data, n, s.tail), std::memory_order_release);
-    s.tail = next;
-    s.bytes += n;
+    publish(s, ring, mask, Kind::data, n);
     return 0;
 }
 
@@ -93,11 +115,7 @@ inline void put_urgent(TxState &s, const Place &p, unsigned char byte) noexcept 
     const uint32_t mask = kRingSize[s.cls] - 1;
     uint8_t *ring = p.at(s.cls);
     ring[((s.tail - s.base) + 8) & mask] = byte;
-    const uint64_t next = s.tail + 16;
-    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
-    word(ring, (s.tail - s.base) & mask).store(make_header(Kind::urgent, 1, s.tail), std::memory_order_release);
-    s.tail = next;
-    ++s.bytes;
+    publish(s, ring, mask, Kind::urgent, 1);
 }
 
 /// Where the payload of the next record will lie; two pieces where the ring wraps.
@@ -119,25 +137,69 @@ inline Space reserve(const TxState &s, const Place &p, uint32_t n) noexcept {
 
 /// Publishes a record of the first `n` (at least 1) reserved bytes.
 inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
-    const uint32_t mask = kRingSize[s.cls] - 1;
-    uint8_t *ring = p.at(s.cls);
-    const uint64_t next = s.tail + 8 + pad8(n);
-    word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
-    word(ring, (s.tail - s.base) & mask).store(make_header(Kind::data, n, s.tail), std::memory_order_release);
-    s.tail = next;
-    s.bytes += n;
+    publish(s, p.at(s.cls), kRingSize[s.cls] - 1, Kind::data, n);
 }
+
+/// A ring that went back to the smallest class has left a change record in a larger ring. The receiver may stand there still, and that
+/// ring must not be written before it has passed the record.
+inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
 /// Moves to ring class `cls`. The caller made sure nothing unread lies there: it is a class larger than any in use, or
 /// everything was consumed.
 inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
-    uint8_t *old = p.at(s.cls);
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
+    s.changing = static_cast<uint16_t>(cls + 1);
+    in_order();
     word(p.at(cls), 0).store(0, std::memory_order_relaxed);
-    word(old, off).store(make_header(Kind::change, cls, s.tail), std::memory_order_release);
-    s.tail += 8;
-    s.base = s.tail;
+    word(p.at(s.cls), off).store(make_header(Kind::change, cls, s.tail), std::memory_order_release);
+    in_order();
+    s.base = s.tail + 8;
+    in_order();
     s.cls = cls;
+    in_order();
+    s.tail = s.base;
+    in_order();
+    s.changing = 0;
+}
+
+/// For the thread that takes the token of a sender that may have been killed anywhere in put(), put_urgent(), commit() or change_class().
+///
+/// Killed before its header was stored: nothing of the record can be seen; `tail` and the zeroed word there are as they were. Killed
+/// after that: the header stands at `tail`, and is stepped over, since the receiver has seen it or will. In change_class() the step is three
+/// stores, and `base` > `tail` tells that the first of them was done; `changing` then says the rest. A killed sender
+/// had at most one record under way. The ring can be rewritten by the peer, so the header is believed only as far as a record could be
+/// that long: a lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do, changes nothing.
+inline void recover_tx(TxState &s, const Place &p) noexcept {
+    if (uint32_t c = s.changing; c != 0) {
+        if (s.base > s.tail) {
+            s.cls = c - 1 < kRingClasses ? c - 1 : s.cls;
+            in_order();
+            s.tail = s.base;
+            in_order();
+        }
+        s.changing = 0;
+    }
+    const uint64_t h =
+        word(p.at(s.cls), (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
+    if (h == 0 || !header_valid(h, s.tail))
+        return;
+    const uint32_t n = header_length(h);
+    if (header_kind(h) == Kind::change) {
+        if (n >= kRingClasses || n == s.cls)
+            return;
+        s.changing = static_cast<uint16_t>(n + 1);
+        in_order();
+        s.base = s.tail + 8;
+        in_order();
+        s.cls = n;
+        in_order();
+        s.tail = s.base;
+        in_order();
+        s.changing = 0;
+    } else if (n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s)) {
+        s.tail += 8 + pad8(n);
+        s.bytes += n;
+    }
 }
 
 /// The receiver's next header word, 0 when there is none. May be called without the token as a hint.
@@ -145,12 +207,48 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
     return word(p.at(s.cls), (s.head - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
 }
 
+// A record that is read in parts: RxState::part holds its length, how much was read, and bits of its position. So one store says that
+// more was read, and the one store that moves `head` to the next record also ends the validity of `part`: there is no moment at which
+// the two contradict each other. (`part` is cleared after that, long before the bits of the position come back.)
+constexpr uint64_t part_tag(uint64_t head) { return head >> 3 << 34; }
+constexpr uint64_t part_word(uint64_t head, uint32_t length, uint32_t read) {
+    return part_tag(head) | uint64_t{length} << 17 | read;
+}
+static_assert(kMaxRecord < 1u << 17);
+
+/// A record that is being read, for as long as the token is held.
+struct Record {
+    uint32_t length;
+    uint32_t read; ///< less than length
+};
+
+/// Is the record at `head` partly read?
+inline bool inside(const RxState &s) noexcept {
+    return s.part != 0 && (s.part >> 34 << 34) == part_tag(s.head);
+}
+inline Record part_of(const RxState &s) noexcept {
+    constexpr uint32_t kMask = (1u << 17) - 1;
+    return {static_cast<uint32_t>(s.part >> 17) & kMask, static_cast<uint32_t>(s.part) & kMask};
+}
+/// Up to where everything was read: what the sender is told.
+inline uint64_t read_up_to(const RxState &s) noexcept {
+    return s.part == 0 || !inside(s) ? s.head : s.head + 8 + part_of(s).read;
+}
+
 constexpr int kUrgentNext = 2;
 
-/// Makes `left` > 0 if any payload is there. 1: yes; 0: the ring is empty; -EPROTO: the peer wrote rubbish; kUrgentNext: `head` is at an
-/// urgent record, which the caller takes in with accept_urgent() or leaves out with skip_urgent().
-[[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed) noexcept {
-    while (s.left == 0) {
+/// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish; kUrgentNext: `head` is at an
+/// urgent record, which the caller reads with urgent_record() or leaves out with skip_urgent().
+[[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed,
+                                     Record *r) noexcept {
+    if (s.part != 0) [[unlikely]] {
+        if (inside(s)) {
+            *r = part_of(s);
+            return 1;
+        }
+        s.part = 0; // its reader was killed just before it did this
+    }
+    for (;;) {
         uint64_t h = peek_header(s, p);
         if (h == 0)
             return 0;
@@ -160,47 +258,54 @@ constexpr int kUrgentNext = 2;
         if (header_kind(h) == Kind::data) [[likely]] {
             if (n == 0 || n > kMaxRecord || 8 + pad8(n) + 8 > kRingSize[s.cls]) [[unlikely]]
                 return -EPROTO;
-            s.head += 8;
-            s.left = n;
-            s.pad_after = static_cast<uint32_t>(pad8(n) - n);
+            *r = {n, 0};
             return 1;
         }
         if (header_kind(h) == Kind::urgent && n == 1)
             return kUrgentNext;
         if (header_kind(h) != Kind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
-        s.head += 8;
-        s.base = s.head;
-        s.cls = n;
+        s.changing = static_cast<uint16_t>(n + 1);
+        in_order();
+        s.base = s.head + 8;
+        in_order();
+        s.cls = static_cast<uint16_t>(n);
+        in_order();
+        s.head = s.base;
+        in_order();
+        s.changing = 0;
         consumed.store(s.head, std::memory_order_release);
     }
-    return 1;
 }
 
-/// Passes over up to n bytes of the present record (left > 0). Bytes passed.
-inline long skip(RxState &s, uint64_t n) noexcept {
-    uint32_t m = n < s.left ? static_cast<uint32_t>(n) : s.left;
-    s.head += m;
-    s.left -= m;
+/// Passes over up to n bytes of the record. Bytes passed. This is the moment at which they count as received.
+inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
+    const uint32_t left = r.length - r.read;
+    const uint32_t m = n < left ? static_cast<uint32_t>(n) : left;
+    in_order();
+    if (m == left) [[likely]] {
+        s.head += 8 + pad8(r.length);
+        in_order();
+        if (r.read != 0) [[unlikely]]
+            s.part = 0;
+    } else {
+        s.part = part_word(s.head, r.length, r.read + m);
+    }
+    r.read += m;
     s.bytes += m;
-    if (s.left == 0)
-        s.head += s.pad_after;
     return m;
 }
 
-inline void accept_urgent(RxState &s) noexcept {
-    s.head += 8;
-    s.left = 1;
-    s.pad_after = 7;
-}
+constexpr Record urgent_record() { return {1, 0}; }
 inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
 
-/// Copies up to n bytes of the present record (left > 0) out and passes over them. Bytes taken, or -EFAULT (nothing taken).
-[[nodiscard]] inline long take(RxState &s, const Place &p, void *to, uint64_t n) noexcept {
+/// Copies up to n bytes of the record out and passes over them. Bytes taken, or -EFAULT (nothing taken).
+[[nodiscard]] inline long take(RxState &s, const Place &p, Record &r, void *to, uint64_t n) noexcept {
     const uint32_t size = kRingSize[s.cls], mask = size - 1;
-    uint32_t m = n < s.left ? static_cast<uint32_t>(n) : s.left;
+    const uint32_t left = r.length - r.read;
+    const uint32_t m = n < left ? static_cast<uint32_t>(n) : left;
     uint8_t *ring = p.at(s.cls);
-    uint32_t at = (s.head - s.base) & mask;
+    uint32_t at = (s.head - s.base + 8 + r.read) & mask;
     uint32_t first = size - at;
     if (m <= first) [[likely]] {
         if (sd_copy(to, ring + at, m))
@@ -208,7 +313,23 @@ inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
     } else if (sd_copy(to, ring + at, first) || sd_copy(static_cast<uint8_t *>(to) + first, ring, m - first)) {
         return -EFAULT;
     }
-    return skip(s, m);
+    return skip(s, r, m);
+}
+
+/// For the thread that takes the token of a receiver that may have been killed anywhere. What it had copied to its memory and not counted
+/// yet is delivered again, to somebody who lives; what it had counted it had received. Only its last notes can be missing: the end
+/// of a change of ring, and how far the sender may go. As with recover_tx(), once too often does no harm.
+inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
+    if (uint32_t c = s.changing; c != 0) {
+        if (s.base > s.head) {
+            s.cls = static_cast<uint16_t>(c - 1 < kRingClasses ? c - 1 : s.cls);
+            in_order();
+            s.head = s.base;
+            in_order();
+        }
+        s.changing = 0;
+    }
+    consumed.store(read_up_to(s), std::memory_order_release);
 }
 
 /// Payload bytes waiting, at most `limit` (counting stops there, and before the urgent record at `stop_at`). -EPROTO on rubbish. Needs the
@@ -219,19 +340,18 @@ inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
     std::atomic<uint64_t> scratch{0};
     uint64_t sum = 0, start = s.head;
     for (;;) {
-        sum += s.left;
         // A hostile peer could chain rings in a circle; an honest one has less than two of the largest rings unread.
         if (sum >= limit || s.head - start > 2 * uint64_t{kRingSize[kRingClasses - 1]})
             return static_cast<long>(sum);
-        s.head += s.left + (s.left ? s.pad_after : 0);
-        s.left = 0;
-        int r = next_record(s, p, scratch);
+        Record rec{};
+        int r = next_record(s, p, scratch, &rec);
         if (r < 0)
             return r;
         if (r == 0 || (r == kUrgentNext && s.head == stop_at))
             return static_cast<long>(sum);
         if (r == kUrgentNext)
-            accept_urgent(s);
+            rec = urgent_record();
+        sum += static_cast<uint64_t>(skip(s, rec, rec.length));
     }
 }
 

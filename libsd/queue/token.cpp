@@ -1,7 +1,10 @@
-// Taking a token over from another thread; the argument stands in token.hpp.
+// Taking a token over from another thread, and lock mode; the argument stands in token.hpp.
 #include "libsd/queue/token.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/queue/life.hpp"
+#include "libsd/queue/nudge.hpp"
 #include "libsd/transport/link.hpp"
+#include <linux/membarrier.h>
 
 namespace sd {
 
@@ -9,20 +12,43 @@ constinit thread_local ThreadSelf self{};
 ThreadRecord *thread_table[kMaxSegments];
 
 namespace {
+
 bool no_registration(unsigned) noexcept { return false; }
 void no_deferred() noexcept {}
+void no_repair(unsigned, uint64_t) noexcept {}
+constinit std::atomic<uint64_t> uncounted{0};
 
-/// Spins briefly, then gives the core away, so that an owner on the same core can finish.
+// A takeover costs about as much as 200 operations in lock mode. So a token that changes hands more often than that is better off
+// there; and when a thread has come that often with nobody in between, going back cannot cost more than twice what staying had cost.
+constexpr unsigned kQuickTakeovers = 3;
+constexpr unsigned kAlone = 200;
+constexpr unsigned kStampShift = 22; ///< nanoseconds to Token::stamp
+constexpr uint8_t kSoon = 2;         ///< in units of it
+
+uint8_t stamp_now() noexcept { return static_cast<uint8_t>(sys::now_ns() >> kStampShift); }
+
+void nap(int64_t ns) noexcept {
+    timespec t{0, ns};
+    sys::call(SYS_nanosleep, sys::arg(&t), 0);
+}
+
+/// Waiting for another thread to leave O3: it is there for less than a microsecond, unless it lost its core. So look briefly, then give the core away, then
+/// sleep, longer and longer: its core may be taken by somebody whom sched_yield does not put aside.
 class Backoff {
   public:
-    /// True each time it is worth checking whether the other thread is alive.
+    /// True each time it is worth asking whether the other thread can go on at all.
     bool pause() noexcept {
-        if (++n_ < 64) {
+        ++n_;
+        if (n_ < 64) {
             __builtin_ia32_pause();
             return false;
         }
-        sys::sched_yield();
-        return n_ % 1024 == 0;
+        if (n_ < 256) {
+            sys::sched_yield();
+            return false;
+        }
+        nap(n_ < 300 ? 50'000 : 1'000'000);
+        return (n_ - 256) % 16 == 0;
     }
 
   private:
@@ -36,50 +62,214 @@ bool is_busy_on(const ThreadRecord &r, uint64_t name) noexcept {
     return false;
 }
 
+/// T3. Within one process the private form is enough and disturbs nobody else.
+void fence_in(const ThreadRecord &other) noexcept {
+    const uint32_t pid = other.pid.load(std::memory_order_relaxed);
+    if (pid != 0 && pid == static_cast<uint32_t>(sys::getpid()) &&
+        sys::membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) >= 0)
+        return;
+    heavy_barrier();
+}
+
+void enter(unsigned depth) noexcept {
+    self.depth = depth + 1;
+    asm volatile("" ::: "memory");
+}
+
+/// Handlers that came meanwhile get their turn.
+void leave(unsigned depth) noexcept {
+    asm volatile("" ::: "memory");
+    self.depth = depth;
+    if (depth == 0 && self.deferred) [[unlikely]]
+        run_deferred();
+}
+
 } // namespace
 
 bool (*register_thread)(unsigned) noexcept = no_registration;
 void (*run_deferred)() noexcept = no_deferred;
+void (*repair)(unsigned, uint64_t) noexcept = no_repair;
+std::atomic<uint64_t> *takeover_count = &uncounted;
 
-bool thread_alive(const ThreadRecord &r) noexcept {
-    if (r.state.load(std::memory_order_acquire) == 0)
-        return false;
-    auto tid = static_cast<int>(r.tid.load(std::memory_order_relaxed));
-    // The thread id is enough: signal 0 to a thread of any process of the family. A recycled id only makes us wait longer.
-    return sys::call(SYS_tkill, tid, 0) != -ESRCH;
+bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept {
+    uint32_t who = token.owner.load(std::memory_order_acquire);
+    if (who == Token::kShared)
+        who = token.lock.load(std::memory_order_acquire) & ~Token::kWaiters;
+    return who != 0 && who != self.id[seg] && thread_table[seg] &&
+           is_busy_on(thread_table[seg][thread_index(who)], name);
 }
 
-std::atomic<uint64_t> *Claim::take(Token &token, uint64_t name) noexcept {
-    if (self.depth >= kBusyDepth)
-        return nullptr;
-    if (self.index[seg_] == 0 && !register_thread(seg_))
-        return nullptr;
-    const uint32_t me = self.index[seg_];
-    ThreadRecord *table = thread_table[seg_];
+bool orphaned(unsigned seg, const Token &token) noexcept {
+    if (!thread_table[seg])
+        return false;
+    for (const auto *word : {&token.owner, &token.lock}) {
+        const uint32_t who = word->load(std::memory_order_acquire) & ~Token::kWaiters;
+        if (who != 0 && who != Token::kShared && record_gone(thread_table[seg][thread_index(who)], who))
+            return true;
+    }
+    return false;
+}
 
-    for (Backoff wait;;) { // the takeover lock
-        uint32_t holder = 0;
-        if (token.lock.compare_exchange_strong(holder, me, std::memory_order_acquire))
-            break;
-        if (wait.pause() && (holder == me || holder >= kSegThreadLimit || !thread_alive(table[holder])) &&
-            token.lock.compare_exchange_strong(holder, me, std::memory_order_acquire))
-            break;
+namespace {
+
+/// With the lock `self.depth` is one higher. `*inherited`: its holder died with it. False: interrupted.
+bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience, bool *inherited) noexcept {
+    constexpr unsigned kLooks = 10, kYields = 4;
+    const uint64_t interrupts = self.interrupts;
+    const unsigned depth = self.depth;
+    uint32_t mark = 0;
+    for (unsigned n = 0;; ++n) {
+        uint32_t seen = 0;
+        enter(depth);
+        if (token.lock.compare_exchange_strong(seen, me | mark, std::memory_order_acquire)) [[likely]]
+            return true;
+        leave(depth);
+        if (patience == Claim::interruptible && self.interrupts != interrupts) {
+            self.refused = -EINTR;
+            return false;
+        }
+        const uint32_t holder = seen & ~Token::kWaiters;
+        if (holder == me) { // a handler for a fault that somebody sent with kill(): the only kind that is never put off
+            self.refused = -EDEADLK;
+            return false;
+        }
+        if (n < kLooks) {
+            // Who has the lock is quicker when nobody looks at its cache line; it uses the lock many times in this while.
+            for (unsigned k = 0; k < 1u << (n < 6 ? n : 6); ++k)
+                __builtin_ia32_pause();
+            continue;
+        }
+        if (n < kLooks + kYields) {
+            sys::sched_yield();
+            continue;
+        }
+        mark = Token::kWaiters; // from here on there may be others that sleep: only the last to wake up may forget it
+        if (!(seen & Token::kWaiters) && !token.lock.compare_exchange_strong(seen, seen | Token::kWaiters))
+            continue;
+        timespec t{0, n < kLooks + kYields + 4 ? 1'000'000 : 10'000'000};
+        const long r = sys::futex(&token.lock, 0 /*FUTEX_WAIT*/, holder | Token::kWaiters, &t);
+        if (r != -ETIMEDOUT)
+            continue;
+        const ThreadRecord &record = thread_table[seg][thread_index(holder)];
+        const Life life = life_of(record, holder);
+        if (life == Life::stopped)
+            nudge(record, token.lock, holder | Token::kWaiters);
+        if (life != Life::gone)
+            continue;
+        seen = holder | Token::kWaiters;
+        enter(depth);
+        if (token.lock.compare_exchange_strong(seen, me | mark, std::memory_order_acquire)) {
+            *inherited = true;
+            return true;
+        }
+        leave(depth);
     }
-    unsigned d = self.depth;
-    self.depth = d + 1;
-    asm volatile("" ::: "memory");
-    auto *busy = &self.record[seg_]->busy[d];
-    busy->store(name, std::memory_order_relaxed);
-    uint32_t old = token.owner.exchange(me, std::memory_order_seq_cst);
-    if (old != 0 && old != me && old < kSegThreadLimit) {
-        heavy_barrier();
-        for (Backoff wait; is_busy_on(table[old], name);)
-            if (wait.pause() && !thread_alive(table[old]))
+}
+
+/// T3, T4. False: it takes long, and a signal handler wants to run.
+bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
+    const ThreadRecord &r = thread_table[seg][thread_index(prev)];
+    fence_in(r);
+    for (Backoff wait;;) {
+        if (record_gone(r, prev))
+            break;
+        if (!is_busy_on(r, name)) {
+            if (record_gone(r, prev)) // the words are cleared for the next thread that gets the record, after `generation`
                 break;
-        token.takeovers.fetch_add(1, std::memory_order_relaxed);
+            return true;
+        }
+        if (!wait.pause())
+            continue;
+        if (self.deferred)
+            return false;
+        const Life life = life_of(r, prev);
+        if (life == Life::gone)
+            break;
+        if (life == Life::stopped)
+            for (const auto &b : r.busy)
+                if (b.load(std::memory_order_relaxed) == name)
+                    nudge(r, b, name);
     }
-    token.lock.store(0, std::memory_order_release);
-    return busy;
+    repair(seg, name);
+    return true;
+}
+
+} // namespace
+
+void Claim::unlock(Token &token) noexcept {
+    if (token.lock.exchange(0, std::memory_order_release) & Token::kWaiters) [[unlikely]]
+        sys::futex(&token.lock, 1 /*FUTEX_WAKE, also for other processes*/, 1);
+}
+
+uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) noexcept {
+    self.refused = -ENOBUFS;
+    if (self.depth >= kBusyDepth || (self.id[seg] == 0 && !register_thread(seg)))
+        return 0;
+    const ThreadId me = self.id[seg];
+    const unsigned depth = self.depth;
+    const uint64_t interrupts = self.interrupts;
+    for (;;) {
+        bool inherited = false;
+        if (!get_lock(seg, t, me, patience, &inherited))
+            return 0;
+        auto *busy = &self.record[seg]->busy[depth];
+        busy->store(name, std::memory_order_relaxed); // T1, L1
+        const uint32_t owner = t.owner.load(std::memory_order_acquire);
+        uint32_t prev = t.prev.load(std::memory_order_relaxed);
+        if (owner == Token::kShared && prev == 0) {
+            if (inherited) [[unlikely]]
+                repair(seg, name);
+            const auto low = static_cast<uint8_t>(me);
+            const unsigned streak = t.last.load(std::memory_order_relaxed) == low
+                                        ? t.streak.load(std::memory_order_relaxed) + 1u
+                                        : 0;
+            t.last.store(low, std::memory_order_relaxed);
+            t.streak.store(static_cast<uint8_t>(streak), std::memory_order_relaxed);
+            if (streak >= kAlone) { // L2
+                t.streak.store(0, std::memory_order_relaxed);
+                t.owner.store(me, std::memory_order_release);
+                unlock(t);
+                return reinterpret_cast<uintptr_t>(busy);
+            }
+            return reinterpret_cast<uintptr_t>(busy) | kLocked;
+        }
+        if (prev == 0 && owner != me) {
+            prev = owner;
+            t.prev.store(prev, std::memory_order_relaxed); // T0
+        }
+        const uint8_t now = stamp_now();
+        const bool soon = static_cast<uint8_t>(now - t.stamp.load(std::memory_order_relaxed)) <= kSoon;
+        const unsigned quick = !soon || prev == 0 ? 0 : t.quick.load(std::memory_order_relaxed) + 1u;
+        const bool to_lock = quick >= kQuickTakeovers;
+        t.quick.store(static_cast<uint8_t>(to_lock ? kQuickTakeovers - 1 : quick), std::memory_order_relaxed);
+        t.stamp.store(now, std::memory_order_relaxed);
+        t.owner.exchange(to_lock ? Token::kShared : me, std::memory_order_seq_cst); // T2
+        if (prev != 0 && prev != me) {
+            takeover_count->fetch_add(1, std::memory_order_relaxed);
+            if (!settle(seg, prev, name)) {
+                // prev stays; the owner is nobody, so that we do not pass O2 while prev may be at work.
+                t.owner.store(0, std::memory_order_release);
+                busy->store(0, std::memory_order_release);
+                unlock(t);
+                leave(depth);
+                if (patience == interruptible && self.interrupts != interrupts) {
+                    self.refused = -EINTR;
+                    return 0;
+                }
+                continue;
+            }
+        }
+        if (inherited) [[unlikely]]
+            repair(seg, name);
+        t.prev.store(0, std::memory_order_release); // T5
+        if (to_lock) {
+            t.last.store(static_cast<uint8_t>(me), std::memory_order_relaxed);
+            t.streak.store(0, std::memory_order_relaxed);
+            return reinterpret_cast<uintptr_t>(busy) | kLocked;
+        }
+        unlock(t);
+        return reinterpret_cast<uintptr_t>(busy);
+    }
 }
 
 } // namespace sd

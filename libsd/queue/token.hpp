@@ -1,28 +1,52 @@
 // Tokens: who may send or receive on a socket, without a lock or an atomic read-modify-write while nobody else wants to.
 //
-// Each direction of each socket has a Token whose `owner` is a thread index of the family segment. A thread that owns it works like this:
+// Each direction of each socket has a Token whose `owner` is a thread of the family. The owner works like this:
 //
 //   O1  busy[depth] = name of the token        (plain store)
 //   O2  owner == me ?                          (plain load) no: busy = 0, take()
 //   O3  work (never blocks)
 //   O4  busy[depth] = 0                        (release store)
 //
-// A taker, holding the token's takeover lock so that there is only one:
+// Whoever is not the owner gets the token's lock (`lock` = its own id) and looks at `owner`.
 //
+//   Takeover: `owner` is some other thread (or 0: nobody's).
+//   T0  prev = owner, unless prev is set already: then it stays, see below
 //   T1  busy[depth] = name                     so that the next taker waits for us
-//   T2  owner = me
+//   T2  owner = me                             to go over to lock mode: owner = kShared
 //   T3  membarrier: every running thread of the family passes a full fence
-//   T4  wait until the old owner's busy words do not name the token (acquire)
-//   T5  release the takeover lock; work as from O3
+//   T4  wait until the busy words of prev do not name the token (acquire), or prev is dead: then repair()
+//   T5  prev = 0; release the lock (in lock mode keep it until O4); work as from O3
 //
-// Argument. The fence of T3 falls in the old owner either before its O2, which then reads T2's value and backs out; or after
-// its O2, hence after O1, so that T4 sees the busy mark and waits for O4. Either way two threads are never in O3 together, and what the old owner wrote
-// in O3 is visible to the taker through the release/acquire pair O4/T4. Waiting at T4 is bounded because nothing blocks in O3, unless the owner
-// died there or is stopped: a dead owner is recognised (see wait_for_owner) and passed over; a stopped one runs again or dies.
-// No cycle of waiting: only the holder of the takeover lock waits for a busy mark, and a thread that waits for the lock has no mark of that token.
+//   Lock mode: `owner` is kShared, so O2 fails for everybody, and the lock is held during O3.
+//   L1  busy[depth] = name
+//   L2  the same thread came many times with nobody in between: owner = me, release the lock; the token is its own again
+//   L3  work as from O3; after O4 release the lock
+//
+// One at a time. The fence of T3 falls in prev either before its O2, which then reads T2's value and backs out; or after its O2, hence after O1, so
+// that T4 sees the busy mark and waits for O4. Either way two threads are never in O3 together, and what prev wrote in O3 is
+// visible to the taker through the release/acquire pair O4/T4. In lock mode the lock does both. A thread that goes from lock mode to owner (L2) has its
+// busy mark set before it lets the lock go, so a taker finds it at T4.
+//
+// Nobody waits for ever. Nothing blocks in O3. Only the holder of the lock waits for a busy mark, and a thread that waits for the lock has no mark of
+// that token. A thread holds two tokens only to close, the sending one first. A thread that was stopped (SIGSTOP, a debugger) in O3 is run until it has
+// left O3 where we may (queue/nudge.cpp); where we may not, the wait ends when it is continued or dies, or in EINTR.
+// While it waits a thread runs its signal handlers.
+//
+// Death at any instruction. A lock whose holder is dead is taken from it, and the taker goes on as if it had just got it, because each
+// step leaves a state in which that is right:
+//   before T2   owner is still prev, who works on as ever; T0 sees prev set and keeps it
+//   T2..T5      prev is set, and names the only thread that can be in O3 (the dead taker was not there yet): it is the one to wait for
+//   T5, L1, L3  prev is 0: nobody but the dead one can have been in O3: repair()
+//   L2          owner is 0-or-kShared or the dead one: as L1, or as below
+// A dead owner that does not hold the lock is found at T4, by its record (the monitor frees it) or in /proc: repair().
+// repair() makes good what a dead thread left half done in O3 (ring.hpp) and can itself be cut short and done again: prev is only cleared after it.
+// Ids are not used again (ThreadId), so that a new thread is never taken for the owner that a dead one was.
+//
+// tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
 #include "libsd/control/lock.hpp"
 #include "libsd/queue/state.hpp"
+#include <cerrno>
 #include <cstddef>
 
 namespace sd {
@@ -31,13 +55,15 @@ constexpr unsigned kMaxSegments = 16; ///< family segments one process can have 
 
 /// What the library keeps per thread. Initial-exec TLS, zero at thread start.
 struct ThreadSelf {
-    uint32_t index[kMaxSegments]; ///< thread index per segment, 0: not registered yet
+    ThreadId id[kMaxSegments]; ///< per segment, 0: not registered yet
     ThreadRecord *record[kMaxSegments];
     uint32_t depth;      ///< nesting of operations (signal handlers)
     uint32_t deferred;   ///< handlers put off until the operation ends; see api/signal
     uint64_t handled;    ///< signal handlers run in this thread: ends poll and epoll_wait
     uint64_t interrupts; ///< those installed without SA_RESTART: end every blocking call
     struct Bell *bell;   ///< the thread's own doorbell, made on first need
+    long refused;        ///< why the last Claim failed, -errno
+    bool asleep;         ///< in a sleep that cancellation may end at once; a signal handler is not part of it
 };
 extern constinit thread_local ThreadSelf self;
 
@@ -47,47 +73,96 @@ extern bool (*register_thread)(unsigned seg) noexcept;
 extern ThreadRecord *thread_table[kMaxSegments];
 /// Runs the handlers that were put off; set by api/signal.
 extern void (*run_deferred)() noexcept;
+/// Makes good what a dead thread left half done on the direction that the token `name` guards, and wakes who waits for it; set by vfs. Called
+/// with the token; may be called when there is nothing to do.
+extern void (*repair)(unsigned seg, uint64_t name) noexcept;
+/// Where takeovers are counted.
+extern std::atomic<uint64_t> *takeover_count;
 
 /// The right to work on one direction, for a scope. Between construction and destruction nothing may block.
 class Claim {
   public:
+    enum Patience : bool {
+        interruptible, ///< fails with -EINTR when a signal handler ends a wait for another thread
+        patient
+    };
+
+    /// A claim on nothing unless `wanted`.
+    Claim(unsigned seg, Token &token, uint64_t name, Patience patience, bool wanted) noexcept
+        : token_(token), seg_(seg) {
+        if (wanted)
+            get(name, patience);
+    }
     /// `name` identifies the token in its segment (not 0).
-    Claim(unsigned seg, Token &token, uint64_t name) noexcept : seg_(seg) {
-        uint32_t me = self.index[seg];
-        unsigned d = self.depth;
-        if (me != 0 && d < kBusyDepth) [[likely]] {
-            self.depth = d + 1;
-            asm volatile("" ::: "memory"); // a handler that runs from here on must use the next busy word
-            busy_ = &self.record[seg]->busy[d];
-            busy_->store(name, std::memory_order_relaxed);
-            asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
-            if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
-                return;
-            busy_->store(0, std::memory_order_release);
-            self.depth = d;
-        }
-        busy_ = take(token, name);
+    Claim(unsigned seg, Token &token, uint64_t name, Patience patience = interruptible) noexcept
+        : token_(token), seg_(seg) {
+        get(name, patience);
     }
     ~Claim() { release(); }
     void release() noexcept {
+#ifdef SD_NO_SHARING
+        return;
+#endif
         if (!busy_)
             return;
-        busy_->store(0, std::memory_order_release);
-        busy_ = nullptr;
+        mark(busy_).store(0, std::memory_order_release);
+        if (busy_ & kLocked) [[unlikely]]
+            unlock(token_);
+        busy_ = 0;
         asm volatile("" ::: "memory");
         if (--self.depth == 0 && self.deferred) [[unlikely]]
             run_deferred();
     }
-    /// False only when the thread could not be registered or handlers nest too deep.
-    explicit operator bool() const noexcept { return busy_ != nullptr; }
+    /// False when the thread could not be registered, handlers nest too deep, or a wait was interrupted; error() is what the call returns.
+    explicit operator bool() const noexcept { return busy_ != 0; }
+    static long error() noexcept { return self.refused; }
     Claim(const Claim &) = delete;
     Claim &operator=(const Claim &) = delete;
 
   private:
-    std::atomic<uint64_t> *take(Token &token, uint64_t name) noexcept;
-    std::atomic<uint64_t> *busy_ = nullptr;
-    unsigned seg_;
+    void get(uint64_t name, Patience patience) noexcept {
+#ifdef SD_NO_SHARING // bench/sharing.cpp measures what all this costs
+        static std::atomic<uint64_t> nothing;
+        busy_ = reinterpret_cast<uintptr_t>(&nothing);
+        (void)name, (void)patience;
+#else
+        const unsigned seg = seg_;
+        ThreadId me = self.id[seg];
+        unsigned d = self.depth;
+        if (me != 0 && d < kBusyDepth) [[likely]] {
+            self.depth = d + 1;
+            asm volatile("" ::: "memory"); // a handler that runs from here on must use the next busy word
+            auto *busy = &self.record[seg]->busy[d];
+            busy->store(name, std::memory_order_relaxed);
+            asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
+            if (token_.owner.load(std::memory_order_acquire) == me) [[likely]] {
+                busy_ = reinterpret_cast<uintptr_t>(busy);
+                return;
+            }
+            busy->store(0, std::memory_order_release);
+            self.depth = d;
+        }
+        busy_ = take(seg, token_, name, patience);
+#endif
+    }
+    static std::atomic<uint64_t> &mark(uintptr_t busy) noexcept {
+        return *reinterpret_cast<std::atomic<uint64_t> *>(busy & ~kLocked);
+    }
+    // Static, so that the object itself stays in registers on the short way.
+    static uintptr_t take(unsigned seg, Token &token, uint64_t name, Patience patience) noexcept;
+    static void unlock(Token &token) noexcept;
+
+    static constexpr uintptr_t kLocked = 1; ///< lock mode: release() gives the lock back
+    Token &token_;
+    uintptr_t busy_ = 0; ///< our busy word, and kLocked
+    [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
 };
+
+/// Is a thread other than the caller in O3 of this token now? Without the token, as a hint.
+bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept;
+
+/// Did whoever has the token die with it, as far as the monitor has noticed? Cheap.
+bool orphaned(unsigned seg, const Token &token) noexcept;
 
 /// Holds a Lock for a scope without a system call: signal handlers of this thread are put off meanwhile (by raising `depth`) instead of
 /// being blocked. For short sections on paths that are taken often.
@@ -110,8 +185,5 @@ class QuietGuard {
   private:
     Lock &lock_;
 };
-
-/// True while the thread behind a record can still run. Slow (a system call).
-bool thread_alive(const ThreadRecord &r) noexcept;
 
 } // namespace sd

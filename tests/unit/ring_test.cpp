@@ -29,13 +29,14 @@ struct Direction {
         return ring::put(tx, place(), v.data(), static_cast<uint32_t>(v.size())) == 0;
     }
     long receive(std::vector<uint8_t> &out, size_t n) {
-        int r = ring::next_record(rx, place(), consumed);
+        ring::Record rec{};
+        int r = ring::next_record(rx, place(), consumed, &rec);
         if (r <= 0)
             return r;
         out.resize(n);
-        long got = ring::take(rx, place(), out.data(), n);
+        long got = ring::take(rx, place(), rec, out.data(), n);
         out.resize(static_cast<size_t>(got));
-        consumed.store(rx.head, std::memory_order_release);
+        consumed.store(ring::read_up_to(rx), std::memory_order_release);
         return got;
     }
 };
@@ -191,4 +192,108 @@ TEST_CASE("copies of every small size and alignment are exact") {
             REQUIRE(to[shift + n] == 0);
             REQUIRE((shift == 0 || to[shift - 1] == 0));
         }
+}
+
+TEST_CASE("a sender that dies between publishing and counting a record loses and repeats nothing") {
+    for (bool published : {false, true}) {
+        Direction d;
+        REQUIRE(d.send(pattern(20, 1)));
+        const TxState before = d.tx;
+        if (published)
+            REQUIRE(d.send(pattern(100, 2)));
+        d.tx = before; // as if it had died just before the store to `tail`
+        for (int again = 0; again < 2; ++again)
+            ring::recover_tx(d.tx, d.place());
+        REQUIRE(d.send(pattern(30, 3)));
+        std::vector<uint8_t> out;
+        REQUIRE(d.receive(out, 500) == 20);
+        if (published) {
+            REQUIRE(d.receive(out, 500) == 100);
+            REQUIRE(out == pattern(100, 2));
+        }
+        REQUIRE(d.receive(out, 500) == 30);
+        REQUIRE(out == pattern(30, 3));
+        REQUIRE(d.receive(out, 500) == 0);
+    }
+}
+
+TEST_CASE("a sender that dies anywhere in a change of ring leaves it done or not begun") {
+    // The stores of change_class(), in order: changing, header, base, cls, tail, changing.
+    for (int done = 0; done <= 6; ++done) {
+        Direction d;
+        REQUIRE(d.send(pattern(20, 1)));
+        TxState s = d.tx;
+        const TxState before = s;
+        ring::change_class(s, d.place(), 2);
+        const TxState after = s;
+        if (done < 2)
+            ring::word(d.place().at(0), before.tail).store(0);
+        d.tx = before;
+        if (done >= 1)
+            d.tx.changing = 3;
+        if (done >= 3)
+            d.tx.base = after.base;
+        if (done >= 4)
+            d.tx.cls = after.cls;
+        if (done >= 5)
+            d.tx.tail = after.tail;
+        if (done >= 6)
+            d.tx.changing = 0;
+        for (int again = 0; again < 2; ++again)
+            ring::recover_tx(d.tx, d.place());
+        REQUIRE(d.tx.changing == 0);
+        REQUIRE(d.tx.cls == (done < 2 ? 0 : 2));
+        REQUIRE(d.tx.tail == (done < 2 ? before.tail : after.tail));
+        REQUIRE(d.send(pattern(40, 2)));
+        std::vector<uint8_t> out;
+        REQUIRE(d.receive(out, 500) == 20);
+        REQUIRE(d.receive(out, 500) == 40);
+        REQUIRE(out == pattern(40, 2));
+    }
+}
+
+TEST_CASE("a receiver that dies leaves each byte to be read once") {
+    Direction d;
+    REQUIRE(d.send(pattern(100, 1)));
+    REQUIRE(d.send(pattern(50, 2)));
+    std::vector<uint8_t> out;
+    REQUIRE(d.receive(out, 30) == 30);
+    d.consumed = 0; // it died before it told the sender
+    ring::recover_rx(d.rx, d.consumed);
+    REQUIRE(d.consumed == 38);
+    REQUIRE(d.receive(out, 70) == 70);
+    d.rx.part = ring::part_word(0, 100, 30); // it died between the store to `head` and the one that clears `part`
+    ring::recover_rx(d.rx, d.consumed);
+    REQUIRE(d.consumed == 8 + 104);
+    REQUIRE(d.receive(out, 500) == 50);
+    REQUIRE(out == pattern(50, 2));
+    REQUIRE(d.rx.part == 0);
+}
+
+TEST_CASE("a receiver that dies anywhere in a change of ring leaves it done or not begun") {
+    // The stores of next_record(), in order: changing, base, cls, head, changing.
+    for (int done = 0; done <= 5; ++done) {
+        Direction d;
+        REQUIRE(d.send(pattern(20, 1)));
+        ring::change_class(d.tx, d.place(), 1);
+        REQUIRE(d.send(pattern(40, 2)));
+        std::vector<uint8_t> out;
+        REQUIRE(d.receive(out, 500) == 20);
+        const uint64_t head = d.rx.head;
+        if (done >= 1)
+            d.rx.changing = 2;
+        if (done >= 2)
+            d.rx.base = head + 8;
+        if (done >= 3)
+            d.rx.cls = 1;
+        if (done >= 4)
+            d.rx.head = head + 8;
+        if (done >= 5)
+            d.rx.changing = 0;
+        for (int again = 0; again < 2; ++again)
+            ring::recover_rx(d.rx, d.consumed);
+        REQUIRE(d.rx.changing == 0);
+        REQUIRE(d.receive(out, 500) == 40);
+        REQUIRE(out == pattern(40, 2));
+    }
 }

@@ -1,0 +1,130 @@
+// Telling the dead from the slow, by what /proc says.
+//
+// A process that was killed and not waited for yet keeps its numbers, so sending signal 0 proves nothing; and a number may have been given to
+// another process since. So the state and the time of birth are compared. In another pid namespace numbers mean something else: there only
+// the monitor, which frees the records of the dead, can tell.
+#include "libsd/queue/life.hpp"
+#include "libsd/control/confine.hpp"
+#include "libsd/control/sys.hpp"
+#include <sys/stat.h>
+
+namespace sd {
+
+namespace {
+
+struct Stat {
+    char state = 0; ///< 0: there is no such thread; '?': not to be read
+    uint64_t birth = 0;
+};
+
+char *append(char *at, const char *text) noexcept {
+    while (*text)
+        *at++ = *text++;
+    return at;
+}
+char *append(char *at, uint32_t n) noexcept {
+    char digits[10];
+    unsigned k = 0;
+    do
+        digits[k++] = static_cast<char>('0' + n % 10);
+    while ((n /= 10) != 0);
+    while (k)
+        *at++ = digits[--k];
+    return at;
+}
+
+Stat read_stat(const char *path) noexcept {
+    Stat result;
+    if (confined()) { // no file may be opened
+        result.state = '?';
+        return result;
+    }
+    const long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg(path), O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        // ENOENT also where there is no /proc at all.
+        struct stat st;
+        if (fd != -ENOENT ||
+            sys::call(SYS_newfstatat, AT_FDCWD, sys::arg("/proc/self/stat"), sys::arg(&st), 0) < 0)
+            result.state = '?';
+        return result;
+    }
+    char text[512];
+    const long n = sys::read(static_cast<int>(fd), text, sizeof text - 1);
+    sys::close(static_cast<int>(fd));
+    if (n <= 0) { // ESRCH: ended while we looked
+        result.state = n == -ESRCH ? '\0' : '?';
+        return result;
+    }
+    result.state = '?';
+    long at = n;
+    while (at > 0 && text[at - 1] != ')') // a program's name can hold anything
+        --at;
+    if (at == 0 || at + 1 >= n)
+        return result;
+    result.state = text[at + 1];
+    unsigned field = 2;
+    for (; at < n && field < 22; ++at)
+        field += text[at] == ' ';
+    for (; field == 22 && at < n && text[at] >= '0' && text[at] <= '9'; ++at)
+        result.birth = result.birth * 10 + static_cast<uint64_t>(text[at] - '0');
+    return result;
+}
+
+uint32_t own_pid_namespace() noexcept {
+    struct stat st;
+    return sys::call(SYS_newfstatat, AT_FDCWD, sys::arg("/proc/self/ns/pid"), sys::arg(&st), 0) < 0
+               ? 0
+               : static_cast<uint32_t>(st.st_ino);
+}
+
+struct Identity {
+    std::atomic<uint32_t> pid{0}, pid_namespace{0};
+    std::atomic<uint64_t> birth{0};
+};
+constinit Identity identity; // of this process; a forked child finds that the number is not its own
+
+const Identity &own_identity() noexcept {
+    const auto pid = static_cast<uint32_t>(sys::getpid());
+    if (identity.pid.load(std::memory_order_acquire) != pid) {
+        identity.birth.store(read_stat("/proc/self/stat").birth, std::memory_order_relaxed);
+        identity.pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
+        identity.pid.store(pid, std::memory_order_release);
+    }
+    return identity;
+}
+
+bool ended(char state) noexcept { return state == 0 || state == 'Z' || state == 'X' || state == 'x'; }
+
+} // namespace
+
+void note_identity(ThreadRecord &r) noexcept {
+    const Identity &own = own_identity();
+    r.tid.store(static_cast<uint32_t>(sys::gettid()), std::memory_order_relaxed);
+    r.pid.store(own.pid.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    r.pid_namespace.store(own.pid_namespace.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    r.birth.store(own.birth.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+Life life_of(const ThreadRecord &r, ThreadId id) noexcept {
+    if (record_gone(r, id))
+        return Life::gone;
+    const uint32_t pid = r.pid.load(std::memory_order_relaxed), tid = r.tid.load(std::memory_order_relaxed);
+    const uint64_t birth = r.birth.load(std::memory_order_relaxed);
+    const uint32_t space = r.pid_namespace.load(std::memory_order_relaxed);
+    if (space == 0 || space != own_identity().pid_namespace.load(std::memory_order_relaxed))
+        return Life::runs;
+    char path[64];
+    char *end = append(append(append(path, "/proc/"), pid), "/stat");
+    *end = '\0';
+    const Stat process = read_stat(path);
+    if (process.state == '?')
+        return Life::runs;
+    if (process.state == 0 || (birth && process.birth && process.birth != birth))
+        return Life::gone;
+    end = append(append(append(append(append(path, "/proc/"), pid), "/task/"), tid), "/stat");
+    *end = '\0';
+    const char state = read_stat(path).state;
+    return ended(state) ? Life::gone : state == 'T' ? Life::stopped : Life::runs;
+}
+
+} // namespace sd
