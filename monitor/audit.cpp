@@ -50,6 +50,9 @@ void Monitor::audit() {
             }
         }
     }
+    for (const auto &[id, parcel] : parcels_) {
+        segments.insert(parcel->segment.get());
+    }
     std::unordered_map<const Link *, std::array<std::bitset<kLinkSlots>, 2>> held;
     for (const Segment *segment : segments) {
         for (const Segment::HeldEnd &end : segment->held_ends()) {
@@ -103,6 +106,13 @@ const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsig
     for (const Segment::Member &member : segment.members) {
         if (const Link *link = member.client->link(link_id, side)) {
             return link;
+        }
+    }
+    // Its members may all have passed on what they had.
+    for (const auto &[id, parcel] : parcels_) {
+        if (parcel->segment.get() == &segment && parcel->passport.link_id == link_id &&
+            parcel->passport.side == side) {
+            return parcel->link;
         }
     }
     return nullptr;

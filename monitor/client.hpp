@@ -24,6 +24,8 @@ struct Client {
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;
 
+    bool leaving = false; ///< about to execute something that takes nothing over
+
     pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
     uint64_t start = 0;
     Identity who;

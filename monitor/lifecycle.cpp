@@ -260,7 +260,8 @@ void Monitor::channel_closed(Client &client) {
     loop_.remove(client.channel_watch, client.channel.get());
     client.channel_watch = 0;
     client.channel.reset();
-    if (client.kind == Client::Kind::process && client.pidfd && has_presence(client.pid, client.start)) {
+    if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
+        has_presence(client.pid, client.start)) {
         // An exec that is under way, or a program that closed everything: as long as the process and its
         // presence last, what it held may come back with a hello.
         return;
@@ -281,17 +282,8 @@ void Monitor::release_holdings(Client &client) {
         const Segment::Member dead = *member;
         segment.members.erase(member);
         segment.reap(dead, find_link);
-        if (segment.members.empty()) {
-            past_ += segment.counters();
-            for (const RecentFallback &fallback : segment.recent_fallbacks()) {
-                past_fallbacks_.push_back(fallback);
-            }
-            if (past_fallbacks_.size() > 2 * kFallbackRing) {
-                std::sort(past_fallbacks_.begin(), past_fallbacks_.end(),
-                          [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
-                past_fallbacks_.resize(kFallbackRing);
-            }
-            segments_.erase(segment.file);
+        if (segment.members.empty() && segment.parcels.empty()) {
+            finish_segment(segment);
         }
     }
     client.own.reset();
@@ -322,6 +314,7 @@ void Monitor::gone(Client &client, const char *why) {
     loop_.remove(client.channel_watch, client.channel.get());
     loop_.remove(client.pidfd_watch, client.pidfd.get());
     release_holdings(client);
+    sender_gone(client.id);
     const bool was_presence = client.kind == Client::Kind::presence;
     const pid_t pid = client.pid;
     const uint64_t start = client.start;

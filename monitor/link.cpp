@@ -194,6 +194,21 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     ring_sleepers(link, peer, armed); // (e)
 }
 
+void ring_everybody(const Link &link, unsigned slot_index) {
+    for (unsigned side = 0; side < 2; ++side) {
+        for (unsigned id = kFirstDoorbell; id <= kLastDoorbell; ++id) {
+            if (link.side[side].bells[id].eventfd) {
+                link.view()
+                    .ready_word(side, id, slot_index / 64)
+                    .fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
+                link.view().ready_summary(side, id).fetch_or(uint64_t{1} << slot_index / 64,
+                                                             std::memory_order_seq_cst);
+            }
+        }
+        ring_sleepers(link, side, kUsableBells);
+    }
+}
+
 void ring_acceptors(const Link &link) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     ring_sleepers(link, 1, link.header().side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
@@ -249,7 +264,7 @@ void bury(const Link &link, unsigned side, uint32_t slot) {
         }
         mark_and_ring(link, slot, 1, kFlagReset | kFlagClosed | kFlagDead);
     } else {
-        mark_and_ring(link, slot, side, kFlagDead | kFlagClosed | kFlagWriteShut);
+        mark_and_ring(link, slot, side, kFlagDead | kFlagClosed);
     }
 }
 
@@ -260,7 +275,7 @@ void mark_all(const Link &link, unsigned side) {
                           (side == 0 && state == static_cast<uint32_t>(SlotState::syn));
         if (used && (link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire) &
                      kFlagReleased) == 0) {
-            mark_and_ring(link, i, side, kFlagDead | kFlagClosed | kFlagWriteShut);
+            mark_and_ring(link, i, side, kFlagDead | kFlagClosed);
         }
     });
 }

@@ -27,9 +27,10 @@ struct LinkSide {
     /// yet. Any number in here keeps the side from being taken for dead.
     std::set<uint64_t> awaited;
     std::array<Bell, kDoorbells> bells;
+    unsigned parcels = 0; ///< ends of connections on their way from one process to another
     unsigned last_bell = kLastDoorbell;
     bool death_seen = false; ///< since the last audit
-    bool empty() const { return attached.empty() && awaited.empty(); }
+    bool empty() const { return attached.empty() && awaited.empty() && parcels == 0; }
 };
 
 class Link {
@@ -88,6 +89,8 @@ class Link {
 /// Swapping, not reading, the arms makes sure that each arming is answered exactly once, by us or by a real
 /// sender.
 void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);
+/// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them.
+void ring_everybody(const Link &link, unsigned slot);
 
 /// For a client process that died: it may have published a connection request without getting to ring.
 /// Wakes the acceptors; same argument.

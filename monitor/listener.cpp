@@ -125,7 +125,7 @@ void Listener::ring_accept_bells() const {
     }
 }
 
-uint32_t port_base(uint32_t place) {
+uint32_t port_base(uint32_t place, uint32_t listener) {
     uint32_t low = 32768, high = 60999;
     if (FILE *range = fopen("/proc/sys/net/ipv4/ip_local_port_range", "re")) {
         uint32_t l, h;
@@ -138,8 +138,8 @@ uint32_t port_base(uint32_t place) {
     const uint32_t last = std::min(high + 1 > kLinkSlots ? high + 1 - kLinkSlots : 1, 65536 - kLinkSlots);
     low = std::min(low, last);
     // A link uses its lowest slots first. Steps of the golden ratio keep any number of bases as far apart
-    // as can be.
-    const uint64_t fraction = uint64_t{place * 2654435769u}; // of 2^32
+    // as can be. Each listener begins somewhere else: clients of two of them should not have the same numbers.
+    const uint64_t fraction = uint64_t{place * 2654435769u + listener * 3266489917u}; // of 2^32
     return low + static_cast<uint32_t>(fraction * (last - low + 1) >> 32);
 }
 

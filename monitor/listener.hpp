@@ -58,6 +58,6 @@ struct Listener {
 
 /// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such
 /// ports.
-uint32_t port_base(uint32_t place);
+uint32_t port_base(uint32_t place, uint32_t listener);
 
 } // namespace sd::monitor

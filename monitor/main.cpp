@@ -138,6 +138,7 @@ int run(const Options &options, const Config &config) {
     sigprocmask(SIG_BLOCK, &signals, nullptr);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN); // sd-bridge is not waited for
     UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     raise_descriptor_limit();
 

@@ -48,9 +48,16 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::bell, "bell", sizeof(wire::Bell), 1, kProcess, &Monitor::bell},
         {Op::unbell, "unbell", sizeof(wire::BellRef), 0, kProcess, &Monitor::unbell},
         {Op::peer_bell, "peer_bell", sizeof(wire::BellRef), 0, kProcess, &Monitor::peer_bell},
+        {Op::ring, "ring", sizeof(wire::BellRef), 0, kProcess, &Monitor::ring_peer},
         {Op::accept_bell, "accept_bell", sizeof(wire::ListenerRef), 1, kProcess, &Monitor::accept_bell},
         {Op::adopt_link, "adopt_link", sizeof(wire::Adopt), 1, kProcess, &Monitor::adopt_link},
         {Op::log, "log", sizeof(wire::Log), 0, kNotChild, &Monitor::log},
+        {Op::image, "image", sizeof(wire::Image), 2, kProcess, &Monitor::image},
+        {Op::pass, "pass", sizeof(wire::Pass), 2, kProcess, &Monitor::pass},
+        {Op::claim, "claim", 0, 1, kProcess, &Monitor::claim},
+        {Op::claimed, "claimed", sizeof(wire::ParcelRef), 0, kProcess, &Monitor::claimed},
+        {Op::unlist, "unlist", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlist},
+        {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
     };
     for (const Operation &operation : operations) {
@@ -78,6 +85,10 @@ Monitor::~Monitor() {
     for (auto &[watch, stranger] : strangers_) {
         loop_.remove(watch, stranger.pidfd.get());
     }
+    for (auto &[id, parcel] : parcels_) {
+        loop_.remove(parcel->watch, parcel->far.get());
+    }
+    loop_.remove(bridge_watch_, bridge_channel_.get());
     loop_.remove(listening_watch_, listening_);
 }
 

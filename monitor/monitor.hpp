@@ -3,6 +3,7 @@
 #include "monitor/client.hpp"
 #include "monitor/config.hpp"
 #include "monitor/packet.hpp"
+#include "monitor/parcel.hpp"
 
 #include <functional>
 #include <map>
@@ -54,6 +55,27 @@ class Monitor {
     Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
     bool has_presence(pid_t pid, uint64_t start) const;
 
+    // images.cpp: exec
+    Reply image(Client &client, Request &request);
+    Reply leave(Client &client, Request &request);
+
+    // parcels.cpp: connections on their way to another process
+    Reply pass(Client &client, Request &request);
+    Reply claim(Client &client, Request &request);
+    Reply claimed(Client &client, Request &request);
+    void parcel_ready(uint64_t id, uint32_t events);
+    void look_for_parcel_later(Parcel &parcel);
+    void end_parcel(Parcel &parcel);
+    void sender_gone(uint64_t client_id);
+    void finish_segment(Segment &segment);
+
+    // bridges.cpp: those that end at somebody without libsd
+    void bridge(Parcel &parcel);
+    bool start_bridge_program();
+    void bridge_program_ended();
+    void dismiss_bridge_program();
+    void dismiss_bridge_program_later();
+
     // holdings.cpp: listeners and links, and how they end
     Namespace *find_namespace(uint64_t cookie);
     bool attach(Client &client, Link &link, uint64_t name, unsigned side);
@@ -68,12 +90,14 @@ class Monitor {
     // requests.cpp
     Reply listen(Client &client, Request &request);
     Reply unlisten(Client &client, Request &request);
+    Reply unlist(Client &client, Request &request);
     Reply links(Client &client, Request &request);
     Reply connect(Client &client, Request &request);
     Reply drop_link(Client &client, Request &request);
     Reply bell(Client &client, Request &request);
     Reply unbell(Client &client, Request &request);
     Reply peer_bell(Client &client, Request &request);
+    Reply ring_peer(Client &client, Request &request);
     Reply accept_bell(Client &client, Request &request);
     Reply log(Client &client, Request &request);
 
@@ -137,6 +161,12 @@ class Monitor {
         std::weak_ptr<Segment> segment;
     };
     std::map<EventLoop::Watch, Stranger> strangers_;
+
+    std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
+    std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
+    UniqueFd bridge_channel_; ///< to sd-bridge, while it may get more work
+    EventLoop::Watch bridge_watch_ = 0;
+    EventLoop::Timer bridge_timer_ = 0;
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <sys/syscall.h>
 
 namespace sd::monitor {
@@ -55,5 +56,26 @@ std::string process_exe(pid_t pid) {
 std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
 
 UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+bool socket_is_open(ino_t inode) {
+    namespace fs = std::filesystem;
+    const std::string wanted = "socket:[" + std::to_string(inode) + "]";
+    std::error_code error; // processes and descriptors come and go, and some are not ours to see
+    for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
+        const std::string name = process->path().filename();
+        if (name.empty() || name[0] < '1' || name[0] > '9') {
+            continue;
+        }
+        std::error_code ignored;
+        for (fs::directory_iterator fd(process->path() / "fd", ignored); !ignored && fd != end;
+             fd.increment(ignored)) {
+            std::error_code gone;
+            if (fs::read_symlink(fd->path(), gone) == wanted) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
 
 } // namespace sd::monitor

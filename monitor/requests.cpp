@@ -24,7 +24,9 @@ Reply Monitor::listen(Client &client, Request &request) {
     if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie});
         known != listener_by_socket_.end()) {
         listener = known->second;
-        listener->ns->directory.set_backlog(listener->directory_index, backlog);
+        if (listener->directory_index >= 0) {
+            listener->ns->directory.set_backlog(listener->directory_index, backlog);
+        }
     }
     if (listener == nullptr || client.listeners.count(listener) == 0) {
         if (client.listeners.size() >= config_.limits.listeners_per_client) {
@@ -70,6 +72,18 @@ Reply Monitor::unlisten(Client &client, Request &request) {
         return Reply::error(ENOENT);
     }
     leave_listener(client, *listener);
+    return {};
+}
+
+Reply Monitor::unlist(Client &client, Request &request) {
+    Listener *listener = held_listener(client, request.as<wire::ListenerRef>().listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (listener->directory_index >= 0) {
+        listener->ns->directory.remove(listener->directory_index);
+        listener->directory_index = -1;
+    }
     return {};
 }
 
@@ -125,7 +139,7 @@ Reply Monitor::connect(Client &client, Request &request) {
         detach(client, link.id, 0);
         return Reply::error(ENOSPC, Cause::no_slot);
     }
-    link.header().port_base = port_base(link.place);
+    link.header().port_base = port_base(link.place, listener.id);
     ++client.links_made;
     listener.ring_accept_bells();
     Reply reply;
@@ -189,12 +203,25 @@ Reply Monitor::unbell(Client &client, Request &request) {
 Reply Monitor::peer_bell(Client &client, Request &request) {
     const auto body = request.as<wire::BellRef>();
     const Link *link = body.side < 2 ? client.link(body.link_id, 1 - body.side) : nullptr;
+    if (link == nullptr && body.side < 2) { // its own side's: of another process that shares a connection
+        link = client.link(body.link_id, body.side);
+    }
     if (link == nullptr || body.id >= kDoorbells || !link->side[body.side].bells[body.id].eventfd) {
         return Reply::error(ENOENT);
     }
     Reply reply;
     reply.fds.push_back(link->side[body.side].bells[body.id].eventfd->fd.get());
     return reply;
+}
+
+Reply Monitor::ring_peer(Client &client, Request &request) {
+    const auto body = request.as<wire::BellRef>();
+    Link *link = body.side < 2 ? client.link(body.link_id, 1 - body.side) : nullptr;
+    if (link == nullptr || body.id >= kDoorbells || !link->side[body.side].bells[body.id].eventfd) {
+        return Reply::error(ENOENT);
+    }
+    ring(*link->side[body.side].bells[body.id].eventfd);
+    return {};
 }
 
 Reply Monitor::accept_bell(Client &client, Request &request) {

@@ -67,8 +67,8 @@ bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_
 }
 
 bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
-    return std::any_of(members.begin(), members.end(),
-                       [&](const Member &m) { return holds(m, ofd, proc_data); });
+    return parcels.count(ofd) != 0 || std::any_of(members.begin(), members.end(),
+                                                  [&](const Member &m) { return holds(m, ofd, proc_data); });
 }
 
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
@@ -81,7 +81,10 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
             // by now.
             const auto &flags = link->view().slot(slot).side[side].control.flags;
             if ((flags.load(std::memory_order_acquire) & kFlagReleased) == 0) {
-                mark_and_ring(*link, slot, side, kFlagDead | kFlagClosed | kFlagWriteShut);
+                // SO_LINGER with no time resets the connection, whoever closes it.
+                const bool resets = ofd.opt.linger_on.load(std::memory_order_relaxed) != 0 &&
+                                    ofd.opt.linger_s.load(std::memory_order_relaxed) == 0;
+                mark_and_ring(*link, slot, side, kFlagDead | kFlagClosed | (resets ? uint32_t{kFlagReset} : 0));
             }
         }
     }
@@ -90,37 +93,35 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
 
 void Segment::free_threads(unsigned proc_index) {
     for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
-        ThreadRecord &thread = view_.thread(i);
-        if (thread.state.load(std::memory_order_acquire) == 1 &&
-            thread.proc.load(std::memory_order_relaxed) == proc_index) {
-            // A taker of a token waits for the owner's busy mark to go away, which the dead cannot do.
-            for (auto &busy : thread.busy) {
-                busy.store(0, std::memory_order_release);
-            }
-            thread.state.store(0, std::memory_order_release);
-        }
+        // The busy marks stay: that nobody owns the record tells a taker of a token that its owner has died, and the mark, where.
+        uint32_t mine = proc_index + 1;
+        view_.thread(i).state.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     });
 }
 
-void Segment::reap(const Member &member, const FindLink &find_link) {
-    const unsigned index = member.proc_index;
-    const bool others = !members.empty();
+/// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment has further members.
+void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link) {
     const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
     const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
     ProcRecord &proc = view_.proc(index);
-    proc.state.store(2, std::memory_order_seq_cst);
-
+    // Before anybody is woken: who wakes up looks whether its tokens were those of a thread that has ended.
+    free_threads(index);
+    view_.header().deaths.fetch_add(1, std::memory_order_seq_cst);
     for (unsigned word = 0; word < kOfds / 64; ++word) {
         if (!proc_data.contains(held_offset(index, word), sizeof(uint64_t))) {
             continue;
         }
         // Clear our bit first and then look at the others', as a living holder that closes does: of two, at
         // least one sees that nobody is left, and the state decides which one acts.
-        uint64_t held = proc.held[word].load(std::memory_order_relaxed);
+        uint64_t keep = 0;
+        for (auto it = kept.lower_bound(word * 64); it != kept.end() && *it < (word + 1) * 64; ++it) {
+            keep |= uint64_t{1} << *it % 64;
+        }
+        uint64_t held = proc.held[word].load(std::memory_order_relaxed) & ~keep;
         if (held == 0) {
             continue;
         }
-        held = proc.held[word].exchange(0, std::memory_order_seq_cst);
+        held &= proc.held[word].fetch_and(~held, std::memory_order_seq_cst);
         for (; held != 0; held &= held - 1) {
             const unsigned i = word * 64 + static_cast<unsigned>(std::countr_zero(held));
             if (!ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
@@ -128,12 +129,13 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
             }
             Ofd &ofd = view_.ofd(i);
             if (others && held_by_living(i, proc_data)) {
-                // Its last act may have been to publish something without getting to ring.
+                // Its last act may have been to publish something without getting to ring, or to disarm whoever it was going to
+                // ring for. And its relatives may have to finish what it had begun.
                 const uint32_t slot = once(ofd.slot);
                 const unsigned side = once(ofd.side);
                 const Link *link = slot < kLinkSlots && side < 2 ? find_link(once(ofd.link_id), side) : nullptr;
                 if (link != nullptr) {
-                    mark_and_ring(*link, slot, side, 0);
+                    ring_everybody(*link, slot);
                 }
                 continue;
             }
@@ -144,7 +146,18 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
             }
         }
     }
-    free_threads(index);
+}
+
+void Segment::retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link) {
+    let_go(member.proc_index, kept, members.size() > 1, find_link);
+}
+
+void Segment::reap(const Member &member, const FindLink &find_link) {
+    const unsigned index = member.proc_index;
+    const bool others = !members.empty() || !parcels.empty();
+    ProcRecord &proc = view_.proc(index);
+    proc.state.store(2, std::memory_order_seq_cst);
+    let_go(index, {}, others, find_link);
     proc.pid.store(0, std::memory_order_relaxed);
     proc.state.store(0, std::memory_order_seq_cst);
 
@@ -156,6 +169,22 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
                 close_ofd(view_.ofd(i), find_link);
             }
         });
+    }
+}
+
+void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
+    if (!proc_data.contains(held_offset(kParcelProc, i / 64), sizeof(uint64_t)) ||
+        !ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
+        return;
+    }
+    // The same order as where a holder closes: our bit first, then a look at the others'.
+    view_.proc(kParcelProc).held[i / 64].fetch_and(~(uint64_t{1} << i % 64), std::memory_order_seq_cst);
+    uint32_t expected = kOpen;
+    if (!held_by_living(i, proc_data) &&
+        view_.ofd(i).state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst)) {
+        close_ofd(view_.ofd(i), find_link);
     }
 }
 
@@ -207,7 +236,7 @@ std::vector<std::pair<unsigned, pid_t>> Segment::strangers() const {
     std::vector<std::pair<unsigned, pid_t>> result;
     const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
     for (unsigned i = 0; i < kSegProcs; ++i) {
-        if (!proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) ||
+        if (i == kParcelProc || !proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) ||
             view_.proc(i).state.load(std::memory_order_acquire) != 1 ||
             std::any_of(members.begin(), members.end(), [i](const Member &m) { return m.proc_index == i; })) {
             continue;

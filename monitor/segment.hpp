@@ -4,6 +4,8 @@
 #include "monitor/link.hpp"
 
 #include <functional>
+#include <map>
+#include <set>
 
 namespace sd::monitor {
 
@@ -32,6 +34,7 @@ class Segment {
         unsigned proc_index;
     };
     std::vector<Member> members;
+    std::map<uint32_t, unsigned> parcels; ///< Ofds held by parcels, and by how many
 
     const SegmentView &view() const { return view_; }
     int fd() const { return memfd_.get(); }
@@ -40,6 +43,11 @@ class Segment {
     using FindLink = std::function<const Link *(uint64_t link_id, unsigned side)>;
     /// For a process that died: `member` must have been removed from `members` before.
     void reap(const Member &member, const FindLink &find_link);
+    /// For a process that executed another program: what it held ends, but for the Ofds in `kept`.
+    void retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link);
+
+    /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
+    void release_parcel(uint32_t ofd, const FindLink &find_link);
 
     struct OpenOfd {
         uint64_t link_id;
@@ -66,6 +74,7 @@ class Segment {
     bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
     bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
     void close_ofd(Ofd &ofd, const FindLink &find_link);
+    void let_go(unsigned proc_index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link);
     void free_threads(unsigned proc_index);
 
     UniqueFd memfd_;

@@ -1,6 +1,8 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/vfs/exec_table.hpp"
+#include "libsd/vfs/parked.hpp"
 #include <cstring>
 #include <dlfcn.h>
 
@@ -11,8 +13,9 @@ namespace {
 constexpr char kPreload[] = "LD_PRELOAD=";
 constexpr size_t kPreloadSize = sizeof kPreload - 1;
 
-/// This library as it stands in LD_PRELOAD; empty when it was loaded in another way, which then works for the next program too.
+/// This library as it stands in LD_PRELOAD; empty when it was loaded in another way.
 char library[4096];
+bool in_system_list = false;
 
 /// Variables that libsd in the next program needs, as "NAME=value"; empty when they were not set.
 struct Kept {
@@ -20,6 +23,7 @@ struct Kept {
     char text[256];
 };
 constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}};
+constexpr size_t kKept = sizeof kept / sizeof kept[0];
 
 bool starts_with(const char *s, const char *prefix) noexcept {
     return strncmp(s, prefix, strlen(prefix)) == 0;
@@ -38,30 +42,93 @@ bool lists(const char *list, const char *entry) noexcept {
     return false;
 }
 
+const char *base_name(const char *path, size_t n) noexcept {
+    const char *end = path + n;
+    while (end > path && end[-1] != '/')
+        --end;
+    return end;
+}
+
+/// Finds the entry of `list` with the file name of `path`, however it leads there ("libsd.so", "$LIB/libsd.so"), and copies it.
+void copy_entry(const char *list, const char *path, char *to, size_t room) noexcept {
+    const char *wanted = base_name(path, strlen(path));
+    while (*list) {
+        const size_t m = strcspn(list, ": \t\n");
+        const char *name = base_name(list, m);
+        const auto n = static_cast<size_t>(list + m - name);
+        if (n == strlen(wanted) && memcmp(name, wanted, n) == 0 && m < room) {
+            memcpy(to, list, m);
+            to[m] = '\0';
+            return;
+        }
+        list += m;
+        list += strspn(list, ": \t\n");
+    }
+}
+
+void look_into_system_list(const char *path) noexcept {
+    char text[4096], entry[4096] = {};
+    const long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg("/etc/ld.so.preload"), O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    const long n = sys::read(static_cast<int>(fd), text, sizeof text - 1);
+    sys::close(static_cast<int>(fd));
+    text[n > 0 ? n : 0] = '\0';
+    copy_entry(text, path, entry, sizeof entry);
+    in_system_list = *entry != '\0';
+}
+
+/// Room for kExecVariable and a number.
+constexpr size_t kTableText = sizeof kExecVariable + 12;
+
+/// "SD_EXEC_FD=" and the number; where the text ends, behind its zero. snprintf is not async-signal-safe.
+char *write_number(char *to, int number) noexcept {
+    strcpy(to, kExecVariable);
+    to += sizeof kExecVariable - 1;
+    char digits[12];
+    size_t n = 0;
+    do
+        digits[n++] = static_cast<char>('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (n > 0)
+        *to++ = digits[--n];
+    *to++ = '\0';
+    return to;
+}
+
 } // namespace
 
 void remember_environment() noexcept {
     Dl_info info{};
+    const char *path = dladdr(library, &info) && info.dli_fname ? info.dli_fname : "";
     for (char *const *e = environ; e && *e; ++e) {
-        if (starts_with(*e, kPreload)) {
-            if (dladdr(library, &info) && info.dli_fname && strlen(info.dli_fname) < sizeof library &&
-                lists(*e + kPreloadSize, info.dli_fname))
-                strcpy(library, info.dli_fname);
+        if (starts_with(*e, kPreload) && *path) {
+            if (lists(*e + kPreloadSize, path) && strlen(path) < sizeof library)
+                strcpy(library, path);
+            else
+                copy_entry(*e + kPreloadSize, path, library, sizeof library);
             continue;
         }
         for (Kept &k : kept)
             if (starts_with(*e, k.name) && strlen(*e) < sizeof k.text)
                 strcpy(k.text, *e);
     }
+    if (!*library && *path)
+        look_into_system_list(path);
 }
 
+const char *preloaded_as() noexcept { return library; }
+bool preloaded_everywhere() noexcept { return in_system_list; }
+
 ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
-    for (unsigned i = 0; i < sizeof kept / sizeof kept[0]; ++i)
+    make_room_below(); // kept placeholders are nothing for the new program
+    for (unsigned i = 0; i < kKept; ++i)
         if (kept[i].text[0])
             missing_ |= 1u << i;
     preload_missing_ = library[0] != '\0';
     if (!preload_missing_)
         missing_ = 0;
+    table_ = exec_table_fd();
     for (; given && given[count_]; ++count_) {
         const char *e = given[count_];
         if (starts_with(e, kPreload) && preload_at_ < 0) {
@@ -69,23 +136,30 @@ ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
             if (library[0] && lists(e + kPreloadSize, library))
                 preload_missing_ = false;
         }
-        for (unsigned i = 0; i < sizeof kept / sizeof kept[0]; ++i)
+        for (unsigned i = 0; i < kKept; ++i)
             if (starts_with(e, kept[i].name))
                 missing_ &= ~(1u << i);
     }
-    if (!preload_missing_ && !missing_)
+    if (!preload_missing_ && !missing_ && table_ < 0)
         return;
-    words_ = count_ + 2 + sizeof kept / sizeof kept[0];
+    words_ = count_ + 3 + kKept;
+    bytes_ = kTableText;
     if (preload_missing_)
-        bytes_ = kPreloadSize + strlen(library) + 1 + (preload_at_ < 0 ? 0 : strlen(given[preload_at_]));
+        bytes_ += kPreloadSize + strlen(library) + 1 + (preload_at_ < 0 ? 0 : strlen(given[preload_at_]));
 }
 
 char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
-    if (!preload_missing_ && !missing_)
+    if (!preload_missing_ && !missing_ && table_ < 0)
         return given_;
+    // The table comes first: one that is left over from an earlier exec is not found then.
+    const size_t first = table_ >= 0;
+    if (first) {
+        words[0] = bytes;
+        bytes = write_number(bytes, table_);
+    }
     if (count_)
-        memcpy(words, given_, count_ * sizeof *words);
-    size_t n = count_;
+        memcpy(words + first, given_, count_ * sizeof *words);
+    size_t n = first + count_;
     if (preload_missing_) {
         strcpy(bytes, kPreload);
         strcat(bytes, library);
@@ -95,12 +169,12 @@ char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
                 strcat(bytes, ":");
                 strcat(bytes, rest);
             }
-            words[preload_at_] = bytes;
+            words[first + static_cast<size_t>(preload_at_)] = bytes;
         } else {
             words[n++] = bytes;
         }
     }
-    for (unsigned i = 0; i < sizeof kept / sizeof kept[0]; ++i)
+    for (unsigned i = 0; i < kKept; ++i)
         if (missing_ >> i & 1)
             words[n++] = kept[i].text;
     words[n] = nullptr;

@@ -1,15 +1,19 @@
 // The environment of an executed program: LD_PRELOAD and what goes with it are put back where the program dropped them.
 #pragma once
+#include <alloca.h>
 #include <cstddef>
 
 namespace sd {
 
 /// From the constructor: notes how this library was loaded and which monitor was named.
 void remember_environment() noexcept;
+/// This library as it stands in LD_PRELOAD, or "" when it was loaded in another way. Afterwards; any thread, as the next.
+const char *preloaded_as() noexcept;
+/// Not by LD_PRELOAD, but for every program, by the system's own list.
+bool preloaded_everywhere() noexcept;
 
-/// Works out the environment for one exec. Async-signal-safe; the caller gives the memory, from its stack:
-///     ExecEnvironment e(envp);
-///     char *const *env = e.build(static_cast<char **>(alloca(e.words() * sizeof(char *))), static_cast<char *>(alloca(e.bytes())));
+/// Works out the environment for one exec, after announce_exec(). Async-signal-safe; the caller gives the memory, from its stack:
+///     SD_EXEC_ENVIRONMENT(env, envp);
 class ExecEnvironment {
   public:
     explicit ExecEnvironment(char *const *given) noexcept;
@@ -24,7 +28,14 @@ class ExecEnvironment {
     long preload_at_ = -1;         ///< place of LD_PRELOAD, if the variable is there
     bool preload_missing_ = false; ///< this library is not in it
     unsigned missing_ = 0;         ///< one bit per remembered variable
+    int table_ = -1;               ///< what vfs::before_exec() left for the next program
     size_t words_ = 1, bytes_ = 1;
 };
 
 } // namespace sd
+
+/// The environment for an exec, in the caller's frame.
+#define SD_EXEC_ENVIRONMENT(name, given)                                                                      \
+    ExecEnvironment name##_plan(given);                                                                       \
+    char *const *name = name##_plan.build(static_cast<char **>(alloca(name##_plan.words() * sizeof(char *))), \
+                                          static_cast<char *>(alloca(name##_plan.bytes())))

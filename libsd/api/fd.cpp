@@ -18,11 +18,11 @@ SD_EXPORT int close(int fd) {
     if (!file_of(fd)) [[likely]] {
         if (is_hidden(fd)) [[unlikely]]
             return answer(-EBADF);
-        return real.close(fd);
+        return freed(fd, real.close(fd));
     }
     long r = vfs::close(fd);
     check_standard(fd);
-    return r == vfs::kPass ? real.close(fd) : answer(r);
+    return r == vfs::kPass ? freed(fd, real.close(fd)) : answer(r);
 }
 SD_ALIAS(__close, close);
 
@@ -35,7 +35,7 @@ SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return real.close_range(first, last, flags);
+    return freed(static_cast<int>(first), real.close_range(first, last, flags));
 }
 
 SD_EXPORT void closefrom(int lowest) noexcept {
@@ -43,11 +43,12 @@ SD_EXPORT void closefrom(int lowest) noexcept {
     if (active() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
         return;
     real.closefrom(lowest);
+    number_freed(static_cast<int>(first));
 }
 
 SD_EXPORT int dup(int fd) noexcept {
     if (!file_of(fd)) [[likely]]
-        return is_hidden(fd) ? answer(-EBADF) : noted(real.dup(fd));
+        return is_hidden(fd) ? answer(-EBADF) : noted(lowest().dup(fd));
     long r = vfs::dup(fd, 0, false);
     check_standard(static_cast<int>(r));
     return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
@@ -92,6 +93,8 @@ SD_EXPORT int fcntl(int fd, int command, ...) {
     } else if (is_hidden(fd)) [[unlikely]] {
         return answer(-EBADF);
     }
+    if (duplicates)
+        make_room_below();
     int r = real.fcntl(fd, command, word);
     return duplicates ? noted(r) : r;
 }
@@ -111,5 +114,5 @@ SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 
 SD_EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags) noexcept {
-    return noted(real.pidfd_getfd(pidfd, fd, flags));
+    return noted(lowest().pidfd_getfd(pidfd, fd, flags));
 }

@@ -2,9 +2,11 @@
 #include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/process.hpp"
+#include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
+#include <cstdlib>
 #include <pthread.h>
 
 using namespace sd;
@@ -16,6 +18,7 @@ namespace {
 void reset_in_child() noexcept {
     reset_signals_in_child();
     reset_aio_in_child();
+    reset_shell_in_child();
 }
 
 void end_of_process(void *) { vfs::at_exit(); }
@@ -31,6 +34,7 @@ __attribute__((constructor(101))) void start() noexcept {
     __cxa_atexit(end_of_process, nullptr, nullptr);
     at_quick_exit(quick_end_of_process);
     vfs::init();
+    unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3; ++fd)
         check_standard(fd); // sockets that came with an exec
 }

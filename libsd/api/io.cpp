@@ -1,5 +1,7 @@
 // Sending and receiving.
+#include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/passing.hpp"
 #include <climits>
 #include <sys/sendfile.h>
 
@@ -52,9 +54,39 @@ void note_received(const msghdr *m) noexcept {
         for (size_t i = 0; i < n; ++i) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            noted(fd);
+            claim_parcel(noted(fd));
         }
     }
+}
+
+/// Does the message pass descriptors of ours? A message that cannot be read is the kernel's to refuse.
+bool passes_ours(const msghdr *m) noexcept {
+    if (fd_high.load(std::memory_order_relaxed) == 0)
+        return false; // nothing here was ever ours
+    install_fault_handler();
+    msghdr copy;
+    return sd_copy(&copy, m, sizeof copy) == 0 && copy.msg_controllen != 0 && OutgoingRights::concerns(copy);
+}
+
+/// With descriptors of ours in the control data, which mean nothing to the receiver as they are.
+ssize_t send_rights(int fd, const msghdr *m, int flags) noexcept {
+    msghdr copy = *m;
+    OutgoingRights rights;
+    if (long r = rights.rewrite(copy, alloca(copy.msg_controllen)); r < 0)
+        return answer<ssize_t>(r);
+    return real.sendmsg(fd, &copy, flags);
+}
+
+/// sendmmsg, where some message passes descriptors of ours.
+int send_one_by_one(int fd, mmsghdr *m, unsigned count, int flags) noexcept {
+    unsigned done = 0;
+    for (; done < count; ++done) {
+        const ssize_t r = sendmsg(fd, &m[done].msg_hdr, flags);
+        if (r < 0)
+            break;
+        m[done].msg_len = static_cast<unsigned>(r);
+    }
+    return done ? static_cast<int>(done) : -1;
 }
 
 /// RWF_* flags of preadv2 and pwritev2 as a stream socket takes them; -1: leave the answer to the kernel.
@@ -178,7 +210,7 @@ SD_EXPORT ssize_t recvmsg(int fd, msghdr *m, int flags) {
         if (r != vfs::kPass)
             return answer<ssize_t>(r);
     }
-    ssize_t r = real.recvmsg(fd, m, flags);
+    ssize_t r = lowest().recvmsg(fd, m, flags); // it may bring descriptors
     if (r >= 0 && m->msg_controllen != 0)
         note_received(m);
     return r;
@@ -191,7 +223,7 @@ SD_EXPORT int recvmmsg(int fd, mmsghdr *m, unsigned count, int flags, timespec *
         if (r != vfs::kPass)
             return answer(r);
     }
-    int r = real.recvmmsg(fd, m, count, flags, timeout);
+    int r = lowest().recvmmsg(fd, m, count, flags, timeout);
     for (int i = 0; i < r; ++i)
         if (m[i].msg_hdr.msg_controllen != 0)
             note_received(&m[i].msg_hdr);
@@ -229,15 +261,19 @@ SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, con
 SD_EXPORT ssize_t sendmsg(int fd, const msghdr *m, int flags) {
     File *f = file_of(fd);
     if (!f) [[likely]]
-        return real.sendmsg(fd, m, flags);
+        return active() && passes_ours(m) ? send_rights(fd, m, flags) : real.sendmsg(fd, m, flags);
     long r = vfs::sendmsg(fd, f, m, flags);
     return r == vfs::kPass ? real.sendmsg(fd, m, flags) : answer<ssize_t>(r);
 }
 
 SD_EXPORT int sendmmsg(int fd, mmsghdr *m, unsigned count, int flags) {
     File *f = file_of(fd);
-    if (!f) [[likely]]
+    if (!f) [[likely]] {
+        for (unsigned i = 0; active() && i < count; ++i)
+            if (passes_ours(&m[i].msg_hdr))
+                return send_one_by_one(fd, m, count, flags);
         return real.sendmmsg(fd, m, count, flags);
+    }
     long r = vfs::sendmmsg(fd, f, m, count, flags);
     return r == vfs::kPass ? real.sendmmsg(fd, m, count, flags) : answer(r);
 }

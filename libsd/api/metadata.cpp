@@ -16,6 +16,7 @@ ino_t own_inode(int fd) noexcept {
 
 /// The library's own descriptors do not exist for the program.
 bool refused(int fd) noexcept {
+    file_of(fd); // a number that is only kept open for the next connection is closed for good by this
     if (!is_hidden(fd)) [[likely]]
         return false;
     errno = EBADF;

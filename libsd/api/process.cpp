@@ -2,19 +2,17 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
+#include "libsd/api/loadable.hpp"
+#include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/inheritable.hpp"
 #include "libsd/vfs/process.hpp"
 #include <alloca.h>
 #include <cstdarg>
+#include <sched.h>
 
 using namespace sd;
-
-// The environment for an exec, in the caller's frame.
-#define SD_EXEC_ENVIRONMENT(name, given)                                                                      \
-    ExecEnvironment name##_plan(given);                                                                       \
-    char *const *name = name##_plan.build(static_cast<char **>(alloca(name##_plan.words() * sizeof(char *))), \
-                                          static_cast<char *>(alloca(name##_plan.bytes())))
 
 // Collects the arguments of execl and its like, up to the null pointer, into an array in the caller's frame. `list` stands behind it then.
 #define SD_COLLECT_ARGUMENTS(argv, list, first)                                                              \
@@ -38,6 +36,7 @@ long fork_by_hand(long (*make)(void *), void *context) noexcept {
     if (r == 0) {
         reset_signals_in_child();
         reset_aio_in_child();
+        reset_shell_in_child();
         vfs::fork_child();
     } else {
         vfs::fork_parent();
@@ -58,17 +57,62 @@ SD_EXPORT pid_t _Fork() noexcept {
 SD_EXPORT pid_t vfork() noexcept { return real.fork(); }
 SD_ALIAS(__vfork, vfork);
 
+namespace {
+
+struct CloneCall {
+    int (*function)(void *);
+    void *stack;
+    int flags;
+    void *argument;
+    pid_t *parent_tid;
+    void *tls;
+    pid_t *child_tid;
+};
+
+/// Where the child begins, with a copy of the call's arguments.
+int begin_clone(void *context) noexcept {
+    const CloneCall call = *static_cast<const CloneCall *>(context);
+    reset_signals_in_child();
+    reset_aio_in_child();
+    vfs::fork_child();
+    return call.function(call.argument);
+}
+
+} // namespace
+
+// A process that borrows its parent's memory until it executes something would change the parent's table with close() and dup2(): as with
+// vfork() it gets a copy. One that shares memory for good is left alone, like a thread.
+SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) noexcept {
+    va_list list;
+    va_start(list, argument);
+    CloneCall call{
+        function, stack, flags, argument, va_arg(list, pid_t *), va_arg(list, void *), va_arg(list, pid_t *)};
+    va_end(list);
+    const bool borrows = (flags & CLONE_VM) && (flags & CLONE_VFORK);
+    if (!active() || (flags & (CLONE_THREAD | CLONE_FILES)) || ((flags & CLONE_VM) && !borrows) ||
+        !function || !stack)
+        return real.clone(function, stack, flags, argument, call.parent_tid, call.tls, call.child_tid);
+    call.flags &= ~CLONE_VM;
+    vfs::fork_prepare();
+    const int r = real.clone(begin_clone, stack, call.flags, &call, call.parent_tid, call.tls, call.child_tid);
+    const int saved = errno;
+    vfs::fork_parent();
+    errno = saved;
+    return r;
+}
+SD_ALIAS(__clone, clone);
+
 SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) noexcept {
+    announce_exec(!vfs::has_sockets() || would_load(AT_FDCWD, path, 0));
     SD_EXEC_ENVIRONMENT(env, envp);
-    announce_exec();
     return exec_failed(real.execve(path, argv, env));
 }
 
 SD_EXPORT int execv(const char *path, char *const argv[]) noexcept { return execve(path, argv, environ); }
 
 SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) noexcept {
+    announce_exec(!vfs::has_sockets() || would_load_from_path(file));
     SD_EXEC_ENVIRONMENT(env, envp);
-    announce_exec();
     return exec_failed(real.execvpe(file, argv, env));
 }
 
@@ -94,27 +138,15 @@ SD_EXPORT int execle(const char *path, const char *first, ...) noexcept {
 }
 
 SD_EXPORT int fexecve(int fd, char *const argv[], char *const envp[]) noexcept {
+    announce_exec(!vfs::has_sockets() || would_load(fd, "", AT_EMPTY_PATH));
     SD_EXEC_ENVIRONMENT(env, envp);
-    announce_exec();
     return exec_failed(real.fexecve(fd, argv, env));
 }
 
 SD_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags) noexcept {
+    announce_exec(!vfs::has_sockets() || would_load(dir, path, flags));
     SD_EXEC_ENVIRONMENT(env, envp);
-    announce_exec();
     return exec_failed(real.execveat(dir, path, argv, env, flags));
-}
-
-SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
-                          const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
-    SD_EXEC_ENVIRONMENT(env, envp);
-    return real.posix_spawn(pid, path, actions, attributes, argv, env);
-}
-
-SD_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-                           const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
-    SD_EXEC_ENVIRONMENT(env, envp);
-    return real.posix_spawnp(pid, file, actions, attributes, argv, env);
 }
 
 namespace {
@@ -126,6 +158,11 @@ void standard_replaced() noexcept {
 }
 
 } // namespace
+
+// libc starts a shell with whatever is open here.
+SD_EXPORT int wordexp(const char *words, wordexp_t *result, int flags) {
+    return lowest().wordexp(words, result, flags);
+}
 
 SD_EXPORT int daemon(int keep_directory, int keep_standard) noexcept {
     int r = real.daemon(keep_directory, keep_standard);
@@ -144,7 +181,7 @@ SD_EXPORT int login_tty(int fd) noexcept {
 }
 
 SD_EXPORT int forkpty(int *outer, char *name, const termios *settings, const winsize *size) noexcept {
-    int r = real.forkpty(outer, name, settings, size);
+    int r = lowest().forkpty(outer, name, settings, size);
     if (r > 0)
         noted(*outer);
     else if (r == 0)

@@ -1,28 +1,18 @@
-// Hooks of the layer below around exec and at the end of the process, and forks without libc's handlers.
+// What the layer below is told around exec, and forks without libc's handlers.
 #pragma once
 #include "libsd/vfs/process.hpp"
 #include <cerrno>
 
-namespace sd::vfs {
-// Defined where there is something to do.
-__attribute__((weak)) void before_exec() noexcept;
-__attribute__((weak)) void after_failed_exec() noexcept;
-} // namespace sd::vfs
-
 namespace sd {
 
-inline void announce_exec() noexcept {
-    if (vfs::before_exec)
-        vfs::before_exec();
-}
+/// `loadable`: this library will be in the new program, too.
+inline void announce_exec(bool loadable) noexcept { vfs::before_exec(loadable); }
 
 /// Passes the result of an exec that came back on.
 inline int exec_failed(int r) noexcept {
-    if (vfs::after_failed_exec) {
-        int saved = errno;
-        vfs::after_failed_exec();
-        errno = saved;
-    }
+    int saved = errno;
+    vfs::after_failed_exec();
+    errno = saved;
     return r;
 }
 

@@ -2,6 +2,8 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
+#include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 
 using namespace sd;
@@ -9,6 +11,7 @@ using namespace sd;
 namespace sd {
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept;
 long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const sigset_t *mask) noexcept;
+long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
 } // namespace sd
 
 namespace {
@@ -199,6 +202,7 @@ long dispatch(const Arguments &c) {
     case SYS_bpf:
     case SYS_io_uring_setup:
     case SYS_userfaultfd:
+        make_room_below();
         return noted(as_int(plain(c)));
     case SYS_pipe:
         return pipe(c.pointer<int>(0));
@@ -214,6 +218,15 @@ long dispatch(const Arguments &c) {
         return execve(c.pointer<char>(0), c.pointer<char *>(1), c.pointer<char *>(2));
     case SYS_execveat:
         return execveat(c.fd(), c.pointer<char>(1), c.pointer<char *>(2), c.pointer<char *>(3), as_int(a[4]));
+    case SYS_prctl:
+        return prctl(as_int(a[0]), a[1], a[2], a[3], a[4]);
+    case SYS_seccomp:
+        return confine_by_seccomp(c.number_at<unsigned>(0), c.number_at<unsigned>(1), c.pointer<void>(2));
+    case SYS_setrlimit:
+        return setrlimit(static_cast<__rlimit_resource>(a[0]), c.pointer<rlimit>(1));
+    case SYS_prlimit64:
+        return prlimit64(as_int(a[0]), static_cast<__rlimit_resource>(a[1]), c.pointer<rlimit64>(2),
+                         c.pointer<rlimit64>(3));
     case SYS_unshare:
         return unshare(as_int(a[0]));
     case SYS_setns:

@@ -170,6 +170,18 @@ long raw_syscall(long number, ...) noexcept {
     return with_errno(raw_syscall6(number, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
+/// Before anything is bound: binds first, as the system call itself would come back twice in this frame.
+int raw_clone(int (*function)(void *), void *stack, int flags, void *argument, ...) noexcept {
+    Words<3> extra;
+    SD_TAKE_WORDS(extra, argument);
+    bind_real_symbols();
+    if (real.clone == raw_clone) {
+        errno = ENOSYS;
+        return -1;
+    }
+    return real.clone(function, stack, flags, argument, extra.at[0], extra.at[1], extra.at[2]);
+}
+
 /// Stores what stands behind this library under `name`, or `missing` (which may be null: keep what is there).
 template <class F> void bind_one(F &slot, const char *name, F missing) noexcept {
     F found = reinterpret_cast<F>(::dlsym(RTLD_NEXT, name));

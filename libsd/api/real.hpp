@@ -28,6 +28,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include <utmp.h>
+#include <wordexp.h>
 
 #include <csignal>
 #include <cstdarg>

@@ -5,6 +5,7 @@
 // The program sees its own dispositions only.
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include <pthread.h>
 #include <ucontext.h>
 
 using namespace sd;
@@ -103,8 +104,19 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
     ++self.handled;
     if (!(flags & SA_RESTART))
         ++self.interrupts;
-    if (h)
+    if (!h)
+        return;
+    if (!self.asleep) [[likely]] {
         h(signal, info, context);
+        return;
+    }
+    // The handler may be cancelled where any function may be, not anywhere; and it may jump away and leave it at that.
+    self.asleep = false;
+    pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
+    h(signal, info, context);
+    self.asleep = true;
+    // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): as the interrupted sleep had it
+    pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
 }
 
 /// After the operation. In the order of arrival, hence before those that are still pending in the kernel.

@@ -1,6 +1,7 @@
 // Sockets: making, connecting, accepting, names, options and state.
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/confine.hpp"
 #include <linux/sockios.h>
 
 using namespace sd;
@@ -13,11 +14,11 @@ SD_EXPORT int socket(int domain, int type, int protocol) noexcept {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(real.socket(domain, type, protocol));
+    return noted(lowest().socket(domain, type, protocol));
 }
 
 SD_EXPORT int socketpair(int domain, int type, int protocol, int *ends) noexcept {
-    int r = real.socketpair(domain, type, protocol, ends);
+    int r = lowest().socketpair(domain, type, protocol, ends);
     if (r == 0) {
         noted(ends[0]);
         noted(ends[1]);
@@ -66,8 +67,8 @@ constinit std::atomic<uint64_t> refused[kRefusals];
 /// A listener that came with an exec or over a socket is taken into the table the first time it is used.
 bool is_ours_to_accept(int fd) noexcept {
     if (file_of(fd)) [[likely]]
-        return true;
-    if (!active() || fd < 0)
+        return !confined(); // then it has left the directory, and the kernel accepts
+    if (!active() || fd < 0 || confined())
         return false;
     uint64_t mark = static_cast<uint64_t>(fd) << 32 | static_cast<uint32_t>(sys::now_ns() / kRefusalNs);
     auto &last = refused[static_cast<unsigned>(fd) % kRefusals];
@@ -88,7 +89,7 @@ SD_EXPORT int accept(int fd, sockaddr *address, socklen_t *size) {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(real.accept(fd, address, size));
+    return noted(lowest().accept(fd, address, size));
 }
 
 SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
@@ -97,7 +98,7 @@ SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(real.accept4(fd, address, size, flags));
+    return noted(lowest().accept4(fd, address, size, flags));
 }
 
 SD_EXPORT int connect(int fd, const sockaddr *address, socklen_t size) {

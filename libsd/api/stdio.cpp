@@ -1,5 +1,6 @@
 // stdio. Its reads, writes and closes happen inside libc, where nothing can be interposed: a stream on a socket of ours is made with
 // functions of our own for these, and what libc closes inside is noticed afterwards.
+#include "libsd/api/shell.hpp"
 #include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
@@ -137,6 +138,9 @@ void exchange_standard(int fd) noexcept {
 } // namespace sd
 
 SD_EXPORT int fclose(FILE *f) {
+    int status;
+    if (close_popened(f, &status)) [[unlikely]]
+        return status;
     int fd = f->_fileno;
     if (static_cast<unsigned>(fd) < 3 && f == exchanges[fd].ours) {
         exchanges[fd].ours = nullptr;
@@ -145,7 +149,7 @@ SD_EXPORT int fclose(FILE *f) {
     File *before = fd >= 0 ? file_of(fd) : nullptr;
     int r = real.fclose(f);
     settle(fd, before);
-    return r;
+    return freed(fd, r);
 }
 
 namespace {
@@ -153,7 +157,8 @@ namespace {
 template <class Reopen> FILE *reopen(Reopen call, const char *path, const char *mode, FILE *f) noexcept {
     int fd = f->_fileno;
     File *before = fd >= 0 ? file_of(fd) : nullptr;
-    FILE *result = call(path, mode, f);
+    make_room_below();
+    FILE *result = freed(fd, call(path, mode, f));
     if (before && file_of(fd) == before)
         forget_fd(fd); // closed, or replaced by the new file under the same number
     return noted(result);
@@ -169,15 +174,13 @@ SD_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *f) {
     return reopen(real.freopen64, path, mode, f);
 }
 
-SD_EXPORT FILE *fopen(const char *path, const char *mode) { return noted(real.fopen(path, mode)); }
+SD_EXPORT FILE *fopen(const char *path, const char *mode) { return noted(lowest().fopen(path, mode)); }
 
-SD_EXPORT FILE *fopen64(const char *path, const char *mode) { return noted(real.fopen64(path, mode)); }
+SD_EXPORT FILE *fopen64(const char *path, const char *mode) { return noted(lowest().fopen64(path, mode)); }
 
-SD_EXPORT FILE *tmpfile() { return noted(real.tmpfile()); }
+SD_EXPORT FILE *tmpfile() { return noted(lowest().tmpfile()); }
 
-SD_EXPORT FILE *tmpfile64() { return noted(real.tmpfile64()); }
-
-SD_EXPORT FILE *popen(const char *command, const char *mode) { return noted(real.popen(command, mode)); }
+SD_EXPORT FILE *tmpfile64() { return noted(lowest().tmpfile64()); }
 
 SD_EXPORT int vdprintf(int fd, const char *format, va_list list) {
     if (!file_of(fd)) [[likely]]

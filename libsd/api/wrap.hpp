@@ -3,6 +3,7 @@
 #include "libsd/api/raw_syscall.hpp"
 #include "libsd/api/real.hpp"
 #include "libsd/queue/copy.hpp"
+#include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 /// An interposed function: the name and type of libc's own, visible to the program.
@@ -34,9 +35,22 @@ template <class T = int> inline T answer(long r) noexcept { return static_cast<T
 
 /// The kernel has just given this descriptor out: what the table may still say about the number is stale.
 inline int noted(int fd) noexcept {
-    if (file_of(fd)) [[unlikely]]
+    if (has_entry(fd)) [[unlikely]]
         forget_fd(fd);
     return fd;
+}
+
+/// libc's own functions, for calls that have the kernel give out its lowest free number.
+inline const Real &lowest() noexcept {
+    make_room_below();
+    return real;
+}
+
+/// After a call that closed `fd` in the kernel.
+template <class T> inline T freed(int fd, T result) noexcept {
+    if (fd >= 0)
+        number_freed(fd);
+    return result;
 }
 
 /// False until the library is up, and for good when it is switched off.

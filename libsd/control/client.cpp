@@ -1,5 +1,6 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/transport/link_layout.hpp"
@@ -37,7 +38,7 @@ bool env_read = false;
 std::atomic<int> retired{-1};
 
 void drop_channel() noexcept {
-    if (int fd = chan.exchange(-1); fd >= 0) {
+    if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
         sys::call(SYS_shutdown, fd, SHUT_RDWR);
         if (int old = retired.exchange(fd); old >= 0)
             close_hidden(old);
@@ -94,8 +95,7 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
                     memcpy(r->fd, CMSG_DATA(c), r->fds * sizeof(int));
                 }
         bool sane = n >= static_cast<long>(sizeof rh) && rh.magic == wire::kMagic &&
-                    static_cast<size_t>(n) == sizeof rh + rh.length &&
-                    !(rm.msg_flags & (MSG_TRUNC | MSG_CTRUNC));
+                    static_cast<size_t>(n) == sizeof rh + rh.length && !(rm.msg_flags & MSG_TRUNC);
         if (sane && rh.sequence == h.sequence) {
             if (rh.version != wire::kVersion) {
                 r->status = -EPROTO;
@@ -105,6 +105,12 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
             r->status = rh.status;
             r->cause = static_cast<Cause>(rh.cause);
             r->length = rh.length;
+            if (rm.msg_flags & MSG_CTRUNC) { // no number was left for a descriptor
+                for (unsigned i = 0; i < r->fds; ++i)
+                    sys::close(r->fd[i]);
+                r->fds = 0;
+                r->status = -EMFILE;
+            }
             return 0;
         }
         for (unsigned i = 0; i < r->fds; ++i)
@@ -117,6 +123,42 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
             return -1;
         }
     }
+}
+
+/// The same with read and write alone, for a process in a sandbox: no descriptor goes along, and none that comes back is received.
+int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept {
+    struct {
+        wire::Header header;
+        unsigned char body[256];
+    } packet{};
+    r->status = -EPERM;
+    if (length > sizeof packet.body)
+        return 0;
+    packet.header.magic = wire::kMagic;
+    packet.header.version = wire::kVersion;
+    packet.header.op = static_cast<uint16_t>(op);
+    packet.header.sequence = ++sequence;
+    packet.header.length = static_cast<uint16_t>(length);
+    if (length)
+        memcpy(packet.body, body, length);
+    const uint32_t mine = sequence;
+    long n;
+    while ((n = sys::write(fd, &packet, sizeof packet.header + length)) == -EINTR) {
+    }
+    while (n >= 0) {
+        while ((n = sys::read(fd, &packet, sizeof packet)) == -EINTR) { // bounded by SO_RCVTIMEO
+        }
+        if (n < static_cast<long>(sizeof packet.header) || packet.header.sequence == mine)
+            break;
+    }
+    if (n < static_cast<long>(sizeof packet.header) || packet.header.magic != wire::kMagic) {
+        r->status = n < 0 ? n : -ECONNRESET;
+        return -1;
+    }
+    r->status = packet.header.status;
+    r->length = packet.header.length <= sizeof r->body ? packet.header.length : 0;
+    memcpy(r->body, packet.body, r->length);
+    return 0;
 }
 
 /// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor is believed.
@@ -157,6 +199,29 @@ long open_channel() noexcept {
     return last;
 }
 
+/// The answer to hello or image: maps the directory, and the channel is the one that is used. False: the channel is closed.
+bool welcome(int fd, Reply &r, Cause *why) noexcept {
+    void *p = sys::mmap(nullptr, sizeof(Directory), PROT_READ, MAP_SHARED, r.fd[0], 0);
+    struct stat st {};
+    sys::call(SYS_fstat, r.fd[0], sys::arg(&st));
+    sys::close(r.fd[0]);
+    auto *d = static_cast<const Directory *>(p);
+    if (!p || static_cast<size_t>(st.st_size) < sizeof(Directory) || d->magic != kDirectoryMagic ||
+        d->version != kLayoutVersion) {
+        close_hidden(fd);
+        *why = p ? Cause::monitor_version : Cause::no_memory;
+        if (p)
+            sys::munmap(p, sizeof(Directory));
+        return false;
+    }
+    my_id.store(r.as<wire::HelloReply>().client_id, std::memory_order_relaxed);
+    // The old directory stays mapped: another thread may be reading it.
+    dir.store(d, std::memory_order_release);
+    chan.store(fd, std::memory_order_release);
+    epoch_count.fetch_add(1, std::memory_order_release);
+    return true;
+}
+
 /// With the lock held and no channel: connect, say hello, map the directory.
 bool greet(Cause *why) noexcept {
     Identity id{};
@@ -179,25 +244,7 @@ bool greet(Cause *why) noexcept {
         *why = r.cause != Cause::none ? r.cause : e < 0 ? Cause::no_monitor : Cause::monitor_version;
         return false;
     }
-    void *p = sys::mmap(nullptr, sizeof(Directory), PROT_READ, MAP_SHARED, r.fd[0], 0);
-    struct stat st {};
-    sys::call(SYS_fstat, r.fd[0], sys::arg(&st));
-    sys::close(r.fd[0]);
-    auto *d = static_cast<const Directory *>(p);
-    if (!p || static_cast<size_t>(st.st_size) < sizeof(Directory) || d->magic != kDirectoryMagic ||
-        d->version != kLayoutVersion) {
-        close_hidden(static_cast<int>(fd));
-        *why = p ? Cause::monitor_version : Cause::no_memory;
-        if (p)
-            sys::munmap(p, sizeof(Directory));
-        return false;
-    }
-    my_id.store(r.as<wire::HelloReply>().client_id, std::memory_order_relaxed);
-    // The old directory stays mapped: another thread may be reading it.
-    dir.store(d, std::memory_order_release);
-    chan.store(static_cast<int>(fd), std::memory_order_release);
-    epoch_count.fetch_add(1, std::memory_order_release);
-    return true;
+    return welcome(static_cast<int>(fd), r, why);
 }
 
 } // namespace
@@ -236,7 +283,7 @@ bool socket_path(unsigned i, char *path) noexcept {
 bool ensure(Cause *why) noexcept {
     if (connected())
         return true;
-    if (sys::now_ns() < next_try.load(std::memory_order_relaxed)) {
+    if (confined() || sys::now_ns() < next_try.load(std::memory_order_relaxed)) {
         *why = static_cast<Cause>(last_cause.load(std::memory_order_relaxed));
         return false;
     }
@@ -268,8 +315,13 @@ Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsi
         r.cause = Cause::no_monitor;
         return r;
     }
+    if (confined() && nfds) {
+        r.status = -EPERM;
+        return r;
+    }
     SpareNumbers spare; // a reply may bring descriptors, and those that do not fit would be lost
-    if (exchange(fd, op, body, length, fds, nfds, &r) < 0) {
+    if ((confined() ? exchange_confined(fd, op, body, length, &r)
+                    : exchange(fd, op, body, length, fds, nfds, &r)) < 0) {
         drop_channel();
         if (r.status == 0)
             r.status = -ECONNRESET;
@@ -296,8 +348,36 @@ bool maintain() noexcept {
     return ensure(&why);
 }
 
+void resume(int channel_fd, uint64_t client, int table_fd) noexcept {
+    LockGuard g(call_lock);
+    greeted_before = true; // so that a new monitor is told of everything
+    my_id.store(client, std::memory_order_relaxed);
+    const long socket = hooks.network ? hooks.network() : -ENOTSOCK;
+    if (channel_fd < 0)
+        return;
+    if (socket < 0) {
+        close_hidden(channel_fd);
+        return;
+    }
+    wire::Image msg{kLayoutVersion, static_cast<uint32_t>(sys::getpid())};
+    const int fds[2] = {table_fd, static_cast<int>(socket)};
+    Reply r;
+    SpareNumbers spare;
+    Cause why;
+    if (exchange(channel_fd, wire::Op::image, &msg, sizeof msg, fds, 2, &r) == 0 && r.status == 0 &&
+        r.fds == 1 && r.length == sizeof(wire::HelloReply)) {
+        welcome(channel_fd, r, &why);
+        return;
+    }
+    for (unsigned i = 0; i < r.fds; ++i)
+        sys::close(r.fd[i]);
+    close_hidden(channel_fd);
+}
+
 void fork_prepare(const wire::Fork &f) noexcept {
-    call_lock.lock(&fork_mask);
+    uint64_t mask;
+    call_lock.lock(&mask);
+    fork_mask = mask; // only now: another thread may be between its own fork's two halves
     child_channel = -1;
     int fd = channel();
     if (fd < 0)
@@ -321,7 +401,8 @@ void fork_parent() noexcept {
     if (child_channel >= 0)
         close_hidden(child_channel);
     child_channel = -1;
-    call_lock.unlock(&fork_mask);
+    const uint64_t mask = fork_mask;
+    call_lock.unlock(&mask);
 }
 
 void fork_child() noexcept {

@@ -16,7 +16,7 @@ struct Reply {
     unsigned length = 0;
     unsigned fds = 0;
     int fd[wire::kMaxFds];
-    alignas(8) unsigned char body[256];
+    alignas(8) unsigned char body[wire::kMaxBody];
     template <class T> const T &as() const noexcept { return *reinterpret_cast<const T *>(body); }
 };
 
@@ -28,7 +28,8 @@ struct Identity {
 };
 struct Hooks {
     bool (*identity)(Identity *) noexcept; ///< false: cannot (then there is no acceleration)
-    void (*restore)() noexcept;            ///< after each successful HELLO but the first; may call request()
+    long (*network)() noexcept; ///< a TCP socket of the process's network namespace; stays the callee's
+    void (*restore)() noexcept; ///< after each successful HELLO but the first; may call request()
 };
 void set_hooks(const Hooks &h) noexcept;
 
@@ -54,6 +55,9 @@ const Directory *directory() noexcept;
 void fork_prepare(const wire::Fork &f) noexcept;
 void fork_parent() noexcept;
 void fork_child() noexcept;
+/// After an exec: goes on with the channel of the former program image, which called this process `client`, and tells the monitor what was
+/// taken over. Where that fails, the process comes back as after a restart of the monitor.
+void resume(int channel_fd, uint64_t client, int table_fd) noexcept;
 /// The monitor's name for this process.
 uint64_t client_id() noexcept;
 

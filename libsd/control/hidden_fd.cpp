@@ -1,5 +1,6 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/control/lock.hpp"
 #include <sys/resource.h>
 
@@ -105,6 +106,8 @@ void mark_hidden(int fd) noexcept {
 void unhide(int fd) noexcept { set_hidden(static_cast<unsigned>(fd), false); }
 
 SpareNumbers::SpareNumbers() noexcept {
+    if (confined())
+        return;
     long probe = sys::call(SYS_epoll_create1, EPOLL_CLOEXEC);
     if (probe >= 0)
         sys::close(static_cast<int>(probe));

@@ -1,6 +1,6 @@
 // Type-stable storage: objects are recycled but their memory is never given back, so a thread that still holds a pointer
 // to a closed object reads a valid (if recycled) one. Takes memory from mmap, never from malloc, which belongs to the host program.
-// allocate() and release() may be called by any thread; the caller holds no lock.
+// allocate() and release() may be called by any thread; the caller holds no lock. Guard: how signal handlers are kept out meanwhile.
 #pragma once
 #include "libsd/control/lock.hpp"
 #include <new>
@@ -10,8 +10,8 @@ namespace sd {
 template <class T> class Pool {
   public:
     /// A value-initialised object on first use, else one as release() left it; nullptr when memory is out.
-    T *allocate() noexcept {
-        LockGuard g(lock_);
+    template <class Guard = LockGuard> T *allocate() noexcept {
+        Guard g(lock_);
         if (T *t = free_) {
             free_ = *link(t);
             return t;
@@ -26,8 +26,8 @@ template <class T> class Pool {
         }
         return new (next_++) T();
     }
-    void release(T *t) noexcept {
-        LockGuard g(lock_);
+    template <class Guard = LockGuard> void release(T *t) noexcept {
+        Guard g(lock_);
         *link(t) = free_;
         free_ = t;
     }

@@ -9,22 +9,29 @@
 //  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every packet. A second
 //    hello on a channel is a new program image in the same process (exec): with the same segment memfd everything registered stays,
 //    with another one all that the old image held is treated as if the process had died.
+//  - An exec that keeps connections open keeps the channel open, too: image says that the next program has taken over. What the
+//    table does not list (Ofds, links, listeners) and all doorbells end, as if the process had died and come again.
+//  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without libsd). The kernel socket that is passed
+//    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
+//    holds the Ofd. A receiver of the same user that claims it comes to share segment and link; where nobody claims it for a while, or it is used
+//    as the kernel socket it is, sd-bridge claims it and copies between the two.
 //  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
 //  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
 //    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
 //    Everyone attached must say drop_link in the end, or die; ListenerSegment::link_sequence is also bumped when the
 //    client side of a link has died, as a hint to the server's processes to look for links that can be dropped.
 //  - Death of a process: for each Ofd whose bit is set in its ProcRecord::held and in no other living process's record, the monitor sets
-//    kFlagDead|kFlagClosed|kFlagWriteShut on the Ofd's side of the slot, rings the peer, then sets Ofd::state to free. So: state
+//    kFlagDead|kFlagClosed on the Ofd's side of the slot, rings the peer, then sets Ofd::state to free. So: state
 //    and link_id, slot, side of an Ofd are valid before its bit in held is set, and the bit is cleared before kFlagReleased is
-//    set (after which the slot may be somebody else's). Where others still hold the Ofd, the peer is rung all the same, since the dead process may
-//    have published something without getting to ring. Its ThreadRecords are freed, with `busy` cleared first.
+//    set (after which the slot may be somebody else's). Where others still hold the Ofd, both sides are rung all the same, since the dead process may
+//    have published something without getting to ring. Its ThreadRecords are freed first, and the death counted in SegmentHeader::deaths.
 //  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every slot in state syn is
 //    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
 //  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
 //    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
 #pragma once
 #include "libsd/control/causes.hpp"
+#include "libsd/control/passport.hpp"
 #include <cstdint>
 
 namespace sd::wire {
@@ -44,15 +51,21 @@ enum class Op : uint16_t {
     unlisten = 7, ///< ListenerRef: this process no longer holds it -> empty
     links = 8, ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
     connect = 9, ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
-    drop_link = 10,   ///< LinkRef: this process will not use this side of the link again -> empty
-    bell = 11,        ///< Bell + {eventfd}: register a doorbell -> BellReply
-    unbell = 12,      ///< BellRef: give the id back -> empty
-    peer_bell = 13,   ///< BellRef (side is the peer's) -> empty + {eventfd}
+    drop_link = 10, ///< LinkRef: this process will not use this side of the link again -> empty
+    bell = 11,      ///< Bell + {eventfd}: register a doorbell -> BellReply
+    unbell = 12,    ///< BellRef: give the id back -> empty
+    peer_bell = 13, ///< BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd}
     accept_bell = 14, ///< ListenerRef + {eventfd}: to be rung when the listener gets a new link -> empty
     adopt_link = 15, ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
-    log = 16,         ///< Log: one line for the monitor's log -> empty
-    status = 17,      ///< no body -> empty + {memfd with a JSON document}: for sdstat
-    fault_pages = 18, ///< reserved
+    log = 16,    ///< Log: one line for the monitor's log -> empty
+    status = 17, ///< no body -> empty + {memfd with a JSON document}: for sdstat
+    image = 18, ///< Image + {memfd with an ExecTable, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd}: a new program image in the same process took over what the table lists; the rest ends
+    pass = 20, ///< Pass + {kernel socket, the other end of its connection}: a connection is about to be passed to another process; the socket stands for it -> PassReply
+    claim = 21, ///< no body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an error: it stays the kernel socket it is
+    claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
+    unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
+    ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell for a process whose sandbox lets it receive none -> empty
+    leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
 struct Header {
@@ -75,6 +88,38 @@ struct Hello {
 struct HelloReply {
     uint64_t client_id;
     uint64_t directory_bytes;
+};
+struct Image {
+    uint32_t layout_version;
+    uint32_t pid; ///< as the process sees itself
+};
+struct Leave {
+    uint32_t leaving; ///< 0: the exec failed
+    uint32_t pad;
+};
+enum class BridgeStart : uint32_t {
+    unclaimed, ///< when it is in the hands of a process that does not claim it
+    left,      ///< as soon as the caller has gone from this channel (exec)
+    at_once,
+};
+struct Pass {
+    Passport passport;
+    uint64_t segment; ///< what the caller calls it; 0: by its own client id
+    uint32_t start;   ///< BridgeStart
+    uint32_t polite; ///< a bridge is to leave arriving data alone while others with libsd hold the connection
+};
+struct PassReply {
+    uint64_t parcel;
+};
+struct ClaimReply {
+    Passport passport;
+    uint64_t segment; ///< what the caller has to call it; its own client id: its own
+    uint64_t parcel;
+    uint32_t tell; ///< say claimed
+    uint32_t pad;
+};
+struct ParcelRef {
+    uint64_t parcel;
 };
 struct Fork {
     uint32_t segments; ///< how many of the following are valid
@@ -156,7 +201,8 @@ struct Log {
     char text[kMaxText];
 };
 
-constexpr unsigned kMaxBody = sizeof(Fork) > sizeof(Log) ? sizeof(Fork) : sizeof(Log);
+constexpr unsigned kMaxBody = sizeof(ClaimReply) > sizeof(Pass) ? sizeof(ClaimReply) : sizeof(Pass);
+static_assert(kMaxBody >= sizeof(Fork) && kMaxBody >= sizeof(Log) && kMaxBody >= sizeof(LinksReply));
 
 /// A whole packet. Only header + header.length bytes travel.
 struct Packet {

@@ -1,5 +1,6 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
+#include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include <linux/membarrier.h>
 #include <sys/stat.h>
@@ -70,6 +71,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->syn_tail = 0;
             l->idle_slots.truncate(0);
             l->zombie_slots.truncate(0);
+            l->zombie_first = 0;
             for (auto &b : l->peer_bell)
                 b.fd.store(-1, std::memory_order_relaxed);
             table[i].store(l, std::memory_order_release);
@@ -103,8 +105,8 @@ void unmap_link(LinkMap *l) noexcept {
     }
     for (auto &b : l->peer_bell)
         if (int fd = b.fd.exchange(-1); fd >= 0)
-            sys::close(fd);
-    sys::close(l->memfd);
+            close_hidden(fd);
+    close_hidden(l->memfd);
     l->memfd = -1;
     l->id = 0;
     sys::munmap(l->view.base, kLinkBytes);

@@ -21,9 +21,10 @@ struct LinkMap {
 
     // Client side only, under `slot_lock`: which slots are ours to use.
     Lock slot_lock;
-    uint32_t slot_high = 0;           ///< slots below have been used
-    MapVector<uint32_t> idle_slots;   ///< released by both sides
-    MapVector<uint32_t> zombie_slots; ///< closed by us, not yet released by the server
+    uint32_t slot_high = 0;         ///< slots below have been used
+    MapVector<uint32_t> idle_slots; ///< released by both sides
+    MapVector<uint32_t> zombie_slots; ///< closed by us, not yet released by the server: a queue from zombie_first on
+    size_t zombie_first = 0;
     uint32_t syn_tail = 0;
 
     /// Eventfds of the other side's waiters, -1 unknown. `generation` tells whether the id was given to another waiter since.

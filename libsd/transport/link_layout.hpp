@@ -72,6 +72,7 @@ struct alignas(64) Slot {
         std::atomic<uint32_t> state; ///< SlotState
         SlotAddress client, server;
         uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
+        uint64_t arrival; ///< the processor's time stamp then, in the client's own words: the order of accept
     } identity;
     alignas(64) uint8_t ring[2][kInlineRing]; ///< [0] client to server, [1] server to client
 };

@@ -1,9 +1,11 @@
 // accept(): connections from the links first, the kernel's own queue alongside.
 #include "libsd/vfs/accept.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/options.hpp"
+#include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 
@@ -13,20 +15,21 @@ namespace {
 
 constexpr unsigned kKernelTurn = 16; ///< after so many accelerated connections the kernel's queue is asked first
 
-bool listener_nonblocking(int fd, const File &) noexcept {
+bool listener_nonblocking(int fd) noexcept {
     long fl = sys::fcntl(fd, F_GETFL);
     return fl >= 0 && (fl & O_NONBLOCK);
 }
 
 /// One connection of the kernel's queue without blocking; -EAGAIN when there is none.
-long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags, bool nonblocking) noexcept {
-    if (nonblocking)
-        return sys::accept4(fd, a, n, flags);
+long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     pollfd p{fd, POLLIN, 0};
     timespec zero{0, 0};
     long r = sys::ppoll(&p, 1, &zero, nullptr);
     if (r <= 0 || !(p.revents & ~POLLOUT))
         return r < 0 ? r : -EAGAIN;
+    make_room_below();
+    if (listener_nonblocking(fd))
+        return sys::accept4(fd, a, n, flags);
     // Another acceptor may be faster, and accept4 cannot be told not to wait: make the listener non-blocking for the one call. Everybody who
     // accepts on it does so through here and takes EAGAIN for "look again".
     long fl = sys::fcntl(fd, F_GETFL);
@@ -53,8 +56,7 @@ bool credible(const SlotAddress &a) noexcept {
 
 void refuse(LinkMap &l, uint32_t slot) noexcept {
     Slot &s = l.view.slot(slot);
-    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagWriteShut | kFlagReleased,
-                                     std::memory_order_seq_cst);
+    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
     notify(l, slot, s.side[0].control.rx_arm);
     notify(l, slot, s.side[0].control.tx_arm);
 }
@@ -62,10 +64,15 @@ void refuse(LinkMap &l, uint32_t slot) noexcept {
 /// An accelerated connection under a new descriptor; -EAGAIN when none waits.
 long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) noexcept {
     Listener &l = *listener.listener;
-    if (!listener_pending(l))
-        return -EAGAIN;
-    // The kernel reports "too many open files" before it takes a connection off the queue; so do we.
-    long made = placeholder_fd(flags & SOCK_CLOEXEC);
+    // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number that is at hand can be put
+    // back; before one is made the queue is looked at.
+    long made = take_parked(flags & SOCK_CLOEXEC);
+    const bool kept = made >= 0;
+    if (!kept) {
+        if (!listener_pending(l))
+            return -EAGAIN;
+        made = placeholder_fd(flags & SOCK_CLOEXEC);
+    }
     if (made < 0)
         return made;
     int new_fd = static_cast<int>(made);
@@ -74,7 +81,10 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
     File *f = nullptr;
     for (;;) {
         if (take_pending(l, &link, &slot) < 0) {
-            sys::close(new_fd);
+            if (kept)
+                park(new_fd);
+            else
+                drop_placeholder(new_fd);
             if (f)
                 discard_file(f);
             return -EAGAIN; // another acceptor was faster
@@ -93,13 +103,13 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
                     long r = write_sockaddr(client, family, a, n);
                     if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
                         f->refs.store(1);
-                        sys::close(new_fd);
+                        drop_placeholder(new_fd);
                         release_file(f);
                         return r;
                     }
                 }
                 inherit_from_listener(fd, listener, *f);
-                install_file(new_fd, f);
+                install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
                 stats().accepts.fetch_add(1, std::memory_order_relaxed);
                 l.turns.fetch_add(1, std::memory_order_relaxed);
                 if (vfs::first_stream)
@@ -110,7 +120,7 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
         refuse(*link, slot);
         link_unuse(*link);
         if (!f) {
-            sys::close(new_fd);
+            drop_placeholder(new_fd);
             return -ENOMEM;
         }
     }
@@ -199,21 +209,24 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return -EINVAL;
     int64_t deadline = 0;
     for (;;) {
-        bool nonblocking = listener_nonblocking(fd, *f);
-        bool kernel_first = f->listener->turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+        // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
+        const bool kernel_first =
+            f->listener->turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
         if (kernel_first)
             f->listener->turns.fetch_add(1, std::memory_order_relaxed);
-        for (int turn = 0; turn < 2; ++turn) {
-            bool kernel = (turn == 0) == kernel_first;
-            long r = kernel ? accept_kernel(fd, a, n, flags, nonblocking) : accept_link(fd, *f, a, n, flags);
-            if (r >= 0 && kernel) {
+        else if (long r = accept_link(fd, *f, a, n, flags); r != -EAGAIN)
+            return r;
+        if (long r = accept_kernel(fd, a, n, flags); r != -EAGAIN) {
+            if (r >= 0) {
                 forget_fd(static_cast<int>(r));
                 count_fallback(Cause::plain_client, nullptr);
             }
-            if (r != -EAGAIN)
-                return r;
+            return r;
         }
-        if (nonblocking)
+        if (kernel_first)
+            if (long r = accept_link(fd, *f, a, n, flags); r != -EAGAIN)
+                return r;
+        if (listener_nonblocking(fd))
             return -EAGAIN;
         if (deadline == 0) {
             timeval t{};
@@ -235,7 +248,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
 }
 
 void notice_listener(int fd) noexcept {
-    if (!enabled() || file_of(fd) || static_cast<unsigned>(fd) >= kMaxFd || is_hidden(fd))
+    if (!enabled() || confined() || file_of(fd) || static_cast<unsigned>(fd) >= kMaxFd || is_hidden(fd))
         return;
     int v = 0;
     socklen_t n = sizeof v;

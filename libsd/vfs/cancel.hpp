@@ -1,5 +1,6 @@
 // Waits as cancellation points, as the C library makes them: asynchronous for as long as the thread sleeps, and only there.
 #pragma once
+#include "libsd/queue/token.hpp"
 #include <pthread.h>
 #include <sys/single_threaded.h>
 
@@ -15,7 +16,9 @@ template <class F> long cancellable(void (*undo)(void *), void *arg, F sleep) no
     // Only around one system call, as the C library itself makes its cancellation points.
     // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous)
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+    self.asleep = type == PTHREAD_CANCEL_DEFERRED;
     r = sleep();
+    self.asleep = false;
     pthread_setcanceltype(type, nullptr);
     pthread_cleanup_pop(0);
     return r;

@@ -4,9 +4,12 @@
 #include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
+#include "libsd/vfs/tcp_info.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
+#include <netinet/tcp.h>
 
 namespace sd {
 
@@ -206,7 +209,8 @@ long accelerate(int fd, File &f, SlotAddress to, int64_t *why_out) noexcept {
     source.family = to.family = f.family;
     s.identity.client = source;
     s.identity.server = to;
-    s.identity.connected_ns = static_cast<uint64_t>(sys::now_ns());
+    s.identity.arrival = __builtin_ia32_rdtsc();
+    s.identity.connected_ns = static_cast<uint64_t>(sys::coarse_now_ns());
     f.client = source;
     f.server = to;
     if (!bind_stream(f, *l, static_cast<uint32_t>(slot), f.family)) {
@@ -256,11 +260,39 @@ void retire_client_links() noexcept {
     }
 }
 
+namespace {
+
+/// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.
+void disconnect(File &f, int error) noexcept {
+    const uint32_t status = f.ofd->status.load(std::memory_order_relaxed);
+    epoll_stream_ends(f);
+    close_stream(f, true);
+    f.status.store(status, std::memory_order_relaxed);
+    f.connect_pending = false;
+    f.fresh_error.store(error, std::memory_order_relaxed);
+    f.last_port = f.client.port;
+    f.kind = Kind::fresh;
+    // A kernel socket that only answered for options knows nothing of the error.
+    if (long spare = f.real_socket && !f.bound ? placeholder_fd(false) : -1; spare >= 0) {
+        for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+            if (fd_table[i].load(std::memory_order_acquire) == &f) {
+                const long own = sys::fcntl(static_cast<int>(i), F_GETFD);
+                sys::dup3(static_cast<int>(spare), static_cast<int>(i),
+                          own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
+            }
+        sys::close(static_cast<int>(spare));
+        f.real_socket = false;
+    }
+    epoll_touch(f);
+}
+
+} // namespace
+
 namespace vfs {
 
 long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     File *f = file_of(fd);
-    if (!f)
+    if (!f || f->kind == Kind::epoll)
         return kPass;
     sockaddr_storage copy;
     socklen_t len = n < sizeof copy ? n : sizeof copy;
@@ -268,23 +300,29 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         return -EINVAL;
     if (sd_copy(&copy, a, len))
         return -EFAULT;
-    if (f->kind == Kind::stream && len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC) {
-        // Undoes the connection: the peer is reset, and the socket is as new, but for an error that tells of it.
-        const uint32_t status = f->ofd->status.load(std::memory_order_relaxed);
-        close_stream(*f, true);
-        f->status.store(status, std::memory_order_relaxed);
-        f->connect_pending = false;
-        f->fresh_error.store(ECONNRESET, std::memory_order_relaxed);
-        f->kind = Kind::fresh;
-        epoll_touch(*f);
+    const bool unspecified = len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC;
+    if (f->kind == Kind::stream && unspecified) {
+        // The error tells of it, unless another one waits already.
+        disconnect(*f, tcp_state(*f) == TCP_CLOSE ? take_error(*f->ofd) : ECONNRESET);
         return 0;
     }
     if (f->kind == Kind::stream) {
-        if (f->connect_pending) {
-            f->connect_pending = false;
+        if (len < sizeof copy.ss_family)
+            return -EINVAL;
+        if (!f->connect_pending)
+            return -EISCONN;
+        f->connect_pending = false;
+        if (tcp_state(*f) != TCP_CLOSE)
             return 0;
-        }
-        return -EISCONN;
+        const int error = take_error(*f->ofd); // it was made, and ended since
+        disconnect(*f, 0);
+        return error ? -error : -ECONNABORTED;
+    }
+    if (f->kind == Kind::listener && unspecified) { // stops listening, as shutdown does
+        long r = sys::call(SYS_connect, fd, sys::arg(a), n);
+        if (r == 0)
+            retire_listener(*f->listener);
+        return r;
     }
     if (f->kind != Kind::fresh)
         return kPass;

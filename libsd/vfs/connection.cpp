@@ -2,6 +2,7 @@
 #include "libsd/vfs/connection.hpp"
 
 #include "libsd/control/client.hpp"
+#include <csignal>
 
 namespace sd {
 
@@ -30,15 +31,22 @@ bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
         return false;
     o->family = static_cast<uint8_t>(family);
     o->status.store(f.status.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index);
+    return true;
+}
+
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept {
+    Ofd *o = &segments[seg].view.ofd(ofd_index);
+    const uint32_t slot = o->slot;
     Slot &s = l.view.slot(slot);
     const unsigned side = l.side;
-    f.seg = static_cast<uint8_t>(own_segment_index.load(std::memory_order_relaxed));
+    f.seg = static_cast<uint8_t>(seg);
     f.side = static_cast<uint8_t>(side);
     f.link = &l;
     f.slot = slot;
     f.ofd = o;
-    f.ofd_index = index;
-    f.family = static_cast<uint8_t>(family);
+    f.ofd_index = ofd_index;
+    f.family = o->family;
     f.mine = &s.side[side];
     f.peer = &s.side[1 - side];
     f.tx_place = {s.ring[side], l.view.region(slot, side)};
@@ -46,7 +54,18 @@ bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
     l.users.fetch_add(1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_release);
     f.kind = Kind::stream;
-    return true;
+}
+
+void Pin::look_for_abandoned() noexcept {
+    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its own could be anywhere.
+    char here;
+    stack_t alternate;
+    if (reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].pin) >= reinterpret_cast<uintptr_t>(&here) ||
+        sys::call(SYS_sigaltstack, 0, sys::arg(&alternate)) < 0 || (alternate.ss_flags & SS_ONSTACK))
+        return;
+    while (notes.count &&
+           reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].pin) < reinterpret_cast<uintptr_t>(&here))
+        drop_last();
 }
 
 int take_error(Ofd &o) noexcept {
@@ -60,18 +79,23 @@ uint32_t absorb_flags(File &f) noexcept {
     if ((flags & ~seen) == 0) [[likely]]
         return seen;
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
-    if ((flags & kFlagDead) && f.peer->credit.consumed.load(std::memory_order_acquire) != o.tx.s.tail)
-        flags |= kFlagReset;
+    const uint32_t fin = flags & kFlagWriteShut;
+    if (flags & kFlagDead)
+        flags |= f.peer->credit.consumed.load(std::memory_order_acquire) != o.tx.s.tail &&
+                         !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
+                     ? kFlagReset
+                     : kFlagWriteShut;
     uint32_t before = o.flags_seen.fetch_or(flags, std::memory_order_acq_rel);
     if ((flags & kFlagReset) && !(before & kFlagReset)) {
-        o.so_error.store((before & kFlagWriteShut) ? EPIPE : ECONNRESET, std::memory_order_release);
+        // A side that resets sets no FIN then: one that is there came before it.
+        o.so_error.store(fin ? EPIPE : ECONNRESET, std::memory_order_release);
         o.tx_block.fetch_or(kTxReset, std::memory_order_release);
     }
     return before | flags;
 }
 
 void condemn(File &f) noexcept {
-    f.mine->control.flags.fetch_or(kFlagReset | kFlagWriteShut, std::memory_order_seq_cst);
+    f.mine->control.flags.fetch_or(kFlagReset, std::memory_order_seq_cst);
     notify(*f.link, f.slot, f.peer->control.rx_arm);
     notify(*f.link, f.slot, f.peer->control.tx_arm);
     if (!(f.ofd->flags_seen.fetch_or(kFlagReset | kFlagWriteShut) & kFlagReset)) {
@@ -83,31 +107,54 @@ void condemn(File &f) noexcept {
     }
 }
 
+namespace {
+
+bool slot_released(const LinkMap &l, uint32_t i) noexcept {
+    Slot &s = l.view.slot(i);
+    return (s.side[0].control.flags.load(std::memory_order_acquire) & kFlagReleased) &&
+           (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
+}
+
+/// With the slot lock.
+void push_zombie(LinkMap &l, uint32_t slot) noexcept {
+    auto &z = l.zombie_slots;
+    if (l.zombie_first == z.size()) {
+        z.truncate(0);
+        l.zombie_first = 0;
+    } else if (l.zombie_first > 64 && l.zombie_first > z.size() / 2) {
+        for (size_t i = l.zombie_first; i < z.size(); ++i)
+            z[i - l.zombie_first] = z[i];
+        z.truncate(z.size() - l.zombie_first);
+        l.zombie_first = 0;
+    }
+    z.push(slot);
+}
+
+/// The one closed longest ago was probably released by the server too, and its words are at rest. One that was not goes to
+/// the end of the queue, so that a connection the server keeps does not stand in the way. -1: none of the first `looks`.
+int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
+    for (size_t waiting = l.zombie_slots.size() - l.zombie_first; waiting > 0 && looks > 0; --waiting, --looks) {
+        const uint32_t i = l.zombie_slots[l.zombie_first++];
+        if (slot_released(l, i))
+            return i;
+        push_zombie(l, i);
+    }
+    return -1;
+}
+
+} // namespace
+
 int64_t take_slot(LinkMap &l) noexcept {
     QuietGuard g(l.slot_lock);
-    int64_t slot = -1;
-    auto released = [&](uint32_t i) {
-        Slot &s = l.view.slot(i);
-        return (s.side[0].control.flags.load(std::memory_order_acquire) & kFlagReleased) &&
-               (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
-    };
-    for (size_t i = l.zombie_slots.size(), looked = 0; i-- > 0 && looked < 8; ++looked)
-        if (released(l.zombie_slots[i])) {
-            slot = l.zombie_slots[i];
-            l.zombie_slots.remove_unordered(i);
-            break;
-        }
+    int64_t slot = pop_zombie(l, 4);
     if (slot < 0 && l.idle_slots.size()) {
         slot = l.idle_slots[l.idle_slots.size() - 1];
         l.idle_slots.truncate(l.idle_slots.size() - 1);
     }
     if (slot < 0 && l.slot_high < kLinkSlots)
         slot = l.slot_high++;
-    for (size_t i = 0; slot < 0 && i < l.zombie_slots.size(); ++i)
-        if (released(l.zombie_slots[i])) {
-            slot = l.zombie_slots[i];
-            l.zombie_slots.remove_unordered(i);
-        }
+    if (slot < 0)
+        slot = pop_zombie(l, SIZE_MAX);
     if (slot < 0)
         return -1;
     Slot &s = l.view.slot(static_cast<uint32_t>(slot));
@@ -139,6 +186,22 @@ void link_unuse(LinkMap &l) noexcept {
     control::request(wire::Op::drop_link, &ref, sizeof ref);
 }
 
+namespace {
+
+/// May a thread of this process be inside an operation with the token?
+bool ours(unsigned seg, const Token &token) noexcept {
+    for (const auto *word : {&token.owner, &token.lock, &token.prev}) {
+        const uint32_t who = word->load(std::memory_order_acquire) & ~Token::kWaiters;
+        if (who != 0 && who != Token::kShared &&
+            segments[seg].view.thread(thread_index(who)).state.load(std::memory_order_relaxed) ==
+                segments[seg].proc + 1)
+            return true;
+    }
+    return false;
+}
+
+} // namespace
+
 void close_stream(File &f, bool reset) noexcept {
     LinkMap &l = *f.link;
     Ofd &o = *f.ofd;
@@ -146,22 +209,30 @@ void close_stream(File &f, bool reset) noexcept {
     const uint32_t index = f.ofd_index, slot = f.slot;
     SlotSide *mine = f.mine, *peer = f.peer;
     bool last;
+    // From here on a thread of ours that gets a token sees that the connection is closed; one that got it before is found below. Other processes that
+    // hold the connection go on with it, and their tokens stay theirs.
+    f.kind = Kind::free;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     {
-        // Both tokens: after this no thread of ours is inside an operation on the connection.
-        Claim tx(seg, o.tx.token, f.tx_name());
-        Claim rx(seg, o.rx.token, f.rx_name());
+        Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
+        Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
         last = drop_ofd(seg, index);
         if (last) {
-            uint32_t flags = kFlagClosed | kFlagWriteShut;
-            bool unread = o.rx.s.left > 0 || rx_pending(f);
-            if (reset || unread ||
-                (o.opt.linger_on.load(std::memory_order_relaxed) &&
-                 o.opt.linger_s.load(std::memory_order_relaxed) == 0))
+            uint32_t flags = kFlagClosed;
+            bool unread = rx_pending(f);
+            // When both directions have ended, so has the connection: nobody is there to reset.
+            const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&
+                              (peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
+            const bool resets = reset || unread ||
+                                (o.opt.linger_on.load(std::memory_order_relaxed) &&
+                                 o.opt.linger_s.load(std::memory_order_relaxed) == 0);
+            if (resets && !over)
                 flags |= kFlagReset;
+            else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset)) // else no FIN follows the reset that was
+                flags |= kFlagWriteShut;
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
         }
-        f.kind = Kind::free;
         bury(f);
     }
     if (last) {
@@ -171,7 +242,7 @@ void close_stream(File &f, bool reset) noexcept {
         mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
         if (l.side == 0) {
             QuietGuard g(l.slot_lock);
-            l.zombie_slots.push(slot);
+            push_zombie(l, slot);
         }
     }
     link_unuse(l);

@@ -6,6 +6,8 @@ namespace sd {
 
 /// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes up. False: no Ofd left.
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
+/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up.
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept;
 /// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
 /// if data was left unread or SO_LINGER says 0.
 /// `reset`: in any case a reset, for connect(AF_UNSPEC).
@@ -59,35 +61,58 @@ void note_grown(File &f) noexcept;
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
 void notify_own(File &f) noexcept;
 
-/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor. Known to the
-/// thread, so that a cancelled wait gives it back.
+/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor. What is held is noted
+/// for the thread, not in the object: so a cancelled wait can give it back, and so can the next call after a signal handler has jumped out of this one.
 class Pin {
   public:
     Pin() = default;
     ~Pin() { drop(); }
     void hold(File &f) noexcept {
-        if (file_)
+        if (held_)
+            return;
+        drop_abandoned();
+        if (notes.count == kDepth)
             return;
         f.refs.fetch_add(1, std::memory_order_acq_rel);
-        file_ = &f;
-        outer_ = innermost;
-        innermost = this;
+        notes.entry[notes.count++] = {&f, this};
+        held_ = true;
     }
     void drop() noexcept {
-        if (!file_)
+        if (!held_)
             return;
-        innermost = outer_;
-        File *f = file_;
-        file_ = nullptr;
-        release_file(f);
+        held_ = false;
+        drop_last();
     }
-    static inline constinit thread_local Pin *innermost = nullptr;
+    /// All of the thread's; it is being cancelled.
+    static void drop_all() noexcept {
+        while (notes.count)
+            drop_last();
+    }
+    /// Those of calls that a handler has jumped out of. At the start of calls that close or block.
+    static void drop_abandoned() noexcept {
+        if (notes.count) [[unlikely]]
+            look_for_abandoned();
+    }
     Pin(const Pin &) = delete;
     Pin &operator=(const Pin &) = delete;
 
   private:
-    File *file_ = nullptr;
-    Pin *outer_ = nullptr;
+    static constexpr unsigned kDepth = 8; ///< calls nested by handlers
+    struct Notes {
+        struct {
+            File *file;
+            const void *pin;
+        } entry[kDepth];
+        unsigned count;
+    };
+    static inline constinit thread_local Notes notes{};
+    static void drop_last() noexcept {
+        File *f = notes.entry[--notes.count].file;
+        release_file(f);
+    }
+    static void look_for_abandoned() noexcept;
+
+    bool held_ = false;
 };
 
 inline bool is_nonblocking(const File &f, int flags) noexcept {

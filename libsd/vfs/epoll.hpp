@@ -12,18 +12,22 @@ void epoll_destroy(File &f) noexcept;
 // A socket changes under its registrations. Call after the change; quick when it is registered nowhere.
 /// A fresh socket has become an accelerated connection.
 void epoll_file_became_stream(File &f) noexcept;
+/// The connection is about to be undone; its descriptors stay.
+void epoll_stream_ends(File &f) noexcept;
 /// A socket has become an accelerated listener.
 void epoll_file_became_listener(File &f) noexcept;
-/// `fd` now is a kernel socket (materialised or fallen back): the registrations under this number move to the kernel's set.
+/// All its descriptors now are a kernel socket (materialised or fallen back): their registrations move to the kernel's set.
 /// Call while `f` still has its items, that is, before release_file().
-void epoll_file_became_kernel(File &f, int fd) noexcept;
+/// With `only`, those under that number.
+void epoll_file_became_kernel(File &f, int only = -1) noexcept;
 
-void epoll_readiness_changed(File &f) noexcept;
+/// With `edge`, edge-triggered sets report what is ready once more, as after a wake-up in the kernel.
+void epoll_readiness_changed(File &f, bool edge) noexcept;
 /// The program's own doing may have changed what the socket reports: shutdown(), a smaller SO_RCVLOWAT, a pending error, or a send
 /// that found no room (-EAGAIN or a short count: edge-triggered sets then watch for room).
-inline void epoll_touch(File &f) noexcept {
+inline void epoll_touch(File &f, bool edge = false) noexcept {
     if (f.items) [[unlikely]]
-        epoll_readiness_changed(f);
+        epoll_readiness_changed(f, edge);
 }
 
 /// Around fork(): the child must not inherit a list that was being changed.

@@ -209,9 +209,10 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
             r = add(x, ep, fd, *f, e);
         } else if (!i) {
             // It may have been added before we knew the socket.
-            r = f->real_socket || f->kind == Kind::epoll     ? sys::epoll_ctl(ep, op, fd, &e)
-                : op == EPOLL_CTL_MOD || op == EPOLL_CTL_DEL ? -ENOENT
-                                                             : -EINVAL;
+            r = f->real_socket || f->kind == Kind::epoll             ? sys::epoll_ctl(ep, op, fd, &e)
+                : op == EPOLL_CTL_MOD && (e.events & EPOLLEXCLUSIVE) ? -EINVAL
+                : op == EPOLL_CTL_MOD || op == EPOLL_CTL_DEL         ? -ENOENT
+                                                                     : -EINVAL;
         } else if (op == EPOLL_CTL_MOD) {
             r = modify(x, ep, *i, e);
         } else if (op == EPOLL_CTL_DEL) {

@@ -304,6 +304,17 @@ void epoll_file_closed(File &f) noexcept {
     }
 }
 
+void epoll_stream_ends(File &f) noexcept {
+    if (!f.items)
+        return;
+    BiasedGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        SetGuard g(*i->set);
+        detach_stream(*i->set, *i);
+        item_changed(*i->set, *i);
+    }
+}
+
 void epoll_file_became_stream(File &f) noexcept {
     if (!f.items)
         return;
@@ -345,14 +356,14 @@ void epoll_file_became_listener(File &f) noexcept {
     }
 }
 
-void epoll_file_became_kernel(File &f, int fd) noexcept {
+void epoll_file_became_kernel(File &f, int only) noexcept {
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
-        if (i->fd != fd || i->kernel_only || i->kernel_too)
+        if (i->kernel_only || i->kernel_too || (only >= 0 && i->fd != only))
             continue;
         leave_list(x, *i);
         detach_stream(x, *i);
@@ -362,18 +373,19 @@ void epoll_file_became_kernel(File &f, int fd) noexcept {
         e.events = i->events;
         e.data.u64 = i->data;
         if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, fd, &e);
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e);
         --x.ours;
     }
 }
 
-void epoll_readiness_changed(File &f) noexcept {
+void epoll_readiness_changed(File &f, bool edge) noexcept {
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         Epoll &x = *i->set;
         SetGuard g(x);
         if (i->kernel_only || i->off)
             continue;
+        i->due |= edge;
         make_hot(x, *i);
         if (x.sleepers)
             ring_own(x);
@@ -381,16 +393,19 @@ void epoll_readiness_changed(File &f) noexcept {
 }
 
 void epoll_fork_prepare() noexcept {
-    sys::block_signals(&fork_mask);
+    uint64_t mask;
+    sys::block_signals(&mask);
     for (unsigned i = 0; i < kStripes; ++i)
         stripe_favoured[i] = stripes[i].lock();
+    fork_mask = mask; // only now: another thread may be between its own fork's two halves
 }
 
 void epoll_fork_parent() noexcept {
     forks_done.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t mask = fork_mask;
     for (unsigned i = kStripes; i-- > 0;)
         stripes[i].unlock(stripe_favoured[i]);
-    sys::restore_signals(&fork_mask);
+    sys::restore_signals(&mask);
 }
 
 void epoll_fork_child() noexcept {

@@ -23,14 +23,7 @@ uint32_t state_of(const File &f) noexcept {
 
 /// Is another thread inside a receive call on the connection, so that its positions may be half changed?
 bool receiving_elsewhere(const File &f) noexcept {
-    const Token &t = f.ofd->rx.token;
-    uint32_t owner = t.owner.load(std::memory_order_acquire);
-    if (owner == 0 || owner == self.index[f.seg] || owner >= kSegThreadLimit || !thread_table[f.seg])
-        return false;
-    for (const auto &b : thread_table[f.seg][owner].busy)
-        if (b.load(std::memory_order_acquire) == f.rx_name())
-            return true;
-    return false;
+    return used_elsewhere(f.seg, f.ofd->rx.token, f.rx_name());
 }
 
 /// Has data been published since the last look? Moves `rx_at` to the end of what is there.
@@ -47,10 +40,11 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
         if (receiving_elsewhere(f) || head_now != head)
             return true; // `rx_at` stays behind, so the next look gets here again
         arrived = i.rx_at != 0 || head != 0;
-        i.rx_at = copy.head + (copy.left ? copy.left + copy.pad_after : 0);
+        const bool inside = ring::inside(copy);
+        i.rx_at = copy.head + (inside ? 8 + ring::pad8(ring::part_of(copy).length) : 0);
         i.rx_base = copy.base;
         i.rx_class = copy.cls;
-        if (copy.left)
+        if (inside)
             arrived = true;
     }
     for (unsigned n = 0; n < kWalkLimit; ++n) {
@@ -103,7 +97,7 @@ bool unchanged(const EpollItem &i, const File &f) noexcept {
         return false;
     const RxState &s = f.ofd->rx.s;
     if (!(i.events & kEdge))
-        return i.level == 0 && !(i.events & kWrites) && s.left == 0 && ring::peek_header(s, f.rx_place) == 0;
+        return i.level == 0 && !(i.events & kWrites) && s.part == 0 && ring::peek_header(s, f.rx_place) == 0;
     if ((i.events & kWrites) && (!(i.level & kWrites) || f.ofd->tx.s.stalls != 0))
         return false;
     if (i.rx_at == 0 || s.head > i.rx_at)
@@ -112,16 +106,20 @@ bool unchanged(const EpollItem &i, const File &f) noexcept {
     return ring::word(f.rx_place.at(i.rx_class), offset).load(std::memory_order_acquire) == 0;
 }
 
-/// Edge triggering: of what is there, is anything new since the last look?
-bool is_news(EpollItem &i, uint32_t events) noexcept {
-    const File &f = *i.file;
-    bool news = i.due || (events & ~i.level);
-    i.level = events;
+/// Edge triggering: of what is there, is anything new since the last look? What came after `events` was taken is added to it: it counts as
+/// seen from here on, so nobody would look again.
+bool is_news(EpollItem &i, uint32_t &events) noexcept {
+    File &f = *i.file;
+    bool news = i.due;
     if (f.kind == Kind::stream) {
-        uint32_t state = state_of(f);
-        news |= (state & ~i.state) != 0;
+        const uint32_t state = state_of(f);
+        const bool changed = (state & ~i.state) != 0;
         i.state = state;
-        news |= data_arrived(i, f) && (events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLPRI));
+        const bool arrived = data_arrived(i, f);
+        if (changed || arrived)
+            events = file_events(f) & (i.events | kAlways);
+        // The kernel tells of what is ready when data woke the set, even if the data has been read meanwhile.
+        news |= changed || (arrived && events && (i.events & (EPOLLIN | EPOLLRDNORM | EPOLLPRI)));
         if (events & (EPOLLOUT | EPOLLWRNORM))
             news |= room_came(i, f);
     } else if (f.kind == Kind::listener) {
@@ -129,6 +127,8 @@ bool is_news(EpollItem &i, uint32_t events) noexcept {
         news |= arrivals != i.rx_at;
         i.rx_at = arrivals;
     }
+    news |= (events & ~i.level) != 0;
+    i.level = events;
     return news;
 }
 

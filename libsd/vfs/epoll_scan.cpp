@@ -1,8 +1,10 @@
 // Finding the members that are ready, and getting an instance ready for sleep.
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <utility>
 
 namespace sd {
 
@@ -111,15 +113,80 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
     }
 }
 
+/// An event for the program, and whose it is.
+struct Reports {
+    Epoll &x;
+    epoll_event *out;
+    unsigned room;
+    unsigned found = 0;
+    EpollItem *item[kBatch];
+
+    Reports(Epoll &set, epoll_event *to, unsigned n) noexcept : x(set), out(to), room(n) {}
+
+    /// False: the item has left the hot list.
+    bool add(EpollItem &i, uint32_t events) noexcept {
+        item[found] = &i;
+        out[found].events = events;
+        out[found++].data.u64 = i.data;
+        i.last = ++x.reports;
+        i.reported = x.passes;
+        if (!(i.events & EPOLLONESHOT))
+            return true;
+        i.off = true;
+        if (i.kernel_too) { // the kernel's half must not report it again either
+            epoll_event none{};
+            none.events = EPOLLONESHOT;
+            none.data.u64 = i.data;
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i.fd, &none);
+            return true;
+        }
+        leave_list(x, i);
+        return false;
+    }
+
+    /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely on it. Looking at one
+    /// member after the other finds them in another order; what one thread sent can be put right.
+    void put_in_order() noexcept {
+        struct Key {
+            LinkMap *link;
+            uint32_t order;
+        } key[kBatch];
+        unsigned n = 0;
+        bool right = true;
+        for (; n < found && n < kBatch; ++n) {
+            key[n] = {nullptr, 0};
+            const EpollItem &i = *item[n];
+            if (!i.link || !(out[n].events & (EPOLLIN | EPOLLRDNORM)))
+                continue;
+            if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
+                key[n] = {i.link, ring::header_order(h)};
+            right = right && (n == 0 || key[n].link != key[n - 1].link ||
+                              !ring::earlier(key[n].order, key[n - 1].order));
+        }
+        if (right)
+            return;
+        for (unsigned k = 1; k < n; ++k)
+            for (unsigned at = k; at > 0 && key[at].link && key[at].link == key[at - 1].link &&
+                                  ring::earlier(key[at].order, key[at - 1].order);
+                 --at) {
+                std::swap(key[at], key[at - 1]);
+                std::swap(out[at], out[at - 1]);
+            }
+    }
+};
+
+constexpr unsigned kSecondLook = 32; ///< members that are looked at twice
+
 } // namespace
 
 unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept {
     if (x.links.size())
         collect(x, thorough);
     const uint64_t pass = ++x.passes;
-    unsigned found = 0;
+    Reports r(x, out, room);
+    unsigned in_vain = 0; // looks before the first that found something
     uint32_t at = x.cursor;
-    for (size_t left = x.hot.size(); left > 0 && found < room; --left) {
+    for (size_t left = x.hot.size(); left > 0 && r.found < room; --left) {
         if (at >= x.hot.size()) {
             at = 0;
             if (x.hot.size() == 0)
@@ -132,31 +199,25 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
         }
         i.pass = pass;
         if (uint32_t events = look(i, thorough)) {
-            out[found].events = events;
-            out[found++].data.u64 = i.data;
-            i.last = ++x.reports;
-            i.reported = pass;
-            if (i.events & EPOLLONESHOT) {
-                i.off = true;
-                if (i.kernel_too) { // the kernel's half must not report it again either
-                    epoll_event none{};
-                    none.events = EPOLLONESHOT;
-                    none.data.u64 = i.data;
-                    sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i.fd, &none);
-                    ++at;
-                } else {
-                    leave_list(x, i);
-                }
-            } else {
-                ++at;
-            }
+            at += r.add(i, events);
         } else if (!i.always_hot && (x.hot.size() > kHotItems || x.reports - i.last > kIdleReports) &&
                    cool(x, i)) {
             // the last of the list has taken its place
         } else {
             ++at;
+            in_vain += r.found == 0;
         }
     }
+    // Something sent before what was found may have come after the look at its own place: those are looked at again.
+    if (r.found && in_vain && in_vain <= kSecondLook)
+        for (uint32_t k = 0; k < x.hot.size() && r.found < room;) {
+            EpollItem &i = *x.hot[k];
+            uint32_t events = i.pass == pass && i.reported != pass && i.link ? look(i, thorough) : 0;
+            k += events == 0 || r.add(i, events);
+        }
+    if (r.found > 1)
+        r.put_in_order();
+    const unsigned found = r.found;
     x.cursor = at;
     if (x.unconfirmed.size()) [[unlikely]] {
         int64_t now = sys::now_ns();

@@ -4,6 +4,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -56,13 +57,17 @@ bool kernel_due(Epoll &x, bool by_time) noexcept {
 }
 
 long look_at_kernel(Wait &w, int at) noexcept {
-    long r = sys::epoll_pwait(w.ep, w.user + at, w.room - at, 0, nullptr);
-    if (r <= 0)
-        return r;
-    Found f = sift(w.x, w.user + at, r);
-    if (f.channel)
-        channel_lost(w.x);
-    return f.count;
+    // Twice at most: an event of our own may have taken the only room from one of the program's.
+    for (int tries = 0;; ++tries) {
+        long r = sys::epoll_pwait(w.ep, w.user + at, w.room - at, 0, nullptr);
+        if (r <= 0)
+            return r;
+        Found f = sift(w.x, w.user + at, r);
+        if (f.channel)
+            channel_lost(w.x);
+        if (f.count || r < w.room - at || tries)
+            return f.count;
+    }
 }
 
 /// A listener that both the kernel and we found ready is reported once.
@@ -196,6 +201,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     if (r > 0)
         f = sift(x, w.user, r);
     if (!ready) {
+        look_after_orphans();
         stats().sleeps.fetch_add(1, std::memory_order_relaxed);
         Spinner::slept(*x.bell, sys::now_ns() - start, f.rung);
     }
@@ -299,6 +305,7 @@ long wait_accelerated(Wait &w) noexcept {
 long wait_plain(Wait &w) noexcept {
     const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
     const int64_t whole = w.timeout;
+    bool again = true;
     for (;;) {
         long r = kernel_sleep(w, w.timeout);
         if (r < 0 || !w.x.has_bell.load(std::memory_order_acquire))
@@ -309,6 +316,10 @@ long wait_plain(Wait &w) noexcept {
                 channel_lost(w.x);
             if (f.count)
                 return f.count;
+            if (r == w.room && again) { // as in look_at_kernel
+                again = false;
+                continue;
+            }
         }
         if (whole > 0) {
             w.timeout = whole - (sys::now_ns() - start);

@@ -3,6 +3,11 @@
 // The descriptor table follows the kernel: a number is taken out before the kernel closes it, so that whoever
 // gets the number next finds no stale entry, and is entered after the kernel has handed it out.
 #include "libsd/vfs/fd.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>
 
@@ -17,6 +22,24 @@ void change_status(File &f, uint32_t mask, uint32_t bits) noexcept {
 
 uint32_t status_of(const File &f) noexcept {
     return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed);
+}
+
+/// The program wants to be told by signals. A signal for each arrival is the kernel's business, so the socket is the kernel's from now on.
+/// kPass: it is (or others share it, and no signals come).
+long leave_to_kernel(int fd, File &f) noexcept {
+    if (f.kind == Kind::stream) {
+        if (become_kernel(f, Cause::signals) < 0)
+            materialise(fd, f);
+    } else if (f.kind == Kind::listener) {
+        count_fallback(Cause::signals, nullptr);
+        wire::ListenerRef ref{f.listener->id, 0};
+        control::request(wire::Op::unlist, &ref, sizeof ref);
+    } else if (f.kind == Kind::fresh) {
+        f.refuse_cause = static_cast<uint8_t>(Cause::signals);
+        if (long r = materialise(fd, f); r < 0)
+            return r;
+    }
+    return vfs::kPass;
 }
 
 namespace {
@@ -73,6 +96,10 @@ long clear_number(int fd) noexcept {
 }
 
 long set_flags(int fd, File &f, long arg) noexcept {
+    if ((arg & O_ASYNC) && f.kind != Kind::epoll && !(status_of(f) & O_ASYNC)) {
+        if (long r = leave_to_kernel(fd, f); r != vfs::kPass || file_of(fd) != &f)
+            return r;
+    }
     if (!is_placeholder(f) && f.kind != Kind::stream) {
         long r = sys::fcntl(fd, F_SETFL, arg);
         if (r >= 0)
@@ -92,11 +119,17 @@ namespace vfs {
 long close(int fd) noexcept {
     if (is_hidden(fd))
         return -EBADF;
+    Pin::drop_abandoned();
     File *f = take_fd(fd);
     if (!f)
         return kPass;
-    long r = sys::close(fd);
+    const bool keep = can_park(fd, *f);
+    long r = keep ? 0 : sys::close(fd);
+    if (!keep)
+        number_freed(fd);
     release_file(f);
+    if (keep)
+        park(fd);
     return r;
 }
 
@@ -104,6 +137,7 @@ long dup(int fd, int min, bool cloexec) noexcept {
     if (is_hidden(fd))
         return -EBADF;
     File *f = hold(fd);
+    make_room_below();
     return enter(sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min), f);
 }
 
@@ -146,6 +180,7 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     for (unsigned fd = first; fd < high && fd <= last; ++fd)
         if (fd_table[fd].load(std::memory_order_relaxed) && !is_hidden(static_cast<int>(fd)))
             close(static_cast<int>(fd));
+    make_room_below();
     // The rest in one go each, around our own descriptors.
     for (unsigned from = first;;) {
         unsigned mine = from < kMaxFd ? next_hidden(from) : kMaxFd;
@@ -153,8 +188,11 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
         if (end || mine > from)
             if (long r = sys::call(SYS_close_range, from, end ? last : mine - 1, 0); r < 0)
                 return r;
-        if (end || mine == last)
+        if (end || mine == last) {
+            if (first < kMaxFd)
+                number_freed(static_cast<int>(first));
             return 0;
+        }
         from = mine + 1;
     }
 }
@@ -170,6 +208,9 @@ long fcntl(int fd, int cmd, long arg) noexcept {
     case F_DUPFD:
     case F_DUPFD_CLOEXEC:
         return dup(fd, static_cast<int>(arg), cmd == F_DUPFD_CLOEXEC);
+    case F_SETFD:
+        note_cloexec(fd, arg & FD_CLOEXEC);
+        return kPass;
     case F_GETFL:
         return kept_here ? static_cast<long>(O_RDWR | status_of(*f)) : kPass;
     case F_SETFL:
@@ -187,6 +228,9 @@ long fcntl(int fd, int cmd, long arg) noexcept {
     case F_GETOWN_EX:
     case F_SETSIG:
     case F_GETSIG: {
+        // An owner gets SIGURG even if he has not asked for SIGIO.
+        if ((cmd == F_SETOWN || cmd == F_SETOWN_EX) && arg != 0)
+            return leave_to_kernel(fd, *f);
         // The kernel checks and keeps these, in a file of this socket's own.
         if (!is_placeholder(*f) && f->kind != Kind::stream)
             return kPass;

@@ -4,6 +4,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/parked.hpp"
 
 namespace sd {
 
@@ -26,7 +27,7 @@ bool init_fd_table() noexcept {
 }
 
 File *new_file(Kind kind) noexcept {
-    File *f = files.allocate();
+    File *f = files.allocate<QuietGuard>();
     if (!f)
         return nullptr;
     f->refs.store(0, std::memory_order_relaxed);
@@ -34,6 +35,7 @@ File *new_file(Kind kind) noexcept {
     f->real_socket = f->connect_pending = f->bound = false;
     f->status.store(0, std::memory_order_relaxed);
     f->refuse_cause = 0;
+    f->last_port = 0;
     f->fresh_error.store(0, std::memory_order_relaxed);
     f->listener = nullptr;
     f->epoll = nullptr;
@@ -43,14 +45,31 @@ File *new_file(Kind kind) noexcept {
     return f;
 }
 
-void install_file(int fd, File *f) noexcept {
+namespace {
+
+void enter(int fd, File *f, Origin origin) noexcept {
+    note_origin(fd, origin);
     f->refs.fetch_add(1, std::memory_order_relaxed);
     uint32_t high = fd_high.load(std::memory_order_relaxed);
     while (high <= static_cast<uint32_t>(fd) &&
            !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_relaxed)) {
     }
-    if (File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel))
+    File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel);
+    if (stale && stale != &parked_file)
         release_file(stale);
+}
+
+} // namespace
+
+void install_file(int fd, File *f) noexcept { enter(fd, f, Origin::other); }
+
+void install_placeholder(int fd, File *f, bool cloexec) noexcept {
+    enter(fd, f, cloexec ? Origin::placeholder_cloexec : Origin::placeholder);
+}
+
+void drop_placeholder(int fd) noexcept {
+    sys::close(fd);
+    number_freed(fd);
 }
 
 void discard_file(File *f) noexcept {
@@ -59,13 +78,19 @@ void discard_file(File *f) noexcept {
 }
 
 void forget_fd(int fd) noexcept {
-    if (static_cast<unsigned>(fd) < kMaxFd && fd_table && fd_table[fd].load(std::memory_order_relaxed))
-        if (File *stale = take_fd(fd))
-            release_file(stale);
+    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table)
+        return;
+    File *stale = fd_table[fd].load(std::memory_order_relaxed);
+    if (stale == &parked_file)
+        forget_parked(fd);
+    else if (stale && (stale = take_fd(fd)))
+        release_file(stale);
 }
 
 File *take_fd(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table)
+        return nullptr;
+    if (!file_of(fd)) // also when it was kept: closed by now
         return nullptr;
     return fd_table[fd].exchange(nullptr, std::memory_order_acq_rel);
 }
@@ -93,7 +118,7 @@ void release_file(File *f) noexcept {
     }
     f->kind = Kind::free;
     f->generation.fetch_add(1, std::memory_order_release);
-    files.release(f);
+    files.release<QuietGuard>(f);
 }
 
 long dummy_socket() noexcept {
@@ -118,14 +143,20 @@ void dummy_moved(int from, int to) noexcept {
 }
 
 long placeholder_fd(bool cloexec) noexcept {
+    if (long kept = take_parked(cloexec); kept >= 0)
+        return kept;
+    make_room_below();
     long d = dummy_socket();
     if (d < 0)
         return d;
+    const uint64_t before = numbers_in_use.load(std::memory_order_acquire);
     long fd = sys::fcntl(static_cast<int>(d), cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
     if (fd >= static_cast<long>(kMaxFd)) {
         sys::close(static_cast<int>(fd));
         return -EMFILE;
     }
+    if (fd >= 0)
+        lowest_was(static_cast<int>(fd), before);
     return fd;
 }
 

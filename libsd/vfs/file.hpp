@@ -1,6 +1,7 @@
 // The process's view of its sockets: descriptor table and File, the local handle of an open file description.
 #pragma once
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/passport.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/ring.hpp"
 #include "libsd/vfs/segment.hpp"
@@ -21,12 +22,8 @@ struct Epoll;
 
 /// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the File when it becomes a
 /// stream, because a stream can be given a kernel socket too, to answer for options that are not kept in the Ofd.
-struct FreshOption {
-    int32_t level, name, length;
-    unsigned char value[16];
-};
 struct FreshState {
-    static constexpr uint32_t kMax = 20;
+    static constexpr uint32_t kMax = kMaxFreshOptions;
     uint32_t count = 0;
     bool incomplete = false;  ///< the kernel socket has been told more than is recorded here
     FreshOption option[kMax]; ///< in the order in which they were set
@@ -50,9 +47,11 @@ struct File {
     uint32_t slot = 0, ofd_index = 0;
 
     // Rarely used.
-    uint8_t family = 0;           ///< AF_INET, AF_INET6
-    bool connect_pending = false; ///< a non-blocking connect was answered EINPROGRESS and not asked about since
+    uint8_t family = 0; ///< AF_INET, AF_INET6
+    bool connect_pending =
+        false; ///< a non-blocking connect was answered EINPROGRESS, and connect was not called again since
     bool bound = false;
+    uint16_t last_port = 0; ///< after connect(AF_UNSPEC): the kernel goes on telling the port
     std::atomic<int> fresh_error{0}; ///< pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
     uint8_t refuse_cause = 0;        ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
@@ -71,6 +70,10 @@ struct File {
 
 /// Sparse: only the pages of numbers in use cost memory.
 extern std::atomic<File *> *fd_table;
+/// Stands in the table for numbers that the program has closed and the library keeps open (vfs/parked.hpp); never of use as a File.
+extern File parked_file;
+/// Closes such a number for good. Returns nullptr.
+File *unpark(int fd) noexcept;
 /// Entries of the table from here on have never been used.
 extern std::atomic<uint32_t> fd_high;
 
@@ -78,7 +81,15 @@ extern std::atomic<uint32_t> fd_high;
 inline File *file_of(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table) [[unlikely]]
         return nullptr;
-    return fd_table[fd].load(std::memory_order_acquire);
+    File *f = fd_table[fd].load(std::memory_order_acquire);
+    if (f == &parked_file) [[unlikely]]
+        return unpark(fd);
+    return f;
+}
+
+/// Does the table say anything about the number, be it that it is kept?
+inline bool has_entry(int fd) noexcept {
+    return static_cast<unsigned>(fd) < kMaxFd && fd_table && fd_table[fd].load(std::memory_order_relaxed);
 }
 
 bool init_fd_table() noexcept;
@@ -95,6 +106,10 @@ File *take_fd(int fd) noexcept;
 void release_file(File *f) noexcept;
 /// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the lowest free number.
 long placeholder_fd(bool cloexec) noexcept;
+/// Puts `f` under a number that placeholder_fd() gave.
+void install_placeholder(int fd, File *f, bool cloexec) noexcept;
+/// Gives such a number back unused.
+void drop_placeholder(int fd) noexcept;
 /// hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
 void files_fork_child() noexcept;

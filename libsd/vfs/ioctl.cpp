@@ -1,6 +1,8 @@
 // ioctl on sockets that are accelerated or not connected yet.
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
@@ -16,6 +18,11 @@ long give(int value, void *arg) noexcept { return sd_copy(arg, &value, sizeof va
 /// FIONBIO and FIOASYNC: the switch of fcntl(F_SETFL) under another name.
 long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
     const uint32_t bit = request == FIONBIO ? O_NONBLOCK : O_ASYNC;
+    int asked = 0;
+    if (request == FIOASYNC && !sd_copy(&asked, arg, sizeof asked) && asked) {
+        if (long r = leave_to_kernel(fd, f); r != vfs::kPass || file_of(fd) != &f)
+            return r;
+    }
     if (!is_placeholder(f) && f.kind != Kind::stream) {
         long r = sys::ioctl(fd, request, arg);
         int on = 0;
@@ -33,7 +40,7 @@ long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
 long bytes_to_read(File &f) noexcept {
     Claim c(f.seg, f.ofd->rx.token, f.rx_name());
     if (!c)
-        return -ENOBUFS;
+        return c.error();
     if (f.kind != Kind::stream)
         return -EBADF;
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
@@ -45,7 +52,7 @@ long bytes_to_read(File &f) noexcept {
 long bytes_not_taken(File &f) noexcept {
     Claim c(f.seg, f.ofd->tx.token, f.tx_name());
     if (!c)
-        return -ENOBUFS;
+        return c.error();
     if (f.kind != Kind::stream)
         return -EBADF;
     const TxState &s = f.ofd->tx.s;
@@ -76,8 +83,13 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (f->kind != Kind::stream && !is_placeholder(*f))
         return kPass;
     switch (request) {
+    case FIOCLEX:
+    case FIONCLEX:
+        note_cloexec(fd, request == FIOCLEX);
+        return kPass;
     case FIOSETOWN:
     case SIOCSPGRP:
+        return leave_to_kernel(fd, *f);
     case FIOGETOWN:
     case SIOCGPGRP:
     case SIOCGSTAMP_OLD:
@@ -103,6 +115,9 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
         break;
     case SIOCATMARK:
         r = at_urgent_mark(*f);
+        break;
+    case kIoctlShared:
+        r = held_elsewhere(f->seg, f->ofd_index);
         break;
     default: // of the network interfaces, of descriptors, or unknown: nothing that depends on the connection
         return kPass;

@@ -63,6 +63,30 @@ bool finished(const ListenerLinkRef &ref) noexcept {
                0;
 }
 
+/// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or were passed, may have it mapped already.
+/// The descriptor's ownership passes.
+LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
+    if (LinkMap *l = find_link(id, 1)) {
+        uint32_t users = l->users.load(std::memory_order_relaxed);
+        while (users != 0 && !l->users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
+        }
+        if (users != 0 && l->id == id) {
+            sys::close(memfd);
+            return l;
+        }
+        if (users != 0)
+            link_unuse(*l);
+    }
+    const long fd = hide_fd(memfd);
+    if (fd < 0)
+        return nullptr;
+    long error;
+    LinkMap *l = map_link(static_cast<int>(fd), id, 1, &error);
+    if (!l)
+        close_hidden(static_cast<int>(fd));
+    return l;
+}
+
 } // namespace
 
 bool listener_refresh(Listener &l) noexcept {
@@ -103,13 +127,9 @@ bool listener_refresh(Listener &l) noexcept {
                     sys::close(r.fd[i]);
                     continue;
                 }
-                long fd = hide_fd(r.fd[i]), error;
-                LinkMap *m = fd < 0 ? nullptr : map_link(static_cast<int>(fd), reply.link[i].link_id, 1, &error);
-                if (!m) {
-                    if (fd >= 0)
-                        close_hidden(static_cast<int>(fd));
+                LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i]);
+                if (!m)
                     continue;
-                }
                 m->place = place;
                 m->listener_id = l.id;
                 l.links.push({m, &l.seg->link[place]});
@@ -169,12 +189,48 @@ bool listener_pending(Listener &l) noexcept {
     return false;
 }
 
+namespace {
+
+/// The link to take from first: that of the client who has waited longest, where looking at all of them costs little; else they take turns. The
+/// times are the clients' own words: who says he came first over and over gets no more than a fair share.
+size_t first_link(Listener &l) noexcept {
+    constexpr size_t kFew = 16;
+    constexpr uint32_t kMostInARow = 64;
+    const size_t n = l.links.size();
+    size_t best = l.next;
+    if (n < 2 || n > kFew || l.in_a_row >= kMostInARow) {
+        l.in_a_row = 0;
+        return best;
+    }
+    uint64_t earliest = UINT64_MAX;
+    unsigned waiting = 0;
+    for (size_t k = 0; k < n; ++k) {
+        const size_t i = (l.next + k) % n;
+        const LinkView v = l.links[i].link->view;
+        const uint32_t entry =
+            v.syn(l.links[i].place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire);
+        if (entry == 0 || entry > kLinkSlots)
+            continue;
+        ++waiting;
+        if (const uint64_t since = v.slot(entry - 1).identity.arrival; since < earliest) {
+            earliest = since;
+            best = i;
+        }
+    }
+    l.in_a_row = waiting > 1 && best == l.last ? l.in_a_row + 1 : 0;
+    l.last = static_cast<uint32_t>(best);
+    return best;
+}
+
+} // namespace
+
 long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
     listener_refresh(l);
     QuietGuard g(l.lock);
     const size_t n = l.links.size();
+    const size_t first = n ? first_link(l) : 0;
     for (size_t k = 0; k < n; ++k) {
-        ListenerLinkRef &ref = l.links[(l.next + k) % n];
+        ListenerLinkRef &ref = l.links[(first + k) % n];
         LinkView v = ref.link->view;
         for (;;) {
             uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
@@ -190,7 +246,7 @@ long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
             if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(
                                        syn, static_cast<uint32_t>(SlotState::accepted)))
                 continue; // taken back by the client, or rubbish
-            l.next = static_cast<uint32_t>((l.next + k + 1) % n);
+            l.next = static_cast<uint32_t>((first + k + 1) % n);
             *link = ref.link;
             *slot = i;
             ref.link->users.fetch_add(1, std::memory_order_relaxed); // until bind_stream has counted it
@@ -263,6 +319,15 @@ void close_listener(File *f) noexcept {
     retire_listener(*l);
     // The segment stays mapped: another thread may be looking at it. A listener's end is rare.
     pool.release(l);
+}
+
+void withdraw_listeners() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        wire::ListenerRef ref{f->listener->id, 0};
+        control::request(wire::Op::unlist, &ref, sizeof ref); // for its other holders, too: who accepts is not known
+        retire_listener(*f->listener);
+    }
 }
 
 void restore_listeners() noexcept {

@@ -15,8 +15,9 @@ struct ListenerLinkRef {
 struct Listener {
     uint32_t id = 0;
     ListenerSegment *seg = nullptr;
-    uint64_t seen_sequence = 0; ///< of seg->link_sequence
-    uint32_t next = 0;          ///< rotates over the links, so that none starves
+    uint64_t seen_sequence = 0;      ///< of seg->link_sequence
+    uint32_t next = 0;               ///< rotates over the links, so that none starves
+    uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
     std::atomic<bool> retired{false};
     std::atomic<uint32_t> turns{
@@ -45,6 +46,8 @@ void retire_listener(Listener &l) noexcept;
 void close_listener(File *f) noexcept;
 /// After the monitor came back.
 void restore_listeners() noexcept;
+/// Every listener leaves the directory and stays an ordinary one.
+void withdraw_listeners() noexcept;
 void listeners_fork_child() noexcept;
 
 } // namespace sd

@@ -14,9 +14,12 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
         return -EFAULT;
     if (h.msg_iovlen > kMaxIov)
         return -EMSGSIZE;
-    if (h.msg_controllen) [[unlikely]]
-        if (long r = check_control(h); r < 0)
-            return r;
+    if (h.msg_controllen && f->kind == Kind::stream) [[unlikely]]
+        if (long r = check_control(h); r < 0) {
+            // A connection that takes no more data says so first.
+            const long blocked = f->ofd->tx_block.load() ? send_blocked(*f, flags) : 0;
+            return blocked < 0 ? blocked : r;
+        }
     return sendv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags);
 }
 
@@ -70,6 +73,12 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
         return -EFAULT;
     if (timeout && (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1'000'000'000))
         return -EINVAL;
+    // As in the kernel, an error that waits is told before anything is read.
+    if (f->kind == Kind::stream && !(flags & MSG_ERRQUEUE)) {
+        absorb_flags(*f);
+        if (const int e = take_error(*f->ofd))
+            return -e;
+    }
     const int64_t end =
         timeout ? sys::now_ns() + int64_t{limit.tv_sec} * 1'000'000'000 + limit.tv_nsec : INT64_MAX;
     unsigned done = 0;

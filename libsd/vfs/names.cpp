@@ -64,7 +64,9 @@ long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept {
         return write_sockaddr(own_name(*f), f->family, a, n);
     if (f->kind != Kind::fresh || f->real_socket)
         return kPass;
-    return write_sockaddr(SlotAddress{}, f->family, a, n);
+    SlotAddress none{};
+    none.port = f->last_port;
+    return write_sockaddr(none, f->family, a, n);
 }
 
 long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept {

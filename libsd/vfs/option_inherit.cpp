@@ -130,13 +130,22 @@ void apply(Ofd &o, const InheritedSet &s) noexcept {
 void ListenerOptions::read(int fd, InheritedSet &out) noexcept {
     static_assert(sizeof(InheritedSet) % sizeof(uint32_t) == 0);
     uint32_t copy[kWords];
-    if (sys::now_ns() < valid_until_.load(std::memory_order_acquire)) {
-        uint32_t before = sequence_.load(std::memory_order_acquire);
-        for (unsigned i = 0; i < kWords; ++i)
-            copy[i] = word_[i].load(std::memory_order_relaxed);
+    if (sys::coarse_now_ns() < valid_until_.load(std::memory_order_acquire)) {
+        const uint32_t before = sequence_.load(std::memory_order_acquire);
+        // The extras are most of it and rarely there.
+        constexpr unsigned kExtraWords = sizeof(FreshOption) / sizeof(uint32_t);
+        auto take = [&](unsigned from, unsigned to) {
+            for (unsigned i = from; i < to; ++i)
+                copy[i] = word_[i].load(std::memory_order_relaxed);
+        };
+        take(0, kHeadWords);
+        uint32_t extras = copy[offsetof(InheritedSet, extras) / sizeof(uint32_t)];
+        extras = extras < InheritedSet::kExtras ? extras : InheritedSet::kExtras;
+        const unsigned words = kHeadWords + extras * kExtraWords;
+        take(kHeadWords, words);
         std::atomic_thread_fence(std::memory_order_acquire);
         if (!(before & 1) && sequence_.load(std::memory_order_relaxed) == before) {
-            memcpy(&out, copy, sizeof out);
+            memcpy(&out, copy, words * sizeof(uint32_t));
             return;
         }
     }

@@ -161,7 +161,6 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
         switch (name) {
         case SO_ERROR: {
             absorb_flags(f);
-            f.connect_pending = false;
             return give_int(take_error(o), value, n, room);
         }
         case SO_LINGER: {
@@ -315,6 +314,21 @@ void record_extras(File &f, const InheritedSet &set) noexcept {
     if (FreshState *s = state_of(f))
         for (uint32_t i = 0; i < set.extras; ++i)
             record(*s, set.extra[i]);
+}
+
+uint32_t copy_options(const File &f, FreshOption *out) noexcept {
+    LockGuard g(fresh_lock);
+    const uint32_t count = f.fresh ? f.fresh->count : 0;
+    for (uint32_t i = 0; i < count; ++i)
+        out[i] = f.fresh->option[i];
+    return count;
+}
+
+void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept {
+    LockGuard g(fresh_lock);
+    if (FreshState *s = state_of(f))
+        for (uint32_t i = 0; i < count; ++i)
+            record(*s, from[i]);
 }
 
 bool is_v6only(const File &f) noexcept {

@@ -2,6 +2,7 @@
 // kernel knows the answer.
 #pragma once
 #include "libsd/vfs/file.hpp"
+#include <cstddef>
 
 namespace sd {
 
@@ -28,6 +29,7 @@ class ListenerOptions {
 
   private:
     static constexpr unsigned kWords = sizeof(InheritedSet) / sizeof(uint32_t);
+    static constexpr unsigned kHeadWords = offsetof(InheritedSet, extra) / sizeof(uint32_t);
     // A sequence lock: `sequence_` is odd while a thread writes; readers never wait.
     std::atomic<uint32_t> sequence_{0};
     std::atomic<int64_t> valid_until_{0};
@@ -46,6 +48,11 @@ void inherit_options(Ofd &o, const File &f, int fd) noexcept;
 void inherit_from_listener(int listener_fd, File &listener, File &accepted) noexcept;
 /// For option_inherit.cpp: puts the extras into the File's record.
 void record_extras(File &f, const InheritedSet &set) noexcept;
+
+/// The File's record for the next holder (at most FreshState::kMax); how many there are.
+uint32_t copy_options(const File &f, FreshOption *out) noexcept;
+/// The other way round, for a new File.
+void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept;
 
 /// IPV6_V6ONLY was set on a socket that is not connected yet.
 bool is_v6only(const File &f) noexcept;

@@ -147,6 +147,7 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
     const int64_t ns = to_ns(timeout);
     const int64_t deadline = ns < 0 ? -1 : ns > INT64_MAX - sys::now_ns() ? INT64_MAX : sys::now_ns() + ns;
     int64_t left = ns;
+    const uint64_t handled = self.handled;
     for (;;) {
         long ready = poll_wait(l, left, mask ? &asked : nullptr);
         if (ready < 0)
@@ -166,7 +167,9 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
             if (deadline < 0 || now < deadline) {
                 left = deadline < 0 ? -1 : deadline - now;
                 timespec pause{0, 1'000'000};
-                sys::ppoll(nullptr, 0, &pause, nullptr);
+                sys::ppoll(nullptr, 0, &pause, mask ? &asked : nullptr);
+                if (self.handled != handled)
+                    return -EINTR;
                 continue;
             }
         }

@@ -5,6 +5,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -252,10 +253,18 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
         if (self.handled != p.handled)
             r = -EINTR;
         else
-            r = cancellable(give_up, &sleeper, [&] { return sys::ppoll(p.l.kernel, n, tp, mask); });
+            r = cancellable(give_up, &sleeper, [&] {
+                long got = sys::ppoll(p.l.kernel, n, tp, mask);
+                if (got == -EINVAL && channel >= 0) { // RLIMIT_NOFILE bounds the list as well
+                    p.l.kernel[n - 1].revents = 0;
+                    got = sys::ppoll(p.l.kernel, n - 1, tp, mask);
+                }
+                return got;
+            });
         const bool rung = r > 0 && p.l.kernel[bell_at].revents;
         if (rung)
             drain(bell);
+        look_after_orphans();
         stats().sleeps.fetch_add(1, std::memory_order_relaxed);
         Spinner::slept(bell, sys::now_ns() - start, rung);
         if (blind || (r > 0 && channel >= 0 && p.l.kernel[n - 1].revents))

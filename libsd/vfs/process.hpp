@@ -13,6 +13,10 @@ namespace vfs {
 void fork_prepare() noexcept;
 void fork_parent() noexcept;
 void fork_child() noexcept;
+/// Around an exec: hands on what stays open, to a program that will load the library (`loadable`) or to one that will not. A process that
+/// calls the first and goes on must call the second.
+void before_exec(bool loadable) noexcept;
+void after_failed_exec() noexcept;
 /// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
 void at_exit() noexcept;
 } // namespace vfs

@@ -2,6 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -9,7 +10,7 @@
 namespace sd {
 
 bool rx_pending(const File &f) noexcept {
-    if (f.ofd->rx.s.left > 0)
+    if (ring::inside(f.ofd->rx.s))
         return true;
     uint64_t h = ring::peek_header(f.ofd->rx.s, f.rx_place);
     // A change of ring is not data: look at the first word of the ring it leads to.
@@ -23,12 +24,15 @@ bool rx_pending(const File &f) noexcept {
 }
 
 bool tx_room(File &f) noexcept {
-    if (f.ofd->tx.s.cls < freely_up_to(*f.ofd)) // without a look at the peer's line
+    const bool grows = f.ofd->tx.s.cls < freely_up_to(*f.ofd);
+    if (grows && ring::may_grow(f.ofd->tx.s)) // without a look at the peer's line
         return true;
     TxState s = f.ofd->tx.s; // a hint: the sender itself checks with the token
     uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
     if (c > s.credit && c <= s.tail)
         s.credit = c;
+    if (grows && ring::may_grow(s))
+        return true;
     return ring::room(s) >= kRingSize[s.cls] / 4;
 }
 
@@ -86,8 +90,8 @@ void notify_own(File &f) noexcept {
 namespace {
 
 void wait_cancelled(void *) noexcept {
-    while (Pin::innermost)
-        Pin::innermost->drop();
+    self.asleep = false;
+    Pin::drop_all();
 }
 
 /// A thread cancelled in here gives back what it held; its doorbell goes with it.
@@ -95,6 +99,8 @@ long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *ma
     long r;
     pthread_cleanup_push(wait_cancelled, nullptr);
     r = sys::ppoll(p, n, t, mask);
+    if (r == -EINVAL && n > 1) // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
+        r = sys::ppoll(p, n - 1, t, mask);
     pthread_cleanup_pop(0);
     return r;
 }
@@ -130,9 +136,11 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     int cancel_type;
     // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call only, see above
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
+    self.asleep = cancel_type == PTHREAD_CANCEL_DEFERRED;
     long r = -EINTR;
     if (self.handled == handled)
         r = cancellable_wait(p, n, tp, &mask);
+    self.asleep = false;
     pthread_setcanceltype(cancel_type, nullptr);
     sys::restore_signals(&mask);
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
@@ -140,6 +148,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     if (rung)
         drain(bell);
     Spinner::slept(bell, sys::now_ns() - now, rung);
+    look_after_orphans();
     if (r > 0 && channel >= 0 && p[channel_at].revents)
         control::maintain();
     for (unsigned i = 0; i < extra_count && i < 2; ++i)

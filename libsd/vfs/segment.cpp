@@ -4,8 +4,10 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/queue/bell.hpp"
+#include "libsd/queue/life.hpp"
 #include <ctime>
 #include <linux/memfd.h>
+#include <sys/stat.h>
 
 namespace sd {
 
@@ -19,6 +21,22 @@ constinit Lock make_lock;
 SegmentStats no_segment_stats; // counts until there is a segment; moved there when it is made
 uint32_t child_proc[kMaxSegments];
 uint32_t ofd_hint = 1;
+
+/// Puts signal handlers off for a scope, without a system call.
+class PutOff {
+  public:
+    PutOff() noexcept {
+        ++self.depth;
+        asm volatile("" ::: "memory");
+    }
+    ~PutOff() {
+        asm volatile("" ::: "memory");
+        if (--self.depth == 0 && self.deferred) [[unlikely]]
+            run_deferred();
+    }
+    PutOff(const PutOff &) = delete;
+    PutOff &operator=(const PutOff &) = delete;
+};
 
 /// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
 /// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
@@ -53,7 +71,7 @@ void note_high(std::atomic<uint32_t> &high, uint32_t index) noexcept {
 /// With the segment's lock held.
 uint32_t free_proc(SegmentView v) noexcept {
     for (uint32_t i = 0; i < kSegProcs; ++i)
-        if (v.proc(i).state.load(std::memory_order_acquire) == 0)
+        if (i != kParcelProc && v.proc(i).state.load(std::memory_order_acquire) == 0)
             return i;
     return kSegProcs;
 }
@@ -62,23 +80,26 @@ bool register_in(unsigned seg) noexcept {
     if (seg >= segment_count.load(std::memory_order_acquire))
         return false;
     SegmentView v = segments[seg].view;
-    SegmentLock g(v);
-    if (self.index[seg])
+    const PutOff handlers; // one that registers the thread too, in between, would get it a second record
+    if (self.id[seg])
         return true; // a handler that ran before the lock did it
     uint32_t high = v.header().thread_high.load(std::memory_order_relaxed);
     for (uint32_t i = 1; i < kSegThreads; ++i) {
         ThreadRecord &t = v.thread(i);
-        if (t.state.load(std::memory_order_acquire) != 0)
+        uint32_t free = 0;
+        if (t.state.load(std::memory_order_acquire) != 0 ||
+            !t.state.compare_exchange_strong(free, segments[seg].proc + 1, std::memory_order_acq_rel))
             continue;
-        t.tid.store(static_cast<uint32_t>(sys::gettid()), std::memory_order_relaxed);
-        t.proc.store(segments[seg].proc, std::memory_order_relaxed);
+        // Before the marks go: who waits for one of them sees that it is not its thread's any more.
+        const uint32_t generation = t.generation.load(std::memory_order_relaxed) + 1;
+        t.generation.store(generation, std::memory_order_release);
+        note_identity(t);
         for (auto &b : t.busy)
-            b.store(0, std::memory_order_relaxed);
-        t.state.store(1, std::memory_order_release);
+            b.store(0, std::memory_order_release);
         if (i >= high)
             note_high(v.header().thread_high, i);
         self.record[seg] = &t;
-        self.index[seg] = i;
+        self.id[seg] = make_thread_id(i, generation);
         return true;
     }
     return false;
@@ -127,6 +148,7 @@ bool own_segment() noexcept {
     h.magic = kSegmentMagic;
     ofd_hint = 1;
     thread_table[n] = &m.view.thread(0);
+    takeover_count = &h.stats.takeovers;
     segment_count.store(n + 1, std::memory_order_release);
     own_segment_index.store(static_cast<int>(n), std::memory_order_release);
     if (control::connected()) { // a forked child, whose channel was greeted with its parent's segments
@@ -134,6 +156,122 @@ bool own_segment() noexcept {
         control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1);
     }
     return true;
+}
+
+int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept {
+    struct stat st;
+    const long seals = sys::fcntl(fd, F_GET_SEALS);
+    if (proc >= kSegProcs || seals < 0 || !(seals & F_SEAL_SHRINK) ||
+        sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) != kSegmentBytes)
+        return -1;
+    LockGuard g(make_lock);
+    const uint32_t n = segment_count.load(std::memory_order_relaxed);
+    if (n >= kMaxSegments)
+        return -1;
+    void *p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (!p)
+        return -1;
+    MappedSegment &m = segments[n];
+    m.view.base = static_cast<uint8_t *>(p);
+    if (m.view.header().magic != kSegmentMagic || m.view.header().version != kLayoutVersion) {
+        sys::munmap(p, kSegmentBytes);
+        return -1;
+    }
+    sys::madvise(p, kSegmentBytes, MADV_DONTDUMP);
+    m.fd = fd;
+    m.proc = proc;
+    m.owner_client = owner_client;
+    thread_table[n] = &m.view.thread(0);
+    segment_count.store(n + 1, std::memory_order_release);
+    return static_cast<int>(n);
+}
+
+namespace {
+
+int find_segment(uint64_t name) noexcept {
+    const int own = own_segment_index.load(std::memory_order_acquire);
+    if (own >= 0 && name == control::client_id())
+        return own;
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+        if (static_cast<int>(i) != own && segments[i].owner_client == name)
+            return static_cast<int>(i);
+    return -1;
+}
+
+} // namespace
+
+int join_segment(int fd, uint64_t name) noexcept {
+    static constinit Lock one_at_a_time;
+    LockGuard g(one_at_a_time);
+    if (const int known = find_segment(name); known >= 0) {
+        close_hidden(fd);
+        return known;
+    }
+    const int seg = map_segment(fd, 0, name);
+    if (seg < 0) {
+        close_hidden(fd);
+        return -1;
+    }
+    MappedSegment &m = segments[seg];
+    {
+        SegmentLock l(m.view);
+        m.proc = free_proc(m.view);
+        if (m.proc < kSegProcs) {
+            ProcRecord &r = m.view.proc(m.proc);
+            r.pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_relaxed);
+            r.state.store(1, std::memory_order_seq_cst);
+            note_high(m.view.header().proc_high, m.proc);
+        }
+    }
+    wire::Segment msg{m.proc, 0, name};
+    if (m.proc < kSegProcs && control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1).status == 0)
+        return seg;
+    if (m.proc < kSegProcs)
+        m.view.proc(m.proc).state.store(0, std::memory_order_release);
+    // Others may have looked at the entry meanwhile; as one without a record of ours it does no harm.
+    m.proc = kSegProcs;
+    m.owner_client = 0;
+    return -1;
+}
+
+void hold_ofd(unsigned seg, uint32_t index) noexcept {
+    segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
+}
+
+bool held_elsewhere(unsigned seg, uint32_t index) noexcept {
+    SegmentView v = segments[seg].view;
+    for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs; ++i)
+        if (i != kParcelProc && i != segments[seg].proc && v.proc(i).state.load(std::memory_order_acquire) == 1 &&
+            (v.proc(i).held[index / 64].load(std::memory_order_acquire) >> index % 64 & 1))
+            return true;
+    return false;
+}
+
+void hold_for_parcel(unsigned seg, uint32_t index) noexcept {
+    SegmentView v = segments[seg].view;
+    v.proc(kParcelProc).state.store(1, std::memory_order_relaxed);
+    v.proc(kParcelProc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
+    note_high(v.header().proc_high, kParcelProc);
+}
+
+void unhold_for_parcel(unsigned seg, uint32_t index) noexcept {
+    segments[seg].view.proc(kParcelProc).held[index / 64].fetch_and(~(uint64_t{1} << index % 64), std::memory_order_seq_cst);
+}
+
+void resume_own_segment(int index) noexcept {
+    ofd_hint = 1;
+    own_segment_index.store(index, std::memory_order_release);
+}
+
+void forget_threads_of_former_image(unsigned seg) noexcept {
+    SegmentView v = segments[seg].view;
+    SegmentLock g(v);
+    const uint32_t high = v.header().thread_high.load(std::memory_order_relaxed);
+    for (uint32_t i = 1; i < high && i < kSegThreads; ++i) {
+        ThreadRecord &t = v.thread(i);
+        uint32_t ours = segments[seg].proc + 1;
+        t.state.compare_exchange_strong(ours, 0); // the marks stay, see token.hpp: they show where the thread ended
+    }
 }
 
 SegmentStats &stats() noexcept {
@@ -178,10 +316,10 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
             o.tx.s = TxState{};
             o.rx.s = RxState{};
             for (Token *t : {&o.tx.token, &o.rx.token}) {
-                t->owner.store(0, std::memory_order_relaxed);
-                t->takeovers.store(0, std::memory_order_relaxed);
-                t->lock.store(0, std::memory_order_relaxed);
-                t->mode.store(0, std::memory_order_relaxed);
+                for (auto *w : {&t->owner, &t->lock, &t->prev})
+                    w->store(0, std::memory_order_relaxed);
+                for (auto *w : {&t->last, &t->streak, &t->quick, &t->stamp})
+                    w->store(0, std::memory_order_relaxed);
             }
             for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr,
                             &o.opt.reuseport, &o.opt.linger_on, &o.opt.linger_s, &o.opt.keepidle,
@@ -235,7 +373,7 @@ void unregister_thread() noexcept {
         if (self.record[i]) {
             self.record[i]->state.store(0, std::memory_order_release);
             self.record[i] = nullptr;
-            self.index[i] = 0;
+            self.id[i] = 0;
         }
     if (self.bell) {
         Bell *b = self.bell;
@@ -293,7 +431,7 @@ void segments_fork_child() noexcept {
     make_lock.reset();
     // The one thread of the child is a new user of every segment.
     for (unsigned i = 0; i < kMaxSegments; ++i) {
-        self.index[i] = 0;
+        self.id[i] = 0;
         self.record[i] = nullptr;
     }
     self.depth = 0;

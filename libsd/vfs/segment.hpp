@@ -19,6 +19,23 @@ extern std::atomic<int> own_segment_index;
 
 /// Makes the own segment on first call. False: no memory or descriptor.
 bool own_segment() noexcept;
+/// Maps the segment of another process, or of the former program image of this one, in which `proc` is our ProcRecord; ownership of the
+/// descriptor (a hidden one) passes on success. Its index, or -1: not a segment, no memory, too many.
+int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
+/// Comes to share the segment behind `fd` (a hidden one, ownership passes), which the monitor calls `name`: a ProcRecord of our own in it,
+/// known to the monitor. Its index, also if it was mapped already; or -1.
+int join_segment(int fd, uint64_t name) noexcept;
+/// This process holds the Ofd from now on.
+void hold_ofd(unsigned seg, uint32_t index) noexcept;
+/// Whether another process has it in hand as well (parcels do not count).
+bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
+/// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails.
+void hold_for_parcel(unsigned seg, uint32_t index) noexcept;
+void unhold_for_parcel(unsigned seg, uint32_t index) noexcept;
+/// After an exec: this segment is the one in which new Ofds are made.
+void resume_own_segment(int index) noexcept;
+/// After an exec: the threads of the former image are gone, whatever they were doing.
+void forget_threads_of_former_image(unsigned seg) noexcept;
 /// Statistics of this process; a private dummy before there is a segment.
 SegmentStats &stats() noexcept;
 void count_fallback(Cause c, const SlotAddress *to) noexcept;

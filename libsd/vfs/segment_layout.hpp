@@ -16,6 +16,8 @@ namespace sd {
 constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
 constexpr unsigned kOfds = 1u << 18; ///< open file descriptions per segment; 0 is never used
 constexpr unsigned kSegProcs = 512;  ///< processes that may share a segment at one time; 0 is the creator
+/// This ProcRecord holds connections that are on their way to another process (SCM_RIGHTS); the monitor clears its bits.
+constexpr unsigned kParcelProc = 1;
 constexpr unsigned kSegThreads = kSegThreadLimit;
 
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
@@ -91,6 +93,7 @@ struct SegmentHeader {
     std::atomic<uint32_t> ofd_high; ///< Ofds below this index have been in use at some time
     std::atomic<uint32_t> proc_high, thread_high;
     std::atomic<uint32_t> ofd_lock; ///< allocation of Ofds, processes and threads: slow path
+    std::atomic<uint32_t> deaths;   ///< members that the monitor has buried
     SegmentStats stats;
 };
 

@@ -67,18 +67,18 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
     Ofd &o = *f.ofd;
     Claim c(f.seg, o.tx.token, f.tx_name());
     if (!c || f.kind != Kind::stream) {
-        *r = c ? -EBADF : -ENOBUFS;
+        *r = c ? -EBADF : c.error();
         return Fill::failed;
     }
     if (o.tx_block.load(std::memory_order_acquire) ||
-        (f.peer->control.flags.load(std::memory_order_acquire) & (kFlagClosed | kFlagReset | kFlagDead)))
+        refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return Fill::blocked;
     TxState &s = o.tx.s;
     if (want > kBounce)
         want = kBounce;
     if (!make_room(f, want, grow_far)) {
         if (is_nonblocking(f, 0))
-            ++s.stalls; // as in stream_send
+            s.stalls = 1; // as in stream_send
         return Fill::full;
     }
     size_t fits = (ring::room(s) - 8) & ~uint64_t{7};
@@ -289,12 +289,21 @@ long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcep
         }
         return 0;
     }
-    if (f.ofd->tx.s.stalls == 0 && f.ofd->tx.s.cls < most_class(*f.ofd))
+    if (f.ofd->tx.s.stalls == 0 && ring::may_grow(f.ofd->tx.s) && f.ofd->tx.s.cls < most_class(*f.ofd))
         return 0;
     pin.hold(f);
     long w = wait_stream(f, EPOLLOUT, deadline);
     return w == -ETIMEDOUT ? -EAGAIN : w;
 }
+
+namespace {
+
+/// Neither call writes to a file opened for appending, and a socket can be told to be one.
+bool appends(const File &f) noexcept {
+    return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed) & O_APPEND;
+}
+
+} // namespace
 
 void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 
@@ -316,6 +325,8 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
     // Nothing is read, but what the descriptor is gets checked.
     if (long r = sys::call(SYS_pread64, in, 0, 0, pos); r < 0 && r != -EISDIR)
         return r;
+    if (appends(*f))
+        return -EINVAL;
     if (n > 0x7ffff000)
         n = 0x7ffff000;
     long r = n ? send_from_file(out, *f, in, pos, n) : 0;
@@ -332,6 +343,8 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
 
 long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept {
     File *from = file_of(in), *to = file_of(out);
+    if (to && to->kind == Kind::fresh && !to->real_socket && appends(*to) && n != 0 && is_pipe(in))
+        return -EINVAL;
     if (from && from->kind != Kind::stream)
         from = nullptr;
     if (to && to->kind != Kind::stream)
@@ -347,7 +360,7 @@ long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsign
         return -EINVAL;
     if (to ? in_off != nullptr : out_off != nullptr)
         return -ESPIPE;
-    if (in_off || out_off)
+    if (in_off || out_off || (to && appends(*to)))
         return -EINVAL;
     if (n > 0x7ffff000)
         n = 0x7ffff000;

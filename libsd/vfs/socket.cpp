@@ -1,10 +1,13 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
+#include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/process.hpp"
 #include "libsd/vfs/tcp_info.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -41,7 +44,7 @@ long materialise(int fd, File &f) noexcept {
         replay_options(fd, *f.fresh);
     if (f.kind == Kind::stream)
         return 0;
-    epoll_file_became_kernel(f, fd);
+    epoll_file_became_kernel(f);
     return 0;
 }
 
@@ -76,16 +79,19 @@ void init() noexcept {
         return;
     register_barrier();
     init_threads();
+    init_orphans();
     watch_threads();
     long s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     has_v6 = s >= 0;
     if (s >= 0)
         sys::close(static_cast<int>(s));
     on = true;
+    if (const char *table = getenv("SD_EXEC_FD"))
+        resume_after_exec(atoi(table));
 }
 
 long socket(int domain, int type, int protocol) noexcept {
-    if (!on || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
+    if (!on || confined() || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
         (protocol != 0 && protocol != IPPROTO_TCP) || !(domain == AF_INET || (domain == AF_INET6 && has_v6)))
         return kPass;
     long fd = placeholder_fd(type & SOCK_CLOEXEC);
@@ -93,21 +99,28 @@ long socket(int domain, int type, int protocol) noexcept {
         return fd == -EMFILE || fd == -ENFILE ? fd : kPass;
     File *f = new_file(Kind::fresh);
     if (!f) {
-        sys::close(static_cast<int>(fd));
+        drop_placeholder(static_cast<int>(fd));
         return kPass;
     }
     f->family = static_cast<uint8_t>(domain);
     f->status.store(type & SOCK_NONBLOCK ? O_NONBLOCK : 0, std::memory_order_relaxed);
-    install_file(static_cast<int>(fd), f);
+    install_placeholder(static_cast<int>(fd), f, type & SOCK_CLOEXEC);
     return fd;
 }
 
-long bind(int fd, const sockaddr *, socklen_t) noexcept {
+long bind(int fd, const sockaddr *a, socklen_t n) noexcept {
     File *f = file_of(fd);
     if (!f || f->kind == Kind::listener)
         return kPass;
-    if (f->kind == Kind::stream)
-        return -EINVAL; // a connected TCP socket has a name already
+    if (f->kind == Kind::stream) {
+        // A connected TCP socket has a name already, but the kernel looks at the address first.
+        long s = sys::socket(f->family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (s < 0)
+            return -EINVAL;
+        long r = sys::call(SYS_bind, s, sys::arg(a), n);
+        sys::close(static_cast<int>(s));
+        return r < 0 && r != -EADDRINUSE ? r : -EINVAL;
+    }
     if (f->kind == Kind::fresh) {
         if (long r = materialise(fd, *f); r < 0)
             return r;
@@ -141,8 +154,17 @@ long shutdown(int fd, int how) noexcept {
     File *f = file_of(fd);
     if (!f)
         return kPass;
-    if (f->kind == Kind::fresh && !f->real_socket)
-        return how < 0 || how > 2 ? -EINVAL : -ENOTCONN;
+    if (f->kind == Kind::fresh) {
+        if (how < 0 || how > 2)
+            return -EINVAL;
+        // The kernel answers ENOTCONN, and yet the socket is shut from then on: it knows best what becomes of it.
+        if (f->fresh_error.load(std::memory_order_relaxed)) // its own kernel socket would not know of it
+            return f->real_socket ? kPass : -ENOTCONN;
+        f->refuse_cause = static_cast<uint8_t>(Cause::option);
+        if (!f->real_socket && materialise(fd, *f) < 0)
+            return -ENOTCONN;
+        return kPass;
+    }
     if (f->kind == Kind::listener && how >= 0 && how <= 2 && how != SHUT_WR) {
         // The kernel's socket stops listening: connections are refused from now on, and accept() fails.
         long r = sys::call(SYS_shutdown, fd, how);
@@ -155,9 +177,13 @@ long shutdown(int fd, int how) noexcept {
     if (how < 0 || how > 2)
         return -EINVAL;
     Ofd &o = *f->ofd;
+    f->connect_pending = false; // nobody will be told any more
     absorb_flags(*f);
-    if (tcp_state(*f) == TCP_CLOSE)
+    // Each call wakes whoever waits, also one that changes nothing.
+    if (tcp_state(*f) == TCP_CLOSE) {
+        epoll_touch(*f, true);
         return -ENOTCONN;
+    }
     uint32_t flags = 0;
     if (how != SHUT_WR) {
         o.rx_shut.store(1, std::memory_order_release);
@@ -165,16 +191,17 @@ long shutdown(int fd, int how) noexcept {
     }
     if (how != SHUT_RD) {
         // With the token, so that no send of ours is half way.
-        Claim c(f->seg, o.tx.token, f->tx_name());
+        Claim c(f->seg, o.tx.token, f->tx_name(), Claim::patient);
         o.tx_block.fetch_or(kTxShut, std::memory_order_release);
-        flags |= kFlagWriteShut;
+        f->mine->control.flags.fetch_or(flags | kFlagWriteShut, std::memory_order_seq_cst);
+    } else {
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
     notify(*f->link, f->slot, f->peer->control.rx_arm);
     notify(*f->link, f->slot, f->peer->control.tx_arm);
     // Our own threads that wait on the socket: their arm words are in our half of the slot.
     notify_own(*f);
-    epoll_touch(*f);
+    epoll_touch(*f, true);
     return 0;
 }
 

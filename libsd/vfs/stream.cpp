@@ -48,8 +48,12 @@ void raise_sigpipe() noexcept {
 
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     TxState &s = f.ofd->tx.s;
-    // Less than this is not worth a record, unless it is all that is wanted.
-    uint64_t least = 8 + (want < 256 ? ring::pad8(want) : 256);
+    // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or waits, so that it is never mixed
+    // with what another thread writes; the rings that cannot grow any more have room for it when they count as writable.
+    // A ring that may not grow just now takes what fits, or a write larger than it would wait for the reader for ever.
+    const bool whole = want <= kWhole && (ring::may_grow(s) || 16 + ring::pad8(want) <= kRingSize[0] / 4);
+    const uint64_t enough = ring::may_grow(s) ? 256 : 64;
+    uint64_t least = 8 + (whole || want < enough ? ring::pad8(want) : enough);
     const uint32_t freely = freely_up_to(*f.ofd);
     if (ring::room(s) >= (s.cls < freely ? 8 + ring::pad8(want) : least))
         return true;
@@ -59,7 +63,7 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     if (s.credit != before)
         s.stalls = 0;
     // A ring that keeps being full grows quickly to a size in which both copies overlap.
-    if (s.cls < freely && ring::room(s) < 8 + ring::pad8(want)) {
+    if (s.cls < freely && ring::may_grow(s) && ring::room(s) < 8 + ring::pad8(want)) {
         uint32_t cls = s.cls + 1;
         while (cls < freely && kRingSize[cls] < 4 * want)
             ++cls;
@@ -70,7 +74,7 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     }
     if (ring::room(s) >= least)
         return true;
-    if (may_grow_far && s.stalls == 0 && s.cls < most_class(*f.ofd)) {
+    if (may_grow_far && s.stalls == 0 && ring::may_grow(s) && s.cls < most_class(*f.ofd)) {
         ring::change_class(s, f.tx_place, s.cls + 1);
         stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
         note_grown(f);
@@ -78,10 +82,6 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     }
     return false;
 }
-
-namespace {
-constexpr uint32_t kPeerStops = kFlagClosed | kFlagReset | kFlagDead;
-} // namespace
 
 long send_blocked(File &f, int flags) noexcept {
     Ofd &o = *f.ofd;
@@ -94,19 +94,18 @@ long send_blocked(File &f, int flags) noexcept {
             raise_sigpipe();
         return -e;
     }
-    // The peer's kernel would answer the next segment with RST. Every flag that stops a sender has to end here, in whatever mixture: a hostile
-    // peer may set one without the others.
-    if (seen & kPeerStops)
-        return 1;
-    return 0;
+    return refuses_data(seen);
 }
 
 namespace {
 
-/// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read.
-long write_some(File &f, IoCursor &from, bool grow_far) noexcept {
+/// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`: everything or nothing, if it is small.
+long write_some(File &f, IoCursor &from, bool grow_far, size_t whole) noexcept {
     TxState &s = f.ofd->tx.s;
     long done = 0;
+    const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
+    if (whole != 0 && whole + 16 * pieces <= kWhole && !make_room(f, whole + 16 * pieces, grow_far))
+        return 0;
     for (;;) {
         int more = from.advance();
         if (more < 0)
@@ -134,6 +133,13 @@ long write_some(File &f, IoCursor &from, bool grow_far) noexcept {
 
 } // namespace
 
+namespace {
+
+/// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.
+int64_t unrestartable(int64_t deadline) noexcept { return deadline < INT64_MAX ? deadline : INT64_MAX - 1; }
+
+} // namespace
+
 long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     Pin pin;
@@ -145,20 +151,21 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         {
             Claim c(f.seg, o.tx.token, f.tx_name());
             if (!c)
-                return done ? done : -ENOBUFS;
+                return done ? done : c.error();
             if (f.kind != Kind::stream)
                 return done ? done : -EBADF;
             blocked = o.tx_block.load(std::memory_order_acquire) ||
-                      (f.peer->control.flags.load(std::memory_order_acquire) & kPeerStops);
+                      refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
             if (!blocked) {
-                long r = total ? write_some(f, from, grow_far) : 0;
+                long r = total ? write_some(f, from, grow_far, done == 0 ? total : 0) : 0;
                 if (r < 0 && done == 0)
                     return r;
                 if (r > 0)
                     done += r;
                 answered = r < 0 || static_cast<size_t>(done) >= total;
                 if (!answered && is_nonblocking(f, flags))
-                    ++o.tx.s.stalls; // the program has been told that it is full: it stays full until the peer reads
+                    o.tx.s.stalls =
+                        1; // the program has been told that it is full: it stays full until the peer reads
                 if (answered)
                     ++o.tx.s.messages;
             }
@@ -170,10 +177,19 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
             if (r < 0)
                 return r;
             if (r > 0) {
-                // Accepted as by a kernel whose peer has closed; the reset that answers it ends the connection.
-                if (!(o.flags_seen.fetch_or(kFlagReset) & kFlagReset)) {
+                // Accepted as by a kernel whose peer has closed; the reset that answers it ends the connection, for a peer that only shut both
+                // directions too. Nothing to send, nothing to answer.
+                char byte;
+                if (total != 0 && (from.advance() < 0 || sd_copy(&byte, from.now.iov_base, 1)))
+                    return -EFAULT;
+                if (total != 0 && !(flags & MSG_MORE) && !(o.flags_seen.fetch_or(kFlagReset) & kFlagReset)) {
                     o.so_error.store(EPIPE);
                     o.tx_block.fetch_or(kTxReset);
+                    f.mine->control.flags.fetch_or(kFlagReset, std::memory_order_seq_cst);
+                    notify(*f.link, f.slot, f.peer->control.rx_arm);
+                    notify(*f.link, f.slot, f.peer->control.tx_arm);
+                    notify_own(f);
+                    epoll_touch(f);
                 }
                 return static_cast<long>(total);
             }
@@ -203,10 +219,10 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
             }
             continue;
         }
-        if (o.tx.s.stalls == 0 && o.tx.s.cls < most_class(o))
+        if (o.tx.s.stalls == 0 && ring::may_grow(o.tx.s) && o.tx.s.cls < most_class(o))
             continue;
         pin.hold(f);
-        long w = wait_stream(f, EPOLLOUT, deadline);
+        long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
     }
@@ -220,7 +236,8 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
     const ring::Place &place = f.rx_place;
     long done = 0;
     while (static_cast<size_t>(done) < want) {
-        int r = ring::next_record(s, place, consumed);
+        ring::Record rec;
+        int r = ring::next_record(s, place, consumed, &rec);
         if (r <= 0)
             return done ? done : r;
         if (r == ring::kUrgentNext) [[unlikely]] {
@@ -232,7 +249,7 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
                 consumed.store(s.head, std::memory_order_release);
                 continue;
             }
-            ring::accept_urgent(s);
+            rec = ring::urgent_record();
         }
         int more = to.advance();
         if (more < 0)
@@ -241,22 +258,51 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
             return done;
         size_t n = want - static_cast<size_t>(done);
         n = n < to.now.iov_len ? n : to.now.iov_len;
-        long got = discard ? ring::skip(s, n) : ring::take(s, place, to.now.iov_base, n);
+        long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
         if (got < 0)
             return done ? done : got;
         to.skip(static_cast<size_t>(got));
         done += got;
         // The sender of a long transfer goes on as soon as there is room again.
         if (got >= 8192)
-            consumed.store(s.head, std::memory_order_release);
+            consumed.store(ring::read_up_to(s), std::memory_order_release);
     }
     return done;
 }
 
 } // namespace
 
+namespace {
+
+// A receiver at the heels of its sender takes every cache line away while the sender still has it in its innermost cache, which makes both
+// several times slower. In a long transfer one way it is worth falling behind a little whenever the ring is found empty; then lines are
+// fetched from the sender's second-level cache, and the ring grows to a size in which that goes on.
+constexpr uint64_t kLongTransfer = 2u << 20; ///< ring bytes without a message the other way
+constexpr uint64_t kTicksPerByte = 8;        ///< slower than this, nobody is in anybody's way
+constexpr uint64_t kFallBehindTicks = 10'000;
+
+struct Chase {
+    const Ofd *ofd;
+    uint64_t head, since, sent, when;
+};
+constinit thread_local Chase chase{};
+
+void fall_behind(const Ofd &o) noexcept {
+    const uint64_t now = __builtin_ia32_rdtsc(), head = o.rx.s.head, sent = o.tx.s.messages;
+    const bool fast = chase.ofd == &o && chase.sent == sent && head > chase.head &&
+                      now - chase.when < (head - chase.head) * kTicksPerByte;
+    chase = {&o, head, fast ? chase.since : head, sent, now};
+    if (!fast || head - chase.since < kLongTransfer || core_is_shared())
+        return;
+    while (__builtin_ia32_rdtsc() - now < kFallBehindTicks)
+        __builtin_ia32_pause();
+}
+
+} // namespace
+
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
+    const uint64_t handled = self.handled;
     if (flags & MSG_OOB)
         return recv_urgent(f, to, total, flags);
     if (flags & MSG_ERRQUEUE)
@@ -281,7 +327,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         {
             Claim c(f.seg, o.rx.token, f.rx_name());
             if (!c)
-                return done ? done : -ENOBUFS;
+                return done ? done : c.error();
             if (f.kind != Kind::stream)
                 return done ? done : -EBADF;
             // Flags before the ring: data published before a FIN is then seen.
@@ -296,11 +342,11 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
                               flags & MSG_TRUNC);
                 if (r > 0) {
-                    f.mine->credit.consumed.store(o.rx.s.head, std::memory_order_release);
+                    f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
                     ++o.rx.s.messages;
                 }
             }
-            if (r == 0)
+            if (r == 0 || (flags & MSG_PEEK))
                 end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
                       (o.tx_block.load(std::memory_order_acquire) & kTxReset);
         }
@@ -316,7 +362,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
             if (!(flags & MSG_PEEK))
                 notify_room(f);
         }
-        if (static_cast<size_t>(done) >= target)
+        if (static_cast<size_t>(done) >= target || (done && at_urgent_mark(f)))
             return done;
         if (end) {
             if (done)
@@ -338,12 +384,16 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         if (r > 0 && (flags & MSG_PEEK)) {
             timespec nap{0, 200'000};
             sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            if (self.handled != handled)
+                return done;
             if (deadline != INT64_MAX && sys::now_ns() >= deadline)
                 return done;
             continue;
         }
+        if (r == 0)
+            fall_behind(o);
         pin.hold(f);
-        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, deadline);
+        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
     }
@@ -361,7 +411,7 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
         if (c && f->kind == Kind::stream) [[likely]] {
             TxState &s = o.tx.s;
             if (ring::room(s) >= 8 + ring::pad8(n) && !o.tx_block.load(std::memory_order_relaxed) &&
-                !(f->peer->control.flags.load(std::memory_order_acquire) & kPeerStops)) [[likely]] {
+                !(f->peer->control.flags.load(std::memory_order_acquire) & kMayRefuse)) [[likely]] {
                 if (ring::put(s, f->tx_place, p, static_cast<uint32_t>(n)) < 0)
                     return -EFAULT;
                 ++s.messages;
@@ -401,7 +451,7 @@ long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
 
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
-        return f->kind == Kind::fresh && !f->real_socket ? -ENOTCONN : kPass;
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
     // The common case: one whole record that fits.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Ofd &o = *f->ofd;
@@ -409,10 +459,11 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         if (c && f->kind == Kind::stream && o.rcvlowat.load(std::memory_order_relaxed) <= 1) [[likely]] {
             RxState &s = o.rx.s;
             long done = 0;
+            ring::Record rec;
             while (static_cast<size_t>(done) < n &&
-                   ring::next_record(s, f->rx_place, f->mine->credit.consumed) == 1) {
-                long r =
-                    ring::take(s, f->rx_place, static_cast<char *>(p) + done, n - static_cast<size_t>(done));
+                   ring::next_record(s, f->rx_place, f->mine->credit.consumed, &rec) == 1) {
+                long r = ring::take(s, f->rx_place, rec, static_cast<char *>(p) + done,
+                                    n - static_cast<size_t>(done));
                 if (r < 0) {
                     if (done == 0)
                         return r;
@@ -420,10 +471,10 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
                 }
                 done += r;
                 if (r >= 8192)
-                    f->mine->credit.consumed.store(s.head, std::memory_order_release);
+                    f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
             }
             if (done) {
-                f->mine->credit.consumed.store(s.head, std::memory_order_release);
+                f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
                 ++s.messages;
                 c.release();
                 notify_room(*f);
@@ -438,12 +489,23 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
 
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (f->kind != Kind::stream)
-        return f->kind == Kind::fresh && !f->real_socket ? -ENOTCONN : kPass;
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
     long total = iov_total(iov, count);
     if (total < 0)
         return total;
     IoCursor cur{iov, count};
     return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
+}
+
+long unconnected_recv(File &f, int flags) noexcept {
+    // tcp_recvmsg on a socket in state CLOSE
+    if (flags & MSG_ERRQUEUE)
+        return -EAGAIN;
+    if (flags & MSG_OOB)
+        return -EINVAL;
+    if (int e = f.fresh_error.exchange(0, std::memory_order_relaxed))
+        return -e;
+    return -ENOTCONN;
 }
 
 long unconnected_send(File &f, int flags) noexcept {

@@ -8,6 +8,9 @@ namespace sd {
 
 constexpr size_t kMaxIov = 1024; ///< UIO_MAXIOV of the kernel
 
+/// Writes up to about this size are not interleaved with those of other threads.
+constexpr size_t kWhole = 4096 + 64;
+
 /// A position in a caller's iovec array. Entries are read with sd_copy, so that a bad array gives -EFAULT.
 struct IoCursor {
     const iovec *iov;
@@ -34,6 +37,14 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
 long send_blocked(File &f, int flags) noexcept;
+/// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops a sender ends here, in
+/// whatever mixture: a hostile peer may set one without the others.
+inline bool refuses_data(uint32_t flags) noexcept {
+    constexpr uint32_t kBoth = kFlagReadShut | kFlagWriteShut;
+    return (flags & (kFlagClosed | kFlagReset | kFlagDead)) || (flags & kBoth) == kBoth;
+}
+/// The cheap question before that one.
+constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
 void raise_sigpipe() noexcept;
 int64_t deadline_after(int64_t timeout_ns) noexcept;
 

@@ -17,12 +17,11 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
     {
         Claim c(f.seg, o.tx.token, f.tx_name());
         if (!c)
-            return -ENOBUFS;
+            return c.error();
         if (f.kind != Kind::stream)
             return -EBADF;
-        blocked =
-            o.tx_block.load(std::memory_order_acquire) ||
-            (f.peer->control.flags.load(std::memory_order_acquire) & (kFlagClosed | kFlagReset | kFlagDead));
+        blocked = o.tx_block.load(std::memory_order_acquire) ||
+                  refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
         if (!blocked) {
             TxState &s = o.tx.s;
             if (!make_room(f, 1, false))
@@ -46,12 +45,12 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
 
 bool at_urgent_mark(const File &f) noexcept {
     const uint64_t mark = urgent_mark(f);
-    if (mark == kNoMark || f.ofd->rx.s.left != 0) [[likely]]
+    if (mark == kNoMark) [[likely]]
         return false;
     RxState copy = f.ofd->rx.s;
     std::atomic<uint64_t> scratch{0};
-    return copy.left == 0 && ring::next_record(copy, f.rx_place, scratch) == ring::kUrgentNext &&
-           copy.head == mark;
+    ring::Record rec;
+    return ring::next_record(copy, f.rx_place, scratch, &rec) == ring::kUrgentNext && copy.head == mark;
 }
 
 bool urgent_unread(const File &f) noexcept {
@@ -61,8 +60,8 @@ bool urgent_unread(const File &f) noexcept {
 
 long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
     const int plain = flags & ~MSG_OOB;
-    if (total == 0)
-        return stream_send(fd, f, from, 0, plain);
+    if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
+        return stream_send(fd, f, from, total, plain);
     long done = 0;
     while (static_cast<size_t>(done) < total - 1) { // all but the last byte the ordinary way
         if (int more = from.advance(); more <= 0)
@@ -100,11 +99,14 @@ long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
     const uint64_t word = f.peer->control.oob.load(std::memory_order_acquire);
     if (is_inline(f) || !urgent_unread(f))
         return -EINVAL;
+    // After a reset that no FIN went before, the kernel does not know the connection any more.
+    if ((absorb_flags(f) & kFlagWriteShut) == 0 && (f.ofd->tx_block.load(std::memory_order_acquire) & kTxReset))
+        return -ENOTCONN;
     const char byte = static_cast<char>(word >> 1);
     if (!(flags & MSG_PEEK)) {
         Claim c(f.seg, f.ofd->rx.token, f.rx_name());
         if (!c || f.kind != Kind::stream)
-            return c ? -EBADF : -ENOBUFS;
+            return c ? -EBADF : c.error();
         f.ofd->rx.s.urgent_taken = taken_name(word >> 9);
     }
     if (total == 0 || (flags & MSG_TRUNC))

@@ -36,6 +36,8 @@ long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noe
 // --- data (stream.cpp, message.cpp, sendfile.cpp)
 /// What a send on a socket that was never connected returns.
 long unconnected_send(File &f, int flags) noexcept;
+/// The same for receiving.
+long unconnected_recv(File &f, int flags) noexcept;
 /// recv/read/readv. Bad pointers give -EFAULT.
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;

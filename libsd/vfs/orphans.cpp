@@ -1,0 +1,75 @@
+// What processes that died left half done on connections that others still hold.
+//
+// Most of it is found by the next thread that takes the token (queue/token.hpp). Two things would not be: data or credit that the dead
+// one had published without getting to ring for it, and credit it had not got to publish, when the survivors wait for the very peer that waits for
+// it. So the monitor rings for every connection that a dead process held and counts the death in the segment; who wakes up from that looks
+// whether a token's owner is dead, and takes the token.
+#include "libsd/vfs/orphans.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/stream.hpp"
+
+namespace sd {
+
+namespace {
+
+/// The hook of token.hpp; the caller has the token, hence nobody else works on this direction.
+void repair_direction(unsigned seg, uint64_t name) noexcept {
+    const auto index = static_cast<uint32_t>((name - 2) / 2);
+    if (index == 0 || index >= kOfds)
+        return;
+    Ofd &o = segments[seg].view.ofd(index);
+    if (o.state.load(std::memory_order_acquire) != static_cast<uint32_t>(OfdState::open))
+        return;
+    LinkMap *l = find_link(o.link_id, o.side);
+    if (!l || o.slot >= kLinkSlots || o.side > 1)
+        return;
+    Slot &s = l->view.slot(o.slot);
+    SlotSide &mine = s.side[o.side], &peer = s.side[1 - o.side];
+    if (name & 1) {
+        ring::recover_rx(o.rx.s, mine.credit.consumed);
+        notify(*l, o.slot, peer.control.tx_arm);
+        return;
+    }
+    ring::recover_tx(o.tx.s, {s.ring[o.side], l->view.region(o.slot, o.side)});
+    // Announced urgent data that was never sent.
+    const uint64_t oob = mine.control.oob.load(std::memory_order_relaxed);
+    if ((oob & 1) && oob >> 9 >= o.tx.s.tail)
+        mine.control.oob.store(0, std::memory_order_release);
+    notify(*l, o.slot, peer.control.rx_arm);
+}
+
+constinit std::atomic<uint32_t> deaths_seen[kMaxSegments];
+
+void adopt(File &f) noexcept {
+    uint32_t refs = f.refs.load(std::memory_order_acquire);
+    do {
+        if (refs == 0)
+            return;
+    } while (!f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel));
+    if (f.kind == Kind::stream) {
+        Ofd &o = *f.ofd;
+        if (orphaned(f.seg, o.tx.token))
+            Claim tx(f.seg, o.tx.token, f.tx_name());
+        if (orphaned(f.seg, o.rx.token))
+            Claim rx(f.seg, o.rx.token, f.rx_name());
+    }
+    release_file(&f);
+}
+
+} // namespace
+
+void init_orphans() noexcept { repair = repair_direction; }
+
+void look_after_orphans() noexcept {
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i) {
+        const uint32_t deaths = segments[i].view.header().deaths.load(std::memory_order_acquire);
+        if (deaths_seen[i].load(std::memory_order_relaxed) == deaths ||
+            deaths_seen[i].exchange(deaths, std::memory_order_relaxed) == deaths)
+            continue;
+        for (uint32_t fd = 0, high = fd_high.load(std::memory_order_acquire); fd < high; ++fd)
+            if (File *f = file_of(static_cast<int>(fd)); f && f->kind == Kind::stream && f->seg == i)
+                adopt(*f);
+    }
+}
+
+} // namespace sd

@@ -1,0 +1,250 @@
+// Connections on their way to another process and back.
+#include "libsd/vfs/passing.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/kernel_pair.hpp"
+#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/passport.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+#include <netinet/tcp.h>
+
+namespace sd {
+
+long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
+    Cause why;
+    if (!control::ensure(&why))
+        return -ENOBUFS; // without a monitor there is nobody to hold it on the way
+    SpareNumbers spare;
+    int end[2];
+    const bool client = f.side == 0;
+    if (long r = kernel_pair(client ? f.client : f.server, client ? f.server : f.client, f.family, end); r < 0)
+        return r;
+    const int on = 1;
+    if (f.fresh)
+        replay_options(end[0], *f.fresh);
+    if (f.ofd->opt.nodelay.load(std::memory_order_relaxed))
+        sys::setsockopt(end[0], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    sys::setsockopt(end[1], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
+    sys::fcntl(end[0], F_SETFL, O_RDWR | f.ofd->status.load(std::memory_order_relaxed));
+
+    wire::Pass msg{};
+    write_passport(f, msg.passport);
+    msg.segment = f.seg == own_segment_index.load(std::memory_order_acquire) ? 0 : segments[f.seg].owner_client;
+    msg.start = static_cast<uint32_t>(start);
+    msg.polite = polite;
+    hold_for_parcel(f.seg, f.ofd_index);
+    const auto r = control::request(wire::Op::pass, &msg, sizeof msg, end, 2);
+    sys::close(end[1]);
+    if (r.status < 0) {
+        unhold_for_parcel(f.seg, f.ofd_index);
+        sys::close(end[0]);
+        return r.status == -ECONNREFUSED || r.status == -ECONNRESET ? -ENOBUFS : r.status;
+    }
+    return end[0];
+}
+
+long become_kernel(File &f, Cause why) noexcept {
+    if (held_elsewhere(f.seg, f.ofd_index))
+        return -EBUSY;
+    const long made = make_parcel(f, wire::BridgeStart::at_once, false);
+    if (made < 0)
+        return made;
+    count_fallback(why, nullptr);
+    bool first = true;
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
+        const int fd = static_cast<int>(i);
+        File *expected = &f;
+        if (fd_table[i].load(std::memory_order_acquire) != &f)
+            continue;
+        if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
+            f_owner_ex owner{};
+            if (sys::fcntl(fd, F_GETOWN_EX, sys::arg(&owner)) == 0 && owner.pid != 0)
+                sys::fcntl(static_cast<int>(made), F_SETOWN_EX, sys::arg(&owner));
+            if (const long signal = sys::fcntl(fd, F_GETSIG); signal > 0)
+                sys::fcntl(static_cast<int>(made), F_SETSIG, signal);
+        }
+        first = false;
+        const long flags = sys::fcntl(fd, F_GETFD);
+        sys::dup3(static_cast<int>(made), fd, flags > 0 && (flags & FD_CLOEXEC) ? O_CLOEXEC : 0);
+        epoll_file_became_kernel(f, fd);
+        if (fd_table[i].compare_exchange_strong(expected, nullptr))
+            release_file(&f);
+    }
+    sys::close(static_cast<int>(made));
+    return 0;
+}
+
+namespace {
+
+/// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor passes.
+LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
+    if (LinkMap *l = find_link(id, side)) {
+        uint32_t users = l->users.load(std::memory_order_relaxed);
+        while (users != 0 && !l->users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
+        }
+        if (users != 0) {
+            close_hidden(memfd);
+            return l;
+        }
+    }
+    long error;
+    LinkMap *l = map_link(memfd, id, side, &error);
+    if (!l)
+        close_hidden(memfd);
+    else
+        l->retired.store(true, std::memory_order_relaxed); // the slots are the sender's to give out
+    return l;
+}
+
+/// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it is.
+bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
+    if (!passport_valid(p, static_cast<unsigned>(seg), l))
+        return false;
+    const long flags = sys::fcntl(fd, F_GETFD), dummy = dummy_socket();
+    if (dummy < 0 || flags < 0)
+        return false;
+    hold_ofd(static_cast<unsigned>(seg), p.ofd_index);
+    File *f = admit(p, static_cast<unsigned>(seg), l);
+    if (!f) {
+        drop_ofd(static_cast<unsigned>(seg), p.ofd_index); // the parcel holds it
+        return false;
+    }
+    sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+    install_file(fd, f);
+    if (vfs::first_stream)
+        vfs::first_stream();
+    return true;
+}
+
+bool claim(int fd) noexcept {
+    auto r = control::request(wire::Op::claim, nullptr, 0, &fd, 1);
+    if (r.status < 0 || r.fds != 2 || r.length != sizeof(wire::ClaimReply)) {
+        for (unsigned i = 0; i < r.fds; ++i)
+            sys::close(r.fd[i]);
+        return false;
+    }
+    const wire::ClaimReply reply = r.as<wire::ClaimReply>();
+    const long segment_fd = hide_fd(r.fd[0]), link_fd = hide_fd(r.fd[1]);
+    bool done = false;
+    if (segment_fd >= 0 && link_fd >= 0) {
+        const int seg = join_segment(static_cast<int>(segment_fd), reply.segment);
+        LinkMap *l = link_for(reply.passport.link_id, reply.passport.side, static_cast<int>(link_fd));
+        done = seg >= 0 && l && take_over(fd, reply.passport, seg, *l);
+        if (l)
+            link_unuse(*l);
+    } else {
+        close_hidden(static_cast<int>(segment_fd));
+        close_hidden(static_cast<int>(link_fd));
+    }
+    if (reply.tell) {
+        wire::ParcelRef ref{reply.parcel};
+        control::request(wire::Op::claimed, &ref, sizeof ref);
+    }
+    return done;
+}
+
+} // namespace
+
+void claim_parcel(int fd) noexcept {
+    int mark = 0;
+    socklen_t n = sizeof mark;
+    if (static_cast<unsigned>(fd) >= kMaxFd || !vfs::enabled() ||
+        sys::getsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, &n) < 0 || mark != kParcelMark)
+        return;
+    SpareNumbers spare;
+    Cause why = Cause::passed;
+    if (!control::ensure(&why) || !claim(fd)) {
+        count_fallback(why == Cause::none ? Cause::passed : why, nullptr);
+        mark = 0; // the system's default
+        sys::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &mark, sizeof mark);
+    }
+}
+
+namespace {
+
+/// Calls fn(int &) for each descriptor in the control data; it may be read only.
+template <class Fn> void each_right(void *control, size_t length, Fn fn) noexcept {
+    auto *at = static_cast<unsigned char *>(control);
+    while (length >= sizeof(cmsghdr)) {
+        cmsghdr h;
+        memcpy(&h, at, sizeof h);
+        if (h.cmsg_len < sizeof h || h.cmsg_len > length)
+            return;
+        if (h.cmsg_level == SOL_SOCKET && h.cmsg_type == SCM_RIGHTS)
+            for (size_t i = CMSG_LEN(0); i + sizeof(int) <= h.cmsg_len; i += sizeof(int))
+                fn(at + i);
+        const size_t step = CMSG_ALIGN(h.cmsg_len);
+        if (step >= length)
+            return;
+        at += step;
+        length -= step;
+    }
+}
+
+int number_at(const void *p) noexcept {
+    int fd;
+    memcpy(&fd, p, sizeof fd);
+    return fd;
+}
+
+bool means_nothing_elsewhere(int fd) noexcept {
+    if (is_hidden(fd))
+        return true;
+    const File *f = file_of(fd);
+    return f && (f->kind == Kind::stream || (f->kind == Kind::fresh && !f->real_socket));
+}
+
+} // namespace
+
+bool OutgoingRights::concerns(const msghdr &m) noexcept {
+    // Control data that cannot be read, or is larger than any that makes sense, is the kernel's to refuse.
+    unsigned char copy[1200];
+    if (m.msg_controllen < sizeof(cmsghdr) || m.msg_controllen > sizeof copy || !m.msg_control ||
+        sd_copy(copy, m.msg_control, m.msg_controllen))
+        return false;
+    bool found = false;
+    each_right(copy, m.msg_controllen,
+               [&](const unsigned char *at) { found |= means_nothing_elsewhere(number_at(at)); });
+    return found;
+}
+
+long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
+    if (sd_copy(room, m.msg_control, m.msg_controllen))
+        return -EFAULT;
+    m.msg_control = room;
+    long error = 0;
+    each_right(room, m.msg_controllen, [&](unsigned char *at) {
+        const int fd = number_at(at);
+        if (error || !means_nothing_elsewhere(fd))
+            return;
+        File *f = file_of(fd);
+        if (is_hidden(fd) || !f) {
+            error = -EBADF;
+        } else if (f->kind != Kind::stream) {
+            // Not connected: from now on it is one kernel socket, here and there.
+            error = fall_back(fd, f, Cause::passed, nullptr);
+        } else if (count_ == kMost) {
+            error = -EINVAL;
+        } else {
+            const long made = make_parcel(*f, wire::BridgeStart::unclaimed, false);
+            if (made < 0) {
+                error = made;
+                return;
+            }
+            made_[count_++] = static_cast<int>(made);
+            const int number = static_cast<int>(made);
+            memcpy(at, &number, sizeof number);
+        }
+    });
+    return error;
+}
+
+OutgoingRights::~OutgoingRights() {
+    for (unsigned i = 0; i < count_; ++i)
+        sys::close(made_[i]);
+}
+
+} // namespace sd

@@ -1,0 +1,43 @@
+// Passing connections to other processes: SCM_RIGHTS, and programs that cannot load the library.
+//
+// A connection's descriptor is a placeholder, which says nothing to a receiver. So a kernel socket of its own is passed in its place, connected to
+// one that the monitor keeps (a parcel). A receiver with libsd claims it and shares the connection from then on; in the hands of
+// anybody else it works as the kernel socket it is, with sd-bridge behind it.
+#pragma once
+#include "libsd/control/protocol.hpp"
+#include "libsd/vfs/file.hpp"
+#include <sys/socket.h>
+
+namespace sd {
+
+/// A kernel socket that stands for the stream `f`, to be passed and then closed by the caller; or -errno. `start`, `polite`: see
+/// wire::Pass.
+long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept;
+/// The connection goes on as a kernel socket with a bridge behind it, under the same numbers, for what only the kernel can do. 0; -EBUSY where other
+/// processes share it, or -errno: then nothing has changed.
+long become_kernel(File &f, Cause why) noexcept;
+/// ioctl for sd-bridge, on a connection: whether another process holds it, too (int).
+constexpr unsigned long kIoctlShared = 0x89ed; // one of those that belong to the protocol; TCP has none
+/// The descriptor has just arrived from another process: if it stands for a connection, it is one from here on. Slow only then.
+void claim_parcel(int fd) noexcept;
+
+/// The descriptors in a message that is about to be sent, with those that mean nothing elsewhere replaced. Holds what has to be closed
+/// afterwards.
+class OutgoingRights {
+  public:
+    /// True when the message has descriptors of ours: then it has to be sent with the control data that rewrite() makes.
+    static bool concerns(const msghdr &m) noexcept;
+    /// Copies the control data into `room` (msg_controllen bytes) and replaces. 0 or -errno, as sendmsg reports it.
+    long rewrite(msghdr &m, void *room) noexcept;
+    OutgoingRights() = default;
+    ~OutgoingRights();
+    OutgoingRights(const OutgoingRights &) = delete;
+    OutgoingRights &operator=(const OutgoingRights &) = delete;
+
+  private:
+    static constexpr unsigned kMost = 253; ///< SCM_MAX_FD
+    int made_[kMost];
+    unsigned count_ = 0;
+};
+
+} // namespace sd

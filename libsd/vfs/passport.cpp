@@ -1,0 +1,43 @@
+// Connections that come from another program image or process.
+#include "libsd/vfs/passport.hpp"
+#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/options.hpp"
+
+namespace sd {
+
+void write_passport(const File &f, Passport &p) noexcept {
+    p.link_id = f.link->id;
+    p.ofd_index = f.ofd_index;
+    p.slot = f.slot;
+    p.generation = f.ofd->generation;
+    p.side = f.side;
+    p.family = f.family;
+    p.connect_pending = f.connect_pending;
+    p.client = f.client;
+    p.server = f.server;
+    p.options = copy_options(f, p.option);
+}
+
+bool passport_valid(const Passport &p, unsigned seg, const LinkMap &l) noexcept {
+    if (p.ofd_index == 0 || p.ofd_index >= kOfds || p.slot >= kLinkSlots || p.options > FreshState::kMax)
+        return false;
+    const Ofd &o = segments[seg].view.ofd(p.ofd_index);
+    return o.state.load(std::memory_order_acquire) == static_cast<uint32_t>(OfdState::open) &&
+           o.generation == p.generation && o.link_id == p.link_id && o.slot == p.slot && o.side == p.side &&
+           l.id == p.link_id && l.side == p.side;
+}
+
+File *admit(const Passport &p, unsigned seg, LinkMap &l) noexcept {
+    File *f = new_file(Kind::fresh);
+    if (!f)
+        return nullptr;
+    if (p.options)
+        restore_options(*f, p.option, p.options);
+    f->client = p.client;
+    f->server = p.server;
+    f->connect_pending = p.connect_pending;
+    join_stream(*f, l, seg, p.ofd_index);
+    return f;
+}
+
+} // namespace sd

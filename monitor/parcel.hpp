@@ -1,0 +1,31 @@
+// A connection on its way to another process: see the rules in libsd/control/protocol.hpp.
+#pragma once
+#include "libsd/control/protocol.hpp"
+#include "monitor/event_loop.hpp"
+#include "monitor/segment.hpp"
+
+namespace sd::monitor {
+
+struct Parcel {
+    uint64_t id = 0;
+    uint64_t cookie = 0; ///< SO_COOKIE of the kernel socket that is passed
+    ino_t inode = 0;     ///< of the same
+    unsigned looks = 0;  ///< how often it was looked for among the descriptors of all processes
+    UniqueFd far;        ///< the other end of its connection; none once a bridge has it
+    EventLoop::Watch watch = 0;
+    EventLoop::Timer timer = 0;
+
+    Passport passport{};
+    std::shared_ptr<Segment> segment;
+    uint64_t segment_name = 0; ///< what the sender calls it, and whoever claims it will
+    Link *link = nullptr;      ///< counted in LinkSide::parcels
+    uid_t uid = 0;             ///< the sender's
+    uint64_t sender = 0;       ///< client id
+    bool polite = false;       ///< see BridgePacket
+    wire::BridgeStart start{};
+
+    bool bridged = false;      ///< sd-bridge has been told of it, and has not claimed it yet
+    uint64_t token_cookie = 0; ///< then: SO_COOKIE of the socket that stands for it towards sd-bridge
+};
+
+} // namespace sd::monitor

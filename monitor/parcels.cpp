@@ -1,0 +1,202 @@
+// Connections on their way from one process to another.
+#include "monitor/monitor.hpp"
+#include "monitor/process_info.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// A parcel that is not claimed may still be in the queue of the Unix socket it was sent over, or be in the hands of somebody without libsd, who
+/// waits for data. Which of the two shows in the descriptor tables of all processes; those are looked at after this time, and then twice
+/// as long each time, up to so many times. What we are not allowed to see by then is taken to have arrived.
+constexpr std::chrono::milliseconds kFirstLook{50};
+constexpr unsigned kLooks = 6;
+
+uint64_t socket_cookie(int fd) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof cookie;
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
+} // namespace
+
+Reply Monitor::pass(Client &client, Request &request) {
+    const auto body = request.as<wire::Pass>();
+    const Passport &p = body.passport;
+    Link *link = p.side < 2 ? client.link(p.link_id, p.side) : nullptr;
+    const uint64_t name = body.segment == 0 ? client.id : body.segment;
+    const auto share = std::find_if(client.segments.begin(), client.segments.end(),
+                                    [name](const Client::Share &s) { return s.name == name; });
+    const uint64_t cookie = socket_cookie(request.fds[0].get());
+    if (link == nullptr || share == client.segments.end() || p.ofd_index == 0 || p.ofd_index >= kOfds ||
+        p.slot >= kLinkSlots || body.start > static_cast<uint32_t>(wire::BridgeStart::at_once) ||
+        p.options > kMaxFreshOptions || cookie == 0 || parcel_by_cookie_.count(cookie) != 0) {
+        return Reply::error(EINVAL);
+    }
+    if (parcels_.size() >= config_.limits.clients) {
+        return Reply::error(ENOBUFS, Cause::limit);
+    }
+    auto made = std::make_unique<Parcel>();
+    Parcel &parcel = *made;
+    parcel.id = next_id_++;
+    parcel.cookie = cookie;
+    parcel.inode = file_id(request.fds[0].get()).ino;
+    parcel.far = std::move(request.fds[1]);
+    parcel.passport = p;
+    parcel.segment = share->segment;
+    parcel.segment_name = name;
+    parcel.link = link;
+    parcel.uid = request.sender.uid;
+    parcel.sender = client.id;
+    parcel.start = static_cast<wire::BridgeStart>(body.start);
+    parcel.polite = body.polite != 0;
+    parcel.watch = loop_.add(parcel.far.get(), EPOLLIN | EPOLLRDHUP,
+                             [this, id = parcel.id](uint32_t events) { parcel_ready(id, events); });
+    if (parcel.start == wire::BridgeStart::unclaimed) {
+        look_for_parcel_later(parcel);
+    }
+    ++link->side[p.side].parcels;
+    ++parcel.segment->parcels[p.ofd_index];
+    parcel_by_cookie_[cookie] = &parcel;
+    Reply reply;
+    reply.set(wire::PassReply{parcel.id});
+    parcels_[parcel.id] = std::move(made);
+    if (parcel.start == wire::BridgeStart::at_once) {
+        bridge(parcel); // may end it
+    }
+    return reply;
+}
+
+void Monitor::look_for_parcel_later(Parcel &parcel) {
+    parcel.timer = loop_.after(kFirstLook * (1 << parcel.looks), [this, id = parcel.id] {
+        const auto it = parcels_.find(id);
+        if (it == parcels_.end()) {
+            return;
+        }
+        it->second->timer = 0;
+        if (++it->second->looks >= kLooks || socket_is_open(it->second->inode)) {
+            bridge(*it->second);
+        } else {
+            look_for_parcel_later(*it->second);
+        }
+    });
+}
+
+/// The passed socket has hung up (nobody has it any more), or somebody has written to it as it is.
+void Monitor::parcel_ready(uint64_t id, uint32_t events) {
+    const auto it = parcels_.find(id);
+    if (it == parcels_.end()) {
+        return;
+    }
+    Parcel &parcel = *it->second;
+    int waiting = 0;
+    ioctl(parcel.far.get(), FIONREAD, &waiting);
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 && waiting == 0) {
+        end_parcel(parcel);
+    } else {
+        bridge(parcel);
+    }
+}
+
+Reply Monitor::claim(Client &client, Request &request) {
+    const uint64_t cookie = socket_cookie(request.fds[0].get());
+    const auto it = parcel_by_cookie_.find(cookie);
+    if (cookie == 0 || it == parcel_by_cookie_.end()) {
+        return Reply::error(ENOENT, Cause::passed);
+    }
+    Parcel &parcel = *it->second;
+    const bool by_bridge = parcel.bridged && cookie == parcel.token_cookie;
+    if (parcel.bridged && !by_bridge) {
+        return Reply::error(EALREADY, Cause::passed);
+    }
+    // Segment and link show, and let change, everything the family has: to a process that could do that anyway.
+    if (request.sender.uid != parcel.uid && request.sender.uid != 0) {
+        bridge(parcel);
+        return Reply::error(EPERM, Cause::passed);
+    }
+    if (!attach(client, *parcel.link, parcel.passport.link_id, parcel.passport.side)) {
+        return Reply::error(EEXIST, Cause::passed);
+    }
+    wire::ClaimReply body{};
+    body.passport = parcel.passport;
+    body.segment = parcel.segment_name;
+    body.parcel = parcel.id;
+    body.tell = by_bridge;
+    Reply reply;
+    reply.set(body);
+    reply.fds = {parcel.segment->fd(), parcel.link->memfd.get()};
+    return reply;
+}
+
+/// sd-bridge holds the connection itself now, or could not take it.
+Reply Monitor::claimed(Client &, Request &request) {
+    const auto it = parcels_.find(request.as<wire::ParcelRef>().parcel);
+    if (it == parcels_.end() || !it->second->bridged) {
+        return Reply::error(ENOENT);
+    }
+    end_parcel(*it->second);
+    return {};
+}
+
+/// Before an exec of a program without libsd the connections that stay open are passed to it; now it runs.
+void Monitor::sender_gone(uint64_t client_id) {
+    std::vector<uint64_t> waiting;
+    for (const auto &[id, parcel] : parcels_) {
+        if (parcel->sender == client_id && parcel->start == wire::BridgeStart::left && !parcel->bridged) {
+            waiting.push_back(id);
+        }
+    }
+    for (const uint64_t id : waiting) {
+        if (const auto it = parcels_.find(id); it != parcels_.end()) {
+            bridge(*it->second);
+        }
+    }
+}
+
+void Monitor::end_parcel(Parcel &parcel) {
+    loop_.remove(parcel.watch, parcel.far.get());
+    if (parcel.timer != 0) {
+        loop_.cancel(parcel.timer);
+    }
+    parcel_by_cookie_.erase(parcel.cookie);
+    parcel_by_cookie_.erase(parcel.token_cookie);
+    const std::unique_ptr<Parcel> ended = std::move(parcels_.extract(parcel.id).mapped());
+    Segment &segment = *ended->segment;
+    Link &link = *ended->link;
+    const uint32_t ofd = ended->passport.ofd_index;
+    if (--segment.parcels[ofd] == 0) {
+        segment.parcels.erase(ofd);
+        segment.release_parcel(ofd, [&](uint64_t link_id, unsigned side) {
+            return link_id == ended->passport.link_id && side == ended->passport.side ? &link : nullptr;
+        });
+    }
+    if (segment.members.empty() && segment.parcels.empty()) {
+        finish_segment(segment);
+    }
+    --link.side[ended->passport.side].parcels;
+    side_changed(link, ended->passport.side);
+}
+
+/// Nobody shares it any more: only its counters are kept.
+void Monitor::finish_segment(Segment &segment) {
+    past_ += segment.counters();
+    for (const RecentFallback &fallback : segment.recent_fallbacks()) {
+        past_fallbacks_.push_back(fallback);
+    }
+    if (past_fallbacks_.size() > 2 * kFallbackRing) {
+        std::sort(past_fallbacks_.begin(), past_fallbacks_.end(),
+                  [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
+        past_fallbacks_.resize(kFallbackRing);
+    }
+    segments_.erase(segment.file);
+}
+
+} // namespace sd::monitor
