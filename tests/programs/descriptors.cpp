@@ -1,10 +1,13 @@
 // Descriptor numbers: duplicates and what they share, lowest number first, close in all its forms, file status.
 #include "tests/programs/cases.hpp"
 
+#include <dirent.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
+#include <sys/wait.h>
 
 using namespace sdtest;
 
@@ -149,6 +152,146 @@ BEHAVIOUR(lowest_number_first) {
         close(pair.server);
     }
     number("open", open("/dev/null", O_RDONLY));
+}
+
+BEHAVIOUR(numbers_of_short_connections) {
+    const int base = MUST(dup(0));
+    close(base);
+    const auto number = [base](const char *what, int fd) {
+        say("%s %s%d", what, fd < 0 ? strerrorname_np(errno) : "", fd < 0 ? 0 : fd - base);
+        return fd;
+    };
+    const int listener = number("socket", socket(AF_INET, SOCK_STREAM, 0));
+    MUST(listen(listener, 8));
+    const Address to = make_address("127.0.0.1", local_address(listener).port());
+    const auto connection = [&](int flags) {
+        const int client = number("socket", socket(AF_INET, SOCK_STREAM | flags, 0));
+        MUST(connect(client, to.raw(), to.length));
+        const int server = number("accept", accept4(listener, nullptr, nullptr, flags));
+        return std::pair{client, server};
+    };
+    const auto end = [](std::pair<int, int> pair) {
+        SHOW(close(pair.first));
+        SHOW(close(pair.second));
+    };
+    for (const int flags : {0, int{SOCK_CLOEXEC}, int{SOCK_CLOEXEC}, 0, 0}) {
+        const auto pair = connection(flags);
+        SHOW(fcntl(pair.first, F_GETFD));
+        SHOW(fcntl(pair.second, F_GETFD));
+        end(pair);
+    }
+    // A number that was closed is closed, whatever asks.
+    char byte = 'x';
+    const auto closed = [&](int fd) {
+        SHOW(close(fd));
+        SHOW(read(fd, &byte, 1));
+        pollfd one{fd, POLLIN, 0};
+        SHOW(poll(&one, 1, 0));
+        say("%x", static_cast<unsigned>(one.revents));
+    };
+    struct stat status;
+    int value = 0;
+    socklen_t size = sizeof value;
+    for (int which = 0; which < 9; ++which) {
+        const auto pair = connection(0);
+        end(pair);
+        const int fd = pair.second;
+        switch (which) {
+        case 0:
+            closed(fd);
+            break;
+        case 1:
+            SHOW(write(fd, &byte, 1));
+            break;
+        case 2:
+            SHOW(fstat(fd, &status));
+            break;
+        case 3:
+            SHOW(getsockopt(fd, SOL_SOCKET, SO_TYPE, &value, &size));
+            break;
+        case 4:
+            SHOW(dup(fd));
+            break;
+        case 5:
+            SHOW(fcntl(fd, F_GETFD));
+            break;
+        case 6:
+            SHOW(dup2(listener, fd) == fd ? close(fd) : -1);
+            break;
+        case 7:
+            SHOW(connect(fd, to.raw(), to.length));
+            break;
+        default:
+            SHOW(close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0));
+            break;
+        }
+    }
+    // The flag of the number last closed is not the next one's.
+    auto pair = connection(0);
+    SHOW(fcntl(pair.first, F_SETFD, FD_CLOEXEC));
+    SHOW(ioctl(pair.second, FIOCLEX));
+    end(pair);
+    pair = connection(0);
+    SHOW(fcntl(pair.first, F_GETFD));
+    SHOW(fcntl(pair.second, F_GETFD));
+    // Other kinds of file get the lowest number too, and leave it again.
+    end(pair);
+    number("open", open("/dev/null", O_RDONLY));
+    DIR *directory = opendir("/");
+    number("opendir", dirfd(directory));
+    pair = connection(0);
+    SHOW(closedir(directory));
+    const int lower = number("socket", socket(AF_INET, SOCK_STREAM, 0));
+    end(pair);
+    FILE *stream = fopen("/dev/null", "r");
+    number("fopen", fileno(stream));
+    SHOW(close(lower));
+    pair = connection(0);
+    SHOW(fclose(stream));
+    end(pair);
+    pair = connection(0);
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    number("socketpair", ends[0]);
+    end(pair);
+    union {
+        cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control{};
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    control.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(&control.header), &ends[0], sizeof(int));
+    SHOW(sendmsg(ends[0], &message, 0));
+    SHOW(recvmsg(ends[1], &message, 0));
+    int received;
+    memcpy(&received, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof received);
+    number("received", received);
+    // A program that is started finds none of it open.
+    pair = connection(0);
+    end(pair);
+    const std::string look = "test ! -e /proc/self/fd/" + std::to_string(pair.first) +
+                             " -a ! -e /proc/self/fd/" + std::to_string(pair.second);
+    SHOW(system(look.c_str()));
+    // Parent and child count on their own.
+    pair = connection(0);
+    end(pair);
+    const pid_t child = MUST(fork());
+    if (child == 0) {
+        const auto own = connection(0);
+        SHOW(close(own.first));
+        number("child", dup(0));
+        fflush(nullptr);
+        _exit(0);
+    }
+    int ended = 0;
+    MUST(waitpid(child, &ended, 0));
+    say("%d", ended);
+    end(connection(0));
 }
 
 BEHAVIOUR(standard_numbers) {

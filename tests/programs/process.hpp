@@ -33,6 +33,24 @@ inline void reap(const char *label, pid_t pid) {
         say("%s: exit %d", label, WEXITSTATUS(status));
 }
 
+// Sends a descriptor over a Unix socket, with one byte.
+inline void pass_descriptor(int channel, int fd) {
+    char byte = 'd';
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof fd);
+    MUST(sendmsg(channel, &message, 0));
+}
+
 // Puts processes in order: one waits, another lets it go. A pipe, so libc sockets play no part in it.
 class Gate {
   public:

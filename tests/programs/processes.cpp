@@ -2,6 +2,8 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <sched.h>
+
 using namespace sdtest;
 
 namespace {
@@ -159,6 +161,47 @@ BEHAVIOUR(immediate_exit_without_close) {
     const int server = MUST(accept(listener, nullptr, nullptr));
     reap("child", child);
     SHOW_BOOL(receive_to_end(server) == data);
+}
+
+namespace {
+
+int on_a_new_stack(const std::function<int()> &body, int flags) {
+    static char stack[256 << 10];
+    auto *copy = new std::function<int()>(body);
+    return MUST(clone([](void *f) { return (*static_cast<std::function<int()> *>(f))(); },
+                      stack + sizeof stack, flags, copy));
+}
+
+} // namespace
+
+BEHAVIOUR(cloned_child) {
+    const Pair pair = make_pair();
+    const pid_t child = on_a_new_stack(
+        [&] {
+            close(pair.client);
+            say("child got %s", receive(pair.server, 4).c_str());
+            send_all(pair.server, "child");
+            return 7;
+        },
+        SIGCHLD);
+    send_all(pair.client, "ping");
+    say("%s", receive(pair.client, 5).c_str());
+    reap("child", child);
+    close(pair.server);
+    SHOW_BOOL((poll_now(pair.client, POLLRDHUP, kPatience) & POLLRDHUP) != 0);
+    const Pair other = make_pair();
+    // Borrowing the memory, as vfork does: what it closes stays open here.
+    const pid_t quick = on_a_new_stack(
+        [&] {
+            close(other.client);
+            close(other.server);
+            execl("/bin/true", "true", nullptr);
+            return 9;
+        },
+        CLONE_VM | CLONE_VFORK | SIGCHLD);
+    reap("quick", quick);
+    send_all(other.client, "open");
+    say("%s", receive(other.server, 4).c_str());
 }
 
 BEHAVIOUR(daemon_serves) {

@@ -235,6 +235,29 @@ BEHAVIOUR(jumps_out_of_calls) {
     say("%s", receive(pair.server, 11).c_str());
 }
 
+// What a call held when a handler jumped out of it is not held any more: a close is the end of the connection.
+BEHAVIOUR(close_after_a_jump) {
+    for (int i = 0; i < 3; ++i) {
+        const Pair pair = make_pair();
+        const struct sigaction action = with([](int) { siglongjmp(jump, 1); }, 0);
+        MUST(sigaction(SIGALRM, &action, nullptr));
+        if (sigsetjmp(jump, 1) == 0) {
+            const itimerval soon{{0, 0}, {0, 20000}};
+            MUST(setitimer(ITIMER_REAL, &soon, nullptr));
+            char byte;
+            recv(pair.client, &byte, 1, 0);
+            give_up("recv");
+        }
+        int type = -1;
+        pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+        SHOW_BOOL(type == PTHREAD_CANCEL_DEFERRED);
+        MUST(close(pair.client));
+        SHOW_BOOL(wait_for(pair.server, POLLIN | POLLRDHUP, 2000));
+        char byte;
+        SHOW(recv(pair.server, &byte, 1, 0));
+    }
+}
+
 BEHAVIOUR(faults) {
     const Pair pair = make_pair();
     const struct sigaction action = with(leave, 0);

@@ -325,6 +325,107 @@ BEHAVIOUR(jump_out_of_a_handler) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
+// Four threads with an epoll set and a connection each, one of which is busy: the others sleep on.
+BEHAVIOUR(threads_with_nothing_to_do) {
+    constexpr int kThreads = 4, kMessages = 20000;
+    const int listener = make_listener();
+    Pair pairs[kThreads];
+    for (Pair &pair : pairs)
+        pair = connect_through(listener);
+    std::atomic<pid_t> id[kThreads]{};
+    std::atomic<int> events[kThreads]{};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < kThreads; ++i)
+        threads.emplace_back([&, i] {
+            const int set = MUST(epoll_create1(0));
+            epoll_event event{};
+            event.events = EPOLLIN;
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, pairs[i].server, &event));
+            id[i] = gettid();
+            for (char byte;;) {
+                MUST(epoll_wait(set, &event, 1, -1));
+                ++events[i];
+                if (recv(pairs[i].server, &byte, 1, 0) != 1)
+                    break;
+                send_all(pairs[i].server, &byte, 1);
+            }
+            close(set);
+        });
+    const auto switches = [&](int i) {
+        char path[64], line[128];
+        snprintf(path, sizeof path, "/proc/self/task/%d/status", id[i].load());
+        FILE *file = fopen(path, "r");
+        long n = -1;
+        while (file && fgets(line, sizeof line, file))
+            if (sscanf(line, "voluntary_ctxt_switches: %ld", &n) == 1)
+                break;
+        if (file)
+            fclose(file);
+        return n;
+    };
+    for (const auto &number : id)
+        while (number == 0)
+            sleep_ms(1);
+    sleep_ms(300);
+    long before = 0, after = 0;
+    for (int i = 1; i < kThreads; ++i)
+        before += switches(i);
+    int right = 0;
+    for (int k = 0; k < kMessages; ++k) {
+        send_all(pairs[0].client, "x", 1);
+        right += receive(pairs[0].client, 1) == "x";
+    }
+    for (int i = 1; i < kThreads; ++i)
+        after += switches(i);
+    SHOW_BOOL(right == kMessages);
+    SHOW_BOOL(before > 0 && after - before < 50); // a timer of ours may look after memory now and then
+    say("%d %d %d", events[1].load(), events[2].load(), events[3].load());
+    for (const Pair &pair : pairs)
+        MUST(shutdown(pair.client, SHUT_WR));
+    for (std::thread &thread : threads)
+        thread.join();
+}
+
+// Threads that write small messages of several pieces: no message is cut in two by another. In rounds that no socket buffer is too small for:
+// where a writer has to wait for room, the kernel does not keep messages whole either.
+BEHAVIOUR(small_writes_stay_whole) {
+    constexpr uint32_t kRounds = 300, kEach = 30;
+    const Pair pair = make_pair();
+    size_t messages = 0;
+    bool whole = true;
+    for (uint32_t round = 0; whole && round < kRounds; ++round) {
+        std::vector<std::thread> writers;
+        size_t total = 0;
+        for (int i = 0; i < 3; ++i) {
+            writers.emplace_back([&, i] {
+                char text[300];
+                memset(text, 'a' + i, sizeof text);
+                for (uint32_t k = 0; k < kEach; ++k) {
+                    uint32_t size = 1 + (round + k * 7) % sizeof text;
+                    iovec parts[2] = {{&size, sizeof size}, {text, size}};
+                    if (writev(pair.client, parts, 2) != static_cast<ssize_t>(sizeof size + size))
+                        give_up("writev");
+                }
+            });
+            for (uint32_t k = 0; k < kEach; ++k)
+                total += sizeof(uint32_t) + 1 + (round + k * 7) % 300;
+        }
+        for (std::thread &writer : writers)
+            writer.join();
+        const std::string all = receive(pair.server, total);
+        for (size_t at = 0; whole && at + sizeof(uint32_t) < all.size(); ++messages) {
+            uint32_t size;
+            memcpy(&size, &all[at], sizeof size);
+            at += sizeof size;
+            whole = size <= 300 && at + size <= all.size() &&
+                    all.compare(at, size, std::string(size, all[at])) == 0;
+            at += size;
+        }
+    }
+    SHOW_BOOL(whole);
+    say("%zu messages", messages);
+}
+
 BEHAVIOUR(io_signal) {
     const Pair pair = make_pair();
     struct sigaction action {};
@@ -337,6 +438,54 @@ BEHAVIOUR(io_signal) {
     for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
         sleep_ms(5);
     SHOW_BOOL(handled > 0);
+}
+
+// In the middle of a conversation, and with data that has come already; both descriptors of the socket go on.
+BEHAVIOUR(urgent_signal) {
+    const Pair pair = make_pair();
+    const int copy = MUST(dup(pair.server));
+    const int set = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, copy, &event));
+    send_all(pair.client, "half and half");
+    say("%s", receive(pair.server, 4).c_str());
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled; };
+    MUST(sigaction(SIGURG, &action, nullptr));
+    SHOW(fcntl(pair.server, F_SETOWN, getpid()));
+    say("%s", receive(copy, 9).c_str());
+    send_all(pair.server, "answer");
+    say("%s", receive(pair.client, 6).c_str());
+    SHOW(send(pair.client, "!", 1, MSG_OOB));
+    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
+        sleep_ms(5);
+    SHOW_BOOL(handled > 0);
+    char byte = 0;
+    SHOW(recv(copy, &byte, 1, MSG_OOB));
+    say("%c", byte);
+    send_all(pair.client, "more");
+    SHOW(epoll_wait(set, &event, 1, kPatience));
+    say("%s", receive(pair.server, 4).c_str());
+    close(pair.client);
+    SHOW_BOOL((poll_now(copy, POLLRDHUP, kPatience) & POLLRDHUP) != 0);
+}
+
+BEHAVIOUR(io_signal_of_a_listener) {
+    const int listener = make_listener();
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled; };
+    action.sa_flags = SA_RESTART;
+    MUST(sigaction(SIGIO, &action, nullptr));
+    SHOW(fcntl(listener, F_SETOWN, getpid()));
+    SHOW(fcntl(listener, F_SETFL, O_ASYNC));
+    const int client = connect_to(listener);
+    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
+        sleep_ms(5);
+    SHOW_BOOL(handled > 0);
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    send_all(client, "hello");
+    say("%s", receive(server, 5).c_str());
 }
 
 BEHAVIOUR(cancelled_reader) {

@@ -263,4 +263,39 @@ BEHAVIOUR(mixed) {
     say("all bytes right");
 }
 
+// A connection that has been idle gives memory back; what is sent next comes before the other side has looked again.
+BEHAVIOUR(burst_after_silence) {
+    for (const bool blocking : {true, false}) {
+        const Pair pair = make_pair();
+        set_nonblocking(pair.client, !blocking);
+        const Gate go;
+        std::thread writer([&] {
+            for (int burst = 0; burst < 3; ++burst) {
+                go.pass();
+                const std::string data =
+                    pattern(200000 + 20000 * static_cast<size_t>(burst), static_cast<uint64_t>(burst));
+                for (size_t at = 0; at < data.size();) {
+                    const ssize_t n = write(pair.client, data.data() + at, data.size() - at);
+                    if (n > 0)
+                        at += static_cast<size_t>(n);
+                    else if (n < 0 && errno == EAGAIN)
+                        wait_for(pair.client, POLLOUT);
+                    else
+                        give_up("write");
+                }
+                poll_now(pair.client, POLLIN, 1000); // asleep for long enough
+            }
+        });
+        for (int burst = 0; burst < 3; ++burst) {
+            go.open();
+            sleep_ms(burst == 0 ? 0 : 100); // lets the writer get ahead
+            const std::string data =
+                pattern(200000 + 20000 * static_cast<size_t>(burst), static_cast<uint64_t>(burst));
+            SHOW_BOOL(receive(pair.server, data.size()) == data);
+            sleep_ms(1100);
+        }
+        writer.join();
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

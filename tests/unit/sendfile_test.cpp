@@ -71,13 +71,14 @@ TEST_CASE("a reserved record reads like a written one, across the end of the rin
                 static_cast<char *>(s.piece[piece].iov_base)[j] = static_cast<char>(i + k);
         ring::commit(tx, place, used);
         char out[256];
-        REQUIRE(ring::next_record(rx, place, consumed) == 1);
-        REQUIRE(rx.left == used);
-        REQUIRE(ring::take(rx, place, out, sizeof out) == used);
+        ring::Record rec;
+        REQUIRE(ring::next_record(rx, place, consumed, &rec) == 1);
+        REQUIRE(rec.length == used);
+        REQUIRE(ring::take(rx, place, rec, out, sizeof out) == used);
         for (k = 0; k < used; ++k)
             REQUIRE(out[k] == static_cast<char>(i + k));
         consumed.store(rx.head);
-        REQUIRE(ring::next_record(rx, place, consumed) == 0);
+        REQUIRE(ring::next_record(rx, place, consumed, &rec) == 0);
     }
     CHECK(wrapped);
 }

@@ -1,0 +1,226 @@
+// The program that performs steps: a host that starts actors, and each actor's loop.
+//
+// A host is started once, with or without libsd, and forks a fresh actor for each sequence: an actor begins with the same descriptors each
+// time, and nothing that one sequence left behind reaches the next.
+#include "tests/differential/actor.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+extern "C" pid_t _Fork() noexcept;
+
+namespace sd::differential {
+
+thread_local int own_channel = -1;
+thread_local int own_actor = -1;
+
+void Observation::say(const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    const size_t room = sizeof reply.text - length;
+    const int n = vsnprintf(reply.text + length, room, format, list);
+    va_end(list);
+    length += n < 0 ? 0 : static_cast<size_t>(n) < room ? static_cast<size_t>(n) : room - 1;
+}
+
+void Observation::result(long value) {
+    if (value < 0) {
+        say("%s-1 %s", length != 0 ? ", " : "", strerrorname_np(errno));
+    } else {
+        say("%s%ld", length != 0 ? ", " : "", value);
+    }
+}
+
+void Observation::made(int fd) {
+    result(fd);
+    reply.fd = fd;
+}
+
+void Observation::data(const char *bytes, size_t size) {
+    uint64_t hash = 1469598103934665603ull;
+    for (size_t i = 0; i < size; ++i) {
+        hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 1099511628211ull;
+    }
+    if (size <= 24) {
+        say(" \"%.*s\"", static_cast<int>(size), bytes);
+    } else {
+        say(" \"%.8s...\" hash %016llx", bytes, static_cast<unsigned long long>(hash));
+    }
+}
+
+void fill_pattern(char *bytes, size_t size, int step, size_t offset) {
+    for (size_t i = 0; i < size; ++i) {
+        const size_t at = offset + i;
+        bytes[i] =
+            static_cast<char>('a' + (static_cast<size_t>(step) * 5 + at + (at >> 8) * 3 + (at >> 16)) % 26);
+    }
+}
+
+size_t first_mismatch(const char *bytes, size_t size, int step, size_t offset) {
+    for (size_t i = 0; i < size; ++i) {
+        char expected;
+        fill_pattern(&expected, 1, step, offset + i);
+        if (bytes[i] != expected) {
+            return i;
+        }
+    }
+    return size;
+}
+
+void *forbidden_page() {
+    static void *const page = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return static_cast<char *>(page) + 64;
+}
+
+namespace {
+
+void answer(Observation &o, int step) {
+    if (const int count = take_sigpipes(); count != 0) {
+        o.say(" [SIGPIPE %d]", count);
+    }
+    o.reply.step = step;
+    o.reply.pid = static_cast<int32_t>(raw_call(SYS_getpid));
+    o.reply.tid = static_cast<int32_t>(raw_call(SYS_gettid));
+    raw_call(SYS_write, own_channel, reinterpret_cast<long>(&o.reply), static_cast<long>(o.reply.size(o.length)));
+}
+
+void *thread_main(void *actor) {
+    serve(static_cast<int>(reinterpret_cast<intptr_t>(actor)), true);
+    return nullptr;
+}
+
+void start_thread(int actor, Observation &o) {
+    pthread_t id;
+    const int error =
+        pthread_create(&id, nullptr, thread_main, reinterpret_cast<void *>(static_cast<intptr_t>(actor)));
+    o.say("%s", error == 0 ? "started" : strerrorname_np(error));
+    if (error == 0) {
+        pthread_detach(id);
+    }
+}
+
+void start_process(int actor, int variant, Observation &o) {
+    const pid_t child = variant == 1 ? _Fork() : fork();
+    if (child == 0) {
+        serve(actor);
+        _exit(0);
+    }
+    o.say("%s", child > 0 ? "started" : strerrorname_np(errno));
+}
+
+// The new image goes on serving the same channel.
+void execute(int variant, int other_actor, Observation &o) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", variant == 2 ? other_actor : own_actor);
+    char program[] = "/proc/self/exe", name[] = "actor", word[] = "resume";
+    char *arguments[] = {name, word, number, nullptr};
+    char *scrubbed[] = {nullptr};
+    if (variant == 1) {
+        execve(program, arguments, scrubbed);
+    } else {
+        execv(program, arguments);
+    }
+    o.say("exec: %s", strerrorname_np(errno));
+}
+
+// False when the actor must end.
+bool perform(const Command &command) {
+    const Op op = static_cast<Op>(command.op);
+    const int32_t *a = command.arguments;
+    static thread_local Observation o;
+    o.length = 0;
+    o.reply.fd = o.reply.second = -1;
+    o.reply.port = 0;
+    o.reply.bytes = 0;
+    o.reply.text[0] = '\0';
+    switch (op) {
+    case Op::fork:
+        start_process(a[0], a[1], o);
+        break;
+    case Op::thread:
+        start_thread(a[0], o);
+        break;
+    case Op::exit:
+        if (a[0] == 0) {
+            _exit(0);
+        } else if (a[0] == 1) {
+            exit(0);
+        }
+        o.say("thread ends");
+        answer(o, command.step);
+        return false;
+    case Op::exec:
+        execute(a[0], a[1], o);
+        break;
+    default:
+        if (!perform_names(op, command.step, a, o) && !perform_fd(op, command.step, a, o) &&
+            !perform_options(op, command.step, a, o) && !perform_io(op, command.step, a, o) &&
+            !perform_ready(op, command.step, a, o) && !perform_signals(op, command.step, a, o) &&
+            !perform_passing(op, command.step, a, o)) {
+            o.say("no such step");
+        }
+    }
+    answer(o, command.step);
+    return true;
+}
+
+// A fresh actor per sequence; children are not waited for, the controller watches them through pidfds.
+[[noreturn]] void host() {
+    signal(SIGCHLD, SIG_IGN);
+    for (;;) {
+        Command command;
+        const long got = raw_call(SYS_read, kHostChannel, reinterpret_cast<long>(&command), sizeof command);
+        if (got == -EINTR) {
+            continue;
+        }
+        if (got != sizeof command) {
+            _exit(0);
+        }
+        const pid_t child = fork();
+        if (child == 0) {
+            raw_call(SYS_close, kHostChannel);
+            serve(command.arguments[0]);
+            _exit(0);
+        }
+    }
+}
+
+} // namespace
+
+void serve(int actor, bool thread) {
+    own_actor = actor;
+    own_channel = kFirstChannel + actor;
+    if (!thread) {
+        install_handlers();
+    }
+    Observation born;
+    born.say("born");
+    answer(born, kBornStep);
+    for (;;) {
+        Command command;
+        const long got = raw_call(SYS_read, own_channel, reinterpret_cast<long>(&command), sizeof command);
+        if (got == -EINTR) {
+            continue;
+        }
+        if (got != sizeof command || !perform(command)) {
+            return;
+        }
+    }
+}
+
+} // namespace sd::differential
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "resume") == 0) {
+        sd::differential::serve(atoi(argv[2]));
+        return 0;
+    }
+    sd::differential::host();
+}

@@ -1,0 +1,101 @@
+// Comparing traces, and showing them side by side.
+#include "tests/differential/compare.hpp"
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+namespace sd::differential {
+
+namespace {
+
+std::string line(const Trace &trace, size_t index) {
+    return index < trace.size() ? trace[index].text : "(nothing)";
+}
+
+// Traces name ports "port1", "port2" in the order of their appearance. Ports that are equal in the kernel's trace have to be equal in ours; that
+// ours may give a number again at once is in docs/compatibility.md, "the client's port number".
+class PortNames {
+  public:
+    bool alike(const std::string &kernel, const std::string &ours) {
+        size_t k = 0, o = 0;
+        for (;;) {
+            const size_t kernel_port = kernel.find("port", k), ours_port = ours.find("port", o);
+            if (kernel.substr(k, kernel_port - k) != ours.substr(o, ours_port - o) ||
+                (kernel_port == std::string::npos) != (ours_port == std::string::npos)) {
+                return false;
+            }
+            if (kernel_port == std::string::npos) {
+                return true;
+            }
+            const std::string left = number_at(kernel, k = kernel_port + 4),
+                              right = number_at(ours, o = ours_port + 4);
+            if (names_.try_emplace(left, right).first->second != right) {
+                return false;
+            }
+            k += left.size();
+            o += right.size();
+        }
+    }
+
+  private:
+    static std::string number_at(const std::string &text, size_t at) {
+        return text.substr(at, std::min(text.find_first_not_of("0123456789", at), text.size()) - at);
+    }
+    std::map<std::string, std::string> names_; ///< of the kernel's trace to ours
+};
+
+std::vector<std::string> of_step(const Trace &trace, int step) {
+    std::vector<std::string> texts;
+    for (const Line &entry : trace) {
+        if (entry.step == step) {
+            texts.push_back(entry.text);
+        }
+    }
+    return texts;
+}
+
+} // namespace
+
+std::optional<Difference> compare(const Sequence &, const Trace &kernel, const Trace &ours) {
+    PortNames ports;
+    for (size_t i = 0; i < std::max(kernel.size(), ours.size()); ++i) {
+        if (i >= kernel.size() || i >= ours.size() || kernel[i].step != ours[i].step ||
+            !ports.alike(kernel[i].text, ours[i].text)) {
+            const int step = i < kernel.size() ? kernel[i].step : ours[i].step;
+            return Difference{step, line(kernel, i), line(ours, i)};
+        }
+    }
+    return std::nullopt;
+}
+
+std::string report(const Sequence &sequence, const Trace &kernel, const Trace &ours) {
+    std::ostringstream out;
+    out << "seed " << sequence.seed << ", " << sequence.roots << " actors at the beginning";
+    for (int i = 0; i < sequence.roots; ++i) {
+        if ((sequence.plain >> i & 1) != 0) {
+            out << ", actor " << i << " always without libsd";
+        }
+    }
+    out << "\n";
+    const auto show = [&](int id) {
+        const std::vector<std::string> expected = of_step(kernel, id), got = of_step(ours, id);
+        for (size_t i = 0; i < std::max(expected.size(), got.size()); ++i) {
+            const std::string left = i < expected.size() ? expected[i] : "(nothing)",
+                              right = i < got.size() ? got[i] : "(nothing)";
+            if (left == right) {
+                out << "        " << left << "\n";
+            } else {
+                out << "  !     kernel: " << left << "\n  !     libsd:  " << right << "\n";
+            }
+        }
+    };
+    for (const Step &step : sequence.steps) {
+        out << "  " << step.id << (step.id < 10 ? "  " : " ") << "actor " << step.actor << ": "
+            << text_of(step) << "\n";
+        show(step.id);
+    }
+    return out.str();
+}
+
+} // namespace sd::differential

@@ -1,0 +1,385 @@
+// One step at a time: command, reply, and the certainty that nothing moves any more.
+//
+// A step that does not end is *blocked* when its thread sleeps in the kernel while nothing else on this side is awake either: no other
+// actor, and not the monitor, whose part is asynchronous. Data on loopback moves inside the sender's own system call, so
+// whoever is woken by a step is no longer asleep when the step has ended.
+#include "tests/differential/controller.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+namespace sd::differential {
+
+namespace {
+
+long now_us() {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000 + time.tv_nsec / 1000;
+}
+
+constexpr long kFinite = 400000;    // µs that a step with a deadline of some 20 ms is given to end by itself
+constexpr long kDraining = 4000000; // and one that waits for what a sender still has
+constexpr long kForEver = 20000000; // µs after which a side that never comes to rest is given up
+
+} // namespace
+
+Trace Side::run(const Sequence &sequence, bool patient) {
+    sequence_ = &sequence;
+    patient_ = patient;
+    trace_.clear();
+    made_.clear();
+    known_ports_.clear();
+    finished_.clear();
+    current_ = 0;
+    start_roots(sequence);
+    for (size_t i = 0; i < sequence.steps.size(); ++i) {
+        perform(sequence, i);
+    }
+    for (int i = 0; i < kMaxActors; ++i) {
+        if (actors_[static_cast<size_t>(i)].state == State::busy) {
+            note("at the end actor " + std::to_string(i) + " is still in step " +
+                 std::to_string(sequence.steps[actors_[static_cast<size_t>(i)].step].id));
+        }
+    }
+    end_all();
+    sequence_ = nullptr;
+    return trace_;
+}
+
+void Side::start_roots(const Sequence &sequence) {
+    for (int i = 0; i < sequence.roots; ++i) {
+        const bool plain = (sequence.plain >> i & 1) != 0;
+        const int host = plain ? hosts_[2] : hosts_[static_cast<size_t>(i % 2)];
+        Command command;
+        command.arguments[0] = i;
+        if (write(host, &command, sizeof command) != sizeof command) {
+            throw std::runtime_error("a host has gone");
+        }
+        actors_[static_cast<size_t>(i)].state = State::starting;
+    }
+    settle(true);
+    finished_.clear();
+}
+
+void Side::note(const std::string &text) {
+    const int id = current_ < sequence_->steps.size() ? sequence_->steps[current_].id : -1;
+    trace_.push_back({id, masked(text)});
+}
+
+// Ports stand in braces; the kernel chooses them, so only which of them are equal is kept.
+std::string Side::masked(const std::string &text) {
+    std::string result;
+    for (size_t at = 0; at < text.size(); ++at) {
+        const size_t end = text[at] == '{' ? text.find('}', at) : std::string::npos;
+        if (end == std::string::npos) {
+            result += text[at];
+            continue;
+        }
+        const int port = atoi(text.c_str() + at + 1);
+        if (port != 0) {
+            const auto entry = known_ports_.try_emplace(port, static_cast<int>(known_ports_.size()) + 1).first;
+            result += "port" + std::to_string(entry->second);
+        } else {
+            result += "0";
+        }
+        at = end;
+    }
+    return result;
+}
+
+int Side::resolve(char kind, int value) const {
+    if (kind == 'f' && value >= kNumber) {
+        return value - kNumber;
+    }
+    if (kind == 'f' && value < 0) {
+        return value == kUnusedFd ? 370 : value;
+    }
+    if (kind == 'p' && value < 0) {
+        return value == kAnyPort ? 0 : 1;
+    }
+    if (kind != 'f' && kind != 'p' && kind != 'n') {
+        return value;
+    }
+    const auto entry = made_.find(value >= kSecond ? value - kSecond : value);
+    if (kind == 'f') {
+        return entry == made_.end() ? -1 : value >= kSecond ? entry->second.second : entry->second.fd;
+    }
+    if (kind == 'p') {
+        return entry == made_.end() || entry->second.port == 0 ? 1 : entry->second.port;
+    }
+    const bool is_huge = std::any_of(sequence_->steps.begin(), sequence_->steps.end(),
+                                     [&](const Step &step) { return step.id == value && step.op == Op::huge; });
+    return is_huge && entry == made_.end() ? static_cast<int>(kHugeBytes)
+           : entry == made_.end()          ? 0
+                                           : static_cast<int>(entry->second.bytes);
+}
+
+void Side::perform(const Sequence &sequence, size_t index) {
+    const Step &step = sequence.steps[index];
+    current_ = index;
+    immediate_.clear();
+    finished_.clear();
+    Actor &actor = actors_[static_cast<size_t>(step.actor)];
+    if (step.op == Op::kill || step.op == Op::signal) {
+        Actor &target = actors_[static_cast<size_t>(step.arguments[0])];
+        if (target.state != State::idle && target.state != State::busy) {
+            return note("nobody there");
+        }
+        if (step.op == Op::kill) {
+            kill(target.pid, SIGKILL);
+            pollfd entry{target.death, POLLIN, 0};
+            poll(&entry, 1, 5000);
+        } else {
+            syscall(SYS_tgkill, target.pid, target.tid, step.arguments[1] == 0 ? SIGUSR1 : SIGUSR2);
+        }
+        immediate_ = "done";
+    } else {
+        if (actor.state != State::idle) {
+            return note(actor.state == State::busy ? "(actor is blocked)" : "(no actor)");
+        }
+        Command command;
+        command.step = step.id;
+        command.op = static_cast<int32_t>(step.op);
+        const char *kinds = info(step.op).arguments;
+        for (size_t i = 0; kinds[i] != '\0'; ++i) {
+            command.arguments[i] = resolve(kinds[i], step.arguments[i]);
+        }
+        if (step.op == Op::drain) {
+            command.arguments[2] = step.arguments[1];
+        }
+        actor.state = State::busy;
+        actor.step = index;
+        actor.finite = step.finite;
+        if (write(channels_[static_cast<size_t>(step.actor)].ours, &command, sizeof command) != sizeof command) {
+            throw std::runtime_error("cannot command an actor");
+        }
+    }
+    settle(patient_);
+    if (immediate_.empty()) {
+        immediate_ = actor.state == State::busy   ? "blocked"
+                     : actor.state == State::dead ? "the actor died"
+                                                  : "no answer";
+    }
+    note(immediate_);
+    std::sort(finished_.begin(), finished_.end());
+    for (const std::string &text : finished_) {
+        note(text);
+    }
+}
+
+bool Side::asleep(int file) const {
+    char text[512];
+    const ssize_t n = pread(file, text, sizeof text - 1, 0);
+    if (n <= 0) {
+        return true; // gone
+    }
+    text[n] = '\0';
+    const char *end = strrchr(text, ')');
+    return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
+}
+
+bool Side::all_asleep() const {
+    for (const Actor &actor : actors_) {
+        if ((actor.state == State::busy || actor.state == State::idle) && !asleep(actor.status)) {
+            return false;
+        }
+    }
+    return monitor_status_ < 0 || asleep(monitor_status_);
+}
+
+// Returns when every actor is idle, dead, or blocked.
+void Side::settle(bool patient) {
+    const long begin = now_us();
+    const int needed = patient ? 40 : 3; // looks in a row that found everybody asleep
+    const long pause = patient ? 500 : 60;
+    int calm = 0;
+    for (;;) {
+        bool progress = false, waiting = false, starting = false;
+        long given = 0;
+        for (int i = 0; i < kMaxActors; ++i) {
+            receive(i, progress);
+            const Actor &actor = actors_[static_cast<size_t>(i)];
+            waiting |= actor.state == State::busy || actor.state == State::starting;
+            starting |= actor.state == State::starting;
+            if (actor.state == State::busy && actor.finite) {
+                given = std::max(given, sequence_->steps[actor.step].op == Op::drain ? kDraining : kFinite);
+            }
+        }
+        if (progress) {
+            calm = 0;
+            continue;
+        }
+        const long passed = now_us() - begin;
+        if (passed > kForEver) {
+            finished_.push_back("NEVER CAME TO REST");
+            return;
+        }
+        if (!waiting && (monitor_status_ < 0 || asleep(monitor_status_))) {
+            return;
+        }
+        if (!starting && passed >= given && all_asleep()) {
+            if (++calm > needed) {
+                return;
+            }
+        } else {
+            calm = 0;
+        }
+        pollfd entries[2 * kMaxActors];
+        nfds_t count = 0;
+        for (size_t i = 0; i < kMaxActors; ++i) {
+            if (actors_[i].state == State::busy || actors_[i].state == State::starting) {
+                entries[count++] = {channels_[i].ours, POLLIN, 0};
+                if (actors_[i].death >= 0) {
+                    entries[count++] = {actors_[i].death, POLLIN, 0};
+                }
+            }
+        }
+        const timespec limit{0, pause * 1000};
+        ppoll(entries, count, &limit, nullptr);
+    }
+}
+
+void Side::receive(int index, bool &progress) {
+    Actor &actor = actors_[static_cast<size_t>(index)];
+    if (actor.state == State::absent || actor.state == State::dead) {
+        return;
+    }
+    if (actor.state != State::idle) {
+        Reply reply;
+        const ssize_t got = recv(channels_[static_cast<size_t>(index)].ours, &reply, sizeof reply, MSG_DONTWAIT);
+        if (got > 0) {
+            progress = true;
+            take_reply(index, reply);
+            return;
+        }
+    }
+    pollfd entry{actor.death, POLLIN, 0};
+    if (actor.death >= 0 && poll(&entry, 1, 0) > 0) {
+        progress = true;
+        died(index);
+    }
+}
+
+void Side::take_reply(int index, const Reply &reply) {
+    Actor &actor = actors_[static_cast<size_t>(index)];
+    if (reply.step == kBornStep) {
+        actor.pid = reply.pid;
+        actor.tid = reply.tid;
+        actor.death = static_cast<int>(syscall(SYS_pidfd_open, actor.pid, 0));
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/task/%d/stat", actor.pid, actor.tid);
+        actor.status = open(path, O_RDONLY | O_CLOEXEC);
+        const bool renewed = actor.state == State::busy; // it executed a program
+        actor.state = State::idle;
+        if (renewed) {
+            immediate_ = "executed";
+        }
+        return;
+    }
+    const Step &step = sequence_->steps[actor.step];
+    if (reply.step == step.id) {
+        made_[step.id] = reply;
+        actor.state = State::idle;
+    }
+    if (actor.step == current_) {
+        immediate_ = reply.text;
+    } else {
+        finished_.push_back("step " + std::to_string(step.id) + " ended: " + reply.text);
+    }
+    if (step.op == Op::exit && reply.step == step.id) {
+        actor.state = State::dead;
+    } else if ((step.op == Op::fork || step.op == Op::thread) && strcmp(reply.text, "started") == 0) {
+        actors_[static_cast<size_t>(step.arguments[0])].state = State::starting;
+    }
+}
+
+// All threads of a process die together.
+void Side::died(int index) {
+    const pid_t pid = actors_[static_cast<size_t>(index)].pid;
+    for (int i = 0; i < kMaxActors; ++i) {
+        Actor &actor = actors_[static_cast<size_t>(i)];
+        if (actor.pid != pid || actor.state == State::dead || actor.state == State::absent) {
+            continue;
+        }
+        Reply reply; // it may have said something with its last breath
+        while (actor.state != State::dead &&
+               recv(channels_[static_cast<size_t>(i)].ours, &reply, sizeof reply, MSG_DONTWAIT) > 0) {
+            take_reply(i, reply);
+        }
+        if (actor.state == State::busy && actor.step != current_) {
+            finished_.push_back("step " + std::to_string(sequence_->steps[actor.step].id) +
+                                " ended: the actor died");
+        }
+        actor.state = State::dead;
+    }
+}
+
+void Side::end_all() {
+    for (const Actor &actor : actors_) {
+        if (actor.state != State::absent && actor.state != State::dead) {
+            kill(actor.pid, SIGKILL);
+        }
+    }
+    for (Actor &actor : actors_) {
+        if (actor.death >= 0) {
+            pollfd entry{actor.death, POLLIN, 0};
+            if (actor.state == State::dead) {
+                kill(actor.pid, SIGKILL); // its thread ended, but perhaps not the process
+            }
+            poll(&entry, 1, 5000);
+            close(actor.death);
+        }
+        if (actor.status >= 0) {
+            close(actor.status);
+        }
+        actor = Actor();
+    }
+    empty_channels();
+    for (int i = 0; i < 2000 && monitor_status_ >= 0 && !asleep(monitor_status_); ++i) {
+        usleep(100);
+    }
+}
+
+// What was said but not heard must not reach the next sequence; passed descriptors nobody took are closed.
+void Side::empty_channels() {
+    for (const Channel &channel : channels_) {
+        Reply reply;
+        while (recv(channel.ours, &reply, sizeof reply, MSG_DONTWAIT) > 0) {
+        }
+        while (recv(channel.theirs, &reply, sizeof reply, MSG_DONTWAIT) > 0) {
+        }
+        for (;;) {
+            char byte, control[CMSG_SPACE(8 * sizeof(int))];
+            iovec part{&byte, 1};
+            msghdr message{};
+            message.msg_iov = &part;
+            message.msg_iovlen = 1;
+            message.msg_control = control;
+            message.msg_controllen = sizeof control;
+            if (recvmsg(channel.mail_in, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0) {
+                break;
+            }
+            for (cmsghdr *header = CMSG_FIRSTHDR(&message); header != nullptr;
+                 header = CMSG_NXTHDR(&message, header)) {
+                const size_t count = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+                for (size_t i = 0; i < count; ++i) {
+                    int fd;
+                    memcpy(&fd, CMSG_DATA(header) + i * sizeof fd, sizeof fd);
+                    close(fd);
+                }
+            }
+        }
+    }
+}
+
+} // namespace sd::differential

@@ -1,0 +1,90 @@
+// Performs a sequence on one side: all on kernel sockets, or under libsd.
+#pragma once
+
+#include "tests/differential/channel.hpp"
+#include "tests/differential/step.hpp"
+
+#include <array>
+#include <map>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace sd::differential {
+
+/// What was observed, in order: what each step gave at once, and which earlier steps ended because of it.
+struct Line {
+    int step; ///< the step that was performed
+    std::string text;
+    bool operator==(const Line &) const = default;
+};
+using Trace = std::vector<Line>;
+
+/// Where the programs are, and how they are started.
+struct Setting {
+    std::string build;                    ///< top of the build directory
+    std::string directory;                ///< for the monitor's socket
+    std::vector<std::string> environment; ///< NAME=VALUE, for the accelerated side
+};
+
+class Side {
+  public:
+    Side(const Setting &setting, bool accelerated);
+    ~Side();
+    Side(const Side &) = delete;
+    Side &operator=(const Side &) = delete;
+
+    /// With `patient`, a step is only called blocked after it slept for long: for use on a busy machine, to confirm a difference.
+    Trace run(const Sequence &sequence, bool patient);
+
+  private:
+    enum class State { absent, starting, idle, busy, dead };
+    struct Actor {
+        State state = State::absent;
+        pid_t pid = 0, tid = 0;
+        int death = -1;  ///< pidfd
+        int status = -1; ///< its stat file in /proc
+        size_t step = 0; ///< index of what it is busy with
+        bool finite = false;
+    };
+    struct Channel {
+        int ours = -1, theirs = -1;
+        int mail_in = -1, mail_out = -1;
+    };
+
+    void start_monitor(const Setting &setting);
+    int start_host(const Setting &setting, bool accelerated);
+    void start_roots(const Sequence &sequence);
+    void perform(const Sequence &sequence, size_t index);
+    int resolve(char kind, int value) const;
+    void settle(bool patient);
+    void receive(int actor, bool &progress);
+    void take_reply(int actor, const Reply &reply);
+    void died(int actor);
+    bool asleep(int file) const;
+    bool all_asleep() const;
+    void note(const std::string &text);
+    std::string masked(const std::string &text);
+    void end_all();
+    void empty_channels();
+
+    bool accelerated_;
+    pid_t monitor_ = -1;
+    int monitor_status_ = -1;
+    std::vector<pid_t> host_pids_;
+    std::vector<int> hosts_; ///< two of the side's own kind, then one without libsd
+    std::array<Channel, kMaxActors> channels_;
+    std::array<Actor, kMaxActors> actors_;
+
+    // of the sequence being run
+    const Sequence *sequence_ = nullptr;
+    size_t current_ = 0;
+    Trace trace_;
+    std::map<int, Reply> made_;      ///< by step id: descriptors, ports and amounts
+    std::map<int, int> known_ports_; ///< number to the order of its first appearance
+    std::vector<std::string> finished_;
+    std::string immediate_;
+    bool patient_ = false;
+};
+
+} // namespace sd::differential

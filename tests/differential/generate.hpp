@@ -1,0 +1,16 @@
+// From a seed to a sequence of steps.
+#pragma once
+
+#include "tests/differential/step.hpp"
+
+namespace sd::differential {
+
+/// Families of steps that are only generated when asked for.
+struct Features {
+    bool exec = false, passing = false, signals = false;
+};
+
+/// The same seed and features give the same sequence on every machine.
+Sequence generate(uint64_t seed, const Features &features);
+
+} // namespace sd::differential

@@ -1,0 +1,81 @@
+// A difference counts when it shows again, with patience, and the kernel agrees with itself.
+#include "tests/differential/judge.hpp"
+
+#include "tests/differential/shrink.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace sd::differential {
+
+Judge::Judge(const Setting &setting, bool self_check) : setting_(setting), self_check_(self_check) {}
+
+// A side whose host or monitor died is made anew for the next sequence.
+Trace Judge::run(std::unique_ptr<Side> &side, bool accelerated, const Sequence &sequence, bool patient) {
+    try {
+        if (!side) {
+            side = std::make_unique<Side>(setting_, accelerated);
+        }
+        return side->run(sequence, patient);
+    } catch (const std::runtime_error &error) {
+        side.reset();
+        return {{-1, std::string("the side broke down: ") + error.what()}};
+    }
+}
+
+bool Judge::differs(const Sequence &sequence, bool patient) {
+    const Trace kernel = run(kernel_, false, sequence, patient);
+    return compare(sequence, kernel, run(ours_, !self_check_, sequence, patient)).has_value();
+}
+
+Verdict Judge::judge(const Sequence &sequence) {
+    {
+        const Trace kernel = run(kernel_, false, sequence, false),
+                    ours = run(ours_, !self_check_, sequence, false);
+        const auto difference = compare(sequence, kernel, ours);
+        if (!difference) {
+            return Verdict::same;
+        }
+        first_impression_ = "step " + std::to_string(difference->step) + ": kernel: " + difference->kernel +
+                            ", libsd: " + difference->ours;
+    }
+    for (int i = 0; i < 2; ++i) {
+        const Trace once = run(kernel_, false, sequence, true);
+        if (compare(sequence, once, run(kernel_, false, sequence, true))) {
+            return Verdict::undecided;
+        }
+        if (!compare(sequence, once, run(ours_, !self_check_, sequence, true))) {
+            return Verdict::unsteady;
+        }
+    }
+    return Verdict::different;
+}
+
+Sequence Judge::shortest(const Sequence &sequence, int budget) {
+    Sequence result = sequence;
+    // Without the step that empties a connection, the one that filled it would be followed by amounts that are not compared.
+    const auto drained = [](const std::vector<Step> &steps, int id) {
+        return std::any_of(steps.begin(), steps.end(),
+                           [&](const Step &step) { return step.op == Op::drain && step.arguments[1] == id; });
+    };
+    const auto fails = [&](const std::vector<Step> &steps) {
+        for (const Step &step : steps) {
+            if ((step.op == Op::fill || step.op == Op::huge) && drained(sequence.steps, step.id) &&
+                !drained(steps, step.id)) {
+                return false;
+            }
+        }
+        Sequence shorter = sequence;
+        shorter.steps = steps;
+        return differs(shorter, false) && differs(shorter, true);
+    };
+    result.steps = shrink(sequence.steps, fails, budget);
+    return result;
+}
+
+std::string Judge::explain(const Sequence &sequence) {
+    const Trace kernel = run(kernel_, false, sequence, true);
+    return report(sequence, kernel, run(ours_, !self_check_, sequence, true));
+}
+
+} // namespace sd::differential

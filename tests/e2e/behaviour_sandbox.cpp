@@ -1,0 +1,12 @@
+// Sandboxes that programs put themselves into, compared with the kernel.
+#include "tests/e2e/runner.hpp"
+
+#include <catch2/catch.hpp>
+
+BEHAVES("a seccomp filter that allows read, write and poll", sandbox, seccomp_by_prctl, accelerated)
+BEHAVES("a seccomp filter, by system call", sandbox, seccomp_by_system_call, accelerated)
+BEHAVES("a limit of one descriptor", sandbox, one_descriptor_allowed, accelerated)
+BEHAVES("a seccomp filter and no descriptors", sandbox, seccomp_and_no_descriptors, accelerated)
+BEHAVES("a listener in a sandbox", sandbox, accepts_in_a_sandbox, any)
+BEHAVES("a seccomp filter still kills", sandbox, seccomp_still_kills, accelerated)
+BEHAVES("seccomp filters that are refused", sandbox, seccomp_errors, any)

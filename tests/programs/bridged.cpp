@@ -1,0 +1,256 @@
+// Connections in the hands of a program without the library: it inherits them over exec, or gets them by SCM_RIGHTS.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <spawn.h>
+
+using namespace sdtest;
+
+namespace {
+
+std::string stranger() {
+    char path[4096] = {};
+    MUST(readlink("/proc/self/exe", path, sizeof path - 1));
+    std::string own = path;
+    return own.substr(0, own.rfind('/') + 1) + "stranger";
+}
+
+[[noreturn]] void become(const char *what, int fd) {
+    const std::string path = stranger();
+    execl(path.c_str(), "stranger", what, std::to_string(fd).c_str(), nullptr);
+    give_up("exec");
+}
+
+bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
+
+pid_t hand_to(const char *what, const Pair &pair) {
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        become(what, pair.server);
+    });
+    close(pair.server);
+    return child;
+}
+
+} // namespace
+
+BEHAVIOUR(inherited) {
+    const Pair pair = make_pair();
+    send_all(pair.client, "before ");
+    const pid_t child = hand_to("echo", pair);
+    send_all(pair.client, "after");
+    say("%s", receive(pair.client, 12).c_str());
+    MUST(shutdown(pair.client, SHUT_WR));
+    say("rest %zu", receive_to_end(pair.client).size());
+    reap("child", child);
+}
+
+BEHAVIOUR(as_standard_input_and_output) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        MUST(dup2(pair.server, 0));
+        MUST(dup2(pair.server, 1));
+        close(pair.server);
+        become("standard", 0);
+    });
+    close(pair.server);
+    send_all(pair.client, "to and fro");
+    MUST(shutdown(pair.client, SHUT_WR));
+    say("%s", receive_to_end(pair.client).c_str());
+    reap("child", child);
+}
+
+// Ten megabytes there and back.
+BEHAVIOUR(a_lot) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("echo", pair);
+    constexpr size_t kSize = 10 << 20;
+    const pid_t writer = spawn([&] {
+        std::string data(kSize, '\0');
+        for (size_t i = 0; i < kSize; ++i)
+            data[i] = static_cast<char>(i * 2654435761u >> 13);
+        send_all(pair.client, data);
+        MUST(shutdown(pair.client, SHUT_WR));
+    });
+    const std::string back = receive_to_end(pair.client);
+    bool right = back.size() == kSize;
+    for (size_t i = 0; right && i < kSize; ++i)
+        right = back[i] == static_cast<char>(i * 2654435761u >> 13);
+    SHOW_BOOL(right);
+    reap("writer", writer);
+    reap("child", child);
+}
+
+BEHAVIOUR(names_of_the_ends) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("names", pair);
+    say("%s", receive_to_end(pair.client).c_str());
+    reap("child", child);
+}
+
+BEHAVIOUR(it_ends) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("writes", pair);
+    say("%s", receive_to_end(pair.client).c_str());
+    reap("child", child);
+}
+
+BEHAVIOUR(it_is_killed) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("echo", pair);
+    send_all(pair.client, "ping");
+    say("%s", receive(pair.client, 4).c_str());
+    MUST(kill(child, SIGKILL));
+    reap("child", child);
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
+BEHAVIOUR(the_peer_ends) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("waits", pair);
+    close(pair.client);
+    reap("child", child);
+}
+
+BEHAVIOUR(the_peer_resets) {
+    const Pair pair = make_pair();
+    const pid_t child = hand_to("waits", pair);
+    const linger now{1, 0};
+    MUST(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &now, sizeof now));
+    sleep_ms(50);
+    close(pair.client);
+    reap("child", child);
+}
+
+// An exec that fails gives the connection back.
+BEHAVIOUR(not_executable) {
+    const Pair pair = make_pair();
+    char name[] = "/tmp/sd-bridged-XXXXXX";
+    const int file = MUST(mkstemp(name));
+    close(file);
+    SHOW(execl(name, name, nullptr));
+    unlink(name);
+    send_all(pair.client, "still here");
+    say("%s", receive(pair.server, 10).c_str());
+    send_all(pair.server, "yes");
+    say("%s", receive(pair.client, 3).c_str());
+}
+
+BEHAVIOUR(spawned) {
+    const Pair pair = make_pair();
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, pair.server, 0);
+    posix_spawn_file_actions_adddup2(&actions, pair.server, 1);
+    posix_spawn_file_actions_addclose(&actions, pair.server);
+    posix_spawn_file_actions_addclose(&actions, pair.client);
+    std::string path = stranger();
+    char what[] = "standard", number[] = "0";
+    char *arguments[] = {path.data(), what, number, nullptr};
+    pid_t child = 0;
+    SHOW(posix_spawn(&child, path.c_str(), &actions, nullptr, arguments, environ));
+    close(pair.server);
+    send_all(pair.client, "spawned");
+    MUST(shutdown(pair.client, SHUT_WR));
+    say("%s", receive_to_end(pair.client).c_str());
+    reap("child", child);
+}
+
+// The connection goes on after one of its holders has ended, however that came to it.
+BEHAVIOUR(the_parent_keeps_it) {
+    const Pair pair = make_pair();
+    for (int i = 0; i < 3; ++i) {
+        const pid_t child = spawn([&] { become("writes", pair.server); });
+        say("%s", receive(pair.client, 15).c_str());
+        reap("child", child);
+        SHOW_BOOL((poll_now(pair.client, POLLIN | POLLRDHUP, 100) & POLLRDHUP) == 0);
+        send_all(pair.server, "from the parent");
+        say("%s", receive(pair.client, 15).c_str());
+        send_all(pair.client, "to the parent");
+        say("%s", receive(pair.server, 13).c_str());
+    }
+    close(pair.server);
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
+BEHAVIOUR(a_listener) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    int executed[2];
+    MUST(pipe2(executed, O_CLOEXEC));
+    const pid_t child = spawn([&] { become("accept", listener); });
+    close(listener);
+    close(executed[1]);
+    char byte;
+    SHOW(read(executed[0], &byte, 1));
+    const int client = connect_to(address);
+    send_all(client, "accepted?");
+    MUST(shutdown(client, SHUT_WR));
+    say("%s", receive_to_end(client).c_str());
+    reap("child", child);
+}
+
+BEHAVIOUR(passed) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    const pid_t child = spawn([&] {
+        close(channel[0]);
+        become("worker", channel[1]);
+    });
+    close(channel[1]);
+    for (int i = 0; i < 3; ++i) {
+        const Pair pair = make_pair();
+        pass_descriptor(channel[0], pair.server);
+        close(pair.server);
+        send_all(pair.client, "worker?");
+        MUST(shutdown(pair.client, SHUT_WR));
+        say("%s", receive_to_end(pair.client).c_str());
+        close(pair.client);
+        close(pair.listener);
+    }
+    close(channel[0]);
+    reap("worker", child);
+}
+
+// A program that inherited a connection by accident takes nothing from those who use it.
+BEHAVIOUR(inherited_by_accident) {
+    const Pair pair = make_pair();
+    int done[2];
+    MUST(pipe(done)); // the program lives until the write end is closed
+    const pid_t child = spawn([&] {
+        close(done[1]);
+        MUST(dup2(done[0], 0));
+        become("standard", 0);
+    });
+    close(done[0]);
+    for (int i = 0; i < 5; ++i) {
+        send_all(pair.client, "for the parent");
+        sleep_ms(30); // long enough for somebody else to take it
+        say("%s", receive(pair.server, 14).c_str());
+        send_all(pair.server, "back");
+        say("%s", receive(pair.client, 4).c_str());
+    }
+    close(done[1]);
+    reap("child", child);
+    send_all(pair.client, "afterwards");
+    say("%s", receive(pair.server, 10).c_str());
+}
+
+// It writes while the parent waits, and the parent goes on afterwards.
+BEHAVIOUR(as_standard_output_only) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        become("writes", pair.server);
+    });
+    reap("child", child);
+    say("%s", receive(pair.client, 15).c_str());
+    send_all(pair.client, "next request");
+    say("%s", receive(pair.server, 12).c_str());
+    send_all(pair.server, "answer");
+    close(pair.server);
+    say("%s", receive_to_end(pair.client).c_str());
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

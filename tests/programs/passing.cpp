@@ -1,0 +1,318 @@
+// SCM_RIGHTS: connections, listeners and sockets in other states passed between processes.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <sys/un.h>
+
+using namespace sdtest;
+
+namespace {
+
+constexpr int kMost = 8;
+
+struct Control {
+    alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int) * kMost)] = {};
+};
+
+void fill(msghdr &message, iovec &part, Control &control, const std::vector<int> &fds) {
+    message = {};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+}
+
+long pass(int channel, const std::vector<int> &fds) {
+    char byte = 'd';
+    iovec part{&byte, 1};
+    Control control;
+    msghdr message;
+    fill(message, part, control, fds);
+    return sendmsg(channel, &message, 0);
+}
+
+std::vector<int> take(int channel, int flags = 0) {
+    char byte;
+    iovec part{&byte, 1};
+    Control control;
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
+    std::vector<int> fds;
+    if (MUST(recvmsg(channel, &message, flags)) == 0)
+        return fds;
+    if (const cmsghdr *header = CMSG_FIRSTHDR(&message)) {
+        fds.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
+    }
+    return fds;
+}
+
+bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
+
+struct Channel {
+    int parent, child;
+    Channel() {
+        int ends[2];
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+        parent = ends[0];
+        child = ends[1];
+    }
+};
+
+} // namespace
+
+// The sender keeps using it, too.
+BEHAVIOUR(still_at_the_sender) {
+    const Channel channel;
+    const pid_t child = spawn([&] {
+        const int fd = take(channel.child)[0];
+        say("child got %s", receive(fd, 4).c_str());
+        send_all(fd, "from child ");
+        MUST(pass(channel.child, {1}));
+    });
+    const Pair pair = make_pair(); // made after the fork: the child is no heir of it
+    MUST(pass(channel.parent, {pair.server}));
+    send_all(pair.client, "ping");
+    take(channel.parent);
+    send_all(pair.server, "from parent");
+    reap("child", child);
+    close(pair.server);
+    say("%s", receive_to_end(pair.client).c_str());
+}
+
+// Between processes that are not related: a worker that connected to a Unix socket by itself and executed afterwards.
+BEHAVIOUR(to_an_unrelated_process) {
+    const int listener = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "sd-passing-%d", static_cast<int>(getpid()));
+    MUST(bind(listener, reinterpret_cast<sockaddr *>(&name), sizeof name));
+    MUST(listen(listener, 4));
+    char path[4096] = {};
+    MUST(readlink("/proc/self/exe", path, sizeof path - 1));
+    const pid_t child = spawn([&] {
+        execl(path, path, "worker", name.sun_path + 1, nullptr);
+        give_up("exec");
+    });
+    const int channel = MUST(accept(listener, nullptr, nullptr));
+    for (int i = 0; i < 5; ++i) {
+        const Pair pair = make_pair();
+        MUST(fcntl(pair.server, F_SETFL, O_RDWR | O_NONBLOCK));
+        send_all(pair.client, "before ");
+        MUST(pass(channel, {pair.server}));
+        close(pair.server);
+        send_all(pair.client, "after");
+        MUST(shutdown(pair.client, SHUT_WR));
+        say("%s", receive_to_end(pair.client).c_str());
+        close(pair.client);
+        close(pair.listener);
+    }
+    close(channel);
+    reap("worker", child);
+}
+
+BEHAVIOUR(several_in_one_message) {
+    const Channel channel;
+    const int listener = make_listener();
+    int clients[4];
+    const pid_t child = spawn([&] {
+        close(channel.parent);
+        const std::vector<int> fds = take(channel.child);
+        say("child got %zu", fds.size());
+        for (size_t i = 0; i < fds.size(); ++i)
+            send_all(fds[i], std::to_string(i));
+    });
+    std::vector<int> servers;
+    for (int &client : clients) {
+        client = connect_to(listener);
+        servers.push_back(MUST(accept(listener, nullptr, nullptr)));
+    }
+    MUST(pass(channel.parent, servers));
+    for (const int fd : servers)
+        close(fd);
+    for (const int client : clients)
+        say("%s", receive_to_end(client).c_str());
+    reap("child", child);
+}
+
+// Both directions of sendmmsg and recvmmsg.
+BEHAVIOUR(in_several_messages_at_once) {
+    const Channel channel;
+    int both[2];
+    MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, both));
+    const Pair one = make_pair(), two = make_pair();
+    char bytes[2] = {'a', 'b'};
+    iovec parts[2] = {{bytes, 1}, {bytes + 1, 1}};
+    Control control[2];
+    mmsghdr messages[2] = {};
+    fill(messages[0].msg_hdr, parts[0], control[0], {one.server});
+    fill(messages[1].msg_hdr, parts[1], control[1], {two.server});
+    SHOW(sendmmsg(both[0], messages, 2, 0));
+    SHOW(messages[1].msg_len);
+    close(one.server);
+    close(two.server);
+    Control in[2];
+    for (int i = 0; i < 2; ++i) {
+        messages[i].msg_hdr.msg_control = in[i].bytes;
+        messages[i].msg_hdr.msg_controllen = sizeof in[i].bytes;
+    }
+    SHOW(recvmmsg(both[1], messages, 2, MSG_CMSG_CLOEXEC, nullptr));
+    for (int i = 0; i < 2; ++i) {
+        int fd = -1;
+        memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&messages[i].msg_hdr)), sizeof fd);
+        SHOW(fcntl(fd, F_GETFD));
+        const char *text = i ? "second" : "first";
+        send_all(fd, text);
+        say("%s", receive(i ? two.client : one.client, strlen(text)).c_str());
+    }
+}
+
+// A message that nobody takes: the connection ends with the queue it lies in.
+BEHAVIOUR(lost_on_the_way) {
+    const Pair pair = make_pair();
+    const Channel channel;
+    MUST(pass(channel.parent, {pair.server}));
+    close(pair.server);
+    SHOW_BOOL((poll_now(pair.client, POLLRDHUP, 150) & POLLRDHUP) == 0);
+    close(channel.child);
+    close(channel.parent);
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
+// On and on: through three processes, the last of which answers.
+BEHAVIOUR(passed_on) {
+    const Channel first, second;
+    const pid_t middle = spawn([&] {
+        const int fd = take(first.child)[0];
+        say("middle got %s", receive(fd, 3).c_str());
+        MUST(pass(second.parent, {fd}));
+    });
+    const pid_t last = spawn([&] {
+        const int fd = take(second.child)[0];
+        say("last got %s", receive(fd, 3).c_str());
+        send_all(fd, "answer");
+    });
+    close(first.child);
+    close(second.parent);
+    close(second.child);
+    const Pair pair = make_pair();
+    send_all(pair.client, "one");
+    MUST(pass(first.parent, {pair.server}));
+    close(pair.server);
+    reap("middle", middle);
+    send_all(pair.client, "two");
+    reap("last", last);
+    say("%s", receive_to_end(pair.client).c_str());
+}
+
+BEHAVIOUR(looked_at_first) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    MUST(pass(channel.parent, {pair.server}));
+    close(pair.server);
+    const std::vector<int> peeked = take(channel.child, MSG_PEEK), taken = take(channel.child);
+    send_all(peeked[0], "peeked ");
+    send_all(taken[0], "taken");
+    close(peeked[0]);
+    close(taken[0]);
+    say("%s", receive_to_end(pair.client).c_str());
+}
+
+BEHAVIOUR(a_listener) {
+    const Channel channel;
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int fd = take(channel.child)[0];
+        for (int i = 0; i < 2; ++i) {
+            const int connection = MUST(accept(fd, nullptr, nullptr));
+            send_all(connection, receive(connection, 5));
+            close(connection);
+        }
+    });
+    MUST(pass(channel.parent, {listener}));
+    for (int i = 0; i < 2; ++i) {
+        const int client = connect_to(address);
+        send_all(client, "hello");
+        say("%s", receive_to_end(client).c_str());
+        close(client);
+    }
+    reap("child", child);
+}
+
+// One that is not connected yet; either side connects it.
+BEHAVIOUR(not_connected_yet) {
+    const Channel channel;
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const pid_t child = spawn([&] {
+        const int fd = take(channel.child)[0];
+        MUST(connect(fd, address.raw(), address.length));
+        send_all(fd, "connected");
+    });
+    const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(pass(channel.parent, {fd}));
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    say("%s", receive(server, 9).c_str());
+    send_all(server, "and back");
+    say("%s", receive(fd, 8).c_str());
+    reap("child", child);
+}
+
+BEHAVIOUR(wrong_descriptors) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    SHOW(pass(channel.parent, {pair.server, 987}));
+    SHOW(pass(channel.parent, {-1}));
+    send_all(pair.client, "fine");
+    say("%s", receive(pair.server, 4).c_str());
+}
+
+// The sender ends before anybody has taken it.
+BEHAVIOUR(the_sender_dies) {
+    const Channel channel;
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const pid_t child = spawn([&] {
+        const int server = MUST(accept(listener, nullptr, nullptr));
+        MUST(pass(channel.child, {server}));
+        raise(SIGKILL);
+    });
+    const int client = connect_to(address);
+    send_all(client, "for whom");
+    reap("child", child);
+    const int fd = take(channel.parent)[0];
+    say("%s", receive(fd, 8).c_str());
+    send_all(fd, "for me");
+    close(fd);
+    say("%s", receive_to_end(client).c_str());
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && strcmp(argv[1], "worker") == 0) {
+        const int channel = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "%s", argv[2]);
+        MUST(connect(channel, reinterpret_cast<sockaddr *>(&name), sizeof name));
+        for (;;) {
+            const std::vector<int> fds = take(channel);
+            if (fds.empty())
+                return 0;
+            say("non-blocking: %s", yes_no((fcntl(fds[0], F_GETFL) & O_NONBLOCK) != 0));
+            MUST(fcntl(fds[0], F_SETFL, O_RDWR));
+            send_all(fds[0], receive_to_end(fds[0]));
+            close(fds[0]);
+        }
+    }
+    return run_behaviour(argc, argv);
+}

@@ -1,0 +1,165 @@
+// A process that gives up system calls or descriptors while it has connections, as sshd does before a login.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <cstddef>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+using namespace sdtest;
+
+namespace {
+
+#define LET_PASS(call)                                                                                       \
+    BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_##call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)
+
+// What an echo server on kernel sockets needs. Everything else kills.
+sock_filter strict_filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+    LET_PASS(read),
+    LET_PASS(write),
+    LET_PASS(poll),
+    LET_PASS(close),
+    LET_PASS(exit_group),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+};
+const sock_fprog strict_program{std::size(strict_filter), strict_filter};
+
+// In the sandbox: waits with poll, echoes, and answers a last word once the other side has slept for a while.
+void echo_confined(int fd) {
+    char buffer[4096];
+    for (;;) {
+        pollfd p{fd, POLLIN, 0};
+        if (poll(&p, 1, -1) != 1)
+            _exit(3);
+        const ssize_t got = read(fd, buffer, sizeof buffer);
+        if (got <= 0)
+            _exit(got == 0 ? 0 : 4);
+        for (ssize_t at = 0; at < got;) {
+            const ssize_t n = write(fd, buffer + at, static_cast<size_t>(got - at));
+            if (n <= 0)
+                _exit(5);
+            at += n;
+        }
+    }
+}
+
+void limit_descriptors(rlim_t to) {
+    const rlimit limit{to, to};
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+void talk_to(pid_t child, int fd) {
+    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
+        sleep_ms(100); // both sides are asleep
+        const std::string data = pattern(size, size);
+        std::thread writer([&] { send_all(fd, data); });
+        SHOW_BOOL(receive(fd, size) == data);
+        writer.join();
+    }
+    MUST(shutdown(fd, SHUT_WR));
+    SHOW_BOOL(receive_to_end(fd).empty());
+    reap("the child in the sandbox", child);
+}
+
+template <class F> void in_a_sandbox(F enter) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        enter();
+        echo_confined(pair.server);
+    });
+    close(pair.server);
+    talk_to(child, pair.client);
+}
+
+} // namespace
+
+BEHAVIOUR(seccomp_by_prctl) {
+    in_a_sandbox([] {
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &strict_program));
+    });
+}
+
+BEHAVIOUR(seccomp_by_system_call) {
+    in_a_sandbox([] {
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &strict_program));
+    });
+}
+
+// The kernel bounds the list of poll() by the same limit.
+BEHAVIOUR(one_descriptor_allowed) {
+    in_a_sandbox([] { limit_descriptors(1); });
+}
+
+BEHAVIOUR(seccomp_and_no_descriptors) {
+    in_a_sandbox([] {
+        limit_descriptors(1);
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &strict_program));
+    });
+}
+
+// A listener stays usable: whoever connects once its process is in the sandbox is served, too.
+BEHAVIOUR(accepts_in_a_sandbox) {
+    const int listener = make_listener();
+    const Gate ready;
+    static sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        LET_PASS(read),
+        LET_PASS(write),
+        LET_PASS(poll),
+        LET_PASS(accept),
+        LET_PASS(accept4),
+        LET_PASS(fcntl),
+        LET_PASS(close),
+        LET_PASS(exit_group),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    const sock_fprog program{std::size(filter), filter};
+    const pid_t child = spawn([&] {
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        ready.open();
+        echo_confined(MUST(accept(listener, nullptr, nullptr)));
+    });
+    const Address to = local_address(listener);
+    close(listener);
+    ready.pass();
+    talk_to(child, connect_to(to));
+}
+
+// The filter decides about everything that it decided about before.
+BEHAVIOUR(seccomp_still_kills) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &strict_program));
+        MUST(write(pair.server, "x", 1));
+        syscall(SYS_getppid);
+        _exit(0);
+    });
+    say("got %s", receive(pair.client, 1).c_str());
+    reap("the child in the sandbox", child);
+}
+
+BEHAVIOUR(seccomp_errors) {
+    const sock_fprog empty{0, strict_filter};
+    const sock_fprog nowhere{3, bad_pointer<sock_filter>()};
+    sock_filter no_end[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
+    const sock_fprog unfinished{1, no_end};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &empty));
+    SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &nowhere));
+    SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, bad_pointer<sock_fprog>()));
+    SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &unfinished));
+    SHOW(prctl(PR_GET_SECCOMP));
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -1,0 +1,199 @@
+// would_load(): on real programs of every kind, some of them built here.
+#include "libsd/api/exec_env.hpp"
+#include "libsd/api/loadable.hpp"
+#include "tests/support/skip.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <cstdlib>
+#include <dirent.h>
+#include <fcntl.h>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace {
+
+class Directory {
+  public:
+    Directory() {
+        REQUIRE(mkdtemp(path_) != nullptr);
+        REQUIRE(chmod(path_, 0755) == 0);
+    }
+    ~Directory() { REQUIRE(std::system(("rm -rf " + std::string(path_)).c_str()) == 0); }
+    std::string name(const std::string &file) const { return std::string(path_) + "/" + file; }
+    std::string write(const std::string &file, const std::string &text, mode_t mode = 0755) const {
+        std::ofstream(name(file)) << text;
+        REQUIRE(chmod(name(file).c_str(), mode) == 0);
+        return name(file);
+    }
+    /// A copy of a program of the system.
+    std::string copy(const std::string &program, const std::string &file, mode_t mode) const {
+        REQUIRE(std::system(("cp " + program + " " + name(file)).c_str()) == 0);
+        REQUIRE(chmod(name(file).c_str(), mode) == 0);
+        return name(file);
+    }
+    /// False where the compiler cannot do that.
+    bool build(const std::string &file, const std::string &options) const {
+        write("program.c", "int main(void) { return 0; }\n");
+        return std::system(
+                   ("cc " + options + " -o " + name(file) + " " + name("program.c") + " 2>/dev/null").c_str()) ==
+               0;
+    }
+
+  private:
+    char path_[64] = "/tmp/sd-loadable-XXXXXX";
+};
+
+/// The answer in a child that changed something about itself first.
+bool in_child(const std::function<void()> &prepare, const std::string &path) {
+    const pid_t child = fork();
+    if (child == 0) {
+        prepare();
+        _exit(sd::would_load(AT_FDCWD, path.c_str(), 0) ? 1 : 0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    return WEXITSTATUS(status) == 1;
+}
+
+void become_nobody() {
+    if (setresgid(65534, 65534, 65534) < 0 || setresuid(65534, 65534, 65534) < 0)
+        _exit(99);
+}
+
+size_t open_numbers() {
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/fd");
+    while (readdir(d))
+        ++n;
+    closedir(d);
+    return n;
+}
+
+bool load(const std::string &path) {
+    errno = 77;
+    const size_t before = open_numbers();
+    const bool answer = sd::would_load(AT_FDCWD, path.c_str(), 0);
+    REQUIRE(open_numbers() == before);
+    return answer;
+}
+
+/// The test is not preloaded itself: what counts as the library is this program, named as if it were.
+struct Remembered {
+    Remembered() {
+        char path[4096] = {};
+        REQUIRE(realpath("/proc/self/exe", path) != nullptr);
+        setenv("LD_PRELOAD", path, 1); // the name as the linker has it may be relative: found by its last part
+        sd::remember_environment();
+        unsetenv("LD_PRELOAD");
+        REQUIRE(std::string(sd::preloaded_as()) == path);
+    }
+};
+
+} // namespace
+
+TEST_CASE("programs of the system") {
+    Remembered remembered;
+    CHECK(load("/bin/sh"));
+    CHECK(load("/usr/bin/env"));
+    CHECK(sd::would_load_from_path("sh"));
+    CHECK(load("/no/such/program")); // the exec will fail
+    CHECK(load("/etc/passwd"));
+    CHECK(load("/tmp"));
+    CHECK(errno != 0);
+    errno = 77;
+    CHECK(sd::would_load(AT_FDCWD, "/bin/sh", 0));
+    CHECK(errno == 77);
+}
+
+TEST_CASE("a static program, and scripts for it") {
+    Remembered remembered;
+    Directory directory;
+    if (!directory.build("static", "-static"))
+        SKIP_TEST("no static C library");
+    CHECK_FALSE(load(directory.name("static")));
+    if (directory.build("pie", "-static-pie"))
+        CHECK_FALSE(load(directory.name("pie")));
+    REQUIRE(directory.build("dynamic", ""));
+    CHECK(load(directory.name("dynamic")));
+    if (directory.build("small", "-m32"))
+        CHECK_FALSE(load(directory.name("small")));
+
+    CHECK(load(directory.write("script", "#!/bin/sh\n")));
+    CHECK(load(directory.write("with-argument", "#! \t/usr/bin/env  sh\n")));
+    CHECK_FALSE(load(directory.write("one", "#!" + directory.name("static") + "\n")));
+    CHECK_FALSE(load(directory.write("two", "#!" + directory.name("one") + " argument\n")));
+    CHECK_FALSE(load(directory.write("three", "#! " + directory.name("two"))));
+    CHECK(load(directory.write("loop", "#!" + directory.name("loop") + "\n"))); // ELOOP
+    CHECK(load(directory.write("nothing", "#!\n")));
+    CHECK(load(directory.write("plain", "echo\n"))); // ENOEXEC; execvp has the shell run it
+
+    setenv("PATH", ("/nowhere:" + directory.name("")).c_str(), 1);
+    CHECK_FALSE(sd::would_load_from_path("static"));
+    CHECK_FALSE(sd::would_load_from_path("two"));
+    CHECK(sd::would_load_from_path("dynamic"));
+    CHECK(sd::would_load_from_path("plain"));
+    CHECK(sd::would_load_from_path("not-there"));
+    CHECK_FALSE(sd::would_load_from_path(directory.name("static").c_str()));
+    setenv("PATH", "/usr/bin:/bin", 1);
+
+    const int at = open(directory.name("").c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC);
+    CHECK_FALSE(sd::would_load(at, "static", 0));
+    CHECK(sd::would_load(at, "dynamic", 0));
+    const int fd = open(directory.name("static").c_str(), O_PATH | O_CLOEXEC);
+    CHECK_FALSE(sd::would_load(fd, "", AT_EMPTY_PATH));
+    close(fd);
+    close(at);
+    REQUIRE(symlink("static", directory.name("link").c_str()) == 0);
+    CHECK_FALSE(load(directory.name("link")));
+    CHECK(sd::would_load(AT_FDCWD, directory.name("link").c_str(), AT_SYMLINK_NOFOLLOW)); // ELOOP
+}
+
+TEST_CASE("programs that change who one is") {
+    if (geteuid() != 0)
+        SKIP_TEST("needs root");
+    Remembered remembered;
+    Directory directory;
+    const std::string plain = directory.copy("/bin/true", "plain", 0755);
+    const std::string user = directory.copy("/bin/true", "user", 04755);
+    const std::string group = directory.copy("/bin/true", "group", 02755);
+    const std::string locked = directory.copy("/bin/true", "locked", 02745); // no S_IXGRP: a mark for locking
+    const std::string hidden = directory.copy("/bin/true", "hidden", 04711);
+    const std::string script = directory.write("script", "#!" + user + "\n");
+    CHECK(load(user)); // root already
+    CHECK(load(group));
+    CHECK(in_child(become_nobody, plain));
+    CHECK_FALSE(in_child(become_nobody, user));
+    CHECK_FALSE(in_child(become_nobody, group));
+    CHECK(in_child(become_nobody, locked));
+    CHECK_FALSE(in_child(become_nobody, hidden));
+    CHECK_FALSE(in_child(become_nobody, script));
+    CHECK(in_child(
+        [] {
+            become_nobody();
+            prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        },
+        user));
+    CHECK_FALSE(in_child([] { (void)!setresuid(1000, 65534, 0); }, plain)); // real and effective differ
+    if (std::system(("setcap cap_net_raw+ep " + plain + " 2>/dev/null").c_str()) == 0) {
+        CHECK(load(plain));
+        CHECK_FALSE(in_child(become_nobody, plain));
+    }
+}
+
+TEST_CASE("the library out of reach") {
+    if (geteuid() != 0)
+        SKIP_TEST("needs root");
+    Remembered remembered;
+    Directory directory;
+    if (!directory.build("dynamic", ""))
+        SKIP_TEST("no compiler");
+    const std::string root = directory.name("");
+    CHECK_FALSE(in_child([&root] { (void)!chroot(root.c_str()); }, "/dynamic"));
+}
