@@ -1,4 +1,5 @@
 // Many connections served by one epoll loop: every active connection has one request under way all the time.
+#include "bench/common/idle_pair.hpp"
 #include "bench/common/measure.hpp"
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -67,16 +69,25 @@ void serve(int listener, std::size_t size) {
 } // namespace
 
 int main(int argc, char **argv) {
-    const Options options(argc, argv, "requests over many connections of one epoll loop at each end",
-                          {{"connections", "1000", "connections open"},
-                           {"active", "0", "how many of them have traffic; 0: all"},
-                           {"size", "64", "bytes of a request and of its answer"},
-                           {"seconds", "1", "time measured"},
-                           {"warmup", "0.2", "seconds before that"},
-                           {"cpu", "0,1", "processors of server and client"}});
+    const Options options(
+        argc, argv, "requests over many connections of one epoll loop at each end",
+        {{"connections", "1000", "connections open"},
+         {"pairs", "1", "pairs of processes they are spread over; all but one pair only hold theirs open"},
+         {"active", "0", "how many of them have traffic; 0: all"},
+         {"size", "64", "bytes of a request and of its answer"},
+         {"seconds", "1", "time measured"},
+         {"warmup", "0.2", "seconds before that"},
+         {"cpu", "0,1", "processors of server and client"}});
     raise_fd_limit();
     std::signal(SIGPIPE, SIG_IGN);
-    const long connections = options.integer("connections");
+    const long pairs = options.integer("pairs");
+    const long connections = options.integer("connections") / pairs;
+    // Each has carried one message and is silent from then on.
+    std::vector<std::unique_ptr<IdlePair>> silent;
+    for (long i = 1; i < pairs; ++i) {
+        silent.push_back(std::make_unique<IdlePair>(connections, options.cpu(0), options.cpu(1)));
+        silent.back()->open();
+    }
     const long active = options.integer("active") > 0 ? options.integer("active") : connections;
     const auto size = static_cast<std::size_t>(options.integer("size"));
     std::uint16_t port = 0;
@@ -151,7 +162,7 @@ int main(int argc, char **argv) {
     end_child(server);
 
     Report report("manyconn");
-    report.add("connections", connections);
+    report.add("connections", connections * pairs);
     report.add("active", active);
     report.add("open_s", opened);
     report.add("requests_per_s", rate);

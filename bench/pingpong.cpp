@@ -37,7 +37,7 @@ void round_trip(Mover &mover, std::vector<char> &buffer) {
 int main(int argc, char **argv) {
     const Options options(
         argc, argv, "round trip of one message between two processes",
-        {{"via", "tcp", "tcp, unix or pipe"},
+        {{"via", "tcp", kTransports},
          {"mode", "blocking", "blocking, spin (ask again and again) or epoll"},
          {"size", "8", "bytes of a message"},
          {"seconds", "1", "time measured"},

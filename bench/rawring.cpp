@@ -1,8 +1,10 @@
-// The limit: a bare single-producer single-consumer byte ring in shared memory, records with an 8-byte
-// header.
+// The limit: a bare single-producer single-consumer byte ring in shared memory with the record format of libsd and
+// nothing around it, one call per message.
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+
+#include <sched.h>
 
 #include <atomic>
 #include <cstring>
@@ -12,13 +14,14 @@ using namespace sd::bench;
 
 namespace {
 
-// A record is a header word (its size, or 0 for "nothing yet") and the bytes, rounded up to 8. The producer
-// clears the header behind a record before it publishes the record, so the consumer writes nothing but its
-// credits.
+constexpr std::size_t kMaxRing = std::size_t{8} << 20;
+
+// A record is a header word (its size, or 0 for "nothing yet") and the bytes, padded to 8; it may wrap around. The
+// producer clears the header behind a record before it publishes the record, so the consumer writes nothing but its
+// credits. Longer messages are several records.
 struct Ring {
-    static constexpr std::size_t kBytes = 256 * 1024;
-    alignas(64) std::atomic<std::uint64_t> credits{0}; // bytes consumed, told every eighth of the ring
-    alignas(64) std::atomic<std::uint64_t> words[kBytes / 8]{};
+    alignas(64) std::atomic<std::uint64_t> credits{0}; // bytes consumed
+    alignas(4096) std::atomic<std::uint64_t> words[kMaxRing / 8]{};
 };
 
 struct Pair {
@@ -27,54 +30,85 @@ struct Pair {
     std::atomic<bool> stop{false};
 };
 
-constexpr std::size_t kMask = Ring::kBytes - 1;
+struct Shape {
+    std::size_t ring;   // bytes, a power of two
+    std::size_t record; // bytes of payload at most
+};
 
-// Never wraps inside a record: the measured sizes are made to divide the ring (see record_bytes).
-class Producer {
+class Position {
   public:
-    explicit Producer(Ring &ring) : ring_(ring) {}
-    bool push(const char *data, std::size_t size, std::size_t record) {
-        while (position_ + record + 8 - seen_ > Ring::kBytes) {
+    Position(Ring &ring, const Shape &shape) : ring_(ring), shape_(shape), mask_(shape.ring - 1) {}
+
+  protected:
+    std::atomic<std::uint64_t> &word(std::uint64_t position) { return ring_.words[(position & mask_) / 8]; }
+    char *byte(std::uint64_t position) { return reinterpret_cast<char *>(ring_.words) + (position & mask_); }
+    [[nodiscard]] std::size_t until_wrap(std::uint64_t position) const {
+        return shape_.ring - (position & mask_);
+    }
+
+    Ring &ring_;
+    Shape shape_;
+    std::size_t mask_;
+    std::uint64_t position_ = 0;
+};
+
+constexpr std::size_t padded(std::size_t size) { return (size + 7) & ~std::size_t{7}; }
+
+class Producer : public Position {
+  public:
+    using Position::Position;
+    // One record of the message; the bytes it took, 0 when there is no room.
+    __attribute__((noinline)) std::size_t push(const char *data, std::size_t left) {
+        const std::size_t size = left < shape_.record ? left : shape_.record;
+        const std::size_t record = 8 + padded(size);
+        if (position_ + record + 8 - seen_ > shape_.ring) {
             seen_ = ring_.credits.load(std::memory_order_acquire);
-            if (position_ + record + 8 - seen_ > Ring::kBytes) {
-                return false;
+            if (position_ + record + 8 - seen_ > shape_.ring) {
+                return 0;
             }
         }
-        std::atomic<std::uint64_t> *header = &ring_.words[(position_ & kMask) / 8];
-        std::memcpy(reinterpret_cast<char *>(header + 1), data, size);
+        const std::size_t first = until_wrap(position_ + 8);
+        if (size <= first) {
+            std::memcpy(byte(position_ + 8), data, size);
+        } else {
+            std::memcpy(byte(position_ + 8), data, first);
+            std::memcpy(byte(0), data + first, size - first);
+        }
+        word(position_ + record).store(0, std::memory_order_relaxed);
+        word(position_).store(size, std::memory_order_release);
         position_ += record;
-        ring_.words[(position_ & kMask) / 8].store(0, std::memory_order_relaxed);
-        header->store(size, std::memory_order_release);
-        return true;
+        return size;
     }
 
   private:
-    Ring &ring_;
-    std::uint64_t position_ = 0;
     std::uint64_t seen_ = 0;
 };
 
-class Consumer {
+class Consumer : public Position {
   public:
-    explicit Consumer(Ring &ring) : ring_(ring) {}
-    bool pop(char *data, std::size_t record) {
-        std::atomic<std::uint64_t> *header = &ring_.words[(position_ & kMask) / 8];
-        const std::uint64_t size = header->load(std::memory_order_acquire);
+    using Position::Position;
+    // One record; its size, 0 when there is none.
+    __attribute__((noinline)) std::size_t pop(char *data) {
+        const std::size_t size = word(position_).load(std::memory_order_acquire);
         if (size == 0) {
-            return false;
+            return 0;
         }
-        std::memcpy(data, reinterpret_cast<const char *>(header + 1), size);
-        position_ += record;
-        if (position_ - told_ >= Ring::kBytes / 8) {
+        const std::size_t first = until_wrap(position_ + 8);
+        if (size <= first) {
+            std::memcpy(data, byte(position_ + 8), size);
+        } else {
+            std::memcpy(data, byte(position_ + 8), first);
+            std::memcpy(data + first, byte(0), size - first);
+        }
+        position_ += 8 + padded(size);
+        if (position_ - told_ >= shape_.ring / 8) {
             told_ = position_;
             ring_.credits.store(position_, std::memory_order_release);
         }
-        return true;
+        return size;
     }
 
   private:
-    Ring &ring_;
-    std::uint64_t position_ = 0;
     std::uint64_t told_ = 0;
 };
 
@@ -84,80 +118,140 @@ inline void cpu_relax() {
 #endif
 }
 
-std::size_t record_bytes(std::size_t size) {
-    std::size_t record = 16;
-    while (record < size + 8) {
-        record *= 2;
-    }
-    return record;
-}
-
 } // namespace
 
 int main(int argc, char **argv) {
-    const Options options(argc, argv, "a bare shared-memory ring between two processes",
-                          {{"what", "latency", "latency (round trip) or stream (one way)"},
-                           {"size", "8", "bytes of a message, 65536 at most"},
-                           {"backoff", "64", "pauses after a look at an empty ring, in a stream"},
-                           {"seconds", "1", "time measured"},
-                           {"cpu", "0,1", "processors of the two ends"}});
+    const Options options(
+        argc, argv, "a bare shared-memory ring between two processes",
+        {{"what", "latency", "latency (round trip) or stream (one way)"},
+         {"size", "8", "bytes of a message"},
+         {"ring", "262144", "bytes of the ring, a power of two, 8 MiB at most"},
+         {"record", "65536", "bytes of a record at most"},
+         {"backoff", "64", "pauses after a look at an empty ring, in a stream"},
+         {"yield", "0", "1: give the core away after each look that found nothing"},
+         {"pairs", "1", "client and server pairs at work at the same time; the first is measured"},
+         {"seconds", "1", "time measured"},
+         {"warmup", "0.2", "seconds before that"},
+         {"cpu", "0,1", "processors of the two ends"}});
     const auto size = static_cast<std::size_t>(options.integer("size"));
-    const std::size_t record = record_bytes(size);
-    if (size == 0 || size > 65536) {
+    Shape shape{static_cast<std::size_t>(options.integer("ring")),
+                static_cast<std::size_t>(options.integer("record"))};
+    if (shape.record > shape.ring / 4) {
+        shape.record = shape.ring / 4;
+    }
+    if (size == 0 || shape.ring < 64 || shape.ring > kMaxRing || (shape.ring & (shape.ring - 1)) != 0) {
         errno = 0;
-        die("--size must be 1 to 65536");
+        die("--size must be 1 or more, --ring a power of two up to 8 MiB");
     }
     const long backoff = options.integer("backoff");
+    const bool yield = options.integer("yield") != 0;
     const bool latency = options.text("what") == "latency";
-    auto *pair = shared_value<Pair>();
-    const pid_t other = start_child(options.cpu(1), [&] {
-        std::vector<char> buffer(size + 8, 'x');
-        Consumer consumer(pair->to_client);
-        Producer producer(pair->to_server);
-        while (!pair->stop.load(std::memory_order_relaxed)) {
-            if (!latency || consumer.pop(buffer.data(), record)) {
-                producer.push(buffer.data(), size, record);
+    const auto nothing_yet = [&](long pauses) {
+        if (yield) {
+            sched_yield();
+            return;
+        }
+        for (long k = 0; k < pauses; ++k) {
+            cpu_relax();
+        }
+    };
+    // False when the run is over.
+    const auto send_all = [&](Producer &producer, const char *data, const Pair &pair) {
+        for (std::size_t done = 0; done < size;) {
+            const std::size_t put = producer.push(data + done, size - done);
+            done += put;
+            if (put == 0) {
+                if (pair.stop.load(std::memory_order_relaxed)) {
+                    return false;
+                }
+                nothing_yet(0);
             }
         }
-    });
+        return true;
+    };
+    const auto receive_all = [&](Consumer &consumer, char *data, const Pair &pair, long pauses) {
+        for (std::size_t done = 0; done < size;) {
+            const std::size_t got = consumer.pop(data + done);
+            done += got;
+            if (got == 0) {
+                if (pair.stop.load(std::memory_order_relaxed)) {
+                    return false;
+                }
+                // A consumer at the producer's heels takes its cache line away at every record.
+                nothing_yet(pauses);
+            }
+        }
+        return true;
+    };
+    const auto serve = [&](Pair *pair) {
+        std::vector<char> buffer(size + 8, 'x');
+        Consumer consumer(pair->to_client, shape);
+        Producer producer(pair->to_server, shape);
+        while (!pair->stop.load(std::memory_order_relaxed)) {
+            if (latency && !receive_all(consumer, buffer.data(), *pair, 0)) {
+                break;
+            }
+            if (!send_all(producer, buffer.data(), *pair)) {
+                break;
+            }
+        }
+    };
+    std::vector<pid_t> helpers;
+    for (long i = 1; i < options.integer("pairs"); ++i) {
+        auto *pair = shared_value<Pair>();
+        helpers.push_back(start_child(options.cpu(1), [&, pair] { serve(pair); }));
+        helpers.push_back(start_child(options.cpu(0), [&, pair] {
+            std::vector<char> buffer(size + 8, 'y');
+            Consumer consumer(pair->to_server, shape);
+            Producer producer(pair->to_client, shape);
+            while ((!latency || send_all(producer, buffer.data(), *pair)) &&
+                   receive_all(consumer, buffer.data(), *pair, backoff)) {
+            }
+        }));
+    }
+    auto *pair = shared_value<Pair>();
+    const pid_t other = start_child(options.cpu(1), [&] { serve(pair); });
     pin_to_cpu(options.cpu(0));
     std::vector<char> buffer(size + 8, 'y');
-    Consumer consumer(pair->to_server);
-    Producer producer(pair->to_client);
+    Consumer consumer(pair->to_server, shape);
+    Producer producer(pair->to_client, shape);
     Report report("rawring");
     report.add("what", options.text("what"));
     report.add("size", static_cast<long>(size));
+    const auto warm_until = now_ns() + static_cast<std::uint64_t>(options.number("warmup") * 1e9);
     if (latency) {
         Histogram histogram;
         const auto budget = static_cast<std::uint64_t>(options.number("seconds") * 1e9 * ticks_per_ns());
+        while (now_ns() < warm_until) {
+            send_all(producer, buffer.data(), *pair);
+            receive_all(consumer, buffer.data(), *pair, 0);
+        }
         const std::uint64_t start = ticks();
         std::uint64_t before = start;
         while (before - start < budget) {
-            producer.push(buffer.data(), size, record);
-            while (!consumer.pop(buffer.data(), record)) {
-            }
+            send_all(producer, buffer.data(), *pair);
+            receive_all(consumer, buffer.data(), *pair, 0);
             const std::uint64_t after = ticks();
             histogram.add(after - before);
             before = after;
         }
         report.add_latency(histogram);
     } else {
+        const int calls = size >= 16384 ? 1 : static_cast<int>(16384 / size);
+        while (now_ns() < warm_until) {
+            for (int i = 0; i < calls; ++i) {
+                receive_all(consumer, buffer.data(), *pair, backoff);
+            }
+        }
         std::uint64_t messages = 0;
         const std::uint64_t start = now_ns();
         const auto until = start + static_cast<std::uint64_t>(options.number("seconds") * 1e9);
         std::uint64_t now = start;
         while (now < until) {
-            for (int i = 0; i < 1024;) {
-                if (consumer.pop(buffer.data(), record)) {
-                    ++i;
-                } else {
-                    // A consumer at the producer's heels takes its cache line away at every record.
-                    for (long k = 0; k < backoff; ++k) {
-                        cpu_relax();
-                    }
-                }
+            for (int i = 0; i < calls; ++i) {
+                receive_all(consumer, buffer.data(), *pair, backoff);
             }
-            messages += 1024;
+            messages += static_cast<std::uint64_t>(calls);
             now = now_ns();
         }
         const double rate = static_cast<double>(messages) / (static_cast<double>(now - start) / 1e9);
@@ -166,6 +260,9 @@ int main(int argc, char **argv) {
     }
     pair->stop.store(true);
     join_child(other);
+    for (const pid_t helper : helpers) {
+        end_child(helper);
+    }
     report.print();
     return 0;
 }

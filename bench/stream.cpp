@@ -11,7 +11,7 @@ using namespace sd::bench;
 
 int main(int argc, char **argv) {
     const Options options(argc, argv, "one-way stream between two processes",
-                          {{"via", "tcp", "tcp, unix or pipe"},
+                          {{"via", "tcp", kTransports},
                            {"mode", "blocking", "blocking, spin or epoll"},
                            {"size", "8", "bytes of a message"},
                            {"read", "0", "bytes asked for by each read; 0: a whole message"},

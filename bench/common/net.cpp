@@ -107,6 +107,10 @@ Channel::Channel(const std::string &transport) {
     if (transport == "tcp") {
         kind_ = Kind::tcp;
         listener_ = listen_tcp("127.0.0.1", port_);
+    } else if (transport == "sockmap") {
+        kind_ = Kind::sockmap;
+        listener_ = listen_tcp("127.0.0.1", port_);
+        sockmap_.load(port_);
     } else if (transport == "unix") {
         kind_ = Kind::unix_stream;
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair_) != 0) {
@@ -119,15 +123,27 @@ Channel::Channel(const std::string &transport) {
         }
     } else {
         errno = 0;
-        die("--via must be tcp, unix or pipe");
+        die("--via must be tcp, sockmap, unix or pipe");
+    }
+}
+
+void Channel::join_sockmap(Sockmap::End end, int fd) const {
+    if (kind_ != Kind::sockmap) {
+        return;
+    }
+    sockmap_.insert(end, fd);
+    while (!sockmap_.complete()) {
+        usleep(100);
     }
 }
 
 Duplex Channel::server() {
     switch (kind_) {
-    case Kind::tcp: {
+    case Kind::tcp:
+    case Kind::sockmap: {
         const int fd = accept_tcp(listener_);
         ::close(listener_);
+        join_sockmap(Sockmap::End::server, fd);
         return {fd, fd};
     }
     case Kind::unix_stream:
@@ -143,9 +159,11 @@ Duplex Channel::server() {
 
 Duplex Channel::client() {
     switch (kind_) {
-    case Kind::tcp: {
+    case Kind::tcp:
+    case Kind::sockmap: {
         ::close(listener_);
         const int fd = connect_tcp("127.0.0.1", port_);
+        join_sockmap(Sockmap::End::client, fd);
         return {fd, fd};
     }
     case Kind::unix_stream:
@@ -157,6 +175,16 @@ Duplex Channel::client() {
         return {to_client_[0], to_server_[1]};
     }
     return {};
+}
+
+void Channel::drop() {
+    for (int *fd :
+         {&listener_, &pair_[0], &pair_[1], &to_server_[0], &to_server_[1], &to_client_[0], &to_client_[1]}) {
+        if (*fd >= 0) {
+            ::close(*fd);
+            *fd = -1;
+        }
+    }
 }
 
 Mover::Mover(Duplex duplex, Waiting waiting) : duplex_(duplex), waiting_(waiting) {
@@ -204,7 +232,7 @@ bool Mover::retry(bool for_write) const {
         }
         return true; // spinning, or a full buffer that the peer is emptying
     }
-    if (errno == EPIPE || errno == ECONNRESET) {
+    if (errno == EPIPE || errno == ECONNRESET || errno == EACCES) { // EACCES: the peer has left the sockmap
         return false;
     }
     die(for_write ? "write" : "read");

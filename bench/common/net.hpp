@@ -1,6 +1,8 @@
-// Channels between two measured processes: TCP, AF_UNIX or a pair of pipes, and whole-message reads and
-// writes.
+// Channels between two measured processes: TCP (with a sockmap on request), AF_UNIX or a pair of pipes, and
+// whole-message reads and writes.
 #pragma once
+
+#include "bench/common/sockmap.hpp"
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -33,16 +35,23 @@ class Channel {
     explicit Channel(const std::string &transport);
     [[nodiscard]] Duplex server();
     [[nodiscard]] Duplex client();
+    // For a process that is neither.
+    void drop();
 
   private:
-    enum class Kind { tcp, unix_stream, pipe };
+    enum class Kind { tcp, sockmap, unix_stream, pipe };
+    void join_sockmap(Sockmap::End end, int fd) const;
     Kind kind_;
     std::uint16_t port_ = 0;
     int listener_ = -1;
     int pair_[2] = {-1, -1};
     int to_server_[2] = {-1, -1};
     int to_client_[2] = {-1, -1};
+    Sockmap sockmap_;
 };
+
+// What --via accepts.
+constexpr const char *kTransports = "tcp, sockmap (TCP with a BPF redirect), unix or pipe";
 
 // Moves whole messages over one Duplex. One thread.
 class Mover {

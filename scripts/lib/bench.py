@@ -1,47 +1,61 @@
 """Measures SocksDirect beside kernel TCP and the alternatives. Started by scripts/bench."""
 
 import argparse
+import datetime
 import json
 import os
 import shutil
-import statistics
+import subprocess
 import sys
 import tempfile
 import time
 
 from bench_cases import GROUPS, all_cases
+from bench_judge import judge
+from bench_page import page, print_tables, show
+from bench_plot import draw
 from procs import Processes, RunError, loopback_up, say, tail
-from table import median, nanos, number, ratio, render, spread
 
-UNCLEAR = 1.3  # a range of ratios wider than this, with the bar inside it, allows no conclusion
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def arguments():
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="Latency, throughput, connection rate, idle "
-                                     "cost and pass-through cost, on kernel TCP and under sdrun in turn.")
-    parser.add_argument("--quick", action="store_true", help="short runs: a first impression, wide spread")
-    parser.add_argument("--rounds", type=int, help="how often everything is measured (5, quick: 3)")
-    parser.add_argument("--seconds", type=float, help="length of one measurement (1, quick: 0.4)")
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench", description="Latency, throughput, connections, idle cost, pass-through cost and real programs: "
+        "kernel TCP, its alternatives and SocksDirect in turn. Says of each bar: pass, missed, or why this machine cannot show it.")
+    parser.add_argument("--quick", action="store_true", help="a first impression in under 5 minutes, with a wide spread")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured (5, quick: 2)")
+    parser.add_argument("--seconds", type=float, help="length of one measurement (1, quick: 0.25)")
     parser.add_argument("--only", choices=list(GROUPS), action="append", help="one group of cases (may be repeated)")
-    parser.add_argument("--case", action="append", help="one case by its key, as in the JSON (may be repeated)")
-    parser.add_argument("--json", metavar="FILE", help="also write everything measured to this file")
-    parser.add_argument("--markdown", metavar="FILE", help="also write the tables as a page")
+    parser.add_argument("--case", action="append", help="one case by its key (may be repeated)")
+    parser.add_argument("--list", action="store_true", help="print groups, keys and titles of the cases, and end")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured to this file")
+    parser.add_argument("--merge", action="store_true", help="keep what the JSON file has of other cases")
+    parser.add_argument("--report-only", action="store_true", help="measure nothing: tables and page from the JSON file")
+    parser.add_argument("--markdown", metavar="FILE", help="write the page (docs/performance.md), with plots in plots/ beside it")
     parser.add_argument("--build", default=os.environ.get("SD_BUILD", "build"), help="build directory")
     parser.add_argument("--kernel-only", action="store_true", help="leave sdrun out")
     options = parser.parse_args()
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    options.seconds = options.seconds or (0.4 if options.quick else 1.0)
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.seconds = options.seconds or (0.25 if options.quick else 1.0)
+    if (options.merge or options.report_only) and not options.json:
+        parser.error("--merge and --report-only need --json")
     return options
 
 
 class Bench:
+    """What the cases of a run have in common."""
+
     def __init__(self, options, processes, directory):
-        self.options, self.processes = options, processes
+        self.options, self.processes, self.directory = options, processes, directory
+        # Away from a monitor of the machine or of the user: this run answers for itself.
         self.env = {"XDG_RUNTIME_DIR": directory}
-        self.sdrun = os.path.join(options.build, "sdrun")
+        self.sdrun = os.path.abspath(os.path.join(options.build, "sdrun"))
         self.cache = {}  # for cases that read two numbers of the same run
+        self.programs = {}
 
     def start_monitor(self):
+        """A sleeping client keeps the private monitor of this run alive, and off the measured cores' affinity."""
         if self.options.kernel_only:
             return
         holder = self.processes.start([self.sdrun, "sleep", "1000000"], env=self.env, name="holder")
@@ -49,155 +63,116 @@ class Bench:
         if holder.poll() is not None:
             raise RunError(f"sdrun does not work: {tail(holder.log) or holder.returncode}")
 
-    def once(self, words, under_sdrun, seconds, round_number):
-        command = [os.path.join(self.options.build, "bench", words[0])]
-        command += [self.sdrun if word == "{sdrun}" else word for word in words[1:]]
+
+class CommandRunner:
+    """A case whose variants are commands of build/bench that print one line of JSON."""
+
+    def __init__(self, bench, case):
+        self.bench, self.case, self.server = bench, case, None
+        if case.server:
+            self.server = bench.processes.server([self.path(case.server[0]), *case.server[1:]], int(case.server[-1]), cpu=0)
+
+    def path(self, name):
+        return os.path.join(self.bench.options.build, "bench", name)
+
+    def once(self, name, seconds, round_number):
+        variant = self.case.variants[name]
+        command = [self.path(variant.words[0])]
+        command += [self.bench.sdrun if word == "{sdrun}" else word for word in variant.words[1:]]
         if seconds:
             command += ["--seconds", f"{seconds:g}"]
-        if under_sdrun:
-            command.insert(0, self.sdrun)
-        key = tuple(command)
-        if not seconds and self.cache.get(key, (None, -1))[1] == round_number:
-            return self.cache[key][0]
-        text = self.processes.run(command, max(60.0, seconds * 10), env=self.env, name=words[0])
+        if self.bench.options.quick:
+            command = ["4" if a == "10" and b == "--seconds" else a for a, b in zip(command, [""] + command)]
+        if variant.under_sdrun:
+            command.insert(0, self.bench.sdrun)
+        key = (*command, round_number)
+        if not seconds and key in self.bench.cache:
+            return self.bench.cache[key]
+        text = self.bench.processes.run(command, max(60.0, seconds * 10), env=self.bench.env, name=variant.words[0])
         try:
             result = json.loads(text.strip().splitlines()[-1])
         except (ValueError, IndexError) as error:
             raise RunError(f"{' '.join(command)} printed no result: {text[-300:]!r}") from error
         if not seconds:
-            self.cache[key] = (result, round_number)
+            self.bench.cache[key] = result
         return result
 
-    def run_case(self, case):
-        rounds = min(self.options.rounds, case.rounds or self.options.rounds)
-        variants = {name: v for name, v in case.variants.items()
-                    if not self.options.kernel_only or (name != "sd" and not v[1])}
-        result = {"key": case.key, "title": case.title, "metric": case.metric, "unit": case.unit, "errors": [],
-                  "runs": {name: [] for name in variants}, "details": {name: [] for name in variants}}
-        server = None
-        if case.server:
-            server = self.processes.server([os.path.join(self.options.build, "bench", case.server[0]),
-                                            *case.server[1:]], int(case.server[-1]), cpu=0)
-        failed = set()
+    def close(self):
+        if self.server:
+            self.bench.processes.end(self.server)
+
+
+def run_case(bench, case):
+    options = bench.options
+    rounds = min(options.rounds, case.rounds or options.rounds)
+    names = [n for n, v in case.variants.items()
+             if not options.kernel_only or (n != "sd" and not getattr(v, "under_sdrun", False))]
+    result = {"key": case.key, "group": case.group, "title": case.title, "metric": case.metric, "unit": case.unit,
+              "note": case.note, "errors": [], "runs": {n: [] for n in names}, "details": {n: [] for n in names}}
+    try:
+        runner = (case.runner or CommandRunner)(bench, case)
+    except (RunError, OSError) as error:
+        say(f"NOT MEASURED {case.title}: {error}")
+        result["errors"].append({"variant": "sd", "error": str(error)})
+        return result
+    failed = set()
+    try:
         for round_number in range(rounds):
-            say(f"  {case.title}: round {round_number + 1}/{rounds}")
-            for name, (words, under_sdrun) in variants.items():
+            for name in names:
                 if name in failed:
                     continue
                 try:
-                    run = self.once(words, under_sdrun, case.seconds * self.options.seconds,
-                                    round_number)
+                    run = runner.once(name, case.seconds * options.seconds, round_number)
                     result["runs"][name].append(float(run[case.metric]))
                     result["details"][name].append(run)
                 except RunError as error:
                     say(f"FAILED {case.title} ({name}): {error}")
                     result["errors"].append({"variant": name, "error": str(error)})
                     failed.add(name)
-        if server:
-            self.processes.end(server)
-        return result
-
-
-def times_better(case, ours, theirs):
-    """How many times as good as theirs, per round, so that what disturbs a round disturbs both."""
-    pairs = zip(ours, theirs)
-    return [(b / a if case.lower_is_better else a / b) for a, b in pairs if a and b]
-
-
-def verdict_of(values, factor):
-    """From the ratios of the rounds: met, MISSED, or in words why the rounds do not say."""
-    inside = min(values) < factor < max(values)
-    if inside and max(values) / min(values) > UNCLEAR:
-        return "unclear"
-    if statistics.median(values) >= factor:
-        return "met"
-    return "within noise" if inside else "MISSED"
-
-
-def judge(case, result):
-    runs = result["runs"]
-    result["median"] = {name: median(values) for name, values in runs.items()}
-    result["spread"] = {name: spread(values) for name, values in runs.items()}
-    ours = runs.get("sd", [])
-    result["asks"] = []
-    for ask in case.asks if ours else []:
-        if ask.value is not None:
-            value = median(ours) - (median(runs.get(ask.over)) if ask.over else 0)
-            met = value <= ask.value if case.lower_is_better else value >= ask.value
-            verdict, reached = ("met" if met else "MISSED"), value
-        else:
-            values = times_better(case, ours, runs.get(ask.against, []))
-            if not values:
-                verdict, reached = "not measured", None
-            else:
-                reached = statistics.median(values)
-                verdict = verdict_of(values, ask.factor)
-        result["asks"].append({"asked": ask.text, "goal": ask.goal, "reached": reached, "verdict": verdict,
-                               "absolute": ask.value is not None})
-    against = times_better(case, ours, runs.get("kernel", []))
-    result["times_better"] = statistics.median(against) if against else None
-
-
-def show(unit, value):
-    if value is None:
-        return "-"
-    if unit == "ns":
-        return nanos(value)
-    if unit == "B/s":
-        return f"{value / 1e9:.2f} GB/s"
-    if unit == "1/s":
-        return f"{value / 1e6:.2f} M/s" if value >= 1e6 else f"{number(value)} /s"
-    if unit == "%":
-        return f"{value:.3f} %"
-    return f"{number(value)} {unit}".strip()
-
-
-def tables(results):
-    def cell(result, name):
-        text = show(result["unit"], result["median"].get(name))
-        if any(e["variant"] == name for e in result["errors"]):
-            return "failed"
-        wide = (result["spread"].get(name) or 0) > 0.25
-        return text + (" ~" if wide else "")
-
-    names = ("kernel", "busy", "unix", "pipe", "limit", "sd")
-    main = [["case", "kernel TCP", "busy-polling", "AF_UNIX", "pipe", "bare limit", "SocksDirect", "vs kernel"]]
-    bars = [["case", "asked", "level", "reached", ""]]
-    for result in results:
-        main.append([result["title"], *(cell(result, n) for n in names), ratio(result["times_better"])])
-        for ask in result["asks"]:
-            reached = show(result["unit"], ask["reached"]) if ask["absolute"] else ratio(ask["reached"])
-            bars.append([result["title"], ask["asked"], "goal" if ask["goal"] else "must", reached, ask["verdict"]])
-    return main, bars
-
-
-def markdown(rows):
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    lines.insert(1, "|" + "|".join([" --- "] + [" ---: "] * (len(rows[0]) - 1)) + "|")
-    return "\n".join(lines)
+            last = ", ".join(f"{n} {show(case.unit, result['runs'][n][-1])}" for n in names if len(result["runs"][n]) > round_number)
+            say(f"[{time.monotonic() - bench.started:4.0f} s] {case.title}, round {round_number + 1}/{rounds}: {last}")
+    finally:
+        runner.close()
+    return result
 
 
 def machine():
     with open("/proc/cpuinfo", encoding="utf-8") as f:
         model = next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "?")
-    return f"{os.cpu_count()} x {model}, Linux {os.uname().release}"
+    with open("/proc/meminfo", encoding="ascii") as f:
+        memory = int(f.readline().split()[1]) >> 20
+    hypervisor = " of a virtual machine" if "hypervisor" in open("/proc/cpuinfo", encoding="utf-8").read() else ""
+    return f"{os.cpu_count()} processors{hypervisor} ({model}), {memory} GiB, Linux {os.uname().release}"
 
 
-def main():
-    options = arguments()
+def revision():
+    try:
+        return subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True,
+                              check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def measure(options, run):
+    """Adds the results of the chosen cases to `run`. The exit status."""
     loopback_up()
     directory = tempfile.mkdtemp(prefix="sd-bench.")
-    results, status = [], 0
+    order = {case.key: number for number, case in enumerate(all_cases(options.build))}
+    status = 0
     try:
         with Processes(directory) as processes:
             bench = Bench(options, processes, directory)
+            bench.started = time.monotonic()
             bench.start_monitor()
-            for case in all_cases(options.only):
+            for case in all_cases(options.build, options.only):
                 if options.case and case.key not in options.case:
                     continue
-                result = bench.run_case(case)
+                result = run_case(bench, case)
                 judge(case, result)
-                results.append(result)
+                run["cases"] = [r for r in run["cases"] if r["key"] != case.key] + [result]
+                for bar in result["bars"]:
+                    if bar["verdict"] != "pass":
+                        say(f"    {bar['text']}: {bar['verdict']} ({bar['reached'] or 0:.4g}) {bar['why']}")
                 if result["errors"]:
                     status = 1
     except KeyboardInterrupt:
@@ -208,23 +183,41 @@ def main():
         status = 1
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    if not results:
-        return status
-    main_table, bars = tables(results)
-    note = (f"{machine()}. Medians of {options.rounds} rounds of {options.seconds:g} s, all columns in turn; "
-            "`~`: the rounds differ by more than a quarter; `unclear`: they differ too much for a conclusion.")
-    print("\n" + render(main_table[0], main_table[1:]))
-    if len(bars) > 1:
-        print("\n" + render(bars[0], bars[1:]))
-    print("\n" + note)
-    if options.json:
+    run["cases"].sort(key=lambda r: order.get(r["key"], len(order)))
+    return status
+
+
+def main():
+    options = arguments()
+    if options.list:
+        for case in all_cases(options.build):
+            print(f"{case.group:12} {case.key:20} {case.title}")
+        return 0
+    run = {"machine": machine(), "date": datetime.date.today().isoformat(), "revision": revision(), "rounds": options.rounds,
+           "seconds": options.seconds, "cases": []}
+    if (options.merge or options.report_only) and os.path.exists(options.json):
+        with open(options.json, encoding="utf-8") as f:
+            before = json.load(f)
+        run = before if options.report_only else {**run, "cases": before["cases"]}
+    status = 0 if options.report_only else measure(options, run)
+    if options.report_only:  # what is asked may have changed since
+        cases = {case.key: case for case in all_cases(options.build)}
+        for result in run["cases"]:
+            if result["key"] in cases:
+                judge(cases[result["key"]], result)
+    if not run["cases"]:
+        say("no such case: see --list")
+        return status or 2
+    print_tables(run)
+    if options.json and not options.report_only:
         with open(options.json, "w", encoding="utf-8") as f:
-            json.dump({"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "cases": results},
-                      f, indent=1)
+            json.dump(run, f, indent=1)
     if options.markdown:
+        where = os.path.dirname(os.path.abspath(options.markdown))
+        draw(run["cases"], os.path.join(where, "plots"))
+        notes = os.path.join(ROOT, "docs", "performance-notes.md")
         with open(options.markdown, "w", encoding="utf-8") as f:
-            f.write("# Performance\n\nWritten by `scripts/bench --markdown`; not to be edited.\n\n" + note + "\n\n" +
-                    markdown(main_table) + "\n\n## What is asked\n\n" + markdown(bars) + "\n")
+            f.write(page(run, "plots", open(notes, encoding="utf-8").read() if os.path.exists(notes) else ""))
     return status
 
 

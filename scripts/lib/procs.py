@@ -107,12 +107,16 @@ class Processes:
         return self
 
     def __exit__(self, *_):
+        self.end_all()
+
+    def end_all(self, keep=()):
+        """Ends everything that descends from us, but for the pids in `keep`."""
         for sig, patience in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
             until = time.monotonic() + patience
             told = set()
             while time.monotonic() < until:
                 self._reap()
-                left = descendants(os.getpid())
+                left = [pid for pid in descendants(os.getpid()) if pid not in keep]
                 if not left:
                     return
                 for pid in left:
@@ -134,7 +138,7 @@ class Processes:
         except ChildProcessError:
             pass
 
-    def start(self, command, cpu=None, env=None, stdout=None, name=None):
+    def start(self, command, cpu=None, env=None, stdout=None, name=None, cwd=None):
         """Starts a command; its output goes to a file named in `.log` unless `stdout` is given."""
         self.count += 1
         log = os.path.join(self.directory, f"{self.count:03d}-{name or os.path.basename(command[0])}.log")
@@ -148,17 +152,17 @@ class Processes:
         with open(log, "wb") as out:
             try:
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stdout or out, stderr=out,
-                                           env={**os.environ, **(env or {})}, preexec_fn=prepare,
+                                           env={**os.environ, **(env or {})}, preexec_fn=prepare, cwd=cwd,
                                            start_new_session=True)
             except OSError as error:
                 raise RunError(f"cannot start {command[0]}: {error}") from error
         process.log = log
         return process
 
-    def server(self, command, port, **options):
+    def server(self, command, port, wait=15, **options):
         """Starts a server and waits until it listens."""
         process = self.start(command, **options)
-        until = time.monotonic() + 15
+        until = time.monotonic() + wait
         while not listening(port):
             if process.poll() is not None:
                 raise RunError(f"{' '.join(command)} ended with {process.returncode}: {tail(process.log)}")
