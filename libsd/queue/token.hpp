@@ -154,7 +154,7 @@ class Claim {
 
     static constexpr uintptr_t kLocked = 1; ///< lock mode: release() gives the lock back
     Token &token_;
-    uintptr_t busy_ = 0; ///< our busy word, and kLocked
+    uintptr_t busy_ = 0;            ///< our busy word, and kLocked
     [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
 };
 

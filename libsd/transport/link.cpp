@@ -135,7 +135,7 @@ void reset_link_locks_in_child() noexcept {
 }
 
 // Why nobody sleeps through a message, without a fence in the sender.
-// Sender:  S1 publish data (or flags)        Waiter:  W1 arm |= id, sleep_mask |= id
+// Sender:  S1 publish data (or flags)        Waiter:  W1 sleep_mask |= id, arm |= id
 //          S2 read arm                                W2 heavy_barrier (every core of the machine passes a full fence)
 //          S3 if set: swap 0, mark, ring              W3 look for data; nothing: sleep on the eventfd
 // The barrier falls, on the sender's core, either before S2: then S2 sees W1 and the sender rings; or after S2, so after S1 in program

@@ -167,8 +167,9 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
             continue;
         }
         auto &side = links[i]->view.header().side[1];
-        side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        // In this order: a client that takes the arm has to ring. Else, where another acceptor is faster, we would sleep unarmed.
         side.sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
     }
     heavy_barrier();
     pollfd p{fd, POLLIN, 0};

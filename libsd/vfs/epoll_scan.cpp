@@ -246,21 +246,26 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
     ++x.sleepers;
     if (!x.bell)
         return;
-    for (size_t k = x.hot.size(); k-- > 0;)
-        if (!x.hot[k]->always_hot && !cool(x, *x.hot[k]))
-            *blind = true;
+    // The sleep mask comes first. Who takes an arm from here on has to ring; who took one before and saw nobody asleep has left a
+    // mark, which is collected now, so that the member is armed again. Otherwise, where a sharer takes what it came with before we look,
+    // we would sleep with that member unarmed.
     for (auto &e : x.links)
         if (unsigned id = x.bell->id[e.link->index])
             e.link->view.header().side[e.link->side].sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
         else
+            *blind = true;
+    if (x.links.size())
+        collect(x, true);
+    for (size_t k = x.hot.size(); k-- > 0;)
+        if (!x.hot[k]->always_hot && !cool(x, *x.hot[k]))
             *blind = true;
     if (x.duals == 0)
         return;
     for_each_listener_link(x, [&](LinkMap &l) {
         auto &side = l.view.header().side[1];
         if (unsigned id = x.bell->id[l.index]) {
-            side.syn_arm.fetch_or(id_bit(id), std::memory_order_seq_cst);
             side.sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
+            side.syn_arm.fetch_or(id_bit(id), std::memory_order_seq_cst);
         } else {
             *blind = true;
         }

@@ -173,7 +173,17 @@ bool provide(Poll &p, Bell &bell) noexcept {
     return ok;
 }
 
+/// The sleep mask comes before the arms, so that a peer that takes an arm has to ring: a sharer may take what it came with before we look.
 void arm(Poll &p, Bell &bell, bool *blind) noexcept {
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
+        if (unsigned id = bell.id[l.index]) {
+            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            if (syn)
+                syn->fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        } else {
+            *blind = true;
+        }
+    });
     for (size_t i = 0; i < p.l.n; ++i) {
         File *f = p.l.file[i];
         if (!f)
@@ -186,15 +196,6 @@ void arm(Poll &p, Bell &bell, bool *blind) noexcept {
             prepare_sleep(*f->epoll, blind);
         }
     }
-    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
-        if (unsigned id = bell.id[l.index]) {
-            if (syn)
-                syn->fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
-            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
-        } else {
-            *blind = true;
-        }
-    });
 }
 
 void disarm(Poll &p, Bell &bell) noexcept {

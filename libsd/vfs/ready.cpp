@@ -188,8 +188,9 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
         bool blind = id == 0 || !control::connected();
         auto &asleep = l.view.header().side[l.side].sleep_mask;
         if (id) {
-            arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT);
+            // In this order: a peer that takes the arm has to ring, also where a sharer of the socket takes the data before we look.
             asleep.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT);
             heavy_barrier();
         }
         uint64_t before = self.handled;

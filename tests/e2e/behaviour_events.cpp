@@ -73,6 +73,8 @@ BEHAVES("woken by shutdown", accepting, woken_by_shutdown, any)
 BEHAVES("poll woken by shutdown", accepting, poll_woken_by_listener_shutdown, any)
 BEHAVES("several processes share a listener", accepting, several_processes, accelerated)
 BEHAVES("several processes with epoll share a listener", accepting, several_processes_epoll, accelerated)
+BEHAVES("acceptors that take one connection each are all woken", accepting, acceptors_that_take_one_each,
+        accelerated)
 BEHAVES("several threads share a listener", accepting, several_threads, accelerated)
 BEHAVES("SO_REUSEPORT", accepting, reuse_port, any)
 

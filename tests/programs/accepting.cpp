@@ -294,6 +294,46 @@ BEHAVIOUR(several_processes_epoll) {
         reap("child", child);
 }
 
+// Each acceptor takes one connection and is gone. One that was woken for a connection that another took must be woken for the next.
+BEHAVIOUR(acceptors_that_take_one_each) {
+    const int listener = make_listener();
+    set_nonblocking(listener);
+    constexpr int kChildren = 3, kRounds = 40;
+    int served = 0;
+    for (int round = 0; round < kRounds; ++round) {
+        pid_t children[kChildren];
+        for (pid_t &child : children)
+            child = spawn([&] {
+                const int set = MUST(epoll_create1(0));
+                epoll_event event{};
+                event.events = EPOLLIN;
+                MUST(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
+                int fd = -1;
+                while (fd < 0) {
+                    if (round % 2) {
+                        MUST(epoll_wait(set, &event, 1, -1));
+                    } else {
+                        pollfd p{listener, POLLIN, 0};
+                        MUST(poll(&p, 1, -1));
+                    }
+                    fd = accept4(listener, nullptr, nullptr, 0);
+                }
+                send_all(fd, "x");
+            });
+        sleep_ms(round % 4); // some find them asleep, some on the way there
+        int open[kChildren];
+        for (int &fd : open)
+            fd = connect_to(listener);
+        for (const int fd : open) {
+            served += receive(fd, 1) == "x";
+            close(fd);
+        }
+        for (const pid_t child : children)
+            reap("child", child);
+    }
+    say("%d served", served);
+}
+
 BEHAVIOUR(several_threads) {
     const int listener = make_listener();
     std::atomic<int> served{0};
