@@ -1,5 +1,6 @@
 // Executes one uncontended send and one receive of 8 bytes instruction by instruction, and looks at each instruction: none may lock the bus, be
 // a full fence, or enter the kernel. Run under sdrun; prints how many there were.
+#include "tests/e2e/instructions.hpp"
 #include "tests/programs/process.hpp"
 
 #include <sys/ptrace.h>
@@ -30,36 +31,6 @@ namespace {
             _exit(3);
     }
     _exit(0);
-}
-
-/// What is wrong with an instruction, or nullptr.
-const char *judge(const unsigned char *code) {
-    bool locked = false;
-    size_t at = 0;
-    for (;; ++at) { // prefixes
-        const unsigned char c = code[at];
-        if (c == 0xf0)
-            locked = true;
-        else if (c != 0x66 && c != 0x67 && c != 0xf2 && c != 0xf3 && c != 0x2e && c != 0x36 && c != 0x3e &&
-                 c != 0x26 && c != 0x64 && c != 0x65)
-            break;
-    }
-    if ((code[at] & 0xf0) == 0x40)
-        ++at; // REX
-    if (locked)
-        return "lock prefix";
-    const unsigned char op = code[at], next = code[at + 1];
-    if ((op == 0x86 || op == 0x87) && next >> 6 != 3)
-        return "xchg with memory";
-    if (op == 0x0f && (next == 0x05 || next == 0x34))
-        return "system call";
-    if (op == 0xcd)
-        return "software interrupt";
-    if (op == 0x0f && next == 0xae && code[at + 2] >= 0xe8)
-        return "fence";
-    if (op == 0x0f && next == 0xa2)
-        return "cpuid";
-    return nullptr;
 }
 
 } // namespace
@@ -95,7 +66,7 @@ int main() {
         }
         if (stepping && code[0] != 0xcc) {
             ++count[marks < 7 ? marks : 6];
-            if (const char *why = judge(code)) {
+            if (const char *why = dear_instruction(code)) {
                 say("%s: %s at %llx", marks % 3 == 1 ? "send" : "recv", why, registers.rip);
                 ++bad;
             }
