@@ -22,7 +22,8 @@ bool needs_pace(int argc, const char *const *argv) noexcept {
         (strcmp(argv[1], "ping-pong") != 0 && strcmp(argv[1], "pp") != 0))
         return false;
     for (int i = 2; i < argc && argv[i]; ++i)
-        if ((strncmp(argv[i], "--mps", 5) == 0 || strncmp(argv[i], "--pps", 5) == 0) && strcmp(argv[i] + 5, "=max") != 0)
+        if ((strncmp(argv[i], "--mps", 5) == 0 || strncmp(argv[i], "--pps", 5) == 0) &&
+            strcmp(argv[i] + 5, "=max") != 0)
             return false; // its own number; without one, and with "max", there is room for 600,000
     return true;
 }
