@@ -6,7 +6,6 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/vfs/pace.hpp"
 #include <cstdlib>
 #include <pthread.h>
 
@@ -25,8 +24,7 @@ void reset_in_child() noexcept {
 void end_of_process(void *) { vfs::at_exit(); }
 void quick_end_of_process() { vfs::at_exit(); }
 
-// libc hands constructors what main gets.
-__attribute__((constructor(101))) void start(int argc, char **argv, char **) noexcept {
+__attribute__((constructor(101))) void start() noexcept {
     bind_real_symbols();
     remember_environment();
     init_signals();
@@ -36,7 +34,6 @@ __attribute__((constructor(101))) void start(int argc, char **argv, char **) noe
     __cxa_atexit(end_of_process, nullptr, nullptr);
     at_quick_exit(quick_end_of_process);
     vfs::init();
-    paced = needs_pace(argc, argv);
     unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3; ++fd)
         check_standard(fd); // sockets that came with an exec

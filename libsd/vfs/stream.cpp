@@ -2,7 +2,6 @@
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/epoll.hpp"
-#include "libsd/vfs/pace.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <climits>
@@ -405,8 +404,6 @@ namespace vfs {
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
         return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
-    if (paced) [[unlikely]]
-        wait_for_pace();
     // The common case: a small message, no flags that matter, room in the ring, nothing to tell first.
     if (n - 1 < 8192 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Ofd &o = *f->ofd;
