@@ -254,6 +254,20 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
     return result;
 }
 
+unsigned slots_in_use(const Link &link) {
+    unsigned result = 0;
+    for_each_touched_slot(link, [&](unsigned i) {
+        const Slot &slot = link.view().slot(i);
+        const auto let_go = [&](unsigned side) {
+            return (slot.side[side].control.flags.load(std::memory_order_relaxed) &
+                    (kFlagReleased | kFlagDead)) != 0;
+        };
+        const uint32_t state = slot.identity.state.load(std::memory_order_relaxed);
+        result += state != static_cast<uint32_t>(SlotState::free) && !(let_go(0) && let_go(1)) ? 1 : 0;
+    });
+    return result;
+}
+
 void bury(const Link &link, unsigned side, uint32_t slot) {
     auto pending = static_cast<uint32_t>(SlotState::syn);
     if (side == 1 && link.view().slot(slot).identity.state.compare_exchange_strong(

@@ -114,6 +114,9 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
 /// Ends what was left behind in a slot.
 void bury(const Link &link, unsigned side, uint32_t slot);
 
+/// Slots that at least one side has not let go of.
+unsigned slots_in_use(const Link &link);
+
 /// For a side that died without leaving records of what it held: marks its end of every slot that is in use.
 void mark_all(const Link &link, unsigned side);
 

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 
 namespace sd::monitor {
 
@@ -118,6 +119,9 @@ class Monitor {
     // status.cpp
     Reply status(Client &client, Request &request);
     std::string status_json(const ucred &asker) const;
+
+    // resources.cpp
+    nlohmann::json resources_json() const;
 
     EventLoop &loop_;
     const Config config_;

@@ -8,10 +8,11 @@ namespace sd::monitor {
 
 struct Parcel {
     uint64_t id = 0;
-    uint64_t cookie = 0; ///< SO_COOKIE of the kernel socket that is passed
-    ino_t inode = 0;     ///< of the same
-    unsigned looks = 0;  ///< how often it was looked for among the descriptors of all processes
-    UniqueFd far;        ///< the other end of its connection; none once a bridge has it
+    uint64_t cookie = 0;          ///< SO_COOKIE of the kernel socket that is passed
+    ino_t inode = 0;              ///< of the same
+    unsigned looks = 0;           ///< how often it was looked for among the descriptors of all processes
+    unsigned seen_at_library = 0; ///< how often at somebody's who should claim it
+    UniqueFd far;                 ///< the other end of its connection; none once a bridge has it
     EventLoop::Watch watch = 0;
     EventLoop::Timer timer = 0;
 

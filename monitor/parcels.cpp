@@ -16,9 +16,14 @@ namespace {
 
 /// A parcel that is not claimed may still be in the queue of the Unix socket it was sent over, or be in the hands of somebody without libsd, who
 /// waits for data. Which of the two shows in the descriptor tables of all processes; those are looked at after this time, and then twice
-/// as long each time, up to so many times. What we are not allowed to see by then is taken to have arrived.
+/// as long each time, up to a limit.
 constexpr std::chrono::milliseconds kFirstLook{50};
-constexpr unsigned kLooks = 6;
+constexpr unsigned kMostDoublings = 7;
+/// After so many looks, what we are not allowed to see is taken to have arrived.
+constexpr unsigned kBlindLooks = 6;
+/// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data that others who share the connection wait
+/// for. Seen there so often, it is not going to be claimed: the library is switched off.
+constexpr unsigned kLibraryLooks = 4;
 
 uint64_t socket_cookie(int fd) {
     uint64_t cookie = 0;
@@ -76,16 +81,22 @@ Reply Monitor::pass(Client &client, Request &request) {
 }
 
 void Monitor::look_for_parcel_later(Parcel &parcel) {
-    parcel.timer = loop_.after(kFirstLook * (1 << parcel.looks), [this, id = parcel.id] {
+    const auto pause = kFirstLook * (1 << std::min(parcel.looks, kMostDoublings));
+    parcel.timer = loop_.after(pause, [this, id = parcel.id] {
         const auto it = parcels_.find(id);
         if (it == parcels_.end()) {
             return;
         }
-        it->second->timer = 0;
-        if (++it->second->looks >= kLooks || socket_is_open(it->second->inode)) {
-            bridge(*it->second);
+        Parcel &found = *it->second;
+        found.timer = 0;
+        ++found.looks;
+        const InHands hands = who_has_socket(found.inode);
+        found.seen_at_library += hands == InHands::library ? 1 : 0;
+        if (hands == InHands::stranger || found.seen_at_library >= kLibraryLooks ||
+            (hands == InHands::unknown && found.looks >= kBlindLooks)) {
+            bridge(found);
         } else {
-            look_for_parcel_later(*it->second);
+            look_for_parcel_later(found);
         }
     });
 }

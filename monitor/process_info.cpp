@@ -57,25 +57,54 @@ std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
 
 UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 
-bool socket_is_open(ino_t inode) {
+namespace {
+
+/// Whether the program has our library loaded, whether it has spoken to us yet or not.
+bool has_library(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
+    FILE *maps = fopen(path, "re");
+    if (maps == nullptr) {
+        return false;
+    }
+    bool found = false;
+    char line[PATH_MAX + 128];
+    while (!found && fgets(line, sizeof line, maps) != nullptr) {
+        found = strstr(line, "/libsd.so") != nullptr;
+    }
+    fclose(maps);
+    return found;
+}
+
+} // namespace
+
+InHands who_has_socket(ino_t inode) {
     namespace fs = std::filesystem;
     const std::string wanted = "socket:[" + std::to_string(inode) + "]";
+    InHands result = InHands::nobody;
     std::error_code error; // processes and descriptors come and go, and some are not ours to see
     for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
         const std::string name = process->path().filename();
         if (name.empty() || name[0] < '1' || name[0] > '9') {
             continue;
         }
-        std::error_code ignored;
-        for (fs::directory_iterator fd(process->path() / "fd", ignored); !ignored && fd != end;
-             fd.increment(ignored)) {
+        std::error_code hidden;
+        for (fs::directory_iterator fd(process->path() / "fd", hidden); !hidden && fd != end;
+             fd.increment(hidden)) {
             std::error_code gone;
             if (fs::read_symlink(fd->path(), gone) == wanted) {
-                return true;
+                if (!has_library(static_cast<pid_t>(atoi(name.c_str())))) {
+                    return InHands::stranger;
+                }
+                result = InHands::library;
+                break;
             }
         }
+        if (hidden == std::errc::permission_denied && result == InHands::nobody) {
+            result = InHands::unknown;
+        }
     }
-    return false;
+    return result;
 }
 
 } // namespace sd::monitor

@@ -15,7 +15,13 @@ std::string process_exe(pid_t pid);  ///< path of the program, empty if it canno
 std::string process_comm(pid_t pid); ///< short name
 UniqueFd open_pidfd(pid_t pid);      ///< becomes readable when the process ends
 
-/// Whether some process that we can see has the socket with this inode open. Looks at every descriptor of every process.
-bool socket_is_open(ino_t inode);
+enum class InHands {
+    nobody,  ///< of no process
+    unknown, ///< of none that we can see, but there are others
+    library, ///< of processes that have libsd only
+    stranger,
+};
+/// In whose hands the socket with this inode is. Looks at every descriptor of every process.
+InHands who_has_socket(ino_t inode);
 
 } // namespace sd::monitor

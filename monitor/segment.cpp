@@ -249,6 +249,27 @@ std::vector<std::pair<unsigned, pid_t>> Segment::strangers() const {
     return result;
 }
 
+Segment::Census &Segment::Census::operator+=(const Census &other) {
+    open_files += other.open_files;
+    processes += other.processes;
+    threads += other.threads;
+    return *this;
+}
+
+Segment::Census Segment::census() const {
+    Census result;
+    for_each_touched(memfd_.get(), kSegProcOffset, sizeof(ProcRecord), kSegProcs, [&](unsigned i) {
+        result.processes += i != kParcelProc && view_.proc(i).state.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+    });
+    for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
+        result.threads += view_.thread(i).state.load(std::memory_order_relaxed) != 0 ? 1 : 0;
+    });
+    for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
+        result.open_files += view_.ofd(i).state.load(std::memory_order_relaxed) != kFree ? 1 : 0;
+    });
+    return result;
+}
+
 Counters Segment::counters() const {
     const SegmentStats &stats = view_.header().stats;
     Counters result;

@@ -67,6 +67,12 @@ class Segment {
     std::vector<HeldEnd> held_ends() const;
     /// Processes that the segment names and that have not registered: index of the record and pid.
     std::vector<std::pair<unsigned, pid_t>> strangers() const;
+    /// Records in use, whoever uses them.
+    struct Census {
+        unsigned open_files = 0, processes = 0, threads = 0;
+        Census &operator+=(const Census &other);
+    };
+    Census census() const;
     Counters counters() const;
     std::vector<RecentFallback> recent_fallbacks() const;
 

@@ -233,6 +233,9 @@ std::string Monitor::status_json(const ucred &asker) const {
              {"address", fallback.port == 0 ? json() : json(address_text(fallback.ip, fallback.port))},
              {"when", static_cast<double>(fallback.when_ns) / 1e9}});
     }
+    if (asker.uid == 0 || asker.uid == geteuid()) {
+        root["resources"] = resources_json();
+    }
     // Names of programs may be any bytes.
     return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }

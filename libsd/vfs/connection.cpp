@@ -111,7 +111,8 @@ namespace {
 
 bool slot_released(const LinkMap &l, uint32_t i) noexcept {
     Slot &s = l.view.slot(i);
-    return (s.side[0].control.flags.load(std::memory_order_acquire) & kFlagReleased) &&
+    // Dead: a relative of ours had it last, and was killed.
+    return (s.side[0].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead)) &&
            (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
 }
 
@@ -240,11 +241,17 @@ void close_stream(File &f, bool reset) noexcept {
         notify(l, slot, peer->control.tx_arm);
         free_ofd(seg, index);
         mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
-        if (l.side == 0) {
-            QuietGuard g(l.slot_lock);
-            push_zombie(l, slot);
-        }
     }
+    // Also when others go on with it: the slot is ours to give out again once they have let go of it.
+    if (l.side == 0) {
+        QuietGuard g(l.slot_lock);
+        push_zombie(l, slot);
+    }
+    // Nobody is at the other end to connect to: not kept for the next connection.
+    if (l.side == 0 &&
+        (l.view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead)) &&
+        !l.retired.exchange(true))
+        link_unuse(l);
     link_unuse(l);
 }
 

@@ -156,8 +156,8 @@ long craft(const SlotAddress &local, const SlotAddress &peer, unsigned family, i
 constexpr int kPatience = 1000;    ///< ms
 constexpr int kMostStrangers = 64; ///< others that happen to connect to the listener
 
-long bind_near(const Socket &s, const SlotAddress &a, unsigned family) noexcept {
-    if (s.bind(Name(a, family, a.port)) == 0)
+long bind_near(const Socket &s, const SlotAddress &a, unsigned family, bool same_port) noexcept {
+    if (same_port && s.bind(Name(a, family, a.port)) == 0)
         return 0;
     return s.bind(Name(a, family, 0));
 }
@@ -187,14 +187,16 @@ long accept_from(const Socket &listener, const Name &wanted, Socket *accepted) n
     return -ECONNREFUSED;
 }
 
-long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept {
+/// `same_ports`: as far as they can be had.
+long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, bool same_ports,
+                  int out[2]) noexcept {
     Socket listener(family, SOCK_NONBLOCK), a(family, SOCK_NONBLOCK);
     if (listener.fd() < 0 || a.fd() < 0)
         return listener.fd() < 0 ? listener.fd() : a.fd();
     // The program's own end first: its names matter most.
-    if (long r = bind_near(a, local, family); r < 0)
+    if (long r = bind_near(a, local, family, same_ports); r < 0)
         return r;
-    if (long r = bind_near(listener, peer, family); r < 0)
+    if (long r = bind_near(listener, peer, family, same_ports); r < 0)
         return r;
     long r = sys::call(SYS_listen, listener.fd(), 8);
     if (r == -EADDRINUSE) {
@@ -225,7 +227,11 @@ long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fam
     const long r = craft(local, peer, family, out);
     if (r >= 0 || r == -EMFILE || r == -ENFILE || r == -ENOMEM)
         return r;
-    return connect_pair(local, peer, family, out);
+    // A pair with just these names exists when the connection has been passed before, and that parcel lies in a queue.
+    if (const long again = connect_pair(local, peer, family, true, out);
+        again != -EADDRNOTAVAIL && again != -EADDRINUSE)
+        return again;
+    return connect_pair(local, peer, family, false, out);
 }
 
 } // namespace sd

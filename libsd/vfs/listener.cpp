@@ -15,20 +15,21 @@ constinit Pool<Listener> pool;
 constinit Lock all_lock;
 MapVector<File *> all; ///< every listener of this process, for restore
 
-ListenerSegment *map_segment(int fd) noexcept {
+/// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
+ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
     struct stat st;
     if (sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) < sizeof(ListenerSegment))
         return nullptr;
-    auto *s = static_cast<ListenerSegment *>(
-        sys::mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
-    if (s && (s->magic != kListenerMagic || s->version != kLayoutVersion)) {
+    auto *s = static_cast<ListenerSegment *>(sys::mmap(old, sizeof(ListenerSegment), PROT_READ | PROT_WRITE,
+                                                       MAP_SHARED | (old ? MAP_FIXED : 0), fd, 0));
+    if (!s || (s->magic == kListenerMagic && s->version == kLayoutVersion))
+        return s;
+    if (!old)
         sys::munmap(s, sizeof(ListenerSegment));
-        s = nullptr;
-    }
-    return s;
+    return nullptr;
 }
 
-/// Asks the monitor for the listener's segment; on success the listener is in the directory.
+/// Asks the monitor for the listener's segment; on success the listener is in the directory. `*seg`: null, or one that is not used any more.
 long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cause *why) noexcept {
     wire::Listen msg{backlog, 0};
     auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
@@ -39,12 +40,13 @@ long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cau
         return r.status < 0 ? r.status : -EPROTO;
     }
     *id = r.as<wire::ListenReply>().listener_id;
-    *seg = map_segment(r.fd[0]);
+    ListenerSegment *const mapped = map_segment(r.fd[0], *seg);
     sys::close(r.fd[0]);
-    if (!*seg) {
+    if (!mapped) {
         *why = Cause::no_memory;
         return -ENOMEM;
     }
+    *seg = mapped;
     return 0;
 }
 
@@ -317,7 +319,7 @@ void close_listener(File *f) noexcept {
             }
     }
     retire_listener(*l);
-    // The segment stays mapped: another thread may be looking at it. A listener's end is rare.
+    // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
     pool.release(l);
 }
 
@@ -340,7 +342,7 @@ void restore_listeners() noexcept {
             if (fd_table[i].load(std::memory_order_acquire) == f)
                 fd = static_cast<int>(i);
         uint32_t id;
-        ListenerSegment *seg;
+        ListenerSegment *seg = nullptr;
         Cause why;
         if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &id, &seg, &why) < 0)
             continue;

@@ -79,6 +79,8 @@ long become_kernel(File &f, Cause why) noexcept {
 
 namespace {
 
+constinit Lock admission;
+
 /// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor passes.
 LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
     if (LinkMap *l = find_link(id, side)) {
@@ -99,6 +101,44 @@ LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
     return l;
 }
 
+/// What this process has for the connection already, with a reference for the caller: it was passed to itself or came back.
+File *file_we_have(unsigned seg, uint32_t ofd_index) noexcept {
+    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
+        File *f = file_of(static_cast<int>(fd));
+        if (!f || f->kind != Kind::stream || f->seg != seg || f->ofd_index != ofd_index)
+            continue;
+        uint32_t refs = f->refs.load(std::memory_order_acquire);
+        while (refs != 0 && !f->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
+        }
+        if (refs == 0)
+            continue;
+        if (f->kind == Kind::stream && f->seg == seg && f->ofd_index == ofd_index)
+            return f;
+        release_file(f);
+    }
+    return nullptr;
+}
+
+/// The File for a connection that is claimed, with a reference for the caller. There is one bit that says whether this process holds it, so two Files for one
+/// connection would each end what the other one still has.
+File *admit_once(const Passport &p, unsigned seg, LinkMap &l) noexcept {
+    const QuietGuard g(admission);
+    for (unsigned n = 0; n < 1000; ++n) {
+        if (File *f = file_we_have(seg, p.ofd_index))
+            return f;
+        if (!holds_ofd(seg, p.ofd_index))
+            break;
+        sys::sched_yield(); // a thread of ours is about to give it up
+    }
+    hold_ofd(seg, p.ofd_index);
+    File *f = admit(p, seg, l);
+    if (f)
+        f->refs.store(1, std::memory_order_relaxed);
+    else
+        drop_ofd(seg, p.ofd_index); // the parcel holds it
+    return f;
+}
+
 /// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it is.
 bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
     if (!passport_valid(p, static_cast<unsigned>(seg), l))
@@ -106,14 +146,12 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
     const long flags = sys::fcntl(fd, F_GETFD), dummy = dummy_socket();
     if (dummy < 0 || flags < 0)
         return false;
-    hold_ofd(static_cast<unsigned>(seg), p.ofd_index);
-    File *f = admit(p, static_cast<unsigned>(seg), l);
-    if (!f) {
-        drop_ofd(static_cast<unsigned>(seg), p.ofd_index); // the parcel holds it
+    File *f = admit_once(p, static_cast<unsigned>(seg), l);
+    if (!f)
         return false;
-    }
     sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
     install_file(fd, f);
+    release_file(f);
     if (vfs::first_stream)
         vfs::first_stream();
     return true;
@@ -147,6 +185,8 @@ bool claim(int fd) noexcept {
 }
 
 } // namespace
+
+void passing_fork_child() noexcept { admission.reset(); }
 
 void claim_parcel(int fd) noexcept {
     int mark = 0;

@@ -20,6 +20,7 @@ long become_kernel(File &f, Cause why) noexcept;
 constexpr unsigned long kIoctlShared = 0x89ed; // one of those that belong to the protocol; TCP has none
 /// The descriptor has just arrived from another process: if it stands for a connection, it is one from here on. Slow only then.
 void claim_parcel(int fd) noexcept;
+void passing_fork_child() noexcept;
 
 /// The descriptors in a message that is about to be sent, with those that mean nothing elsewhere replaced. Holds what has to be closed
 /// afterwards.

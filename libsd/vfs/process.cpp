@@ -7,6 +7,7 @@
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
+#include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdio>
@@ -147,6 +148,7 @@ void fork_child() noexcept {
     options_fork_child();
     spare_numbers_fork_child();
     sendfile_fork_child();
+    passing_fork_child();
     stats_written.store(false);
     control::fork_child();
     drop_bells_in_child();

@@ -18,6 +18,7 @@ std::atomic<int> own_segment_index{-1};
 namespace {
 
 constinit Lock make_lock;
+constinit Lock join_lock;      // one segment is joined once
 SegmentStats no_segment_stats; // counts until there is a segment; moved there when it is made
 uint32_t child_proc[kMaxSegments];
 uint32_t ofd_hint = 1;
@@ -201,8 +202,7 @@ int find_segment(uint64_t name) noexcept {
 } // namespace
 
 int join_segment(int fd, uint64_t name) noexcept {
-    static constinit Lock one_at_a_time;
-    LockGuard g(one_at_a_time);
+    LockGuard g(join_lock);
     if (const int known = find_segment(name); known >= 0) {
         close_hidden(fd);
         return known;
@@ -235,7 +235,16 @@ int join_segment(int fd, uint64_t name) noexcept {
 }
 
 void hold_ofd(unsigned seg, uint32_t index) noexcept {
-    segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
+    if (segments[seg].proc < kSegProcs) // see segments_fork_prepare
+        segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
+}
+
+bool holds_ofd(unsigned seg, uint32_t index) noexcept {
+    if (segments[seg].proc >= kSegProcs)
+        return false;
+    return segments[seg].view.proc(segments[seg].proc).held[index / 64].load(std::memory_order_seq_cst) >>
+               index % 64 &
+           1;
 }
 
 bool held_elsewhere(unsigned seg, uint32_t index) noexcept {
@@ -429,6 +438,7 @@ void segments_fork_child() noexcept {
     }
     own_segment_index.store(-1, std::memory_order_release);
     make_lock.reset();
+    join_lock.reset();
     // The one thread of the child is a new user of every segment.
     for (unsigned i = 0; i < kMaxSegments; ++i) {
         self.id[i] = 0;

@@ -27,6 +27,7 @@ int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
 int join_segment(int fd, uint64_t name) noexcept;
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
+bool holds_ofd(unsigned seg, uint32_t index) noexcept;
 /// Whether another process has it in hand as well (parcels do not count).
 bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
 /// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails.

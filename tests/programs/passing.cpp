@@ -226,6 +226,68 @@ BEHAVIOUR(looked_at_first) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
+// To oneself: two descriptors of one connection, of which either may be closed first.
+BEHAVIOUR(back_to_where_it_was) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    for (int round = 0; round < 3; ++round) {
+        MUST(pass(channel.parent, {pair.server}));
+        const int again = take(channel.child)[0];
+        send_all(again, "again");
+        close(again);
+        say("%s", receive(pair.client, 5).c_str());
+        SHOW_BOOL((poll_now(pair.client, POLLRDHUP, 50) & POLLRDHUP) == 0);
+    }
+    MUST(pass(channel.parent, {pair.server}));
+    close(pair.server);
+    const int last = take(channel.child)[0];
+    send_all(last, "last");
+    say("%s", receive(pair.client, 4).c_str());
+    send_all(pair.client, "answer");
+    say("%s", receive(last, 6).c_str());
+    close(last);
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
+// One connection, several times in the queue.
+BEHAVIOUR(passed_several_times) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    for (int i = 0; i < 4; ++i)
+        SHOW(pass(channel.parent, {pair.server}));
+    close(pair.server);
+    close(pair.listener);
+    int fd[4];
+    for (int i = 0; i < 4; ++i) {
+        fd[i] = take(channel.child)[0];
+        SHOW(send(fd[i], "x", 1, 0));
+    }
+    say("%s", receive(pair.client, 4).c_str());
+    for (int i = 0; i < 4; ++i) {
+        SHOW_BOOL((poll_now(pair.client, POLLRDHUP, 10) & POLLRDHUP) == 0);
+        close(fd[i]);
+    }
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
+// A child gives what it has inherited back to its parent.
+BEHAVIOUR(inherited_and_given_back) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        MUST(pass(channel.child, {pair.server}));
+        say("%s", receive(pair.server, 3).c_str());
+    });
+    const int again = take(channel.parent)[0];
+    close(pair.server);
+    send_all(pair.client, "one");
+    reap("child", child);
+    send_all(again, "two");
+    say("%s", receive(pair.client, 3).c_str());
+    close(again);
+    SHOW_BOOL(peer_is_gone(pair.client));
+}
+
 BEHAVIOUR(a_listener) {
     const Channel channel;
     const int listener = make_listener();

@@ -1,0 +1,117 @@
+#include "tests/e2e/deaths/census.hpp"
+
+#include <dirent.h>
+
+namespace deaths {
+
+using namespace sdtest;
+
+namespace {
+
+long entries_of(const std::string &directory) {
+    long n = 0;
+    DIR *d = opendir(directory.c_str());
+    while (d && readdir(d))
+        ++n;
+    if (d)
+        closedir(d);
+    return n;
+}
+
+// The number behind "NAME": in a JSON text, looked for after `from`.
+bool number_in(const std::string &text, size_t from, const std::string &name, long *value) {
+    const size_t at = text.find("\"" + name + "\":", from);
+    if (at == std::string::npos)
+        return false;
+    *value = atol(text.c_str() + at + name.size() + 3);
+    return true;
+}
+
+long private_memory_of(long pid) {
+    long kib = 0;
+    if (FILE *f = fopen(("/proc/" + std::to_string(pid) + "/status").c_str(), "r")) {
+        char line[200];
+        while (fgets(line, sizeof line, f))
+            sscanf(line, "RssAnon: %ld", &kib);
+        fclose(f);
+    }
+    return kib;
+}
+
+long mappings() {
+    long n = 0;
+    if (FILE *f = fopen("/proc/self/maps", "r")) {
+        for (int c; (c = fgetc(f)) != EOF;)
+            n += c == '\n';
+        fclose(f);
+    }
+    return n;
+}
+
+// How much more of something is no leak: pages of tables that have been touched stay, allocators keep some.
+long allowance(const std::string &name) {
+    if (name == "shared_memory")
+        return 2 << 20;
+    if (name == "monitor KiB" || name == "own KiB")
+        return 4096;
+    if (name == "own mappings")
+        return 16;
+    if (name == "own descriptors") // numbers kept for the next connection
+        return 4;
+    return 0;
+}
+
+} // namespace
+
+Census take_census() {
+    Census result;
+    std::string text;
+    if (const char *build = getenv("SD_BUILD_DIR")) {
+        if (FILE *f = popen((std::string(build) + "/sdstat --json 2>/dev/null").c_str(), "re")) {
+            char chunk[4096];
+            for (size_t n; (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
+                text.append(chunk, n);
+            pclose(f);
+        }
+    }
+    const size_t resources = text.find("\"resources\"");
+    if (resources == std::string::npos)
+        return result;
+    for (const char *name : {"channels", "segments", "open_files", "family_processes", "family_threads", "links",
+                             "slots", "listeners", "doorbells", "parcels", "awaited", "shared_memory"}) {
+        long value;
+        if (number_in(text, resources, name, &value))
+            result[name] = value;
+    }
+    long pid = 0;
+    if (const size_t monitor = text.find("\"monitor\""); number_in(text, monitor, "pid", &pid) && pid > 0) {
+        result["monitor descriptors"] = entries_of("/proc/" + std::to_string(pid) + "/fd");
+        result["monitor KiB"] = private_memory_of(pid);
+    }
+    result["own descriptors"] = entries_of("/proc/self/fd");
+    result["own mappings"] = mappings();
+    result["own KiB"] = private_memory_of(getpid());
+    return result;
+}
+
+bool returns_to(const Census &before, int patience_ms) {
+    std::string left;
+    for (Stopwatch watch;; sleep_ms(20)) {
+        left.clear();
+        const Census now = take_census();
+        for (const auto &[name, value] : before) {
+            const auto it = now.find(name);
+            if (it == now.end() || it->second > value + allowance(name))
+                left += " " + name + " " + (it == now.end() ? "?" : std::to_string(it->second)) + " not " +
+                        std::to_string(value);
+        }
+        if (left.empty())
+            return true;
+        if (watch.ms() > patience_ms)
+            break;
+    }
+    complain("left behind:%s", left.c_str());
+    return false;
+}
+
+} // namespace deaths
