@@ -14,8 +14,11 @@ using namespace sd;
     void *word = va_arg(list, void *);                                                                       \
     va_end(list)
 
-SD_EXPORT int close(int fd) {
-    if (!file_of(fd)) [[likely]] {
+namespace {
+
+/// close() of a number that has an entry, or of one of the library's own.
+[[gnu::noinline]] int close_entry(int fd) {
+    if (!file_of(fd)) {
         if (is_hidden(fd)) [[unlikely]]
             return answer(-EBADF);
         return freed(fd, real.close(fd));
@@ -23,6 +26,14 @@ SD_EXPORT int close(int fd) {
     long r = vfs::close(fd);
     check_standard(fd);
     return r == vfs::kPass ? freed(fd, real.close(fd)) : answer(r);
+}
+
+} // namespace
+
+SD_EXPORT int close(int fd) {
+    if (has_entry(fd) || is_hidden(fd)) [[unlikely]]
+        return close_entry(fd);
+    return freed(fd, real.close(fd));
 }
 SD_ALIAS(__close, close);
 

@@ -98,9 +98,12 @@ int rwf_to_msg(int flags) noexcept {
 
 } // namespace
 
-SD_EXPORT ssize_t read(int fd, void *buffer, size_t size) {
+namespace {
+
+/// read() of a number that has an entry. Apart, so that other descriptors cost no stack frame.
+[[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size) {
     File *f = file_of(fd);
-    if (!f) [[likely]]
+    if (!f)
         return real.read(fd, buffer, size);
     if (size == 0) [[unlikely]] // answered before any socket is asked; recv() of nothing waits for data instead
         return real.read(fd, buffer, size);
@@ -108,6 +111,22 @@ SD_EXPORT ssize_t read(int fd, void *buffer, size_t size) {
         return answer<ssize_t>(-EFAULT);
     long r = vfs::recv(fd, f, buffer, clamp_transfer(size), 0);
     return r == vfs::kPass ? real.read(fd, buffer, size) : answer<ssize_t>(r);
+}
+
+[[gnu::noinline]] ssize_t write_entry(int fd, const void *buffer, size_t size) {
+    File *f = file_of(fd);
+    if (!f)
+        return real.write(fd, buffer, size);
+    if (impossible_range(buffer, size)) [[unlikely]]
+        return answer<ssize_t>(-EFAULT);
+    long r = vfs::send(fd, f, buffer, clamp_transfer(size), 0);
+    return r == vfs::kPass ? real.write(fd, buffer, size) : answer<ssize_t>(r);
+}
+
+} // namespace
+
+SD_EXPORT ssize_t read(int fd, void *buffer, size_t size) {
+    return has_entry(fd) ? read_entry(fd, buffer, size) : real.read(fd, buffer, size);
 }
 SD_ALIAS(__read, read);
 
@@ -118,13 +137,7 @@ SD_EXPORT ssize_t __read_chk(int fd, void *buffer, size_t size, size_t room) {
 }
 
 SD_EXPORT ssize_t write(int fd, const void *buffer, size_t size) {
-    File *f = file_of(fd);
-    if (!f) [[likely]]
-        return real.write(fd, buffer, size);
-    if (impossible_range(buffer, size)) [[unlikely]]
-        return answer<ssize_t>(-EFAULT);
-    long r = vfs::send(fd, f, buffer, clamp_transfer(size), 0);
-    return r == vfs::kPass ? real.write(fd, buffer, size) : answer<ssize_t>(r);
+    return has_entry(fd) ? write_entry(fd, buffer, size) : real.write(fd, buffer, size);
 }
 SD_ALIAS(__write, write);
 

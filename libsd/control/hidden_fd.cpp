@@ -2,6 +2,7 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/lock.hpp"
+#include <climits>
 #include <sys/resource.h>
 
 namespace sd {
@@ -14,10 +15,14 @@ void set_hidden(unsigned fd, bool on) noexcept {
     if (fd >= kMaxFd)
         return;
     uint64_t bit = uint64_t{1} << (fd % 64);
-    if (on)
+    if (on) {
+        unsigned from = hidden_from.load(std::memory_order_relaxed);
+        while (fd < from && !hidden_from.compare_exchange_weak(from, fd, std::memory_order_relaxed)) {
+        }
         hidden[fd / 64].fetch_or(bit, std::memory_order_relaxed);
-    else
+    } else {
         hidden[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
+    }
 }
 
 void nobody_moves(int, int) noexcept {}
@@ -59,6 +64,7 @@ void lower_limit() noexcept {
 
 } // namespace
 
+std::atomic<unsigned> hidden_from{UINT_MAX};
 void (*hidden_moved)(int, int) noexcept = nobody_moves;
 
 long hide_fd(int fd) noexcept {
@@ -93,7 +99,7 @@ void close_hidden(int fd) noexcept {
     sys::close(fd);
 }
 
-bool is_hidden(int fd) noexcept {
+bool is_among_hidden(int fd) noexcept {
     auto n = static_cast<unsigned>(fd);
     return n < kMaxFd && (hidden[n / 64].load(std::memory_order_relaxed) >> (n % 64) & 1);
 }

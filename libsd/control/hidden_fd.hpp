@@ -12,9 +12,14 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 long hide_fd(int fd) noexcept;
 /// Closes a hidden descriptor.
 void close_hidden(int fd) noexcept;
+/// No number below this was ever hidden.
+extern std::atomic<unsigned> hidden_from;
+bool is_among_hidden(int fd) noexcept;
 /// True when the number is libsd's own: the program's close(), dup2() and the like must not hit it. Any
 /// thread.
-bool is_hidden(int fd) noexcept;
+inline bool is_hidden(int fd) noexcept {
+    return static_cast<unsigned>(fd) >= hidden_from.load(std::memory_order_relaxed) && is_among_hidden(fd);
+}
 /// Moves a hidden descriptor out of the way of dup2(x, fd); every owner is told through `owner_moved`.
 extern void (*hidden_moved)(int from, int to) noexcept;
 /// Hides a descriptor that already has a good number (inherited over exec).

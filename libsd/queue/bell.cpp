@@ -19,9 +19,37 @@ constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means th
 constexpr unsigned kLooks = 16;           ///< between looks at the clock
 constexpr int kMaxScore = 8;
 constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
-constexpr int64_t kCrowdedFor = 20'000'000;
-std::atomic<int64_t> crowded_until{0};
+constexpr int64_t kCrowdedFor = 20'000'000, kCrowdedLongest = 1'280'000'000;
+constexpr int kStall = 8,
+              kStalls = 3 * kStall; ///< so many long slices with fewer than kStall other yields between them: crowded
+std::atomic<int> stalls{0};
+constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
+std::atomic<int64_t> crowded_until{0}, crowded_for{0};
 std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
+
+/// Among threads that only yield to each other no yield takes long; among others, one that yields waits for their slices again and again. A
+/// single long wait says nothing, and sleeping because of it would make the others wait: they would all end up asleep.
+void note_stall(int64_t now, int64_t took) noexcept {
+    int n = stalls.load(std::memory_order_relaxed);
+    if (took <= kCrowdedYield) {
+        if (n > 0)
+            stalls.store(n - 1, std::memory_order_relaxed);
+        return;
+    }
+    n += kStall;
+    int64_t last = crowded_for.load(std::memory_order_relaxed);
+    const bool again = last && now - crowded_until.load(std::memory_order_relaxed) < 5 * kCrowdedFor;
+    if (n < (again ? kStalls - kStall : kStalls)) {
+        stalls.store(n, std::memory_order_relaxed);
+        return;
+    }
+    // Again soon after the last such time: for twice as long.
+    last = !again ? kCrowdedFor : last < kCrowdedLongest ? 2 * last : last;
+    crowded_for.store(last, std::memory_order_relaxed);
+    // All processes try again at the same instants: one that yields among those that still sleep learns nothing.
+    crowded_until.store((now + took) / last * last + last, std::memory_order_relaxed);
+    stalls.store(0, std::memory_order_relaxed);
+}
 
 } // namespace
 
@@ -41,6 +69,7 @@ Bell *make_bell() noexcept {
     for (auto &i : b->id)
         i = 0;
     b->score.store(kMaxScore, std::memory_order_relaxed);
+    b->spin_score.store(kMaxScore, std::memory_order_relaxed);
     LockGuard g(list_lock);
     b->all_next = all;
     all = b;
@@ -172,9 +201,17 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
     // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps is run soon after it is woken.
     if (start_ < crowded_until.load(std::memory_order_relaxed)) {
         looked_long_ = false;
-        spin_end_ = yield_end_ = start_;
+        only_spins_ = true;
+        int spins = b.spin_score.load(std::memory_order_relaxed);
+        if (spins <= 0) { // counts down to the next try
+            b.spin_score.store(spins > -kProbe ? spins - 1 : 1, std::memory_order_relaxed);
+            spins = 0;
+        }
+        spin_end_ = yield_end_ = start_ + (spins > 0 ? kSpin : 0);
     }
-    if (spin_end_ == start_)
+    at_ = start_;
+    one_look_ = spin_end_ == start_;
+    if (one_look_)
         n_ = kLooks - 1; // whoever we wait for waits for the core: no looking before it has had it
 }
 
@@ -183,28 +220,34 @@ bool Spinner::again() noexcept {
         __builtin_ia32_pause();
         return true;
     }
-    int64_t now = sys::now_ns();
+    // Where somebody waits for the core there was one look since the clock was read last, which is not worth reading it again.
+    const int64_t now = one_look_ ? at_ : sys::now_ns();
     if (now < spin_end_)
         return true;
     if (now >= yield_end_) {
         if (looked_long_)
             bell_.score.fetch_sub(1, std::memory_order_relaxed);
+        if (only_spins_ && spin_end_ > start_)
+            bell_.spin_score.fetch_sub(1, std::memory_order_relaxed);
         return false;
     }
     sys::sched_yield();
-    int64_t took = sys::now_ns() - now;
+    yielded_ = true;
+    at_ = sys::now_ns();
+    const int64_t took = at_ - now;
     int shared = shared_core.load(std::memory_order_relaxed);
-    if (took > kCrowdedYield)
-        crowded_until.store(now + took + kCrowdedFor, std::memory_order_relaxed);
+    note_stall(now, took);
     if (took > kSharedCoreYield) {
+        yield_end_ += took - kSharedCoreYield; // time that others used is not spent on looking
         if (shared < 64)
             shared_core.store(shared + 16, std::memory_order_relaxed);
         spin_end_ = now;
     } else if (shared > 0) {
         shared_core.store(shared - 1, std::memory_order_relaxed);
     }
+    one_look_ = shared > 0;
     n_ = kLooks - 1 -
-         (shared > 0 ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
+         (one_look_ ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
     return true;
 }
 
@@ -214,8 +257,12 @@ bool core_is_shared() noexcept {
 }
 
 void Spinner::paid() noexcept {
-    if (bell_.score.load(std::memory_order_relaxed) < kMaxScore && n_ > 0)
+    if (n_ == 0)
+        return;
+    if (bell_.score.load(std::memory_order_relaxed) < kMaxScore)
         bell_.score.store(kMaxScore, std::memory_order_relaxed);
+    if (!yielded_ && spin_end_ > start_ && bell_.spin_score.load(std::memory_order_relaxed) < kMaxScore)
+        bell_.spin_score.store(kMaxScore, std::memory_order_relaxed);
 }
 
 void Spinner::slept(Bell &b, int64_t ns, bool event) noexcept {

@@ -9,7 +9,8 @@ namespace sd {
 struct Bell {
     int efd = -1;               ///< hidden descriptor
     uint8_t id[kMaxLinks] = {}; ///< by link index: the id under which the other side knows us, 0: not registered
-    std::atomic<int> score{8}; ///< how well looking has paid lately, see Spinner
+    std::atomic<int> score{8};      ///< how well looking has paid lately, see Spinner
+    std::atomic<int> spin_score{8}; ///< the same for looking without giving the core away
     std::atomic<bool> used{false};
     Bell *pool_next = nullptr;
     Bell *all_next = nullptr;
@@ -46,6 +47,9 @@ bool core_is_shared() noexcept;
 /// Waking an idle core costs tens of microseconds, so looking for about that long never costs more than twice the best choice. Where
 /// looking did not pay several times in a row it is cut to almost nothing; where a sleep turned out short, it is restored.
 /// A core shared with other runnable threads is recognised by a yield that takes long; then looking without yielding stops.
+/// Where a yield took a time slice, nobody yields for a while, and for longer each time that happens again: a scheduler that goes by
+/// virtual time lets a thread that yields wait behind all that sleep. What remains is looking without yielding where that paid, that
+/// is, where the other side has a core of its own, and sleeping at once where it did not.
 class Spinner {
   public:
     explicit Spinner(Bell &b) noexcept;
@@ -59,8 +63,10 @@ class Spinner {
   private:
     Bell &bell_;
     int64_t start_, spin_end_, yield_end_;
+    int64_t at_; ///< when the clock was read last
+    bool one_look_;
     unsigned n_ = 0;
-    bool looked_long_ = false;
+    bool looked_long_ = false, only_spins_ = false, yielded_ = false;
 };
 
 } // namespace sd

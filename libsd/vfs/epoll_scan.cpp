@@ -129,6 +129,7 @@ struct Reports {
         out[found].events = events;
         out[found++].data.u64 = i.data;
         i.last = ++x.reports;
+        i.in_vain = 0;
         i.reported = x.passes;
         if (!(i.events & EPOLLONESHOT))
             return true;
@@ -200,7 +201,8 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
         i.pass = pass;
         if (uint32_t events = look(i, thorough)) {
             at += r.add(i, events);
-        } else if (!i.always_hot && (x.hot.size() > kHotItems || x.reports - i.last > kIdleReports) &&
+        } else if (!i.always_hot &&
+                   ((x.hot.size() > kHotItems && ++i.in_vain > kVainLooks) || x.reports - i.last > kIdleReports) &&
                    cool(x, i)) {
             // the last of the list has taken its place
         } else {

@@ -44,6 +44,7 @@ struct EpollItem {
     uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
     LinkMap *link = nullptr;   ///< stream: in the slot table of this link
     uint32_t slot = 0;
+    uint32_t in_vain = 0;  ///< looks since it was last ready
     uint64_t last = 0;     ///< Epoll::reports when it was last worth looking at
     uint64_t pass = 0;     ///< last pass that looked at it
     uint64_t reported = 0; ///< last pass that reported it
@@ -65,7 +66,8 @@ struct SetLink {
     uint32_t flags; ///< of both sides' headers, as last seen
 };
 
-constexpr unsigned kHotItems = 64;      ///< idle items beyond this are armed at once
+constexpr unsigned kHotItems = 64; ///< with more than this, items that were looked at in vain a few times are armed
+constexpr unsigned kVainLooks = 8;      ///< ... so often; arming and waking costs as much as many looks
 constexpr uint64_t kIdleReports = 1024; ///< an item that was not ready while so many others were is armed
 constexpr unsigned kNestedSets = 64;    ///< nested instances with accelerated members, per set
 constexpr unsigned kSpareItems = 16;

@@ -91,7 +91,7 @@ def copy_tools(build, directory):
     """The tools, where every user of the run may read them: the source tree may be closed to them."""
     tools = os.path.join(directory, "tools")
     os.mkdir(tools)
-    for name in ("sdrun", "libsd.so", "sd-monitor", "sdstat"):
+    for name in ("sdrun", "libsd.so", "sd-monitor", "sd-bridge", "sdstat"):
         shutil.copy(os.path.join(build, name), tools)
     return tools
 
