@@ -246,6 +246,9 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
                 raise_sigpipe();
             return result(-EPIPE);
         }
+        // What ends the connection is for the next call to find: a reset is told only once.
+        if (done && ring::peek_header(f.ofd->rx.s, f.rx_place) == 0)
+            return result(0);
         const size_t want = n - done < kBounce ? n - done : kBounce;
         // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the
         // pipe.

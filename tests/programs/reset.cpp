@@ -214,6 +214,20 @@ BEHAVIOUR(linger_zero_discards) {
     SHOW(recv(pair.server, buffer, sizeof buffer, 0));
 }
 
+BEHAVIOUR(splice_leaves_the_error) {
+    const Pair pair = make_pair();
+    int pipe_ends[2];
+    SHOW(pipe(pipe_ends));
+    send_all(pair.client, "before the reset");
+    wait_for(pair.server, POLLIN);
+    abort_connection(pair.client);
+    wait_for(pair.server, POLLHUP);
+    SHOW(splice(pair.server, nullptr, pipe_ends[1], nullptr, 4096, 0));
+    show_ready("after the data", pair.server);
+    SHOW(splice(pair.server, nullptr, pipe_ends[1], nullptr, 4096, 0));
+    SHOW(splice(pair.server, nullptr, pipe_ends[1], nullptr, 4096, 0));
+}
+
 BEHAVIOUR(both_abort) {
     const Pair pair = make_pair();
     abort_connection(pair.client);
