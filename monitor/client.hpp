@@ -24,7 +24,8 @@ struct Client {
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;
 
-    bool leaving = false; ///< about to execute something that takes nothing over
+    bool leaving = false;   ///< about to execute something that takes nothing over
+    bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 
     pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
     uint64_t start = 0;

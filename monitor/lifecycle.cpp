@@ -261,9 +261,9 @@ void Monitor::channel_closed(Client &client) {
     client.channel_watch = 0;
     client.channel.reset();
     if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
-        has_presence(client.pid, client.start)) {
-        // An exec that is under way, or a program that closed everything: as long as the process and its
-        // presence last, what it held may come back with a hello.
+        (client.impatient || has_presence(client.pid, client.start))) {
+        // An exec that is under way, a program that closed everything, or one that did not wait for us any longer: as long as the
+        // process and its presence last, what it held may come back with a hello.
         return;
     }
     gone(client, "closed its channel");

@@ -2,6 +2,7 @@
 #include "monitor/monitor.hpp"
 
 #include <cerrno>
+#include <cstring>
 #include <fcntl.h>
 #include <random>
 #include <spdlog/spdlog.h>
@@ -232,6 +233,7 @@ bool Monitor::handle(Client &client, Request &request) {
         client.who.uid = request.sender.uid; // servers often begin as root and become somebody else
         client.who.gid = request.sender.gid;
     }
+    const size_t listeners_before = client.listeners.size();
     const Reply reply = perform(client, request, *operation);
     if (reply.status != 0) {
         spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
@@ -243,9 +245,59 @@ bool Monitor::handle(Client &client, Request &request) {
             spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid,
                          operation->name);
         }
+        client.impatient = true;
+        if (reply.status == 0) {
+            take_back(client, request, reply, client.listeners.size() > listeners_before);
+        }
         return false;
     }
     return true;
+}
+
+/// A client waits for an answer for two seconds, since a monitor that is stopped must not stop it. Where we were late (on a host that has far too
+/// much to do), what it does not know that it has must not stay in its name, and whom it could not wake is woken here.
+void Monitor::take_back(Client &client, const Request &request, const Reply &reply, bool new_listener) {
+    switch (static_cast<wire::Op>(request.header.op)) {
+    case wire::Op::peer_bell: {
+        const auto bell = request.as<wire::BellRef>();
+        const Link *link = client.link(bell.link_id, 1 - bell.side);
+        if (link == nullptr) {
+            link = client.link(bell.link_id, bell.side);
+        }
+        ring(*link->side[bell.side].bells[bell.id].eventfd);
+        break;
+    }
+    case wire::Op::listen: {
+        wire::ListenReply body;
+        memcpy(&body, reply.body, sizeof body);
+        if (const auto it = listeners_.find(body.listener_id); new_listener && it != listeners_.end()) {
+            leave_listener(client, *it->second);
+        }
+        break;
+    }
+    case wire::Op::fork: {
+        wire::ForkReply body;
+        memcpy(&body, reply.body, sizeof body);
+        const auto it = clients_.find(body.client_id);
+        if (it == clients_.end()) {
+            break;
+        }
+        // The child holds what its record in the segment says: nothing of that ends now. It may come and tell us of it, or die before.
+        Client &child = *it->second;
+        for (const Client::Share &share : std::exchange(child.segments, {})) {
+            std::erase_if(share.segment->members, [&](const auto &member) { return member.client == &child; });
+            loop_.after(std::chrono::seconds(1), [this, shared = std::weak_ptr(share.segment)] {
+                if (const auto segment = shared.lock(); segment && !segment->members.empty()) {
+                    meet_strangers(segment);
+                }
+            });
+        }
+        gone(child, "is not known to its parent");
+        break;
+    }
+    default:
+        break;
+    }
 }
 
 Reply Monitor::perform(Client &client, Request &request, const Operation &operation) {

@@ -157,6 +157,13 @@ void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
 }
 
+void ring_sleepers(LinkMap &l) noexcept {
+    uint64_t asleep = l.view.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) &
+                      ~(uint64_t{1} | uint64_t{1} << 63);
+    for (; asleep; asleep &= asleep - 1)
+        ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
+}
+
 void notify_acceptors(LinkMap &l) noexcept {
     auto &side = l.view.header().side[1];
     if (side.syn_arm.load(std::memory_order_seq_cst) == 0)

@@ -60,6 +60,8 @@ inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexce
 }
 /// The same for the acceptors of the link (client side, after a SYN).
 void notify_acceptors(LinkMap &l) noexcept;
+/// Wakes everybody of the other side who sleeps.
+void ring_sleepers(LinkMap &l) noexcept;
 
 /// Pairs with the fence-free reads of arm words: after storing arm words or sleep masks, and before looking at the rings once more.
 void heavy_barrier() noexcept;

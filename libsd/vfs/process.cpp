@@ -50,6 +50,10 @@ void restore() noexcept {
         }
     restore_listeners();
     restore_bells();
+    // Whom we could not wake while there was no monitor for us may have found it again before we did.
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i))
+            ring_sleepers(*l);
 }
 
 long peer_bell(LinkMap &l, unsigned id) noexcept {
@@ -57,6 +61,9 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     uint32_t generation = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     control::Reply r;
     r.status = -EMFILE;
+    Cause why;
+    if (!control::connected())
+        control::ensure(&why); // the waiter may rely on a monitor that we have given up
     if (!confined())
         r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
     if (r.status == -EMFILE) { // we cannot have it, so the monitor rings in our place

@@ -93,6 +93,7 @@ BEHAVES("siglongjmp out of a handler", threads, jump_out_of_a_handler, accelerat
 BEHAVES("SIGIO", threads, io_signal, accelerated)
 BEHAVES("SIGURG", threads, urgent_signal, accelerated)
 BEHAVES("SIGIO of a listener", threads, io_signal_of_a_listener, any)
+BEHAVES("SIGIO of a connection that is not accepted yet", threads, io_signal_before_accept, any)
 BEHAVES("a cancelled reader", threads, cancelled_reader, accelerated)
 
 BEHAVES("random sizes, blocking", transfer, blocking, accelerated)

@@ -3,6 +3,7 @@
 #include "tests/programs/process.hpp"
 
 #include <csetjmp>
+#include <sys/ioctl.h>
 #include <sys/uio.h>
 
 using namespace sdtest;
@@ -486,6 +487,29 @@ BEHAVIOUR(io_signal_of_a_listener) {
     const int server = MUST(accept(listener, nullptr, nullptr));
     send_all(client, "hello");
     say("%s", receive(server, 5).c_str());
+}
+
+// The client's end becomes a kernel socket while the connection still waits in the listener's queue.
+BEHAVIOUR(io_signal_before_accept) {
+    const int listener = make_listener();
+    const int client = connect_to(listener);
+    struct sigaction action {};
+    action.sa_handler = [](int) { ++handled; };
+    action.sa_flags = SA_RESTART;
+    MUST(sigaction(SIGIO, &action, nullptr));
+    SHOW(fcntl(client, F_SETOWN, getpid()));
+    int on = 1;
+    SHOW(ioctl(client, FIOASYNC, &on));
+    send_all(client, "early");
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    say("%s", receive(server, 5).c_str());
+    send_all(server, "hello");
+    say("%s", receive(client, 5).c_str());
+    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
+        sleep_ms(5);
+    SHOW_BOOL(handled > 0);
+    close(server);
+    SHOW_BOOL((poll_now(client, POLLRDHUP, kPatience) & POLLRDHUP) != 0);
 }
 
 BEHAVIOUR(cancelled_reader) {

@@ -432,6 +432,57 @@ TEST_CASE("with a presence, a process may lose its channel and come back, as ove
     kill_child(child);
 }
 
+TEST_CASE("a client that did not wait for a late answer lives, and comes back to what it holds") {
+    Pair pair;
+    // In a child: this process has other records at the same monitor.
+    TestListener socket;
+    const pid_t child = in_child([&] {
+        static TestProcess process(pair.monitor);
+        const Answer made = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const uint64_t link_id = made.as<wire::ConnectReply>().link_id;
+        process.segment.open(3, link_id, 8, 0);
+        const auto late = [&](Op op, const auto &body, const std::vector<int> &fds) {
+            wire::Packet packet{};
+            packet.header.magic = wire::kMagic;
+            packet.header.version = wire::kVersion;
+            packet.header.op = static_cast<uint16_t>(op);
+            packet.header.length = sizeof body;
+            packet.header.fds = static_cast<uint32_t>(fds.size());
+            memcpy(packet.body, &body, sizeof body);
+            kill(pair.monitor.pid, SIGSTOP);
+            const bool sent = process.channel.raw(&packet, sizeof packet.header + sizeof body, fds);
+            process.channel.close();
+            kill(pair.monitor.pid, SIGCONT);
+            usleep(50'000);
+            // Nothing was taken from it, and with the same segment all is as it was.
+            const bool kept = process.segment.view.ofd(3).state == static_cast<uint32_t>(OfdState::open);
+            process.hello(pair.monitor);
+            return sent && kept;
+        };
+        bool good = late(Op::links, wire::Links{pair.listener, 0}, {});
+        // A child that its parent knows nothing of ends nothing.
+        process.segment.view.proc(1).state = 1;
+        process.segment.view.proc(1).held[0] = 1u << 3;
+        wire::Fork fork{};
+        fork.segments = 1;
+        fork.child_in[0] = {process.id, 1, 0};
+        good = late(Op::fork, fork, {}) && good && process.segment.view.proc(1).held[0] == 1u << 3;
+        // A listener that it does not know to be in the directory is not there.
+        good = late(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}) && good &&
+               find_entry(process.directory(), socket.port) == nullptr;
+        // Whom it could not wake is woken.
+        const UniqueFd waiter = bell();
+        const Answer given = process.channel.ask(Op::bell, wire::Bell{link_id, 0, 0}, {waiter.get()});
+        good = late(Op::peer_bell, wire::BellRef{link_id, 0, given.as<wire::BellReply>().id}, {}) &&
+               rang(waiter.get()) && good;
+        good = process.channel.ask(Op::drop_link, wire::LinkRef{link_id, 0, 0}).header.status == 0 && good;
+        if (!good) {
+            _exit(1);
+        }
+    });
+    kill_child(child); // had it found a fault, it would have ended before it could say that it was ready
+}
+
 TEST_CASE("a private monitor ends after its last client") {
     MonitorProcess monitor({"--private"});
     {
