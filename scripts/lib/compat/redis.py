@@ -11,6 +11,8 @@ PACKAGES = ("redis-server", "redis-tools", "tcl", "procps", "dpkg-dev")
 SUITE = True
 QUICK = True
 WORKLOAD = "its own suite (all but slow and large-memory tests)"
+NOTE = ("the four that fail do so on kernel sockets as well: tests and server of Debian's package do not agree about an error message, a log "
+        "line and an option")
 
 
 def fetch(directory):
@@ -48,6 +50,11 @@ def run(r):
     seen = {}
     for verdict, text in re.findall(r"^\[(ok|err|exception|TIMEOUT|skip|ignore)\]:? ?(.*)", log, re.M):
         name = re.sub(r"\(\d+ ms\)$", "", text).strip()
+        if name.startswith("PSYNC2"):  # which replica is moved or killed, and how often, is random
+            name = re.sub(r"#[0-4]\b|x = \d+", "...", name)
+            if r.checks.get(name) != "failed":
+                r.result(name, "passed" if verdict == "ok" else "failed")
+            continue
         seen[name] = seen.get(name, 0) + 1
         if seen[name] > 1:  # the same test in several configurations
             name = f"{name} ({seen[name]})"
