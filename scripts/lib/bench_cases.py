@@ -77,7 +77,7 @@ def connections(_build):
                "What the kernel spends is in the JSON (kernel_bytes).")
 
 
-def sharing(build):
+def sharing(_build):
     for pairs in (1, 2, 3, 4):
         words = ["pingpong", "--cpu", "0,0", "--pairs", str(pairs)]
         yield Case(f"onecore-{2 * pairs}", "sharing", f"round trip 8 B, {2 * pairs} processes on one core", "mean_ns", "ns",
@@ -85,10 +85,18 @@ def sharing(build):
                         limit=["rawring", "--yield", "1", "--cpu", "0,0", "--pairs", str(pairs)]),
                    [Bar("a quarter of kernel TCP", factor=4, limit="limit")],
                    note="The bare ring gives the core away with sched_yield after each look.")
-    for name, title in (("takeover", "connection handed between two threads"),
-                        ("contention", "two threads sending on one connection")):
-        if os.path.exists(os.path.join(build, "bench", name)):
-            yield Case(name, "sharing", title, "operations_per_s", "1/s", both(name))
+    for who in ("threads", "processes"):
+        words = ["contention", "--who", who]
+        yield Case(f"contention-{who}", "sharing", f"two {who} sending 8 B on one connection", "messages_per_s", "1/s",
+                   both(*words, mutex=[*words, "--via", "ring"]), [Bar("the ring under a pthread mutex", "mutex")])
+    yield Case("takeover", "sharing", "a takeover, in membarrier calls", "takeover_in_membarriers", "",
+               {"sd": Variant(["takeover"], True)}, [Bar("at most 2", value=2.0)], seconds=0, rounds=3)
+    yield Case("fork-10000", "sharing", "fork with 10,000 connections, up to the child's end", "whole_ns", "ns", both("forkcost"),
+               [Bar("at most 2 ms more", value=2e6, over="kernel")], seconds=0, rounds=3)
+    for what, title in (("round_trip", "round trip between two cores"), ("alone", "send and receive by one thread")):
+        ratio = f"{what}_ratio"
+        yield Case(f"tokens-{what}", "sharing", f"8 B {title}: with tokens, against compiled without", ratio, "",
+                   {"sd": Variant(["sharing"])}, [Bar("at most 3 % more", value=1.03)], seconds=0, rounds=3)
 
 
 def silence(_build):
