@@ -1,6 +1,7 @@
 // What /proc and the kernel say about a process.
 #include "monitor/process_info.hpp"
 
+#include <cerrno>
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
@@ -59,21 +60,23 @@ UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pi
 
 namespace {
 
-/// Whether the program has our library loaded, whether it has spoken to us yet or not.
-bool has_library(pid_t pid) {
+/// Whether the program has our library loaded, whether it has spoken to us yet or not. A process that is ending has lost its memory before its
+/// descriptors: it is not going to use what it has.
+bool is_stranger(pid_t pid) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
     FILE *maps = fopen(path, "re");
     if (maps == nullptr) {
-        return false;
+        return errno != ENOENT && errno != ESRCH;
     }
-    bool found = false;
+    bool any = false, found = false;
     char line[PATH_MAX + 128];
     while (!found && fgets(line, sizeof line, maps) != nullptr) {
+        any = true;
         found = strstr(line, "/libsd.so") != nullptr;
     }
     fclose(maps);
-    return found;
+    return any && !found;
 }
 
 } // namespace
@@ -93,7 +96,7 @@ InHands who_has_socket(ino_t inode) {
              fd.increment(hidden)) {
             std::error_code gone;
             if (fs::read_symlink(fd->path(), gone) == wanted) {
-                if (!has_library(static_cast<pid_t>(atoi(name.c_str())))) {
+                if (is_stranger(static_cast<pid_t>(atoi(name.c_str())))) {
                     return InHands::stranger;
                 }
                 result = InHands::library;

@@ -3,6 +3,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/passing.hpp"
 #include <climits>
+#include <pthread.h>
 #include <sys/sendfile.h>
 
 using namespace sd;
@@ -294,7 +295,10 @@ SD_EXPORT int sendmmsg(int fd, mmsghdr *m, unsigned count, int flags) {
 SD_EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t size) noexcept {
     if (!file_of(out) && !file_of(in)) [[likely]]
         return real.sendfile(out, in, offset, size);
+    int state; // unlike the others in here, no cancellation point of the C library's
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     long r = vfs::sendfile(out, in, offset, clamp_transfer(size));
+    pthread_setcancelstate(state, nullptr);
     return r == vfs::kPass ? real.sendfile(out, in, offset, size) : answer<ssize_t>(r);
 }
 SD_ALIAS(sendfile64, sendfile);

@@ -53,6 +53,11 @@ void note_stall(int64_t now, int64_t took) noexcept {
 
 } // namespace
 
+namespace {
+void watch_nothing() noexcept {}
+} // namespace
+void (*watch_thread)() noexcept = watch_nothing;
+
 Bell *make_bell() noexcept {
     if (confined())
         return nullptr;
@@ -103,8 +108,10 @@ void free_bell(Bell *b) noexcept {
 }
 
 Bell *thread_bell() noexcept {
-    if (!self.bell)
+    if (!self.bell) {
+        watch_thread();
         self.bell = make_bell();
+    }
     return self.bell;
 }
 

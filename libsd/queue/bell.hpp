@@ -19,6 +19,8 @@ struct Bell {
 /// nullptr when no descriptor or memory is left.
 Bell *make_bell() noexcept;
 void free_bell(Bell *b) noexcept;
+/// The calling thread has something to give back when it ends; set by vfs.
+extern void (*watch_thread)() noexcept;
 /// The calling thread's own; freed by the thread-exit hook of vfs.
 Bell *thread_bell() noexcept;
 /// The id under which `b` can be armed on `l`, registering it with the monitor on first use. 0: not possible now, so sleep in short steps.

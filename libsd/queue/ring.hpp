@@ -162,6 +162,13 @@ inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     s.changing = 0;
 }
 
+/// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring that nothing has followed is not data. A
+/// hint without the token.
+inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
+    const uint64_t tail = s.tail, base = s.base;
+    return consumed >= (base != 0 && tail == base ? tail - 8 : tail);
+}
+
 /// For the thread that takes the token of a sender that may have been killed anywhere in put(), put_urgent(), commit() or change_class().
 ///
 /// Killed before its header was stored: nothing of the record can be seen; `tail` and the zeroed word there are as they were. Killed

@@ -155,11 +155,15 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
     bool blind = !control::connected() || listener_bell(l, *bell) < 0;
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
+    const unsigned mark = Held::mark();
     unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
     if (n > kMax) {
         n = kMax;
         blind = true;
     }
+    for (unsigned i = 0; i < n; ++i)
+        Held::note([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }, links[i],
+                   0, links);
     for (unsigned i = 0; i < n; ++i) {
         unsigned id = bell_id(*bell, *links[i]);
         if (id == 0) {
@@ -179,6 +183,7 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
     for (unsigned i = 0; i < n; ++i)
         if (unsigned id = bell->id[links[i]->index])
             links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    Held::forget_to(mark);
     for (unsigned i = 0; i < n; ++i)
         link_unuse(*links[i]);
     if (blind)
@@ -208,6 +213,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return kPass;
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
+    Held::drop_abandoned(__builtin_frame_address(0));
     int64_t deadline = 0;
     for (;;) {
         // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.

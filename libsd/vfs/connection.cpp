@@ -56,16 +56,16 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept
     f.kind = Kind::stream;
 }
 
-void Pin::look_for_abandoned() noexcept {
+void Held::look_for_abandoned(const void *frame) noexcept {
     // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its own could be anywhere.
-    char here;
+    char local;
+    const auto here = frame ? reinterpret_cast<uintptr_t>(frame) : reinterpret_cast<uintptr_t>(&local) - 1;
     stack_t alternate;
-    if (reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].pin) >= reinterpret_cast<uintptr_t>(&here) ||
+    if (reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].frame) > here ||
         sys::call(SYS_sigaltstack, 0, sys::arg(&alternate)) < 0 || (alternate.ss_flags & SS_ONSTACK))
         return;
-    while (notes.count &&
-           reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].pin) < reinterpret_cast<uintptr_t>(&here))
-        drop_last();
+    while (notes.count && reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].frame) <= here)
+        give_back_last();
 }
 
 int take_error(Ofd &o) noexcept {
@@ -81,7 +81,7 @@ uint32_t absorb_flags(File &f) noexcept {
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= f.peer->credit.consumed.load(std::memory_order_acquire) != o.tx.s.tail &&
+        flags |= !ring::all_taken(o.tx.s, f.peer->credit.consumed.load(std::memory_order_acquire)) &&
                          !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
                      ? kFlagReset
                      : kFlagWriteShut;

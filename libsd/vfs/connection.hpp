@@ -1,6 +1,7 @@
 // The life of an accelerated connection in this process: from a link's slot to its end.
 #pragma once
 #include "libsd/vfs/file.hpp"
+#include "libsd/vfs/held.hpp"
 
 namespace sd {
 
@@ -61,8 +62,7 @@ void note_grown(File &f) noexcept;
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
 void notify_own(File &f) noexcept;
 
-/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor. What is held is noted
-/// for the thread, not in the object: so a cancelled wait can give it back, and so can the next call after a signal handler has jumped out of this one.
+/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor.
 class Pin {
   public:
     Pin() = default;
@@ -70,48 +70,28 @@ class Pin {
     void hold(File &f) noexcept {
         if (held_)
             return;
-        drop_abandoned();
-        if (notes.count == kDepth)
+        Held::drop_abandoned();
+        Held::drop_abandoned_like(this);
+        const unsigned mark = Held::mark();
+        if (!Held::note(unpin, &f, 0, this))
             return;
         f.refs.fetch_add(1, std::memory_order_acq_rel);
-        notes.entry[notes.count++] = {&f, this};
+        mark_ = mark;
         held_ = true;
     }
     void drop() noexcept {
         if (!held_)
             return;
         held_ = false;
-        drop_last();
-    }
-    /// All of the thread's; it is being cancelled.
-    static void drop_all() noexcept {
-        while (notes.count)
-            drop_last();
-    }
-    /// Those of calls that a handler has jumped out of. At the start of calls that close or block.
-    static void drop_abandoned() noexcept {
-        if (notes.count) [[unlikely]]
-            look_for_abandoned();
+        Held::give_back_to(mark_);
     }
     Pin(const Pin &) = delete;
     Pin &operator=(const Pin &) = delete;
 
   private:
-    static constexpr unsigned kDepth = 8; ///< calls nested by handlers
-    struct Notes {
-        struct {
-            File *file;
-            const void *pin;
-        } entry[kDepth];
-        unsigned count;
-    };
-    static inline constinit thread_local Notes notes{};
-    static void drop_last() noexcept {
-        File *f = notes.entry[--notes.count].file;
-        release_file(f);
-    }
-    static void look_for_abandoned() noexcept;
+    static void unpin(void *file, size_t) noexcept { release_file(static_cast<File *>(file)); }
 
+    unsigned mark_ = 0;
     bool held_ = false;
 };
 

@@ -21,23 +21,24 @@ struct Wait {
     int room;
     int64_t timeout; ///< ns, < 0: for ever
     const uint64_t *mask;
-    uint64_t handled;     ///< self.handled at entry
-    bool counted = false; ///< among Epoll::sleepers
-    bool ours = false;    ///< the last round found accelerated members
+    uint64_t handled;  ///< self.handled at entry
+    bool ours = false; ///< the last round found accelerated members
 };
 
-/// The thread was cancelled in its sleep.
-void give_up(void *wait) noexcept {
-    auto &w = *static_cast<Wait *>(wait);
-    if (w.counted) {
-        SetGuard g(w.x);
-        finish_sleep(w.x);
-    }
-    set_unuse(w.x);
+void unuse(void *set, size_t) noexcept { set_unuse(*static_cast<Epoll *>(set)); }
+
+void wake_up(void *set, size_t) noexcept {
+    auto &x = *static_cast<Epoll *>(set);
+    SetGuard g(x);
+    finish_sleep(x);
 }
 
+/// The thread was cancelled in its sleep.
+void give_up(void *) noexcept { Held::give_back_all(); }
+
 long kernel_sleep(Wait &w, int64_t timeout) noexcept {
-    return cancellable(give_up, &w, [&] { return kernel_wait(w.ep, w.user, w.room, timeout, w.mask); });
+    watch_thread(); // which gives the set back if it ends after a jump out of here
+    return cancellable(give_up, nullptr, [&] { return kernel_wait(w.ep, w.user, w.room, timeout, w.mask); });
 }
 
 /// Should the kernel's set be looked at in this round? With the lock.
@@ -165,11 +166,12 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     provide_bells(x);
     const int64_t shrink_at = shrink_idle_rings();
     bool blind = false, ready, listens;
+    const unsigned mark = Held::mark();
     {
         SetGuard g(x);
         x.streak = 0;
         prepare_sleep(x, &blind);
-        w.counted = true;
+        Held::note(wake_up, &x, 0, &w);
         listens = x.duals > 0;
         if (x.streams || listens) {
             heavy_barrier();
@@ -192,8 +194,8 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         r = kernel_sleep(w, left);
     {
         SetGuard g(x);
+        Held::forget_to(mark);
         finish_sleep(x);
-        w.counted = false;
     }
     if (r == -EINTR && ready)
         r = 0;
@@ -348,6 +350,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     uint64_t asked;
     if (mask && sd_copy(&asked, mask, sizeof asked))
         return -EFAULT;
+    Held::drop_abandoned(__builtin_frame_address(0));
     Epoll &x = *f->epoll;
     int64_t ns = -1;
     if (timeout)
@@ -357,6 +360,8 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
         ++x.users; // before `ours` is read: see count_ours()
     }
     Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
+    const unsigned held = Held::mark();
+    Held::note(unuse, &x, 0, &w);
     long r;
     if (x.ours == 0) {
         r = wait_plain(w);
@@ -368,6 +373,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
                 hand_over(x);
         }
     }
+    Held::forget_to(held);
     set_unuse(x);
     return r;
 }

@@ -119,7 +119,7 @@ namespace vfs {
 long close(int fd) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    Pin::drop_abandoned();
+    Held::drop_abandoned();
     File *f = take_fd(fd);
     if (!f)
         return kPass;

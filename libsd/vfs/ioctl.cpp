@@ -57,7 +57,7 @@ long bytes_not_taken(File &f) noexcept {
         return -EBADF;
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
-    if (consumed >= s.tail || s.tail == 0)
+    if (ring::all_taken(s, consumed))
         return 0;
     uint64_t behind = s.tail - consumed;
     if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})

@@ -61,13 +61,18 @@ class BitSets {
             bytes_ = 3 * words * sizeof(Word);
             at = static_cast<Word *>(
                 sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+            mark_ = Held::mark();
+            if (at)
+                Held::note(unmap_held, at, bytes_, this);
         }
         for (size_t s = 0; s < 3; ++s)
             set[s] = at ? at + s * words : nullptr;
     }
     ~BitSets() {
-        if (bytes_ && set[0])
+        if (bytes_ && set[0]) {
+            Held::forget_to(mark_);
             sys::munmap(set[0], bytes_);
+        }
     }
     BitSets(const BitSets &) = delete;
     BitSets &operator=(const BitSets &) = delete;
@@ -76,6 +81,7 @@ class BitSets {
   private:
     Word here_[3 * kInlineWords];
     size_t bytes_ = 0;
+    unsigned mark_ = 0;
 };
 
 } // namespace
@@ -83,6 +89,7 @@ class BitSets {
 long poll(pollfd *fds, nfds_t n, const timespec *timeout, const sigset_t *mask) noexcept {
     if (n == 0 || n > kMaxFd || !any_ours(fds, n))
         return kPass;
+    Held::drop_abandoned(__builtin_frame_address(0));
     PollSpace space(n);
     if (!space)
         return -ENOMEM;
@@ -104,6 +111,7 @@ long poll(pollfd *fds, nfds_t n, const timespec *timeout, const sigset_t *mask) 
 long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, const sigset_t *mask) noexcept {
     if (n <= 0 || n > static_cast<int>(kMaxFd))
         return kPass;
+    Held::drop_abandoned(__builtin_frame_address(0));
     fd_set *given[3] = {r, w, e};
     const size_t words = (static_cast<size_t>(n) + kWordBits - 1) / kWordBits;
     BitSets in(words);

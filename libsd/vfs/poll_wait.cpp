@@ -28,6 +28,7 @@ struct Poll {
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
     bool links = false; ///< anything in shared memory to look at
+    unsigned mark = 0;  ///< of what is held while asleep
     uint64_t handled;
 };
 
@@ -109,8 +110,11 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
     }
 }
 
+void unuse(void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }
+
 /// Keeps the links of the connections mapped until release_links(), should another thread close one meanwhile.
 void hold_links(Poll &p) noexcept {
+    p.mark = Held::mark();
     for (size_t i = 0; i < p.l.n; ++i) {
         p.l.link[i] = nullptr;
         File *f = p.l.file[i];
@@ -123,10 +127,13 @@ void hold_links(Poll &p) noexcept {
             p.l.link[i] = nullptr; // closed at this very moment
         if (!p.l.link[i])
             l->users.fetch_sub(1, std::memory_order_acq_rel);
+        else
+            Held::note(unuse, l, 0, &p);
     }
 }
 
 void release_links(Poll &p) noexcept {
+    Held::forget_to(p.mark);
     for (size_t i = 0; i < p.l.n; ++i)
         if (p.l.link[i])
             link_unuse(*p.l.link[i]);
@@ -221,6 +228,7 @@ void give_up(void *sleeper) noexcept {
     auto &s = *static_cast<Sleeper *>(sleeper);
     disarm(s.p, s.bell);
     release_links(s.p);
+    Held::give_back_all();
 }
 
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
@@ -295,7 +303,7 @@ bool poll_classify(PollList &l) noexcept {
 }
 
 long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
-    Poll p{l, 0, false, false, false, false, self.handled};
+    Poll p{l, 0, false, false, false, false, 0, self.handled};
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.file[i];
         if (f) {
@@ -366,6 +374,8 @@ PollSpace::PollSpace(size_t n) noexcept {
         mapped_ = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (!mapped_)
             return;
+        mark_ = Held::mark();
+        Held::note(unmap_held, mapped_, bytes_, this);
         at = static_cast<unsigned char *>(mapped_);
     }
     list.n = n;
@@ -377,8 +387,10 @@ PollSpace::PollSpace(size_t n) noexcept {
 }
 
 PollSpace::~PollSpace() {
-    if (mapped_)
+    if (mapped_) {
+        Held::forget_to(mark_);
         sys::munmap(mapped_, bytes_);
+    }
 }
 
 } // namespace sd

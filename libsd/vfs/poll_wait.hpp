@@ -1,6 +1,7 @@
 // Waiting for a list of descriptors, some of them accelerated; what poll and select have in common.
 #pragma once
 #include "libsd/vfs/file.hpp"
+#include "libsd/vfs/held.hpp"
 #include <poll.h>
 
 namespace sd {
@@ -36,6 +37,7 @@ class PollSpace {
     alignas(8) unsigned char here_[kEach * kInline + 2 * sizeof(pollfd)];
     void *mapped_ = nullptr;
     size_t bytes_ = 0;
+    unsigned mark_ = 0;
 };
 
 } // namespace sd

@@ -96,12 +96,18 @@ void descriptor_moved(int from, int to) noexcept {
             segments[i].fd = to;
 }
 
-void thread_exit(void *) noexcept { unregister_thread(); }
+void thread_exit(void *) noexcept {
+    Held::give_back_all(); // of calls that handlers jumped out of
+    unregister_thread();
+}
 
 bool register_and_watch(unsigned seg) noexcept;
 bool (*register_in_segment)(unsigned) noexcept = nullptr;
+void watch_this_thread() noexcept {
+    pthread_setspecific(thread_key, &self);
+} // any non-null value makes the destructor run
 bool register_and_watch(unsigned seg) noexcept {
-    pthread_setspecific(thread_key, &self); // any non-null value makes the destructor run
+    watch_this_thread();
     return register_in_segment(seg);
 }
 
@@ -122,6 +128,7 @@ void init_process() noexcept {
 void watch_threads() noexcept {
     register_in_segment = register_thread;
     register_thread = register_and_watch;
+    watch_thread = watch_this_thread;
 }
 
 namespace vfs {

@@ -91,7 +91,7 @@ namespace {
 
 void wait_cancelled(void *) noexcept {
     self.asleep = false;
-    Pin::drop_all();
+    Held::give_back_all();
 }
 
 /// A thread cancelled in here gives back what it held; its doorbell goes with it.

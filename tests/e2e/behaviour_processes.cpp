@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 BEHAVES("a child connects", processes, child_connects, accelerated)
+BEHAVES("killed after it was idle", processes, killed_after_being_idle, accelerated)
 BEHAVES("a child accepts", processes, child_accepts, accelerated)
 BEHAVES("a child serves an inherited connection", processes, child_serves_inherited_connection, accelerated)
 BEHAVES("parent and child use one connection", processes, both_use_one_connection, accelerated)

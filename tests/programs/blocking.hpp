@@ -27,10 +27,14 @@ class Scene {
             fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
             return;
         }
-        const Pair pair = make_pair();
-        listener = pair.listener;
-        client = pair.client;
-        server = pair.server;
+        listener = make_listener();
+        // Buffers of a fixed size, so that what is full stays full.
+        set_option(listener, SOL_SOCKET, SO_RCVBUF, 65536);
+        client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        set_option(client, SOL_SOCKET, SO_SNDBUF, 65536);
+        const Address address = local_address(listener);
+        MUST(connect(client, address.raw(), address.length));
+        server = MUST(accept(listener, nullptr, nullptr));
         fd = why == Blocked::connection ? listener : client;
         if (why == Blocked::room)
             fill();
@@ -69,12 +73,8 @@ class Scene {
             fillers_.push_back(late_);
             break;
         case Blocked::answer:
-            for (;;) {
-                const int one = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK);
-                if (one < 0)
-                    break;
-                fillers_.push_back(one);
-            }
+            close(listener); // the next attempt, a second later, is refused
+            listener = -1;
             break;
         }
     }
@@ -82,13 +82,13 @@ class Scene {
     // Sends until nothing fits any more.
     void fill() {
         const std::string data = pattern(65536);
-        for (int quiet = 0; quiet < 2;) {
+        for (int quiet = 0; quiet < 4; ++quiet) {
             const ssize_t n = send(client, data.data(), data.size(), MSG_DONTWAIT);
             if (n > 0) {
                 in_flight += static_cast<size_t>(n);
-                quiet = 0;
-            } else if (poll_now(client, POLLOUT, 20) == 0) {
-                ++quiet; // the kernel goes on moving things for a moment
+                quiet = -1;
+            } else {
+                sleep_ms(3); // the kernel goes on moving things for a moment
             }
         }
     }

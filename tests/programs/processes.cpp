@@ -2,7 +2,9 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <linux/sockios.h>
 #include <sched.h>
+#include <sys/ioctl.h>
 
 using namespace sdtest;
 
@@ -384,6 +386,32 @@ BEHAVIOUR(many_short_lived_children) {
         right += status == 0;
     }
     say("%d of 60 right", right);
+}
+
+// Everything was read long ago.
+BEHAVIOUR(killed_after_being_idle) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const std::string data = pattern(300000);
+    const pid_t child = spawn([&] {
+        const int client = connect_to(address);
+        say("child got %zu bytes", receive(client, data.size()).size());
+        send_all(client, "all");
+        pause();
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    send_all(fd, data);
+    say("%s", receive(fd, 3).c_str());
+    for (int i = 0; i < 3; ++i)
+        SHOW_BOOL(poll_now(fd, POLLIN, 250) == 0);
+    int queued = -1;
+    MUST(ioctl(fd, SIOCOUTQ, &queued));
+    SHOW_BOOL(queued == 0);
+    kill(child, SIGKILL);
+    reap("child", child);
+    char byte;
+    SHOW(recv(fd, &byte, 1, 0));
+    close(fd);
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -1,0 +1,195 @@
+// Signals that interrupt blocked calls: every call, with and without SA_RESTART and timeouts, before and after part of the work was done.
+#include "tests/programs/blocking.hpp"
+#include "tests/programs/cases.hpp"
+
+#include <sys/syscall.h>
+
+using namespace sdtest;
+
+namespace {
+
+std::atomic<int> runs{0};
+int handler_fd = -1;
+
+void count(int) { ++runs; }
+
+void set_handler(void (*handler)(int), int flags) {
+    struct sigaction action {};
+    action.sa_handler = handler;
+    action.sa_flags = flags;
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+}
+
+pid_t thread_id() { return static_cast<pid_t>(syscall(SYS_gettid)); }
+
+// A thread that makes one blocking call.
+class Caller {
+  public:
+    Caller(Scene &scene, const BlockingCall &call)
+        : thread_([this, &scene, &call] {
+              entered_ = thread_id();
+              result_ = call.make(scene);
+              error_ = errno;
+              returned_ = true;
+          }) {}
+    ~Caller() { thread_.join(); }
+
+    // Interrupts it where it sleeps, once. False: it has returned.
+    bool interrupt() {
+        if (!wait_until_blocked(entered_, returned_))
+            return false;
+        pthread_kill(thread_.native_handle(), SIGUSR1);
+        const int before = runs;
+        for (Stopwatch watch; runs == before && !returned_ && watch.ms() < kPatience;)
+            usleep(200);
+        return true;
+    }
+    bool blocked() { return wait_until_blocked(entered_, returned_); }
+    bool returned() const { return returned_; }
+
+    // What came of it; amounts that the kernel may choose are not told.
+    std::string outcome(const Scene &scene, const BlockingCall &call) {
+        for (Stopwatch watch; !returned_ && watch.ms() < kPatience;)
+            usleep(200);
+        if (!returned_)
+            give_up("the call does not return");
+        if (result_ < 0)
+            return strerrorname_np(error_);
+        if (scene.why != Blocked::room || call.polls)
+            return scene.why == Blocked::connection && !call.polls ? "a descriptor" : std::to_string(result_);
+        return result_ == 0 ? "nothing" : "some";
+    }
+    long result() const { return result_; }
+
+  private:
+    std::atomic<pid_t> entered_{0};
+    std::atomic<bool> returned_{false};
+    long result_ = 0;
+    int error_ = 0;
+    std::thread thread_;
+};
+
+std::string interrupted(const BlockingCall &call, int flags, bool limits, bool partly) {
+    set_handler(count, flags);
+    Scene scene(call.why);
+    if (limits) {
+        set_timeout(scene.fd, SO_RCVTIMEO, 60000);
+        set_timeout(scene.fd, SO_SNDTIMEO, 60000);
+    }
+    Caller caller(scene, call);
+    if (partly && caller.blocked()) {
+        if (call.why == Blocked::data)
+            send_all(scene.server, "da"); // less than MSG_WAITALL wants
+        else
+            scene.drain();
+    }
+    // One that goes on gets two signals, and then what it waits for.
+    const bool stopped = caller.interrupt() && caller.interrupt();
+    if (!caller.returned())
+        scene.satisfy();
+    (void)stopped;
+    return caller.outcome(scene, call);
+}
+
+void whole_table(bool limits) {
+    for (const BlockingCall &call : blocking_calls())
+        say("%s: %s, SA_RESTART: %s", call.name, interrupted(call, 0, limits, false).c_str(),
+            interrupted(call, SA_RESTART, limits, false).c_str());
+}
+
+} // namespace
+
+BEHAVIOUR(every_call) { whole_table(false); }
+BEHAVIOUR(every_call_with_timeouts) { whole_table(true); }
+
+// After some bytes have been transferred a call returns how many, whatever the handler's flags.
+BEHAVIOUR(after_a_part) {
+    for (const BlockingCall &call : blocking_calls()) {
+        const std::string name = call.name;
+        const bool large = call.why == Blocked::room && !call.polls && name != "send of a few bytes" &&
+                           name != "splice to the socket" && name != "sendmmsg";
+        if (large || name == "recv MSG_WAITALL")
+            say("%s: %s, SA_RESTART: %s", call.name, interrupted(call, 0, false, true).c_str(),
+                interrupted(call, SA_RESTART, false, true).c_str());
+    }
+}
+
+// Of two threads in the same call only the one that gets the signal returns.
+BEHAVIOUR(one_of_two_threads) {
+    set_handler(count, 0);
+    for (const BlockingCall &call : blocking_calls()) {
+        // A second connect on the socket is another story, and two splices wait for each other on the pipe.
+        if (call.why == Blocked::answer || strncmp(call.name, "splice", 6) == 0)
+            continue;
+        Scene scene(call.why);
+        Caller first(scene, call), second(scene, call);
+        const bool both = first.blocked() && second.blocked();
+        first.interrupt();
+        const std::string one = first.outcome(scene, call);
+        const bool still = second.blocked();
+        scene.satisfy();
+        say("%s: %s %s %s, the other %s", call.name, yes_no(both), one.c_str(), yes_no(still),
+            second.outcome(scene, call).c_str());
+    }
+}
+
+// The handler uses the socket on which the call it interrupted is blocked; the call goes on afterwards.
+BEHAVIOUR(handler_uses_the_socket) {
+    static std::atomic<long> did{0};
+    static std::atomic<int> how{0};
+    set_handler(
+        [](int) {
+            const int error = errno;
+            char byte;
+            if (how == 0)
+                did = send(handler_fd, "!", 1, MSG_DONTWAIT);
+            else
+                did = recv(handler_fd, &byte, 1, MSG_DONTWAIT);
+            errno = error;
+            ++runs;
+        },
+        SA_RESTART);
+    for (const BlockingCall &call : blocking_calls()) {
+        if (call.why != Blocked::data && (call.why != Blocked::room || call.polls))
+            continue;
+        Scene scene(call.why);
+        handler_fd = scene.fd;
+        how = call.why == Blocked::data ? 0 : 1;
+        if (how == 1)
+            send_all(scene.server, "?");
+        Caller caller(scene, call);
+        caller.interrupt();
+        const long done = did;
+        if (!caller.returned())
+            scene.satisfy();
+        say("%s: in the handler %ld, then %s", call.name, done, caller.outcome(scene, call).c_str());
+        if (how == 0)
+            say("the peer got %s", receive(scene.server, 1).c_str());
+    }
+}
+
+// What was told as sent has arrived, and nothing else.
+BEHAVIOUR(amounts_are_right) {
+    set_handler(count, 0);
+    for (const BlockingCall &call : blocking_calls()) {
+        if (call.why != Blocked::room || call.polls || strcmp(call.name, "sendmmsg") == 0)
+            continue;
+        Scene scene(call.why);
+        long sent = 0;
+        {
+            Caller caller(scene, call);
+            if (caller.blocked())
+                scene.drain();
+            caller.interrupt();
+            caller.outcome(scene, call);
+            sent = caller.result();
+        }
+        for (size_t before = SIZE_MAX; before != scene.arrived;) {
+            before = scene.arrived;
+            scene.drain();
+        }
+        say("%s: %s", call.name, yes_no(scene.arrived == scene.in_flight + static_cast<size_t>(sent > 0 ? sent : 0)));
+    }
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
