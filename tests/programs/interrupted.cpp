@@ -188,7 +188,8 @@ BEHAVIOUR(amounts_are_right) {
             before = scene.arrived;
             scene.drain();
         }
-        say("%s: %s", call.name, yes_no(scene.arrived == scene.in_flight + static_cast<size_t>(sent > 0 ? sent : 0)));
+        say("%s: %s", call.name,
+            yes_no(scene.arrived == scene.in_flight + static_cast<size_t>(sent > 0 ? sent : 0)));
     }
 }
 
