@@ -229,7 +229,7 @@ Reply Monitor::child(Client &client, Request &request) {
 
 Reply Monitor::segment(Client &client, Request &request) {
     const auto body = request.as<wire::Segment>();
-    if (body.proc_index >= kSegProcs) {
+    if (body.proc_index >= kSegProcs && body.proc_index != wire::kAnyProc) {
         return Reply::error(EINVAL);
     }
     if (client.segments.size() >= config_.limits.segments_per_client) {
@@ -248,11 +248,20 @@ Reply Monitor::segment(Client &client, Request &request) {
             return Reply::error(EEXIST);
         }
     }
+    Reply reply;
+    uint32_t index = body.proc_index;
+    if (index == wire::kAnyProc) {
+        index = segment->claim_record();
+        if (index == kSegProcs) {
+            return Reply::error(ENOSPC, Cause::limit);
+        }
+        reply.set(wire::SegmentReply{index, 0});
+    }
     if (body.owner_client == 0) {
         client.own = segment;
     }
-    share_segment(client, segment, body.proc_index, body.owner_client == 0 ? client.id : body.owner_client);
-    return {};
+    share_segment(client, segment, index, body.owner_client == 0 ? client.id : body.owner_client);
+    return reply;
 }
 
 /// The channel has closed or is to be closed.

@@ -249,6 +249,19 @@ std::vector<std::pair<unsigned, pid_t>> Segment::strangers() const {
     return result;
 }
 
+unsigned Segment::claim_record() {
+    for (unsigned i = 0; i < kSegProcs; ++i) {
+        uint32_t free = 0;
+        if (i != kParcelProc &&
+            std::none_of(members.begin(), members.end(), [i](const Member &m) { return m.proc_index == i; }) &&
+            view_.proc(i).state.compare_exchange_strong(free, 1, std::memory_order_seq_cst)) {
+            view_.proc(i).pid.store(0, std::memory_order_relaxed); // until the process has put its own there
+            return i;
+        }
+    }
+    return kSegProcs;
+}
+
 Segment::Census &Segment::Census::operator+=(const Census &other) {
     open_files += other.open_files;
     processes += other.processes;

@@ -67,6 +67,8 @@ class Segment {
     std::vector<HeldEnd> held_ends() const;
     /// Processes that the segment names and that have not registered: index of the record and pid.
     std::vector<std::pair<unsigned, pid_t>> strangers() const;
+    /// Takes a free ProcRecord for a process that joins; kSegProcs: there is none.
+    unsigned claim_record();
     /// Records in use, whoever uses them.
     struct Census {
         unsigned open_files = 0, processes = 0, threads = 0;

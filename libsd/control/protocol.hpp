@@ -137,10 +137,15 @@ struct Child {
     uint32_t pad;
 };
 struct Segment {
-    uint32_t proc_index;
+    uint32_t proc_index; ///< kAnyProc: the monitor takes a free one, so that it knows of it from the first moment
     uint32_t pad;
     uint64_t owner_client; ///< what the caller calls it in Fork::child_in; 0: by the caller's own client id
 };
+struct SegmentReply { ///< only to kAnyProc
+    uint32_t proc_index;
+    uint32_t pad;
+};
+constexpr uint32_t kAnyProc = UINT32_MAX;
 struct Listen {
     uint32_t backlog;
     uint32_t pad;

@@ -69,11 +69,14 @@ void note_high(std::atomic<uint32_t> &high, uint32_t index) noexcept {
     }
 }
 
-/// With the segment's lock held.
-uint32_t free_proc(SegmentView v) noexcept {
-    for (uint32_t i = 0; i < kSegProcs; ++i)
-        if (i != kParcelProc && v.proc(i).state.load(std::memory_order_acquire) == 0)
+/// Takes a free record; kSegProcs: there is none. The monitor takes some as well, without the segment's lock.
+uint32_t claim_proc(SegmentView v) noexcept {
+    for (uint32_t i = 0; i < kSegProcs; ++i) {
+        uint32_t free = 0;
+        if (i != kParcelProc && v.proc(i).state.load(std::memory_order_acquire) == 0 &&
+            v.proc(i).state.compare_exchange_strong(free, 1, std::memory_order_seq_cst))
             return i;
+    }
     return kSegProcs;
 }
 
@@ -213,23 +216,18 @@ int join_segment(int fd, uint64_t name) noexcept {
         return -1;
     }
     MappedSegment &m = segments[seg];
-    {
-        SegmentLock l(m.view);
-        m.proc = free_proc(m.view);
-        if (m.proc < kSegProcs) {
-            ProcRecord &r = m.view.proc(m.proc);
-            r.pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_relaxed);
-            r.state.store(1, std::memory_order_seq_cst);
-            note_high(m.view.header().proc_high, m.proc);
-        }
-    }
-    wire::Segment msg{m.proc, 0, name};
-    if (m.proc < kSegProcs && control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1).status == 0)
-        return seg;
-    if (m.proc < kSegProcs)
-        m.view.proc(m.proc).state.store(0, std::memory_order_release);
-    // Others may have looked at the entry meanwhile; as one without a record of ours it does no harm.
     m.proc = kSegProcs;
+    // The monitor chooses the record: one that we took ourselves would never be freed if we were killed before it heard of it.
+    wire::Segment msg{wire::kAnyProc, 0, name};
+    const auto r = control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1);
+    if (r.status == 0 && r.length == sizeof(wire::SegmentReply) &&
+        r.as<wire::SegmentReply>().proc_index < kSegProcs) {
+        m.proc = r.as<wire::SegmentReply>().proc_index;
+        m.view.proc(m.proc).pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_relaxed);
+        note_high(m.view.header().proc_high, m.proc);
+        return seg;
+    }
+    // Others may have looked at the entry meanwhile; as one without a record of ours it does no harm.
     m.owner_client = 0;
     return -1;
 }
@@ -399,7 +397,7 @@ void segments_fork_prepare(wire::Fork *message) noexcept {
         SegmentView v = segments[s].view;
         uint32_t mine = segments[s].proc;
         SegmentLock g(v);
-        uint32_t c = child_proc[s] = free_proc(v);
+        uint32_t c = child_proc[s] = mine < kSegProcs ? claim_proc(v) : kSegProcs; // not yet joined: holds nothing
         if (c == kSegProcs)
             continue; // the child then works on the sockets, but its death is not seen for those it alone holds
         ProcRecord &r = v.proc(c);
@@ -407,7 +405,6 @@ void segments_fork_prepare(wire::Fork *message) noexcept {
         uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;
         for (uint32_t w = 0; w < kOfds / 64 && w < words; ++w)
             r.held[w].store(v.proc(mine).held[w].load(std::memory_order_relaxed), std::memory_order_relaxed);
-        r.state.store(1, std::memory_order_seq_cst);
         note_high(v.header().proc_high, c);
         uint64_t owner =
             static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;

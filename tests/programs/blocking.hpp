@@ -259,7 +259,7 @@ inline bool is_blocked(pid_t tid) {
         const ssize_t n = read(fd, text, sizeof text - 1);
         close(fd);
         const char *after = n > 0 ? strrchr(text, ')') : nullptr;
-        if (!after || after[2] != 'S')
+        if (!after || (after[2] != 'S' && after[2] != 'D')) // D: splice waits like that
             return false;
         if (i == 0)
             sleep_ms(3);
