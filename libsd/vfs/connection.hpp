@@ -76,6 +76,7 @@ class Pin {
         if (!Held::note(unpin, &f, 0, this))
             return;
         f.refs.fetch_add(1, std::memory_order_acq_rel);
+        pinned.fetch_add(1, std::memory_order_relaxed);
         mark_ = mark;
         held_ = true;
     }
@@ -89,8 +90,6 @@ class Pin {
     Pin &operator=(const Pin &) = delete;
 
   private:
-    static void unpin(void *file, size_t) noexcept { release_file(static_cast<File *>(file)); }
-
     unsigned mark_ = 0;
     bool held_ = false;
 };

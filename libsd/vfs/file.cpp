@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/held.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/parked.hpp"
 
@@ -160,9 +161,32 @@ long placeholder_fd(bool cloexec) noexcept {
     return fd;
 }
 
+std::atomic<uint32_t> pinned{0};
+
 void files_fork_child() noexcept {
     files.reset_lock();
     dummy_lock.reset();
+    if (pinned.exchange(0, std::memory_order_relaxed) == 0)
+        return;
+    // Calls of other threads are not under way in the child: what they hold there would never be given back, and the connection never end. What
+    // this thread holds itself (a handler forks) is counted again.
+    const uint32_t high = fd_high.load(std::memory_order_relaxed);
+    const auto each = [high](auto act) {
+        for (uint32_t fd = 0; fd < high; ++fd)
+            if (File *f = fd_table[fd].load(std::memory_order_relaxed); f && f != &parked_file)
+                act(*f);
+    };
+    each([](File &f) { f.refs.store(0, std::memory_order_relaxed); });
+    each([](File &f) { f.refs.fetch_add(1, std::memory_order_relaxed); });
+    Held::for_each_own(unpin, [](void *f) noexcept {
+        static_cast<File *>(f)->refs.fetch_add(1, std::memory_order_relaxed);
+        pinned.fetch_add(1, std::memory_order_relaxed);
+    });
+}
+
+void unpin(void *file, size_t) noexcept {
+    pinned.fetch_sub(1, std::memory_order_relaxed);
+    release_file(static_cast<File *>(file));
 }
 
 } // namespace sd

@@ -113,6 +113,10 @@ void drop_placeholder(int fd) noexcept;
 /// hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
 void files_fork_child() noexcept;
+/// References that blocked calls hold, see Pin; of all threads.
+extern std::atomic<uint32_t> pinned;
+/// Gives one back.
+void unpin(void *file, size_t) noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
 long dummy_socket() noexcept;
 

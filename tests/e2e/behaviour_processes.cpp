@@ -95,6 +95,7 @@ BEHAVES("SIGIO", threads, io_signal, accelerated)
 BEHAVES("SIGURG", threads, urgent_signal, accelerated)
 BEHAVES("SIGIO of a listener", threads, io_signal_of_a_listener, any)
 BEHAVES("SIGIO of a connection that is not accepted yet", threads, io_signal_before_accept, any)
+BEHAVES("a fork beside a blocked reader keeps nothing open", threads, fork_beside_blocked_reader, accelerated)
 BEHAVES("a cancelled reader", threads, cancelled_reader, accelerated)
 
 BEHAVES("random sizes, blocking", transfer, blocking, accelerated)

@@ -2,13 +2,10 @@
 #include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 
-#include <sys/syscall.h>
-
 using namespace sdtest;
 
 namespace {
 
-std::atomic<int> runs{0};
 int handler_fd = -1;
 
 void count(int) { ++runs; }
@@ -19,55 +16,6 @@ void set_handler(void (*handler)(int), int flags) {
     action.sa_flags = flags;
     MUST(sigaction(SIGUSR1, &action, nullptr));
 }
-
-pid_t thread_id() { return static_cast<pid_t>(syscall(SYS_gettid)); }
-
-// A thread that makes one blocking call.
-class Caller {
-  public:
-    Caller(Scene &scene, const BlockingCall &call)
-        : thread_([this, &scene, &call] {
-              entered_ = thread_id();
-              result_ = call.make(scene);
-              error_ = errno;
-              returned_ = true;
-          }) {}
-    ~Caller() { thread_.join(); }
-
-    // Interrupts it where it sleeps, once. False: it has returned.
-    bool interrupt() {
-        if (!wait_until_blocked(entered_, returned_))
-            return false;
-        const int before = runs;
-        pthread_kill(thread_.native_handle(), SIGUSR1);
-        for (Stopwatch watch; runs == before && !returned_ && watch.ms() < kPatience;)
-            usleep(200);
-        return true;
-    }
-    bool blocked() { return wait_until_blocked(entered_, returned_); }
-    bool returned() const { return returned_; }
-
-    // What came of it; amounts that the kernel may choose are not told.
-    std::string outcome(const Scene &scene, const BlockingCall &call) {
-        for (Stopwatch watch; !returned_ && watch.ms() < kPatience;)
-            usleep(200);
-        if (!returned_)
-            give_up("the call does not return");
-        if (result_ < 0)
-            return strerrorname_np(error_);
-        if (scene.why != Blocked::room || call.polls)
-            return scene.why == Blocked::connection && !call.polls ? "a descriptor" : std::to_string(result_);
-        return result_ == 0 ? "nothing" : "some";
-    }
-    long result() const { return result_; }
-
-  private:
-    std::atomic<pid_t> entered_{0};
-    std::atomic<bool> returned_{false};
-    long result_ = 0;
-    int error_ = 0;
-    std::thread thread_;
-};
 
 std::string interrupted(const BlockingCall &call, int flags, bool limits, bool partly) {
     set_handler(count, flags);

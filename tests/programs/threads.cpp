@@ -512,6 +512,30 @@ BEHAVIOUR(io_signal_before_accept) {
     SHOW_BOOL((poll_now(client, POLLRDHUP, kPatience) & POLLRDHUP) != 0);
 }
 
+// The reader's call is not under way in the child, which must not keep the connection open because of it.
+BEHAVIOUR(fork_beside_blocked_reader) {
+    const Pair pair = make_pair();
+    std::thread reader([&] { say("reader: %s", receive(pair.server, 1).c_str()); });
+    sleep_ms(100); // it sleeps
+    const Gate closed, end;
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        close(pair.server);
+        closed.open();
+        end.pass();
+        _exit(0);
+    });
+    closed.pass();
+    send_all(pair.client, "x");
+    reader.join();
+    close(pair.server);
+    char byte;
+    set_timeout(pair.client, SO_RCVTIMEO, kPatience);
+    say("after the last close: %zd", recv(pair.client, &byte, 1, 0));
+    end.open();
+    reap("child", child);
+}
+
 BEHAVIOUR(cancelled_reader) {
     const Pair pair = make_pair();
     pthread_t reader;
