@@ -28,7 +28,8 @@ struct Poll {
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
     bool links = false; ///< anything in shared memory to look at
-    unsigned mark = 0;  ///< of what is held while asleep
+    unsigned mark = 0;  ///< of what is held from the first sleep on
+    unsigned pins = 0;  ///< connections among that
     uint64_t handled;
 };
 
@@ -110,34 +111,65 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
     }
 }
 
-void unuse(void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }
-
-/// Keeps the links of the connections mapped until release_links(), should another thread close one meanwhile.
-void hold_links(Poll &p) noexcept {
+/// Keeps the connections open until let_go(), should another thread close one meanwhile, as the kernel does. Of a list too long for Held only their
+/// links, so that they stay mapped: a handler that jumps out of the call must not leave connections that never end.
+void hold(Poll &p) noexcept {
     p.mark = Held::mark();
+    p.pins = 0;
     for (size_t i = 0; i < p.l.n; ++i) {
         p.l.link[i] = nullptr;
         File *f = p.l.file[i];
         if (!f || f->kind != Kind::stream)
             continue;
+        uint32_t refs = f->refs.load(std::memory_order_relaxed);
+        while (refs != 0 && !f->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
+        }
+        if (refs == 0)
+            continue; // closed at this very moment
+        pinned.fetch_add(1, std::memory_order_relaxed);
         LinkMap *l = f->link;
-        l->users.fetch_add(1, std::memory_order_acq_rel);
-        p.l.link[i] = l;
-        if (f->kind != Kind::stream || f->link != l)
-            p.l.link[i] = nullptr; // closed at this very moment
-        if (!p.l.link[i])
-            l->users.fetch_sub(1, std::memory_order_acq_rel);
-        else
-            Held::note(unuse, l, 0, &p);
+        if (f->kind == Kind::stream && file_of(p.l.all[i].fd) == f) {
+            p.l.link[i] = l;
+            if (Held::note(unpin, f, 0, &p)) {
+                ++p.pins;
+                continue;
+            }
+            l->users.fetch_add(1, std::memory_order_acq_rel);
+        }
+        unpin(f, 0);
     }
 }
 
-void release_links(Poll &p) noexcept {
+void let_go(Poll &p) noexcept {
     Held::forget_to(p.mark);
-    for (size_t i = 0; i < p.l.n; ++i)
-        if (p.l.link[i])
-            link_unuse(*p.l.link[i]);
+    for (size_t i = 0; i < p.l.n; ++i) {
+        LinkMap *l = p.l.link[i];
+        if (!l)
+            continue;
+        p.l.link[i] = nullptr;
+        if (p.pins) { // those that could be noted come first
+            --p.pins;
+            unpin(p.l.file[i], 0);
+        } else {
+            link_unuse(*l);
+        }
+    }
 }
+
+/// From the first sleep to the end of the call.
+struct Holding {
+    Poll &p;
+    bool on = false;
+    void begin() noexcept {
+        if (!on)
+            hold(p);
+        on = true;
+    }
+    ~Holding() {
+        if (on)
+            let_go(p);
+    }
+};
 
 /// Has the listener announce new links to this thread's doorbell? Remembers the last few, because asking is a message to the monitor.
 bool announced(Listener &l, Bell &bell) noexcept {
@@ -227,14 +259,13 @@ struct Sleeper {
 void give_up(void *sleeper) noexcept {
     auto &s = *static_cast<Sleeper *>(sleeper);
     disarm(s.p, s.bell);
-    release_links(s.p);
+    let_go(s.p);
     Held::give_back_all();
 }
 
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
 long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
     const int64_t shrink_at = shrink_idle_rings();
-    hold_links(p);
     bool blind = !provide(p, bell);
     arm(p, bell, &blind);
     if (p.links)
@@ -280,7 +311,6 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
             control::maintain();
     }
     disarm(p, bell);
-    release_links(p);
     if (r < 0)
         return r;
     ready = look_at_ours(p);
@@ -303,7 +333,7 @@ bool poll_classify(PollList &l) noexcept {
 }
 
 long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
-    Poll p{l, 0, false, false, false, false, 0, self.handled};
+    Poll p{l, 0, false, false, false, false, 0, 0, self.handled};
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.file[i];
         if (f) {
@@ -337,6 +367,7 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
     Bell *bell = thread_bell();
     if (!bell)
         return -ENOMEM;
+    Holding holding{p};
     for (;;) {
         if (p.streams) {
             SpinMask swapped(mask);
@@ -357,6 +388,7 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
             } while (s.again());
         }
         busy.streak = 0;
+        holding.begin();
         ready = sleep_once(p, *bell, deadline, mask);
         if (ready != 0)
             return ready;

@@ -11,7 +11,7 @@ struct PollList {
     pollfd *all;    ///< events in, revents out
     File **file;    ///< ours, or nullptr
     pollfd *kernel; ///< room for the kernel's part, n + 2 long
-    LinkMap **link; ///< links kept mapped while we sleep
+    LinkMap **link; ///< links of the connections kept open while we sleep
     uint32_t *from; ///< kernel[k] belongs to all[from[k]]
     size_t n;
 };

@@ -31,7 +31,7 @@ bool skipped(const BlockingCall &call) { return call.why == Blocked::answer; }
 // What docs/compatibility.md lists: calls that let go of a socket whose last number is closed.
 bool lets_go(const BlockingCall &call) {
     const std::string name = call.name;
-    return name == "splice from the socket" || call.why == Blocked::connection || (call.polls && name.compare(0, 5, "epoll") != 0);
+    return name == "splice from the socket" || call.why == Blocked::connection;
 }
 
 // The number is taken from under the call, which goes on with the socket it has; afterwards comes what it waits for.
@@ -75,7 +75,8 @@ BEHAVIOUR(shut_down) {
             Caller caller(scene, call);
             const bool before = caller.blocked();
             const int result = shutdown(scene.fd, how);
-            say("%s: %s, shutdown %d: %d, %s", call.name, yes_no(before), how, result, end_of(caller, scene, call).c_str());
+            say("%s: %s, shutdown %d: %d, %s", call.name, yes_no(before), how, result,
+                end_of(caller, scene, call).c_str());
         }
     }
 }
