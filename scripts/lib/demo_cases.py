@@ -124,7 +124,7 @@ class Memcached:
 
     def server(self, port):
         user = ["-u", "root"] if os.geteuid() == 0 else []
-        return ["memcached", *user, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-m", "256"]
+        return ["memcached", *user, "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "1", "-m", "2048"]
 
     def cases(self):
         for clients in (1, 50):
