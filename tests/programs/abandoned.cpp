@@ -16,12 +16,7 @@ void leave(int) { siglongjmp(way_out, 1); }
 
 // Mappings and descriptors of this process.
 long holdings() {
-    long n = 0;
-    if (FILE *f = fopen("/proc/self/maps", "r")) {
-        for (int c; (c = fgetc(f)) != EOF;)
-            n += c == '\n';
-        fclose(f);
-    }
+    long n = mappings();
     for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd"))
         n += !entry.path().empty();
     return n;

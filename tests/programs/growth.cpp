@@ -4,20 +4,6 @@
 
 using namespace sdtest;
 
-namespace {
-
-long mappings() {
-    long n = 0;
-    if (FILE *f = fopen("/proc/self/maps", "r")) {
-        for (int c; (c = fgetc(f)) != EOF;)
-            n += c == '\n';
-        fclose(f);
-    }
-    return n;
-}
-
-} // namespace
-
 BEHAVIOUR(listeners_come_and_go) {
     long before = 0;
     for (int i = 0; i < 300; ++i) {

@@ -33,8 +33,8 @@ inline void reap(const char *label, pid_t pid) {
         say("%s: exit %d", label, WEXITSTATUS(status));
 }
 
-// Sends a descriptor over a Unix socket, with one byte.
-inline void pass_descriptor(int channel, int fd) {
+// Sends a descriptor over a Unix socket, with one byte. What sendmsg returns.
+inline ssize_t send_descriptor(int channel, int fd, int flags) {
     char byte = 'd';
     iovec part{&byte, 1};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -48,7 +48,20 @@ inline void pass_descriptor(int channel, int fd) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    MUST(sendmsg(channel, &message, 0));
+    return sendmsg(channel, &message, flags);
+}
+
+inline void pass_descriptor(int channel, int fd) { MUST(send_descriptor(channel, fd, 0)); }
+
+// How many mappings this process has.
+inline long mappings() {
+    long n = 0;
+    if (FILE *f = fopen("/proc/self/maps", "r")) {
+        for (int c; (c = fgetc(f)) != EOF;)
+            n += c == '\n';
+        fclose(f);
+    }
+    return n;
 }
 
 // Puts processes in order: one waits, another lets it go. A pipe, so libc sockets play no part in it.

@@ -38,16 +38,6 @@ long private_memory_of(long pid) {
     return kib;
 }
 
-long mappings() {
-    long n = 0;
-    if (FILE *f = fopen("/proc/self/maps", "r")) {
-        for (int c; (c = fgetc(f)) != EOF;)
-            n += c == '\n';
-        fclose(f);
-    }
-    return n;
-}
-
 // How much more of something is no leak: pages of tables that have been touched stay, allocators keep some.
 long allowance(const std::string &name) {
     if (name == "shared_memory")

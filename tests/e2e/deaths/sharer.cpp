@@ -164,20 +164,7 @@ int take_descriptor(int channel) {
 
 // The receiver may be dead already.
 bool hand_over(int channel, int fd) {
-    char byte = 'd';
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    return sendmsg(channel, &message, MSG_NOSIGNAL) == 1 || errno == EPIPE;
+    return send_descriptor(channel, fd, MSG_NOSIGNAL) == 1 || errno == EPIPE;
 }
 
 [[noreturn]] void live_with_what_comes(int channel, Life life) {
