@@ -51,11 +51,10 @@ void note_stall(int64_t now, int64_t took) noexcept {
     stalls.store(0, std::memory_order_relaxed);
 }
 
+void watch_nothing() noexcept {}
+
 } // namespace
 
-namespace {
-void watch_nothing() noexcept {}
-} // namespace
 void (*watch_thread)() noexcept = watch_nothing;
 
 Bell *make_bell() noexcept {
