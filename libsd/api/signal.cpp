@@ -121,6 +121,8 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
 
 /// After the operation. In the order of arrival, hence before those that are still pending in the kernel.
 void run_put_off() noexcept {
+    if (inside_operation())
+        return; // the end of the outermost operation does it
     ucontext_t context{};
     getcontext(&context);
     uint64_t mask = waiting.all_blocked ? waiting.mask_before : word_of(context.uc_sigmask);
@@ -147,7 +149,7 @@ void run_put_off() noexcept {
 void entry(int signal, siginfo_t *info, void *context) noexcept {
     if ((bit(signal) & pretended_mask) && info->si_code > 0) [[unlikely]]
         set_default(signal); // a fault that the program has blocked: it happens again and ends the program
-    else if (self.depth > 0 && !(bit(signal) & kFaults)) [[unlikely]]
+    else if (!(bit(signal) & kFaults) && inside_operation()) [[unlikely]]
         put_off(signal, info, context);
     else
         call_program(signal, info, context);

@@ -71,16 +71,22 @@ void fence_in(const ThreadRecord &other) noexcept {
     heavy_barrier();
 }
 
-void enter(unsigned depth) noexcept {
-    self.depth = depth + 1;
+/// As the scope of PutOff, where the end is elsewhere.
+void enter() noexcept {
+    ++self.depth;
     asm volatile("" ::: "memory");
 }
 
-/// Handlers that came meanwhile get their turn.
-void leave(unsigned depth) noexcept {
+/// A mark in a busy word has taken over: handlers are put off still.
+void leave_to_mark() noexcept {
     asm volatile("" ::: "memory");
-    self.depth = depth;
-    if (depth == 0 && self.deferred) [[unlikely]]
+    --self.depth;
+}
+
+/// Handlers that came meanwhile get their turn.
+void leave() noexcept {
+    leave_to_mark();
+    if (self.deferred) [[unlikely]]
         run_deferred();
 }
 
@@ -112,18 +118,17 @@ bool orphaned(unsigned seg, const Token &token) noexcept {
 
 namespace {
 
-/// With the lock `self.depth` is one higher. `*inherited`: its holder died with it. False: interrupted.
+/// With the lock, handlers are put off (enter()). `*inherited`: its holder died with it. False: interrupted.
 bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience, bool *inherited) noexcept {
     constexpr unsigned kLooks = 10, kYields = 4;
     const uint64_t interrupts = self.interrupts;
-    const unsigned depth = self.depth;
     uint32_t mark = 0;
     for (unsigned n = 0;; ++n) {
         uint32_t seen = 0;
-        enter(depth);
+        enter();
         if (token.lock.compare_exchange_strong(seen, me | mark, std::memory_order_acquire)) [[likely]]
             return true;
-        leave(depth);
+        leave();
         if (patience == Claim::interruptible && self.interrupts != interrupts) {
             self.refused = -EINTR;
             return false;
@@ -157,12 +162,12 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
         if (life != Life::gone)
             continue;
         seen = holder | Token::kWaiters;
-        enter(depth);
+        enter();
         if (token.lock.compare_exchange_strong(seen, me | mark, std::memory_order_acquire)) {
             *inherited = true;
             return true;
         }
-        leave(depth);
+        leave();
     }
 }
 
@@ -201,19 +206,41 @@ void Claim::unlock(Token &token) noexcept {
         sys::futex(&token.lock, 1 /*FUTEX_WAKE, also for other processes*/, 1);
 }
 
+void Claim::end_unusual(Token &token, uintptr_t busy) noexcept {
+    enter();
+    mark(busy).store(0, std::memory_order_release);
+    if (busy & kLocked)
+        unlock(token);
+    leave();
+}
+
 uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) noexcept {
     self.refused = -ENOBUFS;
-    if (self.depth >= kBusyDepth || (self.id[seg] == 0 && !register_thread(seg)))
+    if (self.id[seg] == 0 && !register_thread(seg))
         return 0;
     const ThreadId me = self.id[seg];
-    const unsigned depth = self.depth;
+    auto *busy = &self.record[seg]->busy[0];
+    auto *const end = busy + kBusyDepth;
+    uintptr_t how = 0;
+    while (busy->load(std::memory_order_relaxed) != 0) {
+        how = kNested;
+        if (++busy == end)
+            return 0;
+    }
+    if (how == kNested) { // the short way with another word
+        busy->store(name, std::memory_order_relaxed);
+        asm volatile("" ::: "memory");
+        if (t.owner.load(std::memory_order_acquire) == me)
+            return reinterpret_cast<uintptr_t>(busy) | how;
+        busy->store(0, std::memory_order_release);
+    }
     const uint64_t interrupts = self.interrupts;
     for (;;) {
         bool inherited = false;
         if (!get_lock(seg, t, me, patience, &inherited))
             return 0;
-        auto *busy = &self.record[seg]->busy[depth];
         busy->store(name, std::memory_order_relaxed); // T1, L1
+        leave_to_mark();
         const uint32_t owner = t.owner.load(std::memory_order_acquire);
         uint32_t prev = t.prev.load(std::memory_order_relaxed);
         if (owner == Token::kShared && prev == 0) {
@@ -229,9 +256,9 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
                 t.streak.store(0, std::memory_order_relaxed);
                 t.owner.store(me, std::memory_order_release);
                 unlock(t);
-                return reinterpret_cast<uintptr_t>(busy);
+                return reinterpret_cast<uintptr_t>(busy) | how;
             }
-            return reinterpret_cast<uintptr_t>(busy) | kLocked;
+            return reinterpret_cast<uintptr_t>(busy) | how | kLocked;
         }
         if (prev == 0 && owner != me) {
             prev = owner;
@@ -248,10 +275,11 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
             takeover_count->fetch_add(1, std::memory_order_relaxed);
             if (!settle(seg, prev, name)) {
                 // prev stays; the owner is nobody, so that we do not pass O2 while prev may be at work.
+                enter();
                 t.owner.store(0, std::memory_order_release);
                 busy->store(0, std::memory_order_release);
                 unlock(t);
-                leave(depth);
+                leave();
                 if (patience == interruptible && self.interrupts != interrupts) {
                     self.refused = -EINTR;
                     return 0;
@@ -265,10 +293,10 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
         if (to_lock) {
             t.last.store(static_cast<uint8_t>(me), std::memory_order_relaxed);
             t.streak.store(0, std::memory_order_relaxed);
-            return reinterpret_cast<uintptr_t>(busy) | kLocked;
+            return reinterpret_cast<uintptr_t>(busy) | how | kLocked;
         }
         unlock(t);
-        return reinterpret_cast<uintptr_t>(busy);
+        return reinterpret_cast<uintptr_t>(busy) | how;
     }
 }
 

@@ -2,23 +2,26 @@
 //
 // Each direction of each socket has a Token whose `owner` is a thread of the family. The owner works like this:
 //
-//   O1  busy[depth] = name of the token        (plain store)
-//   O2  owner == me ?                          (plain load) no: busy = 0, take()
+//   O1  busy[n] = name of the token        (plain store; n is 0 unless the thread is inside another operation)
+//   O2  owner == me ?                      (plain load) no: busy = 0, take()
 //   O3  work (never blocks)
-//   O4  busy[depth] = 0                        (release store)
+//   O4  busy[n] = 0                        (release store)
+//
+// The busy word serves twice: it tells takers that the thread is in O3, and it tells the thread's own signal handlers that they have to wait for
+// O4. So a claim costs two stores and no others.
 //
 // Whoever is not the owner gets the token's lock (`lock` = its own id) and looks at `owner`.
 //
 //   Takeover: `owner` is some other thread (or 0: nobody's).
 //   T0  prev = owner, unless prev is set already: then it stays, see below
-//   T1  busy[depth] = name                     so that the next taker waits for us
+//   T1  busy[n] = name                         so that the next taker waits for us
 //   T2  owner = me                             to go over to lock mode: owner = kShared
 //   T3  membarrier: every running thread of the family passes a full fence
 //   T4  wait until the busy words of prev do not name the token (acquire), or prev is dead: then repair()
 //   T5  prev = 0; release the lock (in lock mode keep it until O4); work as from O3
 //
 //   Lock mode: `owner` is kShared, so O2 fails for everybody, and the lock is held during O3.
-//   L1  busy[depth] = name
+//   L1  busy[n] = name
 //   L2  the same thread came many times with nobody in between: owner = me, release the lock; the token is its own again
 //   L3  work as from O3; after O4 release the lock
 //
@@ -57,7 +60,7 @@ constexpr unsigned kMaxSegments = 16; ///< family segments one process can have 
 struct ThreadSelf {
     ThreadId id[kMaxSegments]; ///< per segment, 0: not registered yet
     ThreadRecord *record[kMaxSegments];
-    uint32_t depth;      ///< nesting of operations (signal handlers)
+    uint32_t depth;      ///< scopes of PutOff around us
     uint32_t deferred;   ///< handlers put off until the operation ends; see api/signal
     uint64_t handled;    ///< signal handlers run in this thread: ends poll and epoll_wait
     uint64_t interrupts; ///< those installed without SA_RESTART: end every blocking call
@@ -71,7 +74,16 @@ extern constinit thread_local ThreadSelf self;
 extern bool (*register_thread)(unsigned seg) noexcept;
 /// Thread table of each mapped segment; written under vfs's lock before any socket of the segment is used.
 extern ThreadRecord *thread_table[kMaxSegments];
-/// Runs the handlers that were put off; set by api/signal.
+/// Is the calling thread inside an operation, or a scope of PutOff, that a signal handler would see half done? Async-signal-safe.
+inline bool inside_operation() noexcept {
+    if (self.depth != 0)
+        return true;
+    for (const ThreadRecord *r : self.record)
+        if (r && r->busy[0].load(std::memory_order_relaxed) != 0)
+            return true;
+    return false;
+}
+/// Runs the handlers that were put off, unless the thread is still inside; set by api/signal.
 extern void (*run_deferred)() noexcept;
 /// Makes good what a dead thread left half done on the direction that the token `name` guards, and wakes who waits for it; set by vfs. Called
 /// with the token; may be called when there is nothing to do.
@@ -105,12 +117,15 @@ class Claim {
 #endif
         if (!busy_)
             return;
+        if (busy_ & (kLocked | kNested)) [[unlikely]] {
+            end_unusual(token_, busy_);
+            busy_ = 0;
+            return;
+        }
         mark(busy_).store(0, std::memory_order_release);
-        if (busy_ & kLocked) [[unlikely]]
-            unlock(token_);
         busy_ = 0;
-        asm volatile("" ::: "memory");
-        if (--self.depth == 0 && self.deferred) [[unlikely]]
+        asm volatile("" ::: "memory"); // a handler that comes before the store is put off, and seen here
+        if (self.deferred) [[unlikely]]
             run_deferred();
     }
     /// False when the thread could not be registered, handlers nest too deep, or a wait was interrupted; error() is what the call returns.
@@ -127,34 +142,36 @@ class Claim {
         (void)name, (void)patience;
 #else
         const unsigned seg = seg_;
-        ThreadId me = self.id[seg];
-        unsigned d = self.depth;
-        if (me != 0 && d < kBusyDepth) [[likely]] {
-            self.depth = d + 1;
-            asm volatile("" ::: "memory"); // a handler that runs from here on must use the next busy word
-            auto *busy = &self.record[seg]->busy[d];
-            busy->store(name, std::memory_order_relaxed);
-            asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
-            if (token_.owner.load(std::memory_order_acquire) == me) [[likely]] {
-                busy_ = reinterpret_cast<uintptr_t>(busy);
-                return;
+        const ThreadId me = self.id[seg];
+        if (me != 0) [[likely]] {
+            auto *busy = &self.record[seg]->busy[0];
+            if (busy->load(std::memory_order_relaxed) == 0) [[likely]] {
+                asm volatile("" ::
+                                 : "memory"); // a handler that came before this has ended: the word is still 0
+                busy->store(name, std::memory_order_relaxed);
+                asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
+                if (token_.owner.load(std::memory_order_acquire) == me) [[likely]] {
+                    busy_ = reinterpret_cast<uintptr_t>(busy);
+                    return;
+                }
+                busy->store(0, std::memory_order_release);
             }
-            busy->store(0, std::memory_order_release);
-            self.depth = d;
         }
         busy_ = take(seg, token_, name, patience);
 #endif
     }
     static std::atomic<uint64_t> &mark(uintptr_t busy) noexcept {
-        return *reinterpret_cast<std::atomic<uint64_t> *>(busy & ~kLocked);
+        return *reinterpret_cast<std::atomic<uint64_t> *>(busy & ~(kLocked | kNested));
     }
     // Static, so that the object itself stays in registers on the short way.
     static uintptr_t take(unsigned seg, Token &token, uint64_t name, Patience patience) noexcept;
+    static void end_unusual(Token &token, uintptr_t busy) noexcept;
     static void unlock(Token &token) noexcept;
 
     static constexpr uintptr_t kLocked = 1; ///< lock mode: release() gives the lock back
+    static constexpr uintptr_t kNested = 2; ///< not the thread's first busy word: it is inside another operation
     Token &token_;
-    uintptr_t busy_ = 0;            ///< our busy word, and kLocked
+    uintptr_t busy_ = 0;            ///< our busy word, kLocked, kNested
     [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
 };
 
@@ -164,25 +181,32 @@ bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept;
 /// Did whoever has the token die with it, as far as the monitor has noticed? Cheap.
 bool orphaned(unsigned seg, const Token &token) noexcept;
 
-/// Holds a Lock for a scope without a system call: signal handlers of this thread are put off meanwhile (by raising `depth`) instead of
-/// being blocked. For short sections on paths that are taken often.
-class QuietGuard {
+/// Puts signal handlers of this thread off for a scope, without a system call. For short sections that a handler must not find half done.
+class PutOff {
   public:
-    explicit QuietGuard(Lock &l) noexcept : lock_(l) {
+    PutOff() noexcept {
         ++self.depth;
         asm volatile("" ::: "memory");
-        lock_.lock_unmasked();
     }
-    ~QuietGuard() {
-        lock_.unlock_unmasked();
+    ~PutOff() {
         asm volatile("" ::: "memory");
         if (--self.depth == 0 && self.deferred) [[unlikely]]
             run_deferred();
     }
+    PutOff(const PutOff &) = delete;
+    PutOff &operator=(const PutOff &) = delete;
+};
+
+/// Holds a Lock for a scope with signal handlers put off instead of blocked. For short sections on paths that are taken often.
+class QuietGuard {
+  public:
+    explicit QuietGuard(Lock &l) noexcept : lock_(l) { lock_.lock_unmasked(); }
+    ~QuietGuard() { lock_.unlock_unmasked(); }
     QuietGuard(const QuietGuard &) = delete;
     QuietGuard &operator=(const QuietGuard &) = delete;
 
   private:
+    PutOff put_off_; // begins before the lock is taken, ends after it is given back
     Lock &lock_;
 };
 

@@ -53,21 +53,13 @@ class BiasedLock {
 /// Holds the lock for a scope; signal handlers of this thread are put off meanwhile.
 class BiasedGuard {
   public:
-    explicit BiasedGuard(BiasedLock &l) noexcept : lock_(l) {
-        ++self.depth;
-        asm volatile("" ::: "memory");
-        favoured_ = lock_.lock();
-    }
-    ~BiasedGuard() {
-        lock_.unlock(favoured_);
-        asm volatile("" ::: "memory");
-        if (--self.depth == 0 && self.deferred) [[unlikely]]
-            run_deferred();
-    }
+    explicit BiasedGuard(BiasedLock &l) noexcept : lock_(l) { favoured_ = lock_.lock(); }
+    ~BiasedGuard() { lock_.unlock(favoured_); }
     BiasedGuard(const BiasedGuard &) = delete;
     BiasedGuard &operator=(const BiasedGuard &) = delete;
 
   private:
+    PutOff put_off_; // begins before the lock is taken, ends after it is given back
     BiasedLock &lock_;
     bool favoured_;
 };

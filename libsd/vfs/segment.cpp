@@ -23,43 +23,20 @@ SegmentStats no_segment_stats; // counts until there is a segment; moved there w
 uint32_t child_proc[kMaxSegments];
 uint32_t ofd_hint = 1;
 
-/// Puts signal handlers off for a scope, without a system call.
-class PutOff {
-  public:
-    PutOff() noexcept {
-        ++self.depth;
-        asm volatile("" ::: "memory");
-    }
-    ~PutOff() {
-        asm volatile("" ::: "memory");
-        if (--self.depth == 0 && self.deferred) [[unlikely]]
-            run_deferred();
-    }
-    PutOff(const PutOff &) = delete;
-    PutOff &operator=(const PutOff &) = delete;
-};
-
 /// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
 /// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
 class SegmentLock {
   public:
     explicit SegmentLock(SegmentView v) noexcept : word_(v.header().ofd_lock) {
-        // Handlers are put off rather than blocked: no system call.
-        ++self.depth;
-        asm volatile("" ::: "memory");
         for (unsigned n = 0; word_.exchange(1, std::memory_order_acquire) != 0 && n < 100'000; ++n)
             sys::sched_yield();
     }
-    ~SegmentLock() {
-        word_.store(0, std::memory_order_release);
-        asm volatile("" ::: "memory");
-        if (--self.depth == 0 && self.deferred) [[unlikely]]
-            run_deferred();
-    }
+    ~SegmentLock() { word_.store(0, std::memory_order_release); }
     SegmentLock(const SegmentLock &) = delete;
     SegmentLock &operator=(const SegmentLock &) = delete;
 
   private:
+    PutOff put_off_; // begins before the word is taken, ends after it is given back
     std::atomic<uint32_t> &word_;
 };
 
@@ -378,9 +355,10 @@ void init_threads() noexcept { register_thread = register_in; }
 void unregister_thread() noexcept {
     for (unsigned i = 0; i < kMaxSegments; ++i)
         if (self.record[i]) {
-            self.record[i]->state.store(0, std::memory_order_release);
+            ThreadRecord *r = self.record[i];
+            self.id[i] = 0; // first: a signal handler that uses a socket just now registers again
             self.record[i] = nullptr;
-            self.id[i] = 0;
+            r->state.store(0, std::memory_order_release);
         }
     if (self.bell) {
         Bell *b = self.bell;

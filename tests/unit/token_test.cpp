@@ -60,6 +60,37 @@ TEST_CASE("claims of different tokens nest, as in a signal handler") {
     REQUIRE(self.record[0]->busy[0] == 2);
 }
 
+TEST_CASE("a signal handler waits for the end of the outermost operation, whatever is inside it") {
+    Table t;
+    static ThreadRecord others[256];
+    thread_table[1] = others;
+    Token a{}, b{};
+    Lock lock;
+    REQUIRE_FALSE(inside_operation());
+    {
+        Claim outer(0, a, 2);
+        REQUIRE(inside_operation());
+        {
+            Claim other_segment(1, b, 4);
+            REQUIRE(inside_operation());
+            QuietGuard guard(lock);
+        }
+        REQUIRE(inside_operation());
+        { Claim nested(0, b, 4); }
+        REQUIRE(inside_operation());
+        outer.release();
+        REQUIRE_FALSE(inside_operation());
+    }
+    {
+        QuietGuard guard(lock);
+        REQUIRE(inside_operation());
+        { Claim inner(0, a, 2); }
+        REQUIRE(inside_operation());
+    }
+    REQUIRE_FALSE(inside_operation());
+    thread_table[1] = nullptr;
+}
+
 TEST_CASE("threads that take a token from each other are never inside together") {
     Table t;
     Token token{};
