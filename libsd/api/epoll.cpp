@@ -50,6 +50,9 @@ SD_EXPORT int epoll_pwait(int ep, epoll_event *events, int count, int timeout_ms
 }
 
 SD_EXPORT int epoll_pwait2(int ep, epoll_event *events, int count, const timespec *timeout, const sigset_t *mask) {
-    long r = wait(ep, events, count, timeout, mask);
+    timespec copy{}; // one that cannot be read is the kernel's to refuse
+    long r = vfs::kPass;
+    if (file_of(ep) && !(timeout && sd_copy(&copy, timeout, sizeof copy)))
+        r = wait(ep, events, count, timeout ? &copy : nullptr, mask);
     return r == vfs::kPass ? real.epoll_pwait2(ep, events, count, timeout, mask) : answer(r);
 }

@@ -29,10 +29,13 @@ bool valid(const timespec &t) noexcept {
 
 namespace sd {
 
-/// ppoll and pselect6 as the system calls are: `timeout` is updated. For raw.cpp too.
+/// ppoll and pselect6 as the system calls are: `timeout` is updated, and the kernel refuses what cannot be read. For raw.cpp.
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept {
+    vfs::expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;
-    timespec asked = timeout ? *timeout : timespec{};
+    timespec asked{};
+    if (timeout && sd_copy(&asked, timeout, sizeof asked))
+        return vfs::kPass;
     if (timeout && !valid(asked))
         return -EINVAL;
     long r = vfs::poll(fds, count, timeout ? &asked : nullptr, mask);
@@ -41,12 +44,17 @@ long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t 
     return r;
 }
 
-long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const sigset_t *mask) noexcept {
+/// `mask` points to the address of the mask and its size.
+long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept {
+    vfs::expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;
-    timespec asked = timeout ? *timeout : timespec{};
+    timespec asked{};
+    const sigset_t *set = nullptr;
+    if ((timeout && sd_copy(&asked, timeout, sizeof asked)) || (mask && sd_copy(&set, mask, sizeof set)))
+        return vfs::kPass;
     if (timeout && !valid(asked))
         return -EINVAL;
-    long result = vfs::select(n, r, w, x, timeout ? &asked : nullptr, mask);
+    long result = vfs::select(n, r, w, x, timeout ? &asked : nullptr, set);
     if (timeout && result != vfs::kPass)
         report_rest(timeout, asked, start);
     return result;

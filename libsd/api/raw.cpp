@@ -10,7 +10,7 @@ using namespace sd;
 
 namespace sd {
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept;
-long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const sigset_t *mask) noexcept;
+long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept;
 long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
 } // namespace sd
 
@@ -92,11 +92,19 @@ long with_timeout(const Arguments &c) noexcept {
     if (c.number == SYS_ppoll) {
         r = poll_updating(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), c.pointer<timespec>(2), mask_of(a[3]));
     } else {
-        const long *mask = c.pointer<long>(5); // points to the mask and its size
         r = select_updating(as_int(a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3),
-                            c.pointer<timespec>(4), mask ? mask_of(*mask) : nullptr);
+                            c.pointer<timespec>(4), c.pointer<long>(5));
     }
     return r == vfs::kPass ? plain(c) : with_errno(r);
+}
+
+/// The function may fault on a bad timeout, the system call may not.
+long plain_select(const Arguments &c) {
+    auto *timeout = c.pointer<timeval>(4);
+    vfs::expect_faults();
+    if (timeval copy; timeout && sd_copy(&copy, timeout, sizeof copy))
+        return plain(c);
+    return select(as_int(c.a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3), timeout);
 }
 
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
@@ -163,8 +171,7 @@ long dispatch(const Arguments &c) {
     case SYS_poll:
         return poll(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), as_int(a[2]));
     case SYS_select:
-        return select(as_int(a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3),
-                      c.pointer<timeval>(4));
+        return active() ? plain_select(c) : plain(c);
     case SYS_ppoll:
     case SYS_pselect6:
         return active() ? with_timeout(c) : plain(c);

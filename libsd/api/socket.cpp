@@ -9,8 +9,6 @@ using namespace sd;
 SD_EXPORT int socket(int domain, int type, int protocol) noexcept {
     if (active()) {
         long r = vfs::socket(domain, type, protocol);
-        if (r >= 0)
-            install_fault_handler(); // quick but for the first time
         if (r != vfs::kPass)
             return answer(r);
     }

@@ -29,8 +29,9 @@ int child_channel = -1;
 uint64_t child_id = 0;
 uint64_t fork_mask = 0;
 Hooks hooks{};
-// Read once: getenv is not safe while the program changes its environment.
+// Read once: getenv is not safe while the program changes its environment, and there are programs that empty it before they listen.
 char env_path[108];
+char run_directory[80] = "/tmp";
 bool env_read = false;
 
 // The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
@@ -170,11 +171,7 @@ bool trusted_listener(int fd) noexcept {
 }
 
 long open_channel() noexcept {
-    if (!env_read) {
-        env_read = true;
-        if (const char *e = getenv("SD_MONITOR"); e && strlen(e) < sizeof env_path)
-            memcpy(env_path, e, strlen(e) + 1);
-    }
+    read_environment();
     char path[108];
     long last = -ENOENT;
     for (unsigned i = 0; socket_path(i, path); ++i) {
@@ -262,6 +259,16 @@ uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); 
 const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }
 uint64_t client_id() noexcept { return my_id.load(std::memory_order_relaxed); }
 
+void read_environment() noexcept {
+    if (env_read)
+        return;
+    env_read = true;
+    if (const char *e = getenv("SD_MONITOR"); e && strlen(e) < sizeof env_path)
+        memcpy(env_path, e, strlen(e) + 1);
+    if (const char *e = getenv("XDG_RUNTIME_DIR"); e && *e && strlen(e) < sizeof run_directory)
+        memcpy(run_directory, e, strlen(e) + 1);
+}
+
 bool socket_path(unsigned i, char *path) noexcept {
     if (env_path[0]) {
         if (i == 0)
@@ -274,9 +281,7 @@ bool socket_path(unsigned i, char *path) noexcept {
     }
     if (i != 1)
         return false;
-    const char *run = getenv("XDG_RUNTIME_DIR");
-    int n = snprintf(path, 108, "%s/socksdirect-%ld/monitor.sock", run && *run ? run : "/tmp",
-                     sys::call(SYS_getuid));
+    int n = snprintf(path, 108, "%s/socksdirect-%ld/monitor.sock", run_directory, sys::call(SYS_getuid));
     return n > 0 && n < 108;
 }
 

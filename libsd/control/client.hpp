@@ -32,6 +32,8 @@ struct Hooks {
     void (*restore)() noexcept; ///< after each successful HELLO but the first; may call request()
 };
 void set_hooks(const Hooks &h) noexcept;
+/// Which monitor the user named. When the program starts.
+void read_environment() noexcept;
 
 /// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in `*why`), not asked again for a while.
 bool ensure(Cause *why) noexcept;

@@ -112,8 +112,6 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
                 install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
                 stats().accepts.fetch_add(1, std::memory_order_relaxed);
                 l.turns.fetch_add(1, std::memory_order_relaxed);
-                if (vfs::first_stream)
-                    vfs::first_stream();
                 return new_fd;
             }
         }

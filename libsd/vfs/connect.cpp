@@ -237,8 +237,6 @@ long accelerate(int fd, File &f, SlotAddress to, int64_t *why_out) noexcept {
     notify_acceptors(*l);
     link_unuse(*l); // link_to's; bind_stream has its own
     stats().connects.fetch_add(1, std::memory_order_relaxed);
-    if (vfs::first_stream)
-        vfs::first_stream();
     return 0;
 }
 

@@ -78,8 +78,6 @@ void resume_files(const ExecTable &t, const int *segment, LinkMap *const *link, 
                 f = nullptr;
                 continue;
             }
-            if (f->kind == Kind::stream && vfs::first_stream)
-                vfs::first_stream();
         }
         install_file(n.fd, f);
     }

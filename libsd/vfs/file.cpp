@@ -6,6 +6,7 @@
 #include "libsd/vfs/held.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/vfs.hpp"
 
 namespace sd {
 
@@ -31,6 +32,7 @@ File *new_file(Kind kind) noexcept {
     File *f = files.allocate<QuietGuard>();
     if (!f)
         return nullptr;
+    vfs::expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
     f->real_socket = f->connect_pending = f->bound = false;

@@ -6,14 +6,29 @@
 
 namespace sd::vfs {
 
+namespace {
+
+/// What the kernel says of a message before it looks at the socket. The name of a sender is read, and means nothing to a connection.
+long check_header(const msghdr &h, bool sending) noexcept {
+    char name[sizeof(sockaddr_storage)];
+    if (h.msg_name && static_cast<int>(h.msg_namelen) < 0)
+        return -EINVAL;
+    if (sending && h.msg_name &&
+        sd_copy(name, h.msg_name, h.msg_namelen < sizeof name ? h.msg_namelen : sizeof name))
+        return -EFAULT;
+    return h.msg_iovlen > kMaxIov ? -EMSGSIZE : 0;
+}
+
+} // namespace
+
 long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
     if (f->kind != Kind::stream && (f->kind != Kind::fresh || f->real_socket))
         return kPass;
     msghdr h;
     if (sd_copy(&h, m, sizeof h))
         return -EFAULT;
-    if (h.msg_iovlen > kMaxIov)
-        return -EMSGSIZE;
+    if (long r = check_header(h, true); r < 0)
+        return r;
     if (h.msg_controllen && f->kind == Kind::stream) [[unlikely]]
         if (long r = check_control(h); r < 0) {
             // A connection that takes no more data says so first.
@@ -29,8 +44,8 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
     msghdr h;
     if (sd_copy(&h, m, sizeof h))
         return -EFAULT;
-    if (h.msg_iovlen > kMaxIov)
-        return -EMSGSIZE;
+    if (long r = check_header(h, false); r < 0)
+        return r;
     if ((flags & MSG_ERRQUEUE) && f->kind == Kind::stream) [[unlikely]]
         return read_error_queue(*f, m, &h);
     long r = recvv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags & ~MSG_CMSG_CLOEXEC);

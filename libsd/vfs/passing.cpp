@@ -152,8 +152,6 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
     sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
     install_file(fd, f);
     release_file(f);
-    if (vfs::first_stream)
-        vfs::first_stream();
     return true;
 }
 

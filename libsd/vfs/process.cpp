@@ -114,6 +114,7 @@ bool register_and_watch(unsigned seg) noexcept {
 } // namespace
 
 void init_process() noexcept {
+    control::read_environment();
     if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
         memcpy(stats_path, p, strlen(p) + 1);
     if (const char *p = getenv("SD_CONTROL_FD"))

@@ -93,8 +93,9 @@ long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
 extern bool namespace_changed;
 
 namespace vfs {
-/// Called when a process makes or accepts an accelerated connection; the api layer installs its fault handler on the first.
-inline void (*first_stream)() noexcept = nullptr;
+/// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the first time. Called before anything of ours
+/// can be asked about, and by what reads the program's memory before there is anything.
+inline void (*expect_faults)() noexcept = []() noexcept {};
 } // namespace vfs
 
 } // namespace sd

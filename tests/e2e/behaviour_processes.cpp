@@ -30,6 +30,7 @@ BEHAVES("exec with a connection as standard input and output", images, exec_of_s
 BEHAVES("posix_spawn with file actions", images, spawned_with_file_actions, accelerated)
 BEHAVES("system, popen and vfork in between", images, commands_in_between, accelerated)
 BEHAVES("exec with an empty environment", images, exec_with_empty_environment, accelerated)
+BEHAVES("a program that empties its environment first", images, environment_emptied_first, accelerated)
 BEHAVES("SCM_RIGHTS to a child", images, passed_to_a_relative, accelerated)
 BEHAVES("SCM_RIGHTS to itself", images, passed_to_itself, accelerated)
 

@@ -116,6 +116,34 @@ BEHAVIOUR(efault_elsewhere) {
     SHOW(recvfrom(pair.server, &byte, 1, 0, name.raw(), bad_pointer<socklen_t>()));
 }
 
+// The name of a message means nothing to a connection, but it is looked at.
+BEHAVIOUR(names_of_messages) {
+    const Pair pair = make_pair();
+    send_all(pair.server, "ab");
+    wait_for(pair.client, POLLIN);
+    Address name = make_address("127.0.0.1", 1);
+    char byte = 'x';
+    iovec part{&byte, 1};
+    for (const socklen_t length : {socklen_t{0}, socklen_t{2}, socklen_t{1000}, ~socklen_t{0}})
+        for (sockaddr *const at : {name.raw(), bad_pointer<sockaddr>(), opaque<sockaddr *>(nullptr)}) {
+            msghdr message = message_of(&part, 1);
+            message.msg_name = at;
+            message.msg_namelen = length;
+            SHOW(sendmsg(pair.client, &message, 0));
+            mmsghdr several{message, 0};
+            SHOW(sendmmsg(pair.client, &several, 1, 0));
+            SHOW(recvmsg(pair.client, &message, MSG_PEEK));
+            say("length %d", static_cast<int>(message.msg_namelen));
+            SHOW(recvmsg(pair.client, &message, MSG_ERRQUEUE | MSG_DONTWAIT));
+            message.msg_iovlen = 2000;
+            message.msg_namelen = length;
+            SHOW(sendmsg(pair.client, &message, 0));
+            SHOW(recvmsg(pair.client, &message, 0));
+        }
+    SHOW(shutdown(pair.client, SHUT_WR));
+    say("%zu sent", receive_to_end(pair.server).size());
+}
+
 BEHAVIOUR(not_connected) {
     const int fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const int listener = make_listener();

@@ -192,6 +192,14 @@ BEHAVIOUR(passed_to_itself) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
+// Servers throw away what they inherited before they open their first socket; with it goes what names the monitor.
+BEHAVIOUR(environment_emptied_first) {
+    clearenv();
+    const Pair pair = make_pair();
+    SHOW(send(pair.client, "bare", 4, 0));
+    say("%s", receive(pair.server, 4).c_str());
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "serve") == 0) {
         const int fd = atoi(argv[2]);

@@ -129,4 +129,37 @@ BEHAVIOUR(event_counter) {
     SHOW(read(fd, &value, sizeof value));
 }
 
+/// Calls that wait look at their lists before they know whether anything of ours is in there.
+BEHAVIOUR(waits_with_bad_pointers) {
+    int ends[2];
+    MUST(pipe(ends));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(ends[1], &set);
+    timespec none{};
+    SHOW(poll(bad_pointer<pollfd>(), 1, 0));
+    SHOW(poll(opaque<pollfd *>(reinterpret_cast<pollfd *>(~uintptr_t{0})), 1, 0));
+    SHOW(ppoll(bad_pointer<pollfd>(), 1, &none, nullptr));
+    SHOW(select(ends[1] + 1, bad_pointer<fd_set>(), &set, nullptr, nullptr));
+    SHOW(select(ends[1] + 1, nullptr, &set, bad_pointer<fd_set>(), nullptr));
+    SHOW(pselect(ends[1] + 1, bad_pointer<fd_set>(), nullptr, nullptr, &none, nullptr));
+    pollfd entry{ends[1], POLLOUT, 0};
+    SHOW(syscall(SYS_ppoll, &entry, 1, bad_pointer<timespec>(), nullptr, 8));
+    SHOW(syscall(SYS_ppoll, &entry, 1, nullptr, bad_pointer<sigset_t>(), 8));
+    SHOW(syscall(SYS_select, ends[1] + 1, nullptr, &set, nullptr, bad_pointer<timeval>()));
+    SHOW(syscall(SYS_pselect6, ends[1] + 1, nullptr, &set, nullptr, bad_pointer<timespec>(), nullptr));
+    SHOW(syscall(SYS_pselect6, ends[1] + 1, nullptr, &set, nullptr, nullptr, bad_pointer<void>()));
+    SHOW(entry.revents);
+    SHOW_BOOL(FD_ISSET(ends[1], &set));
+    const int instance = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLOUT;
+    SHOW(epoll_ctl(instance, EPOLL_CTL_ADD, ends[1], bad_pointer<epoll_event>()));
+    MUST(epoll_ctl(instance, EPOLL_CTL_ADD, ends[1], &event));
+    SHOW(epoll_wait(instance, bad_pointer<epoll_event>(), 1, 0));
+    SHOW(epoll_pwait(instance, &event, 1, -1, bad_pointer<sigset_t>()));
+    SHOW(epoll_pwait2(instance, &event, 1, bad_pointer<timespec>(), nullptr));
+    SHOW(epoll_pwait2(instance, &event, 1, &none, nullptr));
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
