@@ -28,6 +28,15 @@ namespace {
     return r == vfs::kPass ? freed(fd, real.close(fd)) : answer(r);
 }
 
+/// dup() of such a number.
+[[gnu::noinline]] int dup_entry(int fd) noexcept {
+    if (!file_of(fd))
+        return is_hidden(fd) ? answer(-EBADF) : noted(lowest().dup(fd));
+    long r = vfs::dup(fd, 0, false);
+    check_standard(static_cast<int>(r));
+    return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
+}
+
 } // namespace
 
 SD_EXPORT int close(int fd) {
@@ -58,11 +67,9 @@ SD_EXPORT void closefrom(int lowest) noexcept {
 }
 
 SD_EXPORT int dup(int fd) noexcept {
-    if (!file_of(fd)) [[likely]]
-        return is_hidden(fd) ? answer(-EBADF) : noted(lowest().dup(fd));
-    long r = vfs::dup(fd, 0, false);
-    check_standard(static_cast<int>(r));
-    return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
+    if (has_entry(fd) || is_hidden(fd)) [[unlikely]]
+        return dup_entry(fd);
+    return noted(lowest().dup(fd));
 }
 
 namespace {

@@ -48,8 +48,7 @@ inline const Real &lowest() noexcept {
 
 /// After a call that closed `fd` in the kernel.
 template <class T> inline T freed(int fd, T result) noexcept {
-    if (fd >= 0)
-        number_freed(fd);
+    number_freed(fd);
     return result;
 }
 

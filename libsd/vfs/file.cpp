@@ -81,7 +81,7 @@ void discard_file(File *f) noexcept {
 }
 
 void forget_fd(int fd) noexcept {
-    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table)
+    if (!has_entry(fd))
         return;
     File *stale = fd_table[fd].load(std::memory_order_relaxed);
     if (stale == &parked_file)
@@ -91,8 +91,6 @@ void forget_fd(int fd) noexcept {
 }
 
 File *take_fd(int fd) noexcept {
-    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table)
-        return nullptr;
     if (!file_of(fd)) // also when it was kept: closed by now
         return nullptr;
     return fd_table[fd].exchange(nullptr, std::memory_order_acq_rel);

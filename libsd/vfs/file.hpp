@@ -74,12 +74,13 @@ extern std::atomic<File *> *fd_table;
 extern File parked_file;
 /// Closes such a number for good. Returns nullptr.
 File *unpark(int fd) noexcept;
-/// Entries of the table from here on have never been used.
+/// Entries of the table from here on have never been used; raised before an entry is set, at most kMaxFd, never lowered. Looked at first:
+/// whoever has no sockets pays for one comparison that falls through.
 extern std::atomic<uint32_t> fd_high;
 
 /// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
 inline File *file_of(int fd) noexcept {
-    if (static_cast<unsigned>(fd) >= kMaxFd || !fd_table) [[unlikely]]
+    if (static_cast<unsigned>(fd) >= fd_high.load(std::memory_order_relaxed))
         return nullptr;
     File *f = fd_table[fd].load(std::memory_order_acquire);
     if (f == &parked_file) [[unlikely]]
@@ -89,7 +90,8 @@ inline File *file_of(int fd) noexcept {
 
 /// Does the table say anything about the number, be it that it is kept?
 inline bool has_entry(int fd) noexcept {
-    return static_cast<unsigned>(fd) < kMaxFd && fd_table && fd_table[fd].load(std::memory_order_relaxed);
+    return static_cast<unsigned>(fd) < fd_high.load(std::memory_order_relaxed) &&
+           fd_table[fd].load(std::memory_order_relaxed);
 }
 
 bool init_fd_table() noexcept;
@@ -99,7 +101,7 @@ void discard_file(File *f) noexcept;
 /// Puts `f` under `fd`, counting one reference; what the table said before about the number is stale and dropped.
 void install_file(int fd, File *f) noexcept;
 /// The kernel has just given out `fd` for something else: drops a stale entry (a close we did not see). Cheap when there is none.
-void forget_fd(int fd) noexcept;
+[[gnu::cold]] void forget_fd(int fd) noexcept;
 /// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with release_file().
 File *take_fd(int fd) noexcept;
 /// Ends one reference; the last one closes the connection, listener or epoll instance in this process.

@@ -33,8 +33,8 @@ inline void make_room_below() noexcept {
 
 /// Low half: numbers below are in use. High half: how often a number was freed. 0 until the first placeholder is made.
 extern std::atomic<uint64_t> numbers_in_use;
-void lower_numbers_in_use(int fd) noexcept;
-/// After the kernel has closed `fd` (and perhaps numbers above it).
+[[gnu::cold]] void lower_numbers_in_use(int fd) noexcept;
+/// After the kernel has closed `fd` (and perhaps numbers above it), or has refused to.
 inline void number_freed(int fd) noexcept {
     if (numbers_in_use.load(std::memory_order_relaxed) != 0) [[unlikely]]
         lower_numbers_in_use(fd);
