@@ -2,6 +2,7 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
+#include <linux/membarrier.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -15,6 +16,8 @@ long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noe
 } // namespace sd
 
 namespace {
+
+constexpr long kGetRegistrations = 1 << 9; ///< MEMBARRIER_CMD_GET_REGISTRATIONS, newer than the headers
 
 struct Arguments {
     long number, a[6];
@@ -105,6 +108,23 @@ long plain_select(const Arguments &c) {
     if (timeval copy; timeout && sd_copy(&copy, timeout, sizeof copy))
         return plain(c);
     return select(as_int(c.a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3), timeout);
+}
+
+/// libsd has registered the process for the barriers that it uses itself. The program is told what it has registered.
+long barrier(const Arguments &c) noexcept {
+    constexpr long kOurs = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
+    static std::atomic<long> registered{0};
+    if (!active())
+        return plain(c);
+    if (c.a[0] == MEMBARRIER_CMD_PRIVATE_EXPEDITED && c.a[1] == 0 &&
+        !(registered & MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED))
+        return with_errno(-EPERM);
+    long r = plain(c);
+    if (r == 0)
+        registered |= c.a[0] & kOurs;
+    if (r > 0 && c.a[0] == kGetRegistrations)
+        r &= ~kOurs | registered;
+    return r;
 }
 
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
@@ -238,6 +258,8 @@ long dispatch(const Arguments &c) {
         return unshare(as_int(a[0]));
     case SYS_setns:
         return setns(c.fd(), as_int(a[1]));
+    case SYS_membarrier:
+        return barrier(c);
     case SYS_exit_group:
         vfs::at_exit();
         return plain(c);

@@ -43,11 +43,25 @@ long write_sockaddr(const SlotAddress &a, int family, sockaddr *to, socklen_t *n
     return sd_copy(to, &s, m) || sd_copy(n, &full, sizeof full) ? -EFAULT : 0;
 }
 
+long change_address_form(File &f, const void *value, socklen_t n) noexcept {
+    int wanted = 0;
+    if (n >= sizeof wanted && sd_copy(&wanted, value, sizeof wanted))
+        return -EFAULT;
+    if (wanted != AF_INET)
+        return -EINVAL;
+    if (tcp_state(f) != TCP_ESTABLISHED)
+        return -ENOTCONN;
+    if (!is_v4(peer_name(f).ip))
+        return -EADDRNOTAVAIL;
+    f.family = f.ofd->family = AF_INET;
+    return 0;
+}
+
 long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept {
     if (f.kind != Kind::stream || tcp_state(f) == TCP_CLOSE)
         return -ENOTCONN;
     sockaddr_storage s;
-    const socklen_t full = make_sockaddr(peer_name(f), f.family, &s);
+    const socklen_t full = make_sockaddr(peer_name(f), f.ofd->family, &s);
     if (full < static_cast<socklen_t>(room))
         return -EINVAL;
     const auto m = static_cast<socklen_t>(room);
@@ -61,7 +75,7 @@ long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept {
     if (!f)
         return kPass;
     if (f->kind == Kind::stream)
-        return write_sockaddr(own_name(*f), f->family, a, n);
+        return write_sockaddr(own_name(*f), f->ofd->family, a, n);
     if (f->kind != Kind::fresh || f->real_socket)
         return kPass;
     SlotAddress none{};
@@ -74,7 +88,7 @@ long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept {
     if (!f)
         return kPass;
     if (f->kind == Kind::stream)
-        return tcp_state(*f) == TCP_CLOSE ? -ENOTCONN : write_sockaddr(peer_name(*f), f->family, a, n);
+        return tcp_state(*f) == TCP_CLOSE ? -ENOTCONN : write_sockaddr(peer_name(*f), f->ofd->family, a, n);
     if (f->kind != Kind::fresh || f->real_socket)
         return kPass;
     return -ENOTCONN;

@@ -80,7 +80,7 @@ bool common_answer(File &f, int level, int name, void *value, socklen_t *n, int 
         *r = give_int(SOCK_STREAM, value, n, room);
         return true;
     case SO_DOMAIN:
-        *r = give_int(f.family, value, n, room);
+        *r = give_int(f.kind == Kind::stream ? f.ofd->family : f.family, value, n, room);
         return true;
     case SO_PROTOCOL:
         *r = give_int(IPPROTO_TCP, value, n, room);
@@ -279,6 +279,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return 0;
         }
     }
+    if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && o.family == AF_INET6)
+        return change_address_form(f, value, n);
     if (long r = refuse_on_stream(level, name, f.family, value, n); r < 0)
         return r;
     long r = need_kernel_socket(fd, f);

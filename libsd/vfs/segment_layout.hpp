@@ -32,7 +32,7 @@ struct alignas(64) Ofd {
     uint64_t link_id;
     uint32_t slot;
     uint8_t side;                   ///< 0 client, 1 server
-    uint8_t family;                 ///< AF_INET or AF_INET6
+    uint8_t family;                 ///< AF_INET or AF_INET6, which IPV6_ADDRFORM turns into AF_INET
     uint16_t generation;            ///< bumped each time the record is used again
     std::atomic<uint32_t> tx_block; ///< TxBlock bits
     std::atomic<int32_t> so_error; ///< pending socket error (positive errno), taken by the first call that reports it

@@ -20,6 +20,7 @@ BEHAVES("a client bound to its own address", addresses, bound_client, accelerate
 BEHAVES("one port, two addresses", addresses, specific_before_wildcard, accelerated)
 BEHAVES("names before, during and after a connection", addresses, names_before_and_after, accelerated)
 BEHAVES("names after a reset", addresses, names_after_reset, accelerated)
+BEHAVES("from IPv6 to IPv4", addresses, address_form, accelerated)
 BEHAVES("short name buffers", addresses, short_name_buffers, accelerated)
 BEHAVES("bad name buffers", addresses, bad_name_buffers, accelerated)
 BEHAVES("name buffers of accept", addresses, accept_name_buffers, accelerated)

@@ -85,6 +85,7 @@ BEHAVES("pipes", untouched, pipes, untouched)
 BEHAVES("files", untouched, files, untouched)
 BEHAVES("netlink", untouched, netlink, untouched)
 BEHAVES("eventfd", untouched, event_counter, untouched)
+BEHAVES("memory barriers", untouched, memory_barriers, untouched)
 BEHAVES("waiting with bad pointers", untouched, waits_with_bad_pointers, untouched)
 
 BEHAVES("a connection made by syscall()", other_doors, raw_connection, any)

@@ -196,6 +196,45 @@ BEHAVIOUR(names_after_reset) {
     SHOW(getsockname(pair.client, name.raw(), &name.length));
 }
 
+// IPV6_ADDRFORM makes an IPv4 connection of one that was accepted through IPv6, for good.
+BEHAVIOUR(address_form) {
+    const auto change = [](int fd, int form) {
+        return setsockopt(fd, IPPROTO_IPV6, IPV6_ADDRFORM, &form, sizeof form);
+    };
+    const int listener = make_listener("::");
+    const uint16_t port = local_address(listener).port();
+    const Address v4 = make_address("127.0.0.1", port);
+    const int client = connect_to(v4), server = MUST(accept(listener, nullptr, nullptr));
+    const int six = connect_to(make_address("::1", port)), six_server = MUST(accept(listener, nullptr, nullptr));
+    SHOW(change(client, AF_INET));
+    SHOW(change(six, AF_INET));
+    SHOW(change(six_server, AF_INET));
+    SHOW(change(server, AF_INET6));
+    SHOW(setsockopt(server, IPPROTO_IPV6, IPV6_ADDRFORM, bad_pointer<int>(), sizeof(int)));
+    SHOW(setsockopt(server, IPPROTO_IPV6, IPV6_ADDRFORM, &port, sizeof port));
+    SHOW(change(server, AF_INET));
+    SHOW(get_option(server, SOL_SOCKET, SO_DOMAIN));
+    Address name;
+    SHOW(getsockname(server, name.raw(), &name.length));
+    say("family %d host %s length %u", name.storage.ss_family, name.host().c_str(), name.length);
+    SHOW(getpeername(server, name.raw(), &name.length));
+    say("family %d host %s length %u", name.storage.ss_family, name.host().c_str(), name.length);
+    SHOW(change(server, AF_INET));
+    exchange(client, server);
+    SHOW(shutdown(six, SHUT_WR));
+    wait_for(six_server, POLLRDHUP);
+    SHOW(change(six_server, AF_INET));
+    // A socket of the new kind is left when the connection is undone.
+    sockaddr nothing{};
+    nothing.sa_family = AF_UNSPEC;
+    SHOW(connect(server, &nothing, sizeof nothing));
+    const Address any = make_address("127.0.0.1", 0);
+    SHOW(bind(server, any.raw(), any.length));
+    SHOW(listen(server, 8));
+    const int again = connect_to(server);
+    exchange(again, MUST(accept(server, nullptr, nullptr)));
+}
+
 BEHAVIOUR(short_name_buffers) {
     for (const int family : {AF_INET, AF_INET6}) {
         const Pair pair = make_pair(family);

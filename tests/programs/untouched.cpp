@@ -2,6 +2,7 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <linux/membarrier.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/eventfd.h>
@@ -160,6 +161,18 @@ BEHAVIOUR(waits_with_bad_pointers) {
     SHOW(epoll_pwait(instance, &event, 1, -1, bad_pointer<sigset_t>()));
     SHOW(epoll_pwait2(instance, &event, 1, bad_pointer<timespec>(), nullptr));
     SHOW(epoll_pwait2(instance, &event, 1, &none, nullptr));
+}
+
+// The library registers for memory barriers, too.
+BEHAVIOUR(memory_barriers) {
+    SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0));
+    SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 1 << 20, 0));
+    SHOW(syscall(SYS_membarrier, 1 << 9, 0, 0)); // what is registered
+    SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0));
+    SHOW(syscall(SYS_membarrier, 1 << 9, 0, 0));
+    const pid_t child = spawn([] { SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0)); });
+    reap("child", child);
+    SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0));
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
