@@ -127,14 +127,47 @@ void retire_dead_links() noexcept {
     }
 }
 
+/// Do as many connections wait to be accepted as the listener wants? With slot_lock.
+bool queue_full(const LinkMap &l, uint32_t backlog) noexcept {
+    const uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
+    // The entry `depth` places back is still there: so many wait already.
+    return l.view.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
+           (depth > 0 && l.view.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0);
+}
+
+// A client that is quicker than the server's accept() fills the queue in no time. The kernel drops the request then, and sends it again a second later.
+// A short wait gets nearly every such client an accelerated connection.
+constexpr int64_t kRoomBlockingNs = 100'000'000;
+constexpr int64_t kRoomNonblockingNs = 50'000; ///< about what a connection of the kernel's costs
+constexpr unsigned kRoomYields = 64;
+
+/// Waits until the queue has room. False: not until `deadline`, or a signal handler ran.
+bool wait_for_room(LinkMap &l, uint32_t backlog, int64_t deadline) noexcept {
+    const uint64_t handled = self.handled;
+    for (unsigned n = 0;; ++n) {
+        {
+            QuietGuard g(l.slot_lock);
+            if (!queue_full(l, backlog))
+                return true;
+        }
+        if (self.handled != handled || sys::now_ns() >= deadline ||
+            (l.view.header().side[1].flags.load(std::memory_order_acquire) &
+             (kLinkListenerClosed | kLinkServerDead)))
+            return false;
+        if (n < kRoomYields) {
+            sys::sched_yield();
+        } else {
+            timespec nap{0, 100'000};
+            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+        }
+    }
+}
+
 /// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again then.
 bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept {
     QuietGuard g(l.slot_lock);
     LinkView v = l.view;
-    uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
-    // The entry `depth` places back is still there: so many wait already.
-    if (v.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
-        (depth > 0 && v.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0)) {
+    if (queue_full(l, backlog)) {
         *why = Cause::backlog_full;
         return false;
     }
@@ -169,8 +202,8 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *e
     return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 
-/// 0: the File is a stream now.
-long accelerate(int fd, File &f, SlotAddress to, int64_t *why_out) noexcept {
+/// 0: the File is a stream now. Cause::backlog_full: also after a wait until `deadline`; worth another try before that.
+long accelerate(int fd, File &f, SlotAddress to, int64_t deadline, int64_t *why_out) noexcept {
     Cause why = Cause::none;
     SlotAddress source{};
     Entry entry{};
@@ -230,6 +263,8 @@ long accelerate(int fd, File &f, SlotAddress to, int64_t *why_out) noexcept {
         if (why == Cause::backlog_full)
             give_slot_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l); // bind_stream's
+        if (why == Cause::backlog_full)
+            wait_for_room(*l, entry.backlog, deadline);
         link_unuse(*l); // link_to's
         *why_out = static_cast<int64_t>(why);
         return -1;
@@ -329,7 +364,16 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (!parsed || (is_v4(to.ip) && is_v6only(*f))) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
         return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
     int64_t why = 0;
-    if (accelerate(fd, *f, to, &why) == 0) {
+    const int64_t deadline =
+        sys::now_ns() +
+        (f->status.load(std::memory_order_relaxed) & O_NONBLOCK ? kRoomNonblockingNs : kRoomBlockingNs);
+    const uint64_t handled = self.handled;
+    long made;
+    do
+        made = accelerate(fd, *f, to, deadline, &why);
+    while (made < 0 && static_cast<Cause>(why) == Cause::backlog_full && self.handled == handled &&
+           sys::now_ns() < deadline);
+    if (made == 0) {
         epoll_file_became_stream(*f);
         // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
         if (f->ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK) {

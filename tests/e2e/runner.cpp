@@ -205,6 +205,7 @@ Statistics read_statistics(const std::string &path) {
         sum.processes += 1;
         sum.connects += number_after(line, "accelerated_connects");
         sum.accepts += number_after(line, "accelerated_accepts");
+        sum.fallbacks = sum.fallbacks || line.find("\"fallbacks\":{}") == std::string::npos;
     }
     return sum;
 }
@@ -252,8 +253,9 @@ void same_as_kernel(const char *program_name, const char *behaviour, Expect expe
         return;
     }
     CHECK(sum.processes > 0);
-    if (expect == Expect::accelerated) {
+    if (expect == Expect::accelerated || expect == Expect::all_accelerated) {
         CHECK(sum.connects + sum.accepts > 0);
+        CHECK((expect == Expect::accelerated || !sum.fallbacks));
     } else if (expect == Expect::untouched) {
         CHECK(sum.connects + sum.accepts == 0);
     }

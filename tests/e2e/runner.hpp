@@ -19,9 +19,10 @@ enum class Mode {
 
 /// What a behaviour must show under sdrun besides the same lines.
 enum class Expect {
-    accelerated, ///< connections went through shared memory
-    any,         ///< some or none, as suits
-    untouched    ///< no connection was accelerated, and none fell back
+    accelerated,     ///< connections went through shared memory
+    all_accelerated, ///< and no cause for a fallback was counted
+    any,             ///< some or none, as suits
+    untouched        ///< no connection was accelerated, and none fell back
 };
 
 struct Outcome {
@@ -33,6 +34,7 @@ struct Outcome {
 /// Sums over the lines that libsd left in SD_STATS_FILE.
 struct Statistics {
     long connects = 0, accepts = 0, processes = 0;
+    bool fallbacks = false;
     std::string text;
 };
 

@@ -172,6 +172,27 @@ BEHAVIOUR(backlog) {
     say("%d of 50 right", right);
 }
 
+// The client has filled the backlog before the server accepts anything.
+BEHAVIOUR(quick_client) {
+    const int listener = make_listener("127.0.0.1", 32);
+    std::thread server([&] {
+        sleep_ms(1);
+        for (int i = 0; i < 100; ++i) {
+            const int fd = MUST(accept(listener, nullptr, nullptr));
+            send_all(fd, "x");
+            close(fd);
+        }
+    });
+    std::vector<int> clients;
+    for (int i = 0; i < 100; ++i)
+        clients.push_back(connect_to(listener));
+    int served = 0;
+    for (const int fd : clients)
+        served += receive(fd, 1) == "x";
+    server.join();
+    say("%d served", served);
+}
+
 BEHAVIOUR(woken_by_connection) {
     const int listener = make_listener();
     std::thread caller([&] {
