@@ -89,10 +89,13 @@ long attempt(aiocb *cb, bool writing, size_t &done) noexcept {
         return -EBADF;
     auto *buffer = static_cast<volatile char *>(cb->aio_buf);
     auto *at = const_cast<char *>(buffer) + done;
-    long r = writing ? vfs::send(fd, f, at, clamp_transfer(cb->aio_nbytes) - done, MSG_DONTWAIT)
+    // libc's helper threads have all signals blocked: nobody gets a SIGPIPE.
+    long r = writing ? vfs::send(fd, f, at, clamp_transfer(cb->aio_nbytes) - done, MSG_DONTWAIT | MSG_NOSIGNAL)
                      : vfs::recv(fd, f, at, clamp_transfer(cb->aio_nbytes), MSG_DONTWAIT);
     if (r == vfs::kPass) // not a connection: the kernel knows what to say
-        r = writing ? sys::write(fd, at, cb->aio_nbytes) : sys::read(fd, at, cb->aio_nbytes);
+        r = writing
+                ? sys::call(SYS_sendto, fd, sys::arg(at), static_cast<long>(cb->aio_nbytes), MSG_NOSIGNAL, 0, 0)
+                : sys::read(fd, at, cb->aio_nbytes);
     if (r >= 0 && writing) {
         done += static_cast<size_t>(r);
         return done < clamp_transfer(cb->aio_nbytes) ? -EAGAIN : static_cast<long>(done);

@@ -98,6 +98,8 @@ BEHAVES("much data through stdio", other_doors, streams_large, accelerated)
 BEHAVES("dprintf", other_doors, formatted_to_descriptor, accelerated)
 BEHAVES("printf into a connection", other_doors, standard_output, accelerated)
 BEHAVES("POSIX asynchronous I/O", other_doors, asynchronous, accelerated)
+BEHAVES("an asynchronous write that nobody can receive raises no SIGPIPE", other_doors,
+        asynchronous_to_nobody, accelerated)
 
 BEHAVES("epoll reports in order of arrival, level-triggered", epoll_order, level_triggered, accelerated)
 BEHAVES("epoll reports in order of arrival, edge-triggered", epoll_order, edge_triggered, accelerated)

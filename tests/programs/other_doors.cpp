@@ -231,4 +231,21 @@ BEHAVIOUR(asynchronous) {
     say("%s", buffer);
 }
 
+// The C library's helper threads have all signals blocked.
+BEHAVIOUR(asynchronous_to_nobody) {
+    const Pair pair = make_pair();
+    signal(SIGPIPE, [](int) { say("SIGPIPE"); });
+    SHOW(shutdown(pair.client, SHUT_WR));
+    char text[] = "async";
+    aiocb writing{};
+    writing.aio_fildes = pair.client;
+    writing.aio_buf = text;
+    writing.aio_nbytes = 5;
+    SHOW(aio_write(&writing));
+    const aiocb *const list[] = {&writing};
+    while (aio_error(&writing) == EINPROGRESS)
+        aio_suspend(list, 1, nullptr);
+    say("error %d returned %zd", aio_error(&writing), aio_return(&writing));
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
