@@ -149,7 +149,7 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
 }
 
 void Segment::retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link) {
-    let_go(member.proc_index, kept, members.size() > 1, find_link);
+    let_go(member.proc_index, kept, members.size() > 1 || !parcels.empty(), find_link);
 }
 
 void Segment::reap(const Member &member, const FindLink &find_link) {

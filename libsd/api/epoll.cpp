@@ -13,7 +13,7 @@ int made(int ep) noexcept {
 }
 
 long wait(int ep, epoll_event *events, int count, const timespec *timeout, const sigset_t *mask) noexcept {
-    return file_of(ep) ? vfs::epoll_wait(ep, events, count, timeout, mask) : vfs::kPass;
+    return called_on(ep) ? vfs::epoll_wait(ep, events, count, timeout, mask) : vfs::kPass;
 }
 
 } // namespace

@@ -18,7 +18,7 @@ namespace {
 
 /// close() of a number that has an entry, or of one of the library's own.
 [[gnu::noinline]] int close_entry(int fd) {
-    if (!file_of(fd)) {
+    if (!called_on(fd)) {
         if (is_hidden(fd)) [[unlikely]]
             return answer(-EBADF);
         return freed(fd, real.close(fd));

@@ -103,7 +103,7 @@ namespace {
 
 /// read() of a number that has an entry. Apart, so that other descriptors cost no stack frame.
 [[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f)
         return real.read(fd, buffer, size);
     if (size == 0) [[unlikely]] // answered before any socket is asked; recv() of nothing waits for data instead
@@ -115,7 +115,7 @@ namespace {
 }
 
 [[gnu::noinline]] ssize_t write_entry(int fd, const void *buffer, size_t size) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f)
         return real.write(fd, buffer, size);
     if (impossible_range(buffer, size)) [[unlikely]]
@@ -143,7 +143,7 @@ SD_EXPORT ssize_t write(int fd, const void *buffer, size_t size) {
 SD_ALIAS(__write, write);
 
 SD_EXPORT ssize_t readv(int fd, const iovec *parts, int count) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.readv(fd, parts, count);
     if (for_kernel(parts, count)) [[unlikely]]
@@ -153,7 +153,7 @@ SD_EXPORT ssize_t readv(int fd, const iovec *parts, int count) {
 }
 
 SD_EXPORT ssize_t writev(int fd, const iovec *parts, int count) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.writev(fd, parts, count);
     if (for_kernel(parts, count)) [[unlikely]]
@@ -163,7 +163,7 @@ SD_EXPORT ssize_t writev(int fd, const iovec *parts, int count) {
 }
 
 SD_EXPORT ssize_t preadv2(int fd, const iovec *parts, int count, off_t offset, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     int msg_flags = rwf_to_msg(flags);
     if (!f || offset != -1 || msg_flags < 0 || for_kernel(parts, count)) [[likely]]
         return real.preadv2(fd, parts, count, offset, flags);
@@ -173,7 +173,7 @@ SD_EXPORT ssize_t preadv2(int fd, const iovec *parts, int count, off_t offset, i
 SD_ALIAS(preadv64v2, preadv2);
 
 SD_EXPORT ssize_t pwritev2(int fd, const iovec *parts, int count, off_t offset, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     int msg_flags = rwf_to_msg(flags);
     if (!f || offset != -1 || msg_flags < 0 || for_kernel(parts, count)) [[likely]]
         return real.pwritev2(fd, parts, count, offset, flags);
@@ -183,7 +183,7 @@ SD_EXPORT ssize_t pwritev2(int fd, const iovec *parts, int count, off_t offset, 
 SD_ALIAS(pwritev64v2, pwritev2);
 
 SD_EXPORT ssize_t recv(int fd, void *buffer, size_t size, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.recv(fd, buffer, size, flags);
     long r = vfs::recv(fd, f, buffer, clamp_transfer(size), flags);
@@ -197,7 +197,7 @@ SD_EXPORT ssize_t __recv_chk(int fd, void *buffer, size_t size, size_t room, int
 }
 
 SD_EXPORT ssize_t recvfrom(int fd, void *buffer, size_t size, int flags, sockaddr *from, socklen_t *from_size) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.recvfrom(fd, buffer, size, flags, from, from_size);
     long r = vfs::recv(fd, f, buffer, clamp_transfer(size), flags);
@@ -218,7 +218,7 @@ SD_EXPORT ssize_t __recvfrom_chk(int fd, void *buffer, size_t size, size_t room,
 }
 
 SD_EXPORT ssize_t recvmsg(int fd, msghdr *m, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (f) [[unlikely]] {
         long r = vfs::recvmsg(fd, f, m, flags);
         if (r != vfs::kPass)
@@ -231,7 +231,7 @@ SD_EXPORT ssize_t recvmsg(int fd, msghdr *m, int flags) {
 }
 
 SD_EXPORT int recvmmsg(int fd, mmsghdr *m, unsigned count, int flags, timespec *timeout) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (f) [[unlikely]] {
         long r = vfs::recvmmsg(fd, f, m, count, flags, timeout);
         if (r != vfs::kPass)
@@ -245,7 +245,7 @@ SD_EXPORT int recvmmsg(int fd, mmsghdr *m, unsigned count, int flags, timespec *
 }
 
 SD_EXPORT ssize_t send(int fd, const void *buffer, size_t size, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.send(fd, buffer, size, flags);
     long r = vfs::send(fd, f, buffer, clamp_transfer(size), flags);
@@ -255,7 +255,7 @@ SD_ALIAS(__send, send);
 
 SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, const sockaddr *to,
                          socklen_t to_size) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return real.sendto(fd, buffer, size, flags, to, to_size);
     if (to) [[unlikely]] {
@@ -273,7 +273,7 @@ SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, con
 }
 
 SD_EXPORT ssize_t sendmsg(int fd, const msghdr *m, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]]
         return active() && passes_ours(m) ? send_rights(fd, m, flags) : real.sendmsg(fd, m, flags);
     long r = vfs::sendmsg(fd, f, m, flags);
@@ -281,7 +281,7 @@ SD_EXPORT ssize_t sendmsg(int fd, const msghdr *m, int flags) {
 }
 
 SD_EXPORT int sendmmsg(int fd, mmsghdr *m, unsigned count, int flags) {
-    File *f = file_of(fd);
+    File *f = called_on(fd);
     if (!f) [[likely]] {
         for (unsigned i = 0; active() && i < count; ++i)
             if (passes_ours(&m[i].msg_hdr))

@@ -64,6 +64,7 @@ long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, 
 
 SD_EXPORT int poll(pollfd *fds, nfds_t count, int timeout_ms) {
     if (active()) {
+        cancellation_point();
         timespec t = from_ms(timeout_ms);
         long r = vfs::poll(fds, count, timeout_ms < 0 ? nullptr : &t, nullptr);
         if (r != vfs::kPass)
@@ -81,6 +82,7 @@ SD_EXPORT int __poll_chk(pollfd *fds, nfds_t count, int timeout_ms, size_t room)
 
 SD_EXPORT int ppoll(pollfd *fds, nfds_t count, const timespec *timeout, const sigset_t *mask) {
     if (active() && (!timeout || valid(*timeout))) {
+        cancellation_point();
         long r = vfs::poll(fds, count, timeout, mask);
         if (r != vfs::kPass)
             return answer(r);
@@ -96,6 +98,7 @@ SD_EXPORT int __ppoll_chk(pollfd *fds, nfds_t count, const timespec *timeout, co
 
 SD_EXPORT int select(int n, fd_set *r, fd_set *w, fd_set *x, timeval *timeout) {
     if (active() && (!timeout || (timeout->tv_sec >= 0 && timeout->tv_usec >= 0))) {
+        cancellation_point();
         int64_t start = timeout ? sys::now_ns() : 0;
         timespec t{};
         if (timeout)
@@ -113,6 +116,7 @@ SD_ALIAS(__select, select);
 
 SD_EXPORT int pselect(int n, fd_set *r, fd_set *w, fd_set *x, const timespec *timeout, const sigset_t *mask) {
     if (active() && (!timeout || valid(*timeout))) {
+        cancellation_point();
         long result = vfs::select(n, r, w, x, timeout, mask);
         if (result != vfs::kPass)
             return answer(result);

@@ -209,3 +209,12 @@ SD_EXPORT void _exit(int status) {
         sys::call(SYS_exit_group, status);
 }
 SD_ALIAS(_Exit, _exit);
+
+namespace sd {
+constinit std::atomic<bool> cancellation_asked{false};
+} // namespace sd
+
+SD_EXPORT int pthread_cancel(pthread_t thread) {
+    cancellation_asked.store(true, std::memory_order_relaxed);
+    return real.pthread_cancel(thread);
+}

@@ -10,6 +10,7 @@
 #include <mqueue.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <pty.h>
 #include <sched.h>
 #include <spawn.h>

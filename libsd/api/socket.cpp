@@ -83,6 +83,7 @@ bool is_ours_to_accept(int fd) noexcept {
 
 SD_EXPORT int accept(int fd, sockaddr *address, socklen_t *size) {
     if (is_ours_to_accept(fd)) {
+        cancellation_point();
         long r = vfs::accept(fd, address, size, 0);
         if (r != vfs::kPass)
             return answer(r);
@@ -92,6 +93,7 @@ SD_EXPORT int accept(int fd, sockaddr *address, socklen_t *size) {
 
 SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
     if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == 0 && is_ours_to_accept(fd)) {
+        cancellation_point();
         long r = vfs::accept(fd, address, size, flags);
         if (r != vfs::kPass)
             return answer(r);
@@ -100,7 +102,7 @@ SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
 }
 
 SD_EXPORT int connect(int fd, const sockaddr *address, socklen_t size) {
-    if (!file_of(fd)) [[likely]]
+    if (!called_on(fd)) [[likely]]
         return real.connect(fd, address, size);
     if (size > sizeof(sockaddr_storage)) [[unlikely]] // before anything else is looked at
         return answer(-EINVAL);

@@ -5,6 +5,7 @@
 #include "libsd/queue/copy.hpp"
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <pthread.h>
 
 /// An interposed function: the name and type of libc's own, visible to the program.
 #define SD_EXPORT extern "C" __attribute__((visibility("default")))
@@ -54,6 +55,21 @@ template <class T> inline T freed(int fd, T result) noexcept {
 
 /// False until the library is up, and for good when it is switched off.
 inline bool active() noexcept { return vfs::enabled(); }
+
+/// Some thread of this process was cancelled. From then on calls of ours that are cancellation points look, as libc's do at their beginning; a call that
+/// sleeps is one anyway.
+extern constinit std::atomic<bool> cancellation_asked;
+inline void cancellation_point() noexcept {
+    if (cancellation_asked.load(std::memory_order_relaxed)) [[unlikely]]
+        pthread_testcancel();
+}
+/// file_of() at the beginning of a cancellation point; where it is not ours, libc's function is one.
+inline File *called_on(int fd) noexcept {
+    File *f = file_of(fd);
+    if (f)
+        cancellation_point();
+    return f;
+}
 
 inline timespec from_ms(int ms) noexcept { return {ms / 1000, (ms % 1000) * 1'000'000L}; }
 

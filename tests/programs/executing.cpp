@@ -112,6 +112,22 @@ BEHAVIOUR(all_marked_end) {
     reap("child", child);
 }
 
+// A connection that was passed and not taken yet belongs to neither image.
+BEHAVIOUR(in_the_mail) {
+    const Pair pair = make_pair();
+    int mail[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, mail));
+    const pid_t child = spawn([&] {
+        pass_descriptor(mail[0], pair.client);
+        set_cloexec(pair.client);
+        become("looks", {pair.server, mail[1]});
+    });
+    close(pair.client);
+    close(pair.server);
+    close(mail[1]);
+    reap("child", child);
+}
+
 // A listener and what waits on it survive an exec of the only process that holds it.
 BEHAVIOUR(a_listener_with_a_queue) {
     const int listener = make_listener();
@@ -305,6 +321,8 @@ void second_image(const std::string &name, const std::vector<int> &fds) {
         const Address to = make_address("127.0.0.1", static_cast<uint16_t>(fds[1]));
         SHOW(connect(fds[0], to.raw(), to.length));
         send_all(fds[0], "hello");
+    } else if (name == "looks") {
+        say("events %x", static_cast<unsigned>(poll_now(fds[0], POLLIN | POLLOUT | POLLRDHUP, 0)));
     } else if (name == "all") {
         for (size_t i = 0; i < fds.size(); ++i)
             send_all(fds[i], std::to_string(i));

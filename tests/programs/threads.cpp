@@ -556,4 +556,46 @@ BEHAVIOUR(cancelled_reader) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
+// Every call here has its answer at once; a thread that never sleeps is cancelled all the same.
+BEHAVIOUR(cancelled_without_sleep) {
+    static Pair pair;
+    pair = make_pair();
+    set_nonblocking(pair.listener);
+    static std::atomic<int> call;
+    for (call = 0; call < 5; ++call) {
+        pthread_t thread;
+        send_all(pair.client, "x");
+        MUST(-pthread_create(
+            &thread, nullptr,
+            [](void *) -> void * {
+                char byte;
+                pollfd entry{pair.server, POLLIN, 0};
+                for (;;) {
+                    switch (call) {
+                    case 0:
+                        recv(pair.server, &byte, 1, MSG_PEEK);
+                        break;
+                    case 1:
+                        send(pair.server, "y", 1, MSG_DONTWAIT);
+                        break;
+                    case 2:
+                        poll(&entry, 1, 0);
+                        break;
+                    case 3:
+                        recv(pair.client, &byte, 1, MSG_DONTWAIT);
+                        break;
+                    default:
+                        accept4(pair.listener, nullptr, nullptr, SOCK_CLOEXEC);
+                    }
+                }
+            },
+            nullptr));
+        usleep(20'000);
+        SHOW(pthread_cancel(thread));
+        void *result = nullptr;
+        MUST(-pthread_join(thread, &result));
+        SHOW_BOOL(result == PTHREAD_CANCELED);
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
