@@ -158,6 +158,7 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
         if (long r = clear_number(to); r < 0)
             return r;
     }
+    file_of(to); // a placeholder kept under that number is given up, or it would be closed under the new owner later
     File *f = hold(from);
     if (f && static_cast<unsigned>(to) >= kMaxFd) {
         release_file(f);

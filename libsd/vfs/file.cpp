@@ -58,7 +58,9 @@ void enter(int fd, File *f, Origin origin) noexcept {
            !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_relaxed)) {
     }
     File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel);
-    if (stale && stale != &parked_file)
+    if (stale == &parked_file)
+        forget_parked(fd);
+    else if (stale)
         release_file(stale);
 }
 

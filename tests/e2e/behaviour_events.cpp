@@ -13,6 +13,7 @@ BEHAVES("connections on 0, 1 and 2", descriptors, standard_numbers, accelerated)
 BEHAVES("close_range and closefrom", descriptors, close_ranges, accelerated)
 BEHAVES("closing everything in a loop", descriptors, close_everything_loop, accelerated)
 BEHAVES("EMFILE", descriptors, no_numbers_left, accelerated)
+BEHAVES("a copy under the number of a closed socket", descriptors, duplicate_onto_a_closed_number, accelerated)
 BEHAVES("fstat and /proc/self/fd", descriptors, file_status, accelerated)
 BEHAVES("a reused number knows nothing of before", descriptors, reused_number_is_a_stranger, accelerated)
 

@@ -424,4 +424,28 @@ BEHAVIOUR(reused_number_is_a_stranger) {
     SHOW(recv(ends[0], &byte, 1, 0));
 }
 
+// The number of a closed socket, taken over by dup2 or dup3, belongs to the copy from then on.
+BEHAVIOUR(duplicate_onto_a_closed_number) {
+    const int listener = make_listener();
+    for (const bool newer : {false, true}) {
+        const Pair old = connect_through(listener), pair = connect_through(listener);
+        close(old.server);
+        SHOW_BOOL((newer ? dup3(pair.server, old.server, O_CLOEXEC) : dup2(pair.server, old.server)) ==
+                  old.server);
+        close(pair.server);
+        int ends[2];
+        MUST(pipe(ends));
+        SHOW_BOOL(ends[0] != old.server && ends[1] != old.server);
+        SHOW(send(pair.client, "over", 4, 0));
+        SHOW_BOOL((poll_now(old.server, POLLIN, 1000) & POLLIN) != 0);
+        say("%s", receive(old.server, 4).c_str());
+        close(old.server);
+        say("rest %zu", receive_to_end(pair.client).size());
+        close(ends[0]);
+        close(ends[1]);
+        close(pair.client);
+        close(old.client);
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
