@@ -5,6 +5,7 @@
 #include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/standard.hpp"
+#include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdlib>
 #include <pthread.h>
@@ -19,6 +20,7 @@ void reset_in_child() noexcept {
     reset_signals_in_child();
     reset_aio_in_child();
     reset_shell_in_child();
+    reset_urings_in_child();
 }
 
 void end_of_process(void *) { vfs::at_exit(); }

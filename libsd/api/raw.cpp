@@ -1,5 +1,6 @@
 // syscall(): calls that name a descriptor of ours are served as the function of that name; all others are made as they are.
 #include "libsd/api/process.hpp"
+#include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
 #include <linux/membarrier.h>
@@ -227,10 +228,13 @@ long dispatch(const Arguments &c) {
     case SYS_open_by_handle_at:
     case SYS_perf_event_open:
     case SYS_bpf:
-    case SYS_io_uring_setup:
     case SYS_userfaultfd:
         make_room_below();
         return noted(as_int(plain(c)));
+    case SYS_io_uring_setup:
+        return uring_setup(c.number_at<unsigned>(0), c.pointer<void>(1));
+    case SYS_io_uring_enter:
+        return uring_enter(a);
     case SYS_pipe:
         return pipe(c.pointer<int>(0));
     case SYS_pipe2:

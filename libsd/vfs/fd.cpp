@@ -24,18 +24,18 @@ uint32_t status_of(const File &f) noexcept {
     return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed);
 }
 
-/// The program wants to be told by signals. A signal for each arrival is the kernel's business, so the socket is the kernel's from now on.
-/// kPass: it is (or others share it, and no signals come).
-long leave_to_kernel(int fd, File &f) noexcept {
+/// The program wants something of a socket that only the kernel does, a signal for each arrival for one, so the socket is the kernel's from now on.
+/// kPass: it is (or others share it, and it stays as it was).
+long leave_to_kernel(int fd, File &f, Cause why) noexcept {
     if (f.kind == Kind::stream) {
-        if (become_kernel(f, Cause::signals) < 0)
+        if (become_kernel(f, why) < 0)
             materialise(fd, f);
     } else if (f.kind == Kind::listener) {
-        count_fallback(Cause::signals, nullptr);
+        count_fallback(why, nullptr);
         wire::ListenerRef ref{f.listener->id, 0};
         control::request(wire::Op::unlist, &ref, sizeof ref);
     } else if (f.kind == Kind::fresh) {
-        f.refuse_cause = static_cast<uint8_t>(Cause::signals);
+        f.refuse_cause = static_cast<uint8_t>(why);
         if (long r = materialise(fd, f); r < 0)
             return r;
     }
@@ -97,7 +97,7 @@ long clear_number(int fd) noexcept {
 
 long set_flags(int fd, File &f, long arg) noexcept {
     if ((arg & O_ASYNC) && f.kind != Kind::epoll && !(status_of(f) & O_ASYNC)) {
-        if (long r = leave_to_kernel(fd, f); r != vfs::kPass || file_of(fd) != &f)
+        if (long r = leave_to_kernel(fd, f, Cause::signals); r != vfs::kPass || file_of(fd) != &f)
             return r;
     }
     if (!is_placeholder(f) && f.kind != Kind::stream) {
@@ -231,7 +231,7 @@ long fcntl(int fd, int cmd, long arg) noexcept {
     case F_GETSIG: {
         // An owner gets SIGURG even if he has not asked for SIGIO.
         if ((cmd == F_SETOWN || cmd == F_SETOWN_EX) && arg != 0)
-            return leave_to_kernel(fd, *f);
+            return leave_to_kernel(fd, *f, Cause::signals);
         // The kernel checks and keeps these, in a file of this socket's own.
         if (!is_placeholder(*f) && f->kind != Kind::stream)
             return kPass;

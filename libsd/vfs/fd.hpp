@@ -14,7 +14,7 @@ inline bool is_placeholder(const File &f) noexcept {
     return (f.kind == Kind::fresh || f.kind == Kind::stream) && !f.real_socket;
 }
 
-/// See fd.cpp; for the ioctls that do the same.
-long leave_to_kernel(int fd, File &f) noexcept;
+/// See fd.cpp.
+long leave_to_kernel(int fd, File &f, Cause why) noexcept;
 
 } // namespace sd

@@ -20,7 +20,7 @@ long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
     const uint32_t bit = request == FIONBIO ? O_NONBLOCK : O_ASYNC;
     int asked = 0;
     if (request == FIOASYNC && !sd_copy(&asked, arg, sizeof asked) && asked) {
-        if (long r = leave_to_kernel(fd, f); r != vfs::kPass || file_of(fd) != &f)
+        if (long r = leave_to_kernel(fd, f, Cause::signals); r != vfs::kPass || file_of(fd) != &f)
             return r;
     }
     if (!is_placeholder(f) && f.kind != Kind::stream) {
@@ -89,7 +89,7 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
         return kPass;
     case FIOSETOWN:
     case SIOCSPGRP:
-        return leave_to_kernel(fd, *f);
+        return leave_to_kernel(fd, *f, Cause::signals);
     case FIOGETOWN:
     case SIOCGPGRP:
     case SIOCGSTAMP_OLD:
