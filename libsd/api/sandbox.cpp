@@ -106,7 +106,10 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
 }
 
 void before_limit(int resource, const void *limit) noexcept {
-    if (resource == RLIMIT_NOFILE && limit && active() && !confined())
+    if (resource != RLIMIT_NOFILE || !limit || !active())
+        return;
+    make_room_below(); // a number that is kept may be beyond the new limit
+    if (!confined())
         vfs::prepare_confinement(false);
 }
 

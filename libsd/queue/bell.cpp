@@ -57,19 +57,21 @@ void watch_nothing() noexcept {}
 
 void (*watch_thread)() noexcept = watch_nothing;
 
-Bell *make_bell() noexcept {
-    if (confined())
-        return nullptr;
+namespace {
+
+long hidden_eventfd() noexcept {
     SpareNumbers spare;
-    long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
-        return nullptr;
+    const long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return fd < 0 ? fd : hide_fd(static_cast<int>(fd));
+}
+
+Bell *bell_of(int fd) noexcept {
     Bell *b = pool.allocate();
     if (!b) {
-        close_hidden(static_cast<int>(fd));
+        close_hidden(fd);
         return nullptr;
     }
-    b->efd = static_cast<int>(fd);
+    b->efd = fd;
     for (auto &i : b->id)
         i = 0;
     b->score.store(kMaxScore, std::memory_order_relaxed);
@@ -78,6 +80,22 @@ Bell *make_bell() noexcept {
     b->all_next = all;
     all = b;
     return b;
+}
+
+} // namespace
+
+Bell *make_bell() noexcept {
+    if (confined())
+        return nullptr;
+    const long fd = hidden_eventfd();
+    return bell_of(fd < 0 ? -1 : static_cast<int>(fd));
+}
+
+bool complete_bell(Bell &b) noexcept {
+    const long fd = hidden_eventfd();
+    if (fd >= 0)
+        b.efd = static_cast<int>(fd);
+    return fd >= 0;
 }
 
 void bells_moved(int from, int to) noexcept {
@@ -110,6 +128,8 @@ Bell *thread_bell() noexcept {
     if (!self.bell) {
         watch_thread();
         self.bell = make_bell();
+    } else if (self.bell->efd < 0) [[unlikely]] {
+        complete_bell(*self.bell);
     }
     return self.bell;
 }
@@ -117,6 +137,8 @@ Bell *thread_bell() noexcept {
 unsigned bell_id(Bell &b, LinkMap &l) noexcept {
     if (b.id[l.index]) [[likely]]
         return b.id[l.index];
+    if (b.efd < 0)
+        return 0;
     wire::Bell want{l.id, l.side, 0};
     auto r = control::request(wire::Op::bell, &want, sizeof want, &b.efd, 1);
     if (r.status < 0 || r.length != sizeof(wire::BellReply))
@@ -182,6 +204,8 @@ void drop_bells_in_child() noexcept {
     for (Bell *b = all; b; b = b->all_next) {
         for (auto &i : b->id)
             i = 0;
+        if (b->efd < 0)
+            continue;
         SpareNumbers spare;
         long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         if (fd < 0)

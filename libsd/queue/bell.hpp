@@ -7,7 +7,7 @@ namespace sd {
 
 /// A place to sleep: an eventfd that peers write. Each thread has one for blocking calls and poll; each epoll instance has one.
 struct Bell {
-    int efd = -1;               ///< hidden descriptor
+    int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
     uint8_t id[kMaxLinks] = {}; ///< by link index: the id under which the other side knows us, 0: not registered
     std::atomic<int> score{8};      ///< how well looking has paid lately, see Spinner
     std::atomic<int> spin_score{8}; ///< the same for looking without giving the core away
@@ -16,8 +16,10 @@ struct Bell {
     Bell *all_next = nullptr;
 };
 
-/// nullptr when no descriptor or memory is left.
+/// nullptr when no memory is left, or in a sandbox.
 Bell *make_bell() noexcept;
+/// Tries again to get a number for one that has none.
+bool complete_bell(Bell &b) noexcept;
 void free_bell(Bell *b) noexcept;
 /// The calling thread has something to give back when it ends; set by vfs.
 extern void (*watch_thread)() noexcept;

@@ -134,6 +134,8 @@ void provide_bells(Epoll &x) noexcept {
         bell = x.bell;
         if (!bell)
             return;
+        if (bell->efd < 0 && complete_bell(*bell)) [[unlikely]]
+            x.channel_known = false;
         if (!x.channel_known || x.channel_epoch != control::epoch())
             register_wakers(x);
         auto want = [&](LinkMap &l) {

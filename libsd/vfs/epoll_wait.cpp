@@ -178,7 +178,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
             x.barrier_at = 0;
         }
         ready = any_ready(x);
-        blind = blind || (x.streams && !control::connected());
+        blind = blind || x.bell->efd < 0 || (x.streams && !control::connected());
     }
     const int64_t start = sys::now_ns();
     int64_t until = deadline < shrink_at ? deadline : shrink_at;

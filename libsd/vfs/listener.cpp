@@ -171,6 +171,8 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept 
 }
 
 long listener_bell(Listener &l, Bell &b) noexcept {
+    if (b.efd < 0)
+        return -EMFILE;
     wire::ListenerRef ref{l.id, 0};
     long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
     // A link made before the bell was known did not ring it: it has to be in the list that the caller arms next, or its first SYN,

@@ -191,7 +191,7 @@ bool announced(Listener &l, Bell &bell) noexcept {
 
 /// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
 bool provide(Poll &p, Bell &bell) noexcept {
-    bool ok = control::connected();
+    bool ok = control::connected() && bell.efd >= 0;
     for (size_t i = 0; i < p.l.n; ++i) {
         File *f = p.l.file[i];
         if (!f)

@@ -13,8 +13,35 @@
 #include "libsd/vfs/vfs.hpp"
 #include <cstdlib>
 #include <netinet/tcp.h>
+#include <sys/stat.h>
 
 namespace sd {
+
+namespace {
+
+bool single_threaded() noexcept {
+    struct stat s {};
+    return sys::call(SYS_newfstatat, AT_FDCWD, sys::arg("/proc/self/task"), sys::arg(&s), 0) == 0 &&
+           s.st_nlink == 3;
+}
+
+/// No number is left but that of the placeholder itself, so the kernel gives out this one when it is closed. Only while nobody else could get it.
+/// The number or -errno, and then the placeholder is there as before.
+long socket_in_place(int fd, int family, int type, bool cloexec) noexcept {
+    const long dummy = dummy_socket();
+    if (dummy < 0 || !single_threaded())
+        return -EMFILE;
+    uint64_t mask;
+    sys::block_signals(&mask);
+    sys::close(fd);
+    const long s = sys::socket(family, cloexec ? type | SOCK_CLOEXEC : type & ~SOCK_CLOEXEC, 0);
+    if (s < 0)
+        sys::fcntl(static_cast<int>(dummy), cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, fd);
+    sys::restore_signals(&mask);
+    return s;
+}
+
+} // namespace
 
 long materialise(int fd, File &f) noexcept {
     if (f.real_socket)
@@ -26,17 +53,20 @@ long materialise(int fd, File &f) noexcept {
     int type = SOCK_STREAM | SOCK_CLOEXEC | (status & O_NONBLOCK ? SOCK_NONBLOCK : 0);
     SpareNumbers spare; // for the moment until it has taken the place of the placeholder
     long s = sys::socket(f.family, type, 0);
+    if (s == -EMFILE)
+        s = socket_in_place(fd, f.family, type, fl & FD_CLOEXEC);
     if (s < 0)
         return s;
     // Every descriptor of this File in the process becomes the same kernel socket.
     long r = 0;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n && r >= 0; ++i)
-        if (fd_table[i].load(std::memory_order_acquire) == &f) {
+        if (fd_table[i].load(std::memory_order_acquire) == &f && i != static_cast<uint32_t>(s)) {
             long own = sys::fcntl(static_cast<int>(i), F_GETFD);
             r = sys::dup3(static_cast<int>(s), static_cast<int>(i),
                           own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
         }
-    sys::close(static_cast<int>(s));
+    if (s != fd)
+        sys::close(static_cast<int>(s));
     if (r < 0)
         return r;
     f.real_socket = true;

@@ -14,6 +14,10 @@ BEHAVES("close_range and closefrom", descriptors, close_ranges, accelerated)
 BEHAVES("closing everything in a loop", descriptors, close_everything_loop, accelerated)
 BEHAVES("EMFILE", descriptors, no_numbers_left, accelerated)
 BEHAVES("a copy under the number of a closed socket", descriptors, duplicate_onto_a_closed_number, accelerated)
+BEHAVES("waiting without a number to spare", exhausted, waiting_without_numbers, accelerated)
+BEHAVES("the last number connects", exhausted, last_number_connects, any)
+BEHAVES("the last number connects, with no number for the library before", exhausted,
+        last_number_from_the_start, any)
 BEHAVES("fstat and /proc/self/fd", descriptors, file_status, accelerated)
 BEHAVES("a reused number knows nothing of before", descriptors, reused_number_is_a_stranger, accelerated)
 
