@@ -191,7 +191,9 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                     notify_own(f);
                     epoll_touch(f);
                 }
-                return static_cast<long>(total);
+                // No more than a buffer holds: the rest is for the call that is told of the reset.
+                const size_t most = kRingSize[freely_up_to(o)];
+                return static_cast<long>(total < most ? total : most);
             }
             continue;
         }

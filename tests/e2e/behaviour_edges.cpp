@@ -7,6 +7,7 @@ BEHAVES("a reset after the peer's end of file", edges, reset_after_half_close, a
 BEHAVES("data for a peer that shut both directions", edges, data_for_a_peer_that_shut_both, accelerated)
 BEHAVES("close after a reset", edges, close_after_a_reset, accelerated)
 BEHAVES("nothing sent to a closed peer resets nothing", edges, nothing_sent_to_a_closed_peer, accelerated)
+BEHAVES("much sent to a closed peer", edges, much_sent_to_a_closed_peer, accelerated)
 BEHAVES("a connection undone with AF_UNSPEC", edges, undone_connection, accelerated)
 BEHAVES("a listener undone with AF_UNSPEC", edges, undone_listener, any)
 BEHAVES("bind of a connection looks at the address first", edges, bind_looks_at_the_address_first, accelerated)

@@ -68,6 +68,25 @@ BEHAVIOUR(nothing_sent_to_a_closed_peer) {
     SHOW(send(pair.server, "data", 4, MSG_NOSIGNAL));
 }
 
+// What a buffer cannot hold is refused after the reset, so a program that sends much learns of it.
+BEHAVIOUR(much_sent_to_a_closed_peer) {
+    signal(SIGPIPE, SIG_IGN);
+    const std::string data(10 << 20, 'x');
+    for (const bool wait : {false, true}) {
+        const Pair pair = make_pair();
+        set_nonblocking(pair.server, !wait);
+        close(pair.client);
+        wait_for(pair.server, POLLRDHUP);
+        const ssize_t first = send(pair.server, data.data(), data.size(), 0);
+        SHOW_BOOL(first > 0 && first < static_cast<ssize_t>(data.size()));
+        wait_for(pair.server, POLLHUP);
+        SHOW(send(pair.server, data.data(), data.size(), 0));
+        SHOW(send(pair.server, data.data(), data.size(), 0));
+        char byte;
+        SHOW(recv(pair.server, &byte, 1, 0));
+    }
+}
+
 BEHAVIOUR(undone_connection) {
     const Pair pair = make_pair();
     char buffer[8];
