@@ -186,7 +186,7 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
         link_unuse(*links[i]);
     if (blind)
         control::maintain();
-    if (r == -EINTR && (self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled)))
+    if (r < 0 && (self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled)))
         return -EINTR;
     if (deadline != INT64_MAX && sys::now_ns() >= deadline)
         return -ETIMEDOUT;

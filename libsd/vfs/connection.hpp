@@ -43,7 +43,7 @@ inline uint32_t freely_up_to(const Ofd &o) noexcept {
     return most < kGrowFreely ? most : kGrowFreely;
 }
 /// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
-/// the caller last looked at; the sleep is skipped if a signal handler ran since. 0 or -EINTR.
+/// the caller last looked at; if a signal handler ran since, the sleep is skipped: -ECANCELED. Otherwise 0 or -EINTR.
 long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
               uint64_t handled) noexcept;
 

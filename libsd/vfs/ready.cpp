@@ -137,7 +137,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call only, see above
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
     self.asleep = cancel_type == PTHREAD_CANCEL_DEFERRED;
-    long r = -EINTR;
+    long r = -ECANCELED;
     if (self.handled == handled)
         r = cancellable_wait(p, n, tp, &mask);
     self.asleep = false;
@@ -153,7 +153,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
         control::maintain();
     for (unsigned i = 0; i < extra_count && i < 2; ++i)
         extra[i].revents = r > 0 ? p[i].revents : 0;
-    return r == -EINTR ? -EINTR : 0;
+    return r == -EINTR || r == -ECANCELED ? r : 0;
 }
 
 long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
@@ -195,10 +195,12 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
         }
         uint64_t before = self.handled;
         bool now = changed();
-        if (!now && !interrupted())
-            sleep_on(*bell, nullptr, 0, until, blind, before);
+        const long slept = now || interrupted() ? 0 : sleep_on(*bell, nullptr, 0, until, blind, before);
         if (id)
             asleep.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+        // The signal came first; what its handler did to this connection, the call does not see any more.
+        if (slept == -EINTR && interrupted())
+            return -EINTR;
         if (now || changed())
             return 0;
         if (interrupted())

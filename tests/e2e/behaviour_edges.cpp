@@ -5,6 +5,9 @@
 
 BEHAVES("a reset after the peer's end of file", edges, reset_after_half_close, accelerated)
 BEHAVES("data for a peer that shut both directions", edges, data_for_a_peer_that_shut_both, accelerated)
+BEHAVES("no edge at a close that sends nothing", edges, no_edge_at_a_close_that_sends_nothing, accelerated)
+BEHAVES("a handler that sends to the call it interrupts", edges, handler_sends_to_the_call_it_interrupts,
+        accelerated)
 BEHAVES("close after a reset", edges, close_after_a_reset, accelerated)
 BEHAVES("nothing sent to a closed peer resets nothing", edges, nothing_sent_to_a_closed_peer, accelerated)
 BEHAVES("much sent to a closed peer", edges, much_sent_to_a_closed_peer, accelerated)

@@ -1,4 +1,5 @@
 // Corners of the socket calls that random sequences (tests/differential) brought to light.
+#include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -159,6 +160,35 @@ BEHAVIOUR(accept_in_order_of_arrival) {
     for (const pid_t child : children) {
         reap("client", child);
     }
+}
+
+BEHAVIOUR(no_edge_at_a_close_that_sends_nothing) {
+    const Pair pair = make_pair();
+    const int set = watch(pair.client, EPOLLIN | EPOLLRDHUP | EPOLLET);
+    show_events(set);
+    MUST(shutdown(pair.server, SHUT_RDWR));
+    show_events(set);
+    show_events(set);
+    MUST(close(pair.server));
+    show_events(set);
+}
+
+// The call has been interrupted before the handler does what it waited for.
+BEHAVIOUR(handler_sends_to_the_call_it_interrupts) {
+    static Pair pair;
+    pair = make_pair();
+    struct sigaction action {};
+    action.sa_handler = [](int) { send(pair.server, "late", 4, 0); };
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+    std::thread signaller([main = thread_id()] {
+        while (!is_blocked(main))
+            sleep_ms(1);
+        syscall(SYS_tgkill, getpid(), main, SIGUSR1);
+    });
+    char buffer[8];
+    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
+    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
+    signaller.join();
 }
 
 BEHAVIOUR(edge_at_each_shutdown) {
