@@ -9,7 +9,8 @@ PACKAGES = ("iperf3", "sockperf", "netpipe-tcp", "qperf", "wrk", "apache2-utils"
             "redis-tools", "memcached", "libmemcached-tools")
 WORKLOAD = "iperf3, sockperf, NetPIPE, qperf, wrk, ab, h2load, redis-benchmark, memslap, memcapable"
 QUICK = False
-NOTE = "sockperf's ping-pong client is told to make room for more than its 600,000 messages a second"
+NOTE = ("sockperf's ping-pong client is told to make room for more than its 600,000 messages a second; qperf's control connection asks for "
+        "SIGURG and is bridged")
 
 NGINX = """
 daemon off; user root; worker_processes 2; pid {0}/nginx.pid; error_log {0}/error.log; worker_rlimit_nofile 8000;
