@@ -10,16 +10,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-extern "C" pid_t _Fork() noexcept;
 
 namespace sd::differential {
 
 thread_local int own_channel = -1;
 thread_local int own_actor = -1;
+
+namespace {
+
+thread_local int current_step = -1;
+
+}
 
 void Observation::say(const char *format, ...) {
     va_list list;
@@ -91,48 +94,10 @@ void answer(Observation &o, int step) {
     raw_call(SYS_write, own_channel, reinterpret_cast<long>(&o.reply), static_cast<long>(o.reply.size(o.length)));
 }
 
-void *thread_main(void *actor) {
-    serve(static_cast<int>(reinterpret_cast<intptr_t>(actor)), true);
-    return nullptr;
-}
-
-void start_thread(int actor, Observation &o) {
-    pthread_t id;
-    const int error =
-        pthread_create(&id, nullptr, thread_main, reinterpret_cast<void *>(static_cast<intptr_t>(actor)));
-    o.say("%s", error == 0 ? "started" : strerrorname_np(error));
-    if (error == 0) {
-        pthread_detach(id);
-    }
-}
-
-void start_process(int actor, int variant, Observation &o) {
-    const pid_t child = variant == 1 ? _Fork() : fork();
-    if (child == 0) {
-        serve(actor);
-        _exit(0);
-    }
-    o.say("%s", child > 0 ? "started" : strerrorname_np(errno));
-}
-
-// The new image goes on serving the same channel.
-void execute(int variant, int other_actor, Observation &o) {
-    char number[16];
-    snprintf(number, sizeof number, "%d", variant == 2 ? other_actor : own_actor);
-    char program[] = "/proc/self/exe", name[] = "actor", word[] = "resume";
-    char *arguments[] = {name, word, number, nullptr};
-    char *scrubbed[] = {nullptr};
-    if (variant == 1) {
-        execve(program, arguments, scrubbed);
-    } else {
-        execv(program, arguments);
-    }
-    o.say("exec: %s", strerrorname_np(errno));
-}
-
 // False when the actor must end.
 bool perform(const Command &command) {
     const Op op = static_cast<Op>(command.op);
+    current_step = command.step;
     const int32_t *a = command.arguments;
     static thread_local Observation o;
     o.length = 0;
@@ -141,12 +106,6 @@ bool perform(const Command &command) {
     o.reply.bytes = 0;
     o.reply.text[0] = '\0';
     switch (op) {
-    case Op::fork:
-        start_process(a[0], a[1], o);
-        break;
-    case Op::thread:
-        start_thread(a[0], o);
-        break;
     case Op::exit:
         if (a[0] == 0) {
             _exit(0);
@@ -156,16 +115,18 @@ bool perform(const Command &command) {
         o.say("thread ends");
         answer(o, command.step);
         return false;
-    case Op::exec:
-        execute(a[0], a[1], o);
-        break;
     default:
-        if (!perform_names(op, command.step, a, o) && !perform_fd(op, command.step, a, o) &&
-            !perform_options(op, command.step, a, o) && !perform_io(op, command.step, a, o) &&
-            !perform_ready(op, command.step, a, o) && !perform_signals(op, command.step, a, o) &&
-            !perform_passing(op, command.step, a, o)) {
+        if (begin_to_jump()) {
+            o.length = 0;
+            o.say("jumped out");
+        } else if (!perform_names(op, command.step, a, o) && !perform_fd(op, command.step, a, o) &&
+                   !perform_options(op, command.step, a, o) && !perform_io(op, command.step, a, o) &&
+                   !perform_ready(op, command.step, a, o) && !perform_signals(op, command.step, a, o) &&
+                   !perform_passing(op, command.step, a, o) && !perform_process(op, command.step, a, o) &&
+                   !perform_other(op, command.step, a, o)) {
             o.say("no such step");
         }
+        no_more_jumping();
     }
     answer(o, command.step);
     return true;
@@ -193,6 +154,12 @@ bool perform(const Command &command) {
 }
 
 } // namespace
+
+void say_cancelled() {
+    Observation o;
+    o.say("%s", kCancelled);
+    answer(o, current_step);
+}
 
 void serve(int actor, bool thread) {
     own_actor = actor;

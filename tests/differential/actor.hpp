@@ -4,6 +4,7 @@
 #include "tests/differential/channel.hpp"
 #include "tests/differential/step.hpp"
 
+#include <csetjmp>
 #include <sys/socket.h>
 
 namespace sd::differential {
@@ -33,6 +34,17 @@ bool perform_io(Op op, int step, Arguments a, Observation &o);
 bool perform_ready(Op op, int step, Arguments a, Observation &o);
 bool perform_signals(Op op, int step, Arguments a, Observation &o);
 bool perform_passing(Op op, int step, Arguments a, Observation &o);
+bool perform_process(Op op, int step, Arguments a, Observation &o);
+bool perform_other(Op op, int step, Arguments a, Observation &o);
+
+/// What a handler jumps out to; true when it did. A macro: the frame has to stay.
+#define begin_to_jump() (sigsetjmp(jump_target, 1) != 0 || !may_jump())
+extern thread_local sigjmp_buf jump_target;
+/// From here on a handler may jump; always true.
+bool may_jump();
+void no_more_jumping();
+/// The last words of a thread that was cancelled.
+void say_cancelled();
 
 /// Serves one channel until it is told to end. What `main` of a host, a forked child and a new thread all call.
 void serve(int actor, bool thread = false);
@@ -48,6 +60,11 @@ int take_sigpipes();
 /// Bytes of step `step`, from `offset` on.
 void fill_pattern(char *bytes, size_t size, int step, size_t offset = 0);
 size_t first_mismatch(const char *bytes, size_t size, int step, size_t offset);
+
+/// By aio_write and aio_read, or two at once by lio_listio; by getc and fread.
+void give_request(int fd, char *bytes, size_t size, bool both, Observation &o);
+void get_request(int fd, char *bytes, size_t size, bool both, Observation &o);
+void get_stdio(int fd, size_t size, Observation &o);
 
 void *forbidden_page();
 

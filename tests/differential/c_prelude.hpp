@@ -9,6 +9,7 @@ struct Helper {
 };
 
 inline constexpr const char *kCommon = R"(#define _GNU_SOURCE
+#include <aio.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -212,7 +212,10 @@ void Side::settle(bool patient) {
             waiting |= actor.state == State::busy || actor.state == State::starting;
             starting |= actor.state == State::starting;
             if (actor.state == State::busy && actor.finite) {
-                given = std::max(given, sequence_->steps[actor.step].op == Op::drain ? kDraining : kFinite);
+                const Op op = sequence_->steps[actor.step].op;
+                const bool long_one =
+                    op == Op::drain || op == Op::shell || op == Op::close_all || op == Op::spawn;
+                given = std::max(given, long_one ? kDraining : kFinite);
             }
         }
         if (progress) {
@@ -222,6 +225,9 @@ void Side::settle(bool patient) {
         const long passed = now_us() - begin;
         if (passed > kForEver) {
             finished_.push_back("NEVER CAME TO REST");
+            for (Actor &actor : actors_) {
+                actor.state = actor.state == State::starting ? State::dead : actor.state;
+            }
             return;
         }
         if (!waiting && (monitor_status_ < 0 || asleep(monitor_status_))) {
@@ -296,9 +302,10 @@ void Side::take_reply(int index, const Reply &reply) {
     } else {
         finished_.push_back("step " + std::to_string(step.id) + " ended: " + reply.text);
     }
-    if (step.op == Op::exit && reply.step == step.id) {
+    if (reply.step == step.id && (step.op == Op::exit || strcmp(reply.text, kCancelled) == 0)) {
         actor.state = State::dead;
-    } else if ((step.op == Op::fork || step.op == Op::thread) && strcmp(reply.text, "started") == 0) {
+    } else if ((step.op == Op::fork || step.op == Op::thread || step.op == Op::spawn) &&
+               strncmp(reply.text, "started", 7) == 0) {
         actors_[static_cast<size_t>(step.arguments[0])].state = State::starting;
     }
 }

@@ -17,10 +17,13 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
         model_.processes.emplace_back();
     }
     one_way_ = random_.chance(15);
-    weights_ = {6, 20, 12, 8, 8, 6, 4, 2, 1, 4, 4, 2, 0};
-    weights_[passing] = features.passing ? 3 : 0;
+    weights_ = {6, 20, 12, 8, 8, 6, 4, 2, 1, 4, 4, 2, 2};
     for (int i = 0; i < 2; ++i) { // what this sequence is about
         weights_[static_cast<size_t>(random_.below(kFamilies))] *= 6;
+    }
+    // Passed to an actor that is never under libsd, a connection is carried by a bridge: docs/compatibility.md, "bridged connections".
+    if (!features.passing || sequence_.plain != 0) {
+        weights_[passing] = 0;
     }
 }
 
@@ -136,8 +139,8 @@ const Descriptor *Generator::any(int actor) {
     return process.open.empty() ? nullptr : &random_.pick(process.open);
 }
 
-const Descriptor *Generator::known(int actor, int reference) {
-    for (const Descriptor &descriptor : model_.process_of(actor).open) {
+Descriptor *Generator::known(int actor, int reference) {
+    for (Descriptor &descriptor : model_.process_of(actor).open) {
         if (descriptor.reference == reference) {
             return &descriptor;
         }
@@ -161,8 +164,8 @@ int Generator::reference(int actor, Kind kind) {
     return found == nullptr ? kBadFd : found->reference;
 }
 
-void Generator::open(int actor, int reference, int object) {
-    model_.process_of(actor).open.push_back({reference, object});
+void Generator::open(int actor, int reference, int object, bool cloexec) {
+    model_.process_of(actor).open.push_back({reference, object, cloexec});
 }
 
 // Every process looks at every stream it has; what is left is read.

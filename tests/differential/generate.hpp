@@ -5,9 +5,9 @@
 
 namespace sd::differential {
 
-/// Families of steps that are only generated when asked for.
+/// Families of steps that can be left out.
 struct Features {
-    bool exec = false, passing = false, signals = false;
+    bool exec = true, passing = true, signals = true;
 };
 
 /// The same seed and features give the same sequence on every machine.

@@ -21,12 +21,24 @@ int option_index(int level, int name) {
 
 } // namespace
 
+namespace {
+
+/// These ways to receive have no MSG_ flags.
+bool without_flags(int variant) {
+    return variant == 0 || variant == 3 || variant == 6 || variant == 7 || variant == 15 || variant == 23;
+}
+
+} // namespace
+
 bool Generator::transfer_step(int actor) {
     const Descriptor *stream = find(actor, Kind::stream);
     if (stream == nullptr) {
         return false;
     }
     const Descriptor copy = *stream;
+    if (random_.chance(4)) {
+        return standard_step(actor, copy);
+    }
     return random_.chance(50) ? send_step(actor, copy) : recv_step(actor, copy);
 }
 
@@ -53,16 +65,17 @@ bool Generator::send_step(int actor, const Descriptor &stream) {
         flags |= random_.pick({0x40, one_way_ ? 0x40 : 0x80, 0x4, 0x40, 0x2, 0x100, 0x20});
     }
     const bool more = random_.chance(3) && known && !model_.at(peer).waited && !model_.at(stream.object).ended;
-    int variant = random_.pick({0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11});
+    int variant =
+        random_.pick({0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11, 18, 19, 20, 22, 24, 25, 26});
     if (variant == 10 || variant == 11) { // in how many pieces they write: docs/compatibility.md, "stdio"
         size = std::min(size, 500);
     }
     if (known && model_.at(peer).waited) { // a reader that is woken in the middle may come back with a part
         size = std::min(size, 100);
-        variant = variant == 6 ? 5 : variant;
+        variant = variant == 6 || variant == 25 ? 5 : variant;
     }
     emit(actor, Op::send, {stream.reference, size, more && variant != 8 ? flags | 0x8000 : flags, variant},
-         timed_);
+         timed_ || variant == 24 || variant == 25);
     (known ? model_.at(peer).incoming : model_.at(stream.object).early) += size;
     if (more) { // what is held back is released at once: the kernel's timer would do it 200 ms later
         emit(actor, Op::send, {stream.reference, 1, 0x4000, 1}, timed_);
@@ -71,6 +84,26 @@ bool Generator::send_step(int actor, const Descriptor &stream) {
     if (known && size > 0) {
         model_.event(peer);
     }
+    return true;
+}
+
+// printf and getchar on a socket that is standard output or input for the moment.
+bool Generator::standard_step(int actor, const Descriptor &stream) {
+    Object &object = model_.at(stream.object);
+    const int kind = random_.below(6);
+    if (object.waited || object.filled_by >= 0 || one_way_) {
+        return false;
+    }
+    if (kind < 4) {
+        if (object.peer < 0 || model_.at(object.peer).filled_by >= 0) {
+            return false;
+        }
+        model_.at(object.peer).incoming += 9;
+        model_.event(object.peer);
+    } else {
+        object.incoming = std::max(0, object.incoming - 1);
+    }
+    emit(actor, Op::standard, {stream.reference, kind}, timed_);
     return true;
 }
 
@@ -84,7 +117,8 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
     if (random_.chance(35)) {
         flags = random_.pick({0x2, 0x2, 0x100, 0x100, 0x20, 0x22, 0x102, 0x2000, 0x40000000, 0x10000});
     }
-    int variant = random_.pick({0, 0, 1, 1, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 6, 7});
+    int variant =
+        random_.pick({0, 0, 1, 1, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 6, 7, 15, 16, 17, 18, 20, 22, 23, 24});
     const int wanted = variant == 5 ? std::max(size, 4) : size; // each of its two messages asks for something
     if (variant == 7 && object.urgent) { // splice leaves urgent data where it is: docs/compatibility.md, "urgent data"
         variant = 1;
@@ -97,13 +131,14 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
     const bool may_block = !object.nonblocking && !object.ended && (object.incoming == 0 || needs_more);
     if (may_block && random_.chance(80)) {
         flags |= 0x40;
-        if (variant == 0 || variant == 3 || variant == 6 || variant == 7) {
+        if (without_flags(variant)) {
             variant = 1;
         }
     }
-    const bool blocks = may_block && (flags & 0x40) == 0;
-    emit(actor, Op::recv, {stream.reference, wanted, flags, variant}, timed_);
-    if ((flags & 0x2002) == 0 || variant == 0 || variant == 3 || variant == 6 || variant == 7) {
+    const bool blocks =
+        may_block && (flags & 0x40) == 0 && variant != 17 && variant != 18 && variant != 20 && variant != 22;
+    emit(actor, Op::recv, {stream.reference, wanted, flags, variant}, timed_ || variant == 17 || variant == 18);
+    if ((flags & 0x2002) == 0 || without_flags(variant)) {
         object.incoming = std::max(0, object.incoming - size);
     }
     if (blocks && !object.timed) {

@@ -43,7 +43,7 @@ int Generator::make_socket(int actor, int domain) {
     const int id = emit(actor, Op::socket, {domain, SOCK_STREAM | flags, random_.chance(20) ? IPPROTO_TCP : 0});
     const int object = model_.add(Kind::fresh, domain);
     model_.at(object).nonblocking = (flags & SOCK_NONBLOCK) != 0;
-    open(actor, id, object);
+    open(actor, id, object, (flags & SOCK_CLOEXEC) != 0);
     // Without it Nagle's algorithm waits for the receiver's delayed acknowledgement: a matter of 40 ms timers, not of the calls made.
     if (!one_way_) {
         emit(actor, Op::setsockopt, {id, option_index(IPPROTO_TCP, TCP_NODELAY), 1});
@@ -89,9 +89,14 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
              {id, domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any), kAnyPort});
         model_.at(object).bound = true;
     }
+    if (features_.signals && random_.chance(3)) { // it is a kernel socket then
+        emit(actor, Op::owner, {id, random_.below(4), 1});
+        emit(actor, Op::setfl, {id, nonblocking ? 024000 : 020000});
+    }
     const Object &there = model_.at(listener);
     emit(actor, Op::connect, {id, target_form(there, domain), there.port});
     model_.at(object).kind = Kind::stream;
+    model_.at(object).connecting = model_.at(object).nonblocking;
     model_.at(listener).pending.push_back(object);
     model_.event(listener);
 }
@@ -129,7 +134,7 @@ void Generator::accept_from(int actor, const Descriptor &descriptor) {
     }
     const int object = model_.add(Kind::stream, model_.at(copy.object).domain);
     model_.at(object).nonblocking = (flags & SOCK_NONBLOCK) != 0;
-    open(actor, id, object);
+    open(actor, id, object, (flags & SOCK_CLOEXEC) != 0);
     Object &listener = model_.at(copy.object);
     if (empty) {
         if (!listener.nonblocking && !listener.timed) {
@@ -263,14 +268,16 @@ bool Generator::error_step(int actor) {
         }
         emit(actor, Op::send,
              {fd, random_.pick({5, 6}), random_.pick({0x40, 0x4040, 0x40}),
-              random_.pick({1, 1, 5, 12, 14, known(actor, fd) != nullptr ? 15 : 1, 16, 17})});
+              random_.pick(
+                  {1, 1, 5, 12, 14, known(actor, fd) != nullptr ? 15 : 1, 16, 17, 18, 19, 21, 22, 23, 26})});
         if (random_.chance(20)) {
             emit(actor, Op::send, {fd, 2, 0x40, 13});
         }
         return true;
     case 9:
         emit(actor, Op::recv,
-             {fd, 5, 0x40, random_.pick({1, 2, 4, 5, 8, known(actor, fd) != nullptr ? 11 : 1, 12, 13, 14})});
+             {fd, 5, 0x40,
+              random_.pick({1, 2, 4, 5, 8, known(actor, fd) != nullptr ? 11 : 1, 12, 13, 14, 19, 21})});
         return true;
     case 10:
         emit(actor, Op::open, {random_.below(6)});
@@ -278,7 +285,7 @@ bool Generator::error_step(int actor) {
         return true;
     case 11:
         // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a closed number".
-        emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(6) : 0});
+        emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(24) : 0});
         return true;
     default:
         emit(actor, Op::ready, {fd});

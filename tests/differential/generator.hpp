@@ -37,10 +37,10 @@ class Generator {
     const Descriptor *find(int actor, Kind kind);
     const Descriptor *any(int actor);
     /// What is known of a reference; nullptr if nothing.
-    const Descriptor *known(int actor, int reference);
+    Descriptor *known(int actor, int reference);
     /// A reference that is usually right, sometimes closed, bad, or of the wrong kind.
     int reference(int actor, Kind kind);
-    void open(int actor, int reference, int object);
+    void open(int actor, int reference, int object, bool cloexec = false);
     int target_form(const Object &listener, int domain);
 
     // generate_setup.cpp
@@ -57,6 +57,7 @@ class Generator {
     bool transfer_step(int actor);
     bool send_step(int actor, const Descriptor &stream);
     bool recv_step(int actor, const Descriptor &stream);
+    bool standard_step(int actor, const Descriptor &stream);
     bool filling_step(int actor);
     bool urgency_step(int actor);
     bool ending_step(int actor);
@@ -66,10 +67,20 @@ class Generator {
     bool epoll_step(int actor);
     bool option_step(int actor);
     bool descriptor_step(int actor);
-    bool process_step(int actor);
-    bool signal_step(int actor);
-    bool passing_step(int actor);
+    bool closing_range_step(int actor);
     void closing_looks();
+
+    // generate_processes.cpp
+    bool process_step(int actor);
+    bool new_process(int actor, int process, int fresh);
+    bool new_program(int actor, int process, int fresh);
+    bool execute_step(int actor, int process);
+    bool end_step(int actor, int process);
+    bool shell_step(int actor);
+    bool may_end(int process);
+    bool signal_step(int actor);
+    bool jump_step(int actor);
+    bool passing_step(int actor);
 
     Random random_;
     Features features_;

@@ -50,7 +50,7 @@ struct Progress {
                  "  --jobs N        sequences at a time (2)\n"
                  "  --self-check    compare the kernel with itself\n"
                  "  --list          print the sequence of a seed, run nothing\n"
-                 "  --with WHAT     generate also: exec, passing, signals\n"
+                 "  --without WHAT  generate no exec, passing, signals\n"
                  "  --name NAME     of the test, for SD_TEST_RESULTS\n"
                  "  --tolerate N    so many failing seeds are shown, and are no failure\n"
                  "  --failures N    stop after so many failing seeds (5)\n"
@@ -100,11 +100,11 @@ Options parse(int argc, char **argv) {
             options.setting.environment.push_back(value());
         } else if (word == "--no-shrink") {
             options.budget = 0;
-        } else if (word == "--with") {
+        } else if (word == "--without") {
             const std::string what = value();
-            options.features.exec |= what == "exec";
-            options.features.passing |= what == "passing";
-            options.features.signals |= what == "signals";
+            options.features.exec &= what != "exec";
+            options.features.passing &= what != "passing";
+            options.features.signals &= what != "signals";
         } else {
             usage(word == "--help" ? 0 : 2);
         }

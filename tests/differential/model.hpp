@@ -53,13 +53,15 @@ struct Object {
     int incoming = 0; ///< bytes not read
     int early = 0;    ///< bytes sent before the other end was accepted
     bool bound = false;
-    int filled_by = -1; ///< a fill or huge step whose bytes are still there
-    bool ended = false; ///< nothing more will come
-    bool shut = false;  ///< cannot send
+    bool connecting = false; ///< without waiting, and nobody has asked what became of it
+    int filled_by = -1;      ///< a fill or huge step whose bytes are still there
+    bool ended = false;      ///< nothing more will come
+    bool shut = false;       ///< cannot send
     bool urgent = false;
     bool small_window = false;
     bool timed = false;    ///< waits end by themselves
     bool in_epoll = false; ///< registered in some set
+    int mailed = 0;        ///< passed, and not taken yet
     bool waited = false;   ///< somebody is blocked in it: a second waiter would race with the first
     // epoll
     int members = 0;
@@ -68,16 +70,19 @@ struct Object {
 struct Descriptor {
     int reference; ///< a descriptor argument
     int object;
+    bool cloexec = false;
 };
 
 struct Process {
     std::vector<Descriptor> open;
     std::vector<int> closed; ///< references, for uses after close
+    int handler_sends = -1;  ///< object that its handler of SIGUSR1 sends on
 };
 
 struct ModelActor {
     bool alive = false;
     int process = -1;
+    bool thread = false;        ///< not the first one of its process
     std::vector<int> waits_for; ///< objects; it is believed to be blocked until something happens to one of them
     bool blocked() const { return !waits_for.empty(); }
 };
@@ -103,10 +108,7 @@ struct Model {
     void event(int object) {
         for (ModelActor &actor : actors) {
             if (std::find(actor.waits_for.begin(), actor.waits_for.end(), object) != actor.waits_for.end()) {
-                for (const int waited : actor.waits_for) {
-                    at(waited).waited = false;
-                }
-                actor.waits_for.clear();
+                no_longer_waits(actor);
             }
         }
     }
@@ -124,7 +126,7 @@ struct Model {
     }
     /// Held by more than one process.
     bool shared(int object) const {
-        int holders = 0;
+        int holders = objects[static_cast<size_t>(object)].mailed;
         for (const Process &process : processes) {
             holders += std::any_of(process.open.begin(), process.open.end(),
                                    [&](const Descriptor &descriptor) { return descriptor.object == object; });
@@ -154,13 +156,19 @@ struct Model {
         }
         for (ModelActor &actor : actors) {
             if (actor.process == process) {
-                actor.alive = false;
-                for (const int waited : actor.waits_for) {
-                    at(waited).waited = false;
-                }
-                actor.waits_for.clear();
+                actor_ends(actor);
             }
         }
+    }
+    void actor_ends(ModelActor &actor) {
+        actor.alive = false;
+        no_longer_waits(actor);
+    }
+    void no_longer_waits(ModelActor &actor) {
+        for (const int waited : actor.waits_for) {
+            at(waited).waited = false;
+        }
+        actor.waits_for.clear();
     }
 };
 

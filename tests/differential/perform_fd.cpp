@@ -3,11 +3,14 @@
 
 #include <cerrno>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 namespace sd::differential {
@@ -42,26 +45,74 @@ void other_file(int kind, int step, Observation &o) {
     }
 }
 
+// What the kernel says about the file behind a number.
 void metadata(int fd, int kind, Observation &o) {
-    if (kind == 0) {
-        struct stat about {};
-        o.result(fstat(fd, &about));
+    char byte = 'b';
+    iovec part{&byte, 1};
+    struct stat about {};
+    switch (kind) {
+    case 0:
+    case 6:
+        o.result(kind == 0 ? fstat(fd, &about) : fstatat(fd, "", &about, AT_EMPTY_PATH));
         o.say(" mode %o links %lu size %ld", about.st_mode, static_cast<unsigned long>(about.st_nlink),
               static_cast<long>(about.st_size));
-    } else if (kind == 1) {
-        o.result(lseek(fd, 0, SEEK_CUR));
-    } else if (kind == 2) {
-        o.result(isatty(fd));
-    } else if (kind == 3) {
-        o.result(fsync(fd));
-    } else if (kind == 4) {
-        o.result(ftruncate(fd, 0));
-    } else {
+        return;
+    case 1:
+        return o.result(lseek(fd, 0, SEEK_CUR));
+    case 2:
+        return o.result(isatty(fd));
+    case 3:
+        return o.result(fsync(fd));
+    case 4:
+        return o.result(ftruncate(fd, 0));
+    case 5: {
         void *p = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
         o.result(p == MAP_FAILED ? -1 : 0);
         if (p != MAP_FAILED) {
             munmap(p, 4096);
         }
+        return;
+    }
+    case 7: {
+        struct statx more {};
+        o.result(statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &more));
+        o.say(" mode %o size %lu", more.stx_mode, static_cast<unsigned long>(more.stx_size));
+        return;
+    }
+    case 8:
+        return o.result(isfdtype(fd, S_IFSOCK));
+    case 9:
+        return o.result(sockatmark(fd));
+    case 10:
+        return o.result(fdatasync(fd));
+    case 11:
+        return o.say("%d", posix_fadvise(fd, 0, 0, POSIX_FADV_NORMAL));
+    case 12:
+        return o.say("%d", posix_fallocate(fd, 0, 1));
+    case 13:
+        return o.result(readahead(fd, 0, 1));
+    case 14:
+        return o.result(sync_file_range(fd, 0, 1, 0));
+    case 15:
+        return o.result(fdopendir(fd) == nullptr ? -1 : 0);
+    case 16:
+        return o.result(preadv(fd, &part, 1, 0));
+    case 17:
+        return o.result(pwritev(fd, &part, 1, 0));
+    case 18:
+        return o.result(vmsplice(fd, &part, 1, SPLICE_F_NONBLOCK));
+    case 19:
+        return o.result(tee(fd, fd, 1, SPLICE_F_NONBLOCK));
+    case 20:
+        return o.result(copy_file_range(fd, nullptr, fd, nullptr, 1, 0));
+    case 21:
+        return o.result(sendfile(fd, fd, nullptr, 1));
+    case 22:
+        return o.result(splice(fd, nullptr, fd, nullptr, 1, SPLICE_F_NONBLOCK));
+    default: {
+        char name[64];
+        return o.say("%d", ttyname_r(fd, name, sizeof name));
+    }
     }
 }
 
@@ -74,7 +125,8 @@ bool perform_fd(Op op, int step, Arguments a, Observation &o) {
         o.result(close(a[0]));
         return true;
     case Op::close_range:
-        o.result(a[0] < 3 ? 0 : close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(spared(a[1])), 0));
+        o.result(a[0] < 3 ? 0
+                          : close_range(static_cast<unsigned>(a[0]), static_cast<unsigned>(spared(a[1])), a[2]));
         return true;
     case Op::dup:
         o.made(dup(a[0]));

@@ -16,6 +16,11 @@
 #include <unistd.h>
 #include <vector>
 
+extern "C" {
+ssize_t __read_chk(int, void *, size_t, size_t);
+ssize_t __recv_chk(int, void *, size_t, size_t, int);
+}
+
 namespace sd::differential {
 
 namespace {
@@ -132,6 +137,29 @@ void give(int fd, size_t size, int flags, int variant, int step, Observation &o)
         CMSG_FIRSTHDR(&message)->cmsg_type = 77;
         return o.result(sendmsg(fd, &message, flags));
     }
+    case 18:
+        return o.result(syscall(SYS_write, fd, bytes, size));
+    case 19:
+        return o.result(syscall(SYS_sendto, fd, bytes, size, flags, nullptr, 0));
+    case 20:
+        return o.result(syscall(SYS_writev, fd, parts, 3));
+    case 21:
+        return o.result(pwritev2(fd, parts, 3, 0, 0));
+    case 22:
+        return o.result(pwritev2(fd, parts, 3, -1, RWF_NOWAIT));
+    case 23:
+        return o.result(pwritev2(fd, parts, 3, -1, 0x4000));
+    case 24:
+    case 25:
+        return give_request(fd, bytes, size, variant == 25, o);
+    case 26: { // descriptors mean nothing to TCP
+        char control[CMSG_SPACE(sizeof(int))]{};
+        message.msg_control = control;
+        message.msg_controllen = sizeof control;
+        *CMSG_FIRSTHDR(&message) = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &fd, sizeof fd);
+        return o.result(sendmsg(fd, &message, flags));
+    }
     default:
         return o.result(send(fd, bytes, 0, flags));
     }
@@ -242,8 +270,27 @@ void get(int fd, size_t size, int flags, int variant, Observation &o) {
         return o.result(recv(fd, nullptr, size, flags | MSG_TRUNC));
     case 13:
         return o.result(readv(fd, parts, size % 2 != 0 ? -1 : 2000));
-    default:
+    case 14:
         return o.result(recvmsg(fd, static_cast<msghdr *>(forbidden_page()), flags));
+    case 15:
+        return show(syscall(SYS_read, fd, bytes, size), bytes, size, o);
+    case 16:
+        return show(syscall(SYS_recvfrom, fd, bytes, size, flags, nullptr, nullptr), bytes, size, o);
+    case 17:
+    case 18:
+        return get_request(fd, bytes, size, variant == 18, o);
+    case 19:
+        return o.result(preadv2(fd, parts, 3, 0, 0));
+    case 20:
+        return show(preadv2(fd, parts, 3, -1, RWF_NOWAIT), bytes, size, o);
+    case 21:
+        return o.result(preadv2(fd, parts, 3, -1, 0x4000));
+    case 22:
+        return get_stdio(fd, size, o);
+    case 23:
+        return show(__read_chk(fd, bytes, size, kMost), bytes, size, o);
+    default:
+        return show(__recv_chk(fd, bytes, size, kMost, flags), bytes, size, o);
     }
 }
 

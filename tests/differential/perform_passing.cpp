@@ -31,7 +31,7 @@ bool perform_passing(Op op, int, Arguments a, Observation &o) {
         o.result(sendmsg(mailbox_out(a[1]), &message, MSG_DONTWAIT));
         return true;
     }
-    const long got = recvmsg(mailbox_in(own_actor), &message, MSG_DONTWAIT);
+    const long got = recvmsg(mailbox_in(own_actor), &message, MSG_DONTWAIT | (a[0] == 1 ? MSG_CMSG_CLOEXEC : 0));
     o.result(got);
     const cmsghdr *header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
     if (header != nullptr && header->cmsg_type == SCM_RIGHTS) {

@@ -16,12 +16,27 @@ namespace {
 
 thread_local volatile int sigpipes = 0;
 std::atomic<int> received[65];
+std::atomic<int> handlers_fd{-1};
+thread_local volatile sig_atomic_t jumps = 0;     ///< the next SIGUSR1 is to
+thread_local volatile sig_atomic_t in_a_step = 0; ///< and can
 
 void count(int number) {
     if (number == SIGPIPE) {
         sigpipes = sigpipes + 1; // SIGPIPE comes to the thread that wrote
-    } else {
-        received[number].fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
+    received[number].fetch_add(1, std::memory_order_relaxed);
+    if (number != SIGUSR1) {
+        return;
+    }
+    if (const int fd = handlers_fd.load(std::memory_order_relaxed); fd >= 0) {
+        const int error = errno;
+        send(fd, "h", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        errno = error;
+    }
+    if (jumps != 0 && in_a_step != 0) {
+        jumps = 0;
+        siglongjmp(jump_target, 1);
     }
 }
 
@@ -61,6 +76,14 @@ void own(int fd, int what, int value, Observation &o) {
 }
 
 } // namespace
+
+thread_local sigjmp_buf jump_target;
+
+bool may_jump() {
+    in_a_step = 1;
+    return true;
+}
+void no_more_jumping() { in_a_step = 0; }
 
 void install_handlers() {
     handle(SIGPIPE, count, 0);
@@ -107,6 +130,14 @@ bool perform_signals(Op op, int, Arguments a, Observation &o) {
         o.say(".");
         return true;
     }
+    case Op::handler_sends:
+        handlers_fd.store(a[0], std::memory_order_relaxed);
+        o.say("set");
+        return true;
+    case Op::jump:
+        jumps = 1;
+        o.say("set");
+        return true;
     case Op::owner:
         own(a[0], a[1], a[2], o);
         return true;

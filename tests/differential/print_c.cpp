@@ -23,6 +23,13 @@ Parts parts_of(const Step &step) {
             text.substr(second + 2, third - second - 2)};
 }
 
+std::string request_call(const std::string &name, const std::string &fd, const std::string &bytes,
+                         const std::string &size) {
+    return "({ struct aiocb r = {.aio_fildes = " + fd + ", .aio_buf = " + bytes + ", .aio_nbytes = " + size +
+           "}; " +
+           name + "(&r); while (aio_error(&r) == EINPROGRESS) usleep(1000); errno = aio_error(&r); aio_return(&r); })";
+}
+
 std::string send_call(const Step &step) {
     const auto [fd, size, flags] = parts_of(step);
     const std::string bytes = "data(" + size + ")", rest = fd + ", " + bytes + ", " + size;
@@ -67,6 +74,21 @@ std::string send_call(const Step &step) {
         return "pwrite(" + rest + ", 0)";
     case 16:
         return "sendmsg(" + fd + ", bad(), " + flags + ")";
+    case 18:
+        return "syscall(SYS_write, " + rest + ")";
+    case 19:
+        return "syscall(SYS_sendto, " + rest + ", " + flags + ", 0, 0)";
+    case 20:
+        return "syscall(SYS_writev, " + fd + ", " + parts + ", 3)";
+    case 21:
+        return "pwritev2(" + fd + ", " + parts + ", 3, 0, 0)";
+    case 22:
+        return "pwritev2(" + fd + ", " + parts + ", 3, -1, RWF_NOWAIT)";
+    case 23:
+        return "pwritev2(" + fd + ", " + parts + ", 3, -1, 0x4000)";
+    case 24:
+    case 25:
+        return request_call("aio_write", fd, bytes, size);
     default:
         return "send(" + rest + ", " + flags + ")";
     }
@@ -109,6 +131,24 @@ std::string recv_call(const Step &step) {
         return "readv(" + fd + ", " + parts + ", " + (step.arguments[1] % 2 != 0 ? "-1" : "2000") + ")";
     case 14:
         return "recvmsg(" + fd + ", bad(), " + flags + ")";
+    case 15:
+        return got("syscall(SYS_read, " + fd + ", buffer, " + size + ")");
+    case 16:
+        return got("syscall(SYS_recvfrom, " + fd + ", buffer, " + size + ", " + flags + ", 0, 0)");
+    case 17:
+    case 18:
+        return got(request_call("aio_read", fd, "buffer", size));
+    case 19:
+        return got("preadv2(" + fd + ", " + parts + ", 2, 0, 0)");
+    case 20:
+        return got("preadv2(" + fd + ", " + parts + ", 2, -1, RWF_NOWAIT)");
+    case 21:
+        return got("preadv2(" + fd + ", " + parts + ", 2, -1, 0x4000)");
+    case 22:
+        return "({ FILE *f = fdopen(dup(" + fd +
+               "), \"r\"); setvbuf(f, 0, _IONBF, 0); int c = getc(f); fclose(f); c; })";
+    case 23:
+        return got("read(" + fd + ", buffer, " + size + ")");
     default:
         return got("recv(" + fd + ", buffer, " + size + ", " + flags + ")");
     }
@@ -136,6 +176,23 @@ std::string option_call(const Step &step) {
         return head + ", " + ((step.arguments[2] & 1) != 0 ? "\"reno\", 4)" : "\"no such thing\", 13)");
     }
     return head + ", (int[16]){" + number + "}, " + (length != nullptr ? length : "sizeof(int)") + ")";
+}
+
+std::string shell_call(const Step &step) {
+    const std::string text = text_of(step), fd = text.substr(6, text.rfind(", ") - 6); // shell(FD, VARIANT)
+    switch (step.arguments[1]) {
+    case 0:
+        return "({ char c[80]; snprintf(c, 80, \"exec 2>/dev/null; printf shell >&%d\", " + fd +
+               "); system(c); })";
+    case 1:
+        return "({ char c[80]; snprintf(c, 80, \"exec 2>/dev/null; head -c 4 <&%d\", " + fd +
+               "); FILE *f = popen(c, \"r\"); long n = fread(buffer, 1, 16, f); pclose(f); n; })";
+    case 2:
+        return "({ char c[80]; snprintf(c, 80, \"exec 2>/dev/null; cat >&%d\", " + fd +
+               "); FILE *f = popen(c, \"w\"); fputs(\"popen\", f); pclose(f); })";
+    default:
+        return "system(\"exit 3\")";
+    }
 }
 
 std::string statement(const Step &step) {
@@ -177,7 +234,17 @@ std::string statement(const Step &step) {
                (step.arguments[1] == 0 ? "SIGUSR1" : "SIGUSR2") + ");";
     case Op::signals:
         return "";
+    case Op::shell:
+        return shown(shell_call(step));
     case Op::exec:
+    case Op::spawn:
+    case Op::close_all:
+    case Op::cancel:
+    case Op::handler_sends:
+    case Op::jump:
+    case Op::make:
+    case Op::raw:
+    case Op::standard:
     case Op::pass:
     case Op::take_passed:
         return "/* " + text_of(step) + ": run the seed to perform this step */";

@@ -1,0 +1,93 @@
+// Data moved by the C library on a step's behalf: POSIX requests, and streams that are read.
+#include "tests/differential/actor.hpp"
+
+#include <aio.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <poll.h>
+#include <unistd.h>
+
+namespace sd::differential {
+
+namespace {
+
+// POSIX requests, and what they came to.
+void settle(aiocb *requests, int count, Observation &o) {
+    for (int i = 0; i < count; ++i) {
+        const aiocb *one = requests + i;
+        while (aio_error(one) == EINPROGRESS) {
+            aio_suspend(&one, 1, nullptr);
+        }
+        const int error = aio_error(one);
+        o.say("%s ", error == 0 ? "done" : strerrorname_np(error));
+        errno = error;
+        o.result(aio_return(requests + i));
+    }
+}
+
+void request(int fd, char *bytes, size_t size, bool writing, bool both, Observation &o) {
+    aiocb requests[2] = {};
+    aiocb *list[] = {requests, requests + 1};
+    const int count = both ? 2 : 1;
+    for (int i = 0; i < count; ++i) {
+        requests[i].aio_fildes = fd;
+        requests[i].aio_lio_opcode = writing ? LIO_WRITE : LIO_READ;
+        requests[i].aio_buf = bytes + static_cast<size_t>(i) * (size / 2);
+        requests[i].aio_nbytes = !both ? size : i == 0 ? size / 2 : size - size / 2;
+        requests[i].aio_sigevent.sigev_notify = SIGEV_NONE;
+    }
+    const int r = both      ? lio_listio(LIO_WAIT, list, 2, nullptr)
+                  : writing ? aio_write(requests)
+                            : aio_read(requests);
+    o.result(r);
+    if (r == 0 || both) {
+        settle(requests, count, o);
+    }
+}
+
+bool has_something(int fd, Observation &o) {
+    pollfd entry{fd, POLLIN, 0};
+    if (poll(&entry, 1, 0) == 1) {
+        return true;
+    }
+    o.say("nothing there");
+    return false;
+}
+
+} // namespace
+
+void give_request(int fd, char *bytes, size_t size, bool both, Observation &o) {
+    request(fd, bytes, size, true, both, o);
+}
+
+void get_request(int fd, char *bytes, size_t size, bool both, Observation &o) {
+    // Who waits for a request is not seen to wait: the C library has a thread of its own do it.
+    if (has_something(fd, o)) {
+        request(fd, bytes, size, false, both, o);
+        o.data(bytes, size);
+    }
+}
+
+void get_stdio(int fd, size_t size, Observation &o) {
+    const int copy = has_something(fd, o) ? dup(fd) : -1;
+    FILE *stream = copy < 0 ? nullptr : fdopen(copy, "r");
+    if (stream == nullptr) {
+        if (copy >= 0) {
+            o.result(-1);
+            close(copy);
+        }
+        return;
+    }
+    setvbuf(stream, nullptr, _IONBF, 0);
+    char letter[2] = "";
+    if (size % 2 == 0) {
+        o.result(static_cast<long>(fread(letter, 1, 1, stream)));
+    } else {
+        o.result(getc(stream));
+    }
+    o.say(" %s end %d error %d", letter, feof(stream) != 0, ferror(stream) != 0);
+    o.result(fclose(stream));
+}
+
+} // namespace sd::differential
