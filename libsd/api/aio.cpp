@@ -87,6 +87,8 @@ long attempt(aiocb *cb, bool writing, size_t &done) noexcept {
     File *f = file_of(fd);
     if (!f)
         return -EBADF;
+    if (!writing && cb->aio_nbytes == 0) // answered before any socket is asked, as read() is
+        return sys::read(fd, nullptr, 0);
     auto *buffer = static_cast<volatile char *>(cb->aio_buf);
     auto *at = const_cast<char *>(buffer) + done;
     // libc's helper threads have all signals blocked: nobody gets a SIGPIPE.

@@ -106,6 +106,7 @@ BEHAVES("an epoll set changed by io_uring", rings, members_of_a_set, accelerated
 BEHAVES("data by io_uring", rings, data, any)
 BEHAVES("connect and accept by io_uring", rings, connecting, any)
 BEHAVES("POSIX asynchronous I/O", other_doors, asynchronous, accelerated)
+BEHAVES("an asynchronous read of nothing", other_doors, asynchronous_of_nothing, accelerated)
 BEHAVES("an asynchronous write that nobody can receive raises no SIGPIPE", other_doors,
         asynchronous_to_nobody, accelerated)
 

@@ -248,4 +248,24 @@ BEHAVIOUR(asynchronous_to_nobody) {
     say("error %d returned %zd", aio_error(&writing), aio_return(&writing));
 }
 
+// A read of nothing finds no error; the next one does.
+BEHAVIOUR(asynchronous_of_nothing) {
+    const Pair pair = make_pair();
+    const linger at_once{1, 0};
+    MUST(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));
+    MUST(close(pair.client));
+    char byte;
+    for (const size_t size : {0u, 1u}) {
+        aiocb reading{};
+        reading.aio_fildes = pair.server;
+        reading.aio_buf = &byte;
+        reading.aio_nbytes = size;
+        SHOW(aio_read(&reading));
+        const aiocb *const list[] = {&reading};
+        while (aio_error(&reading) == EINPROGRESS)
+            aio_suspend(list, 1, nullptr);
+        say("error %d returned %zd", aio_error(&reading), aio_return(&reading));
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
