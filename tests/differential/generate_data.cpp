@@ -42,6 +42,12 @@ bool Generator::transfer_step(int actor) {
     return random_.chance(50) ? send_step(actor, copy) : recv_step(actor, copy);
 }
 
+bool Generator::may_request(int actor) {
+    Process &process = model_.process_of(actor);
+    process.requests = true;
+    return !process.no_requests;
+}
+
 bool Generator::send_step(int actor, const Descriptor &stream) {
     const int peer = model_.at(stream.object).peer;
     const bool known = peer >= 0;
@@ -67,6 +73,9 @@ bool Generator::send_step(int actor, const Descriptor &stream) {
     const bool more = random_.chance(3) && known && !model_.at(peer).waited && !model_.at(stream.object).ended;
     int variant =
         random_.pick({0, 0, 1, 1, 1, 1, 2, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11, 18, 19, 20, 22, 24, 25, 26});
+    if (variant == 24 || variant == 25) {
+        variant = may_request(actor) ? variant : 1;
+    }
     if (variant == 10 || variant == 11) { // in how many pieces they write: docs/compatibility.md, "stdio"
         size = std::min(size, 500);
     }
@@ -119,6 +128,9 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
     }
     int variant =
         random_.pick({0, 0, 1, 1, 1, 1, 1, 2, 3, 3, 4, 4, 4, 5, 6, 7, 15, 16, 17, 18, 20, 22, 23, 24});
+    if (variant == 17 || variant == 18) {
+        variant = may_request(actor) ? variant : 1;
+    }
     const int wanted = variant == 5 ? std::max(size, 4) : size; // each of its two messages asks for something
     if (variant == 7 && object.urgent) { // splice leaves urgent data where it is: docs/compatibility.md, "urgent data"
         variant = 1;

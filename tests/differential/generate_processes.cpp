@@ -35,6 +35,7 @@ bool Generator::new_process(int actor, int process, int fresh) {
     it.process = static_cast<int>(model_.processes.size());
     it.alive = true;
     model_.processes.push_back(model_.processes[static_cast<size_t>(process)]);
+    model_.processes.back().no_requests |= model_.processes.back().requests;
     std::vector<Descriptor> &open = model_.processes.back().open;
     // A set used by both: docs/compatibility.md, "an epoll instance made before fork". What one of them connects, the other does not notice:
     // docs/compatibility.md, "a socket that is not connected yet".
@@ -76,6 +77,7 @@ bool Generator::new_program(int actor, int process, int fresh) {
     model_.processes.push_back(model_.processes[static_cast<size_t>(process)]);
     Process &made = model_.processes.back();
     made.handler_sends = -1;
+    made.requests = made.no_requests = false;
     if (action == 6) {
         made.open.clear();
         return true;
@@ -123,6 +125,7 @@ bool Generator::execute_step(int actor, int process) {
         return model_.at(descriptor.object).kind == Kind::epoll;
     });
     own.handler_sends = -1;
+    own.requests = own.no_requests = false;
     for (int i = 0; i < kMaxActors; ++i) {
         ModelActor &it = model_.actors[static_cast<size_t>(i)];
         if (it.process == process && i != actor) {
@@ -284,7 +287,8 @@ bool Generator::passing_step(int actor) {
     }
     const Descriptor *found = random_.chance(80) ? find(actor, Kind::stream) : any(actor);
     const int target = ready_actor();
-    if (found == nullptr || target < 0) {
+    // An epoll set arrives without its members: docs/compatibility.md, "an epoll instance that stays open across exec".
+    if (found == nullptr || target < 0 || model_.at(found->object).kind == Kind::epoll) {
         return false;
     }
     emit(actor, Op::pass, {found->reference, target});

@@ -253,7 +253,7 @@ bool Generator::descriptor_step(int actor) {
         emit(actor, Op::make, {random_.below(24)});
         return true;
     case 10: {
-        if (kind != Kind::stream || object < 0 || must_stay(object)) {
+        if (kind != Kind::stream || object < 0 || must_stay(object) || model_.at(object).filled_by >= 0) {
             return false;
         }
         const int what = random_.below(9);

@@ -57,6 +57,7 @@ class Generator {
     bool transfer_step(int actor);
     bool send_step(int actor, const Descriptor &stream);
     bool recv_step(int actor, const Descriptor &stream);
+    bool may_request(int actor);
     bool standard_step(int actor, const Descriptor &stream);
     bool filling_step(int actor);
     bool urgency_step(int actor);

@@ -75,8 +75,10 @@ struct Descriptor {
 
 struct Process {
     std::vector<Descriptor> open;
-    std::vector<int> closed; ///< references, for uses after close
-    int handler_sends = -1;  ///< object that its handler of SIGUSR1 sends on
+    std::vector<int> closed;  ///< references, for uses after close
+    bool requests = false;    ///< aio_read and the like were called
+    bool no_requests = false; ///< ... before it was forked: the C library's thread for them is not there
+    int handler_sends = -1;   ///< object that its handler of SIGUSR1 sends on
 };
 
 struct ModelActor {
