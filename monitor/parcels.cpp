@@ -147,11 +147,18 @@ Reply Monitor::claim(Client &client, Request &request) {
     return reply;
 }
 
-/// sd-bridge holds the connection itself now, or could not take it.
+/// sd-bridge holds the connection itself now, or could not take it. From anybody else: it could not, so it keeps the kernel socket.
 Reply Monitor::claimed(Client &, Request &request) {
     const auto it = parcels_.find(request.as<wire::ParcelRef>().parcel);
-    if (it == parcels_.end() || !it->second->bridged) {
+    if (it == parcels_.end()) {
         return Reply::error(ENOENT);
+    }
+    if (!it->second->bridged) {
+        if (request.sender.uid != it->second->uid && request.sender.uid != 0) {
+            return Reply::error(EPERM);
+        }
+        bridge(*it->second);
+        return {};
     }
     end_parcel(*it->second);
     return {};

@@ -175,7 +175,7 @@ bool claim(int fd) noexcept {
         close_hidden(static_cast<int>(segment_fd));
         close_hidden(static_cast<int>(link_fd));
     }
-    if (reply.tell) {
+    if (reply.tell || !done) { // what we cannot take is bridged to us
         wire::ParcelRef ref{reply.parcel};
         control::request(wire::Op::claimed, &ref, sizeof ref);
     }
