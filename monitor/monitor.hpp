@@ -5,6 +5,7 @@
 #include "monitor/packet.hpp"
 #include "monitor/parcel.hpp"
 
+#include <chrono>
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -67,6 +68,7 @@ class Monitor {
     Reply claimed(Client &client, Request &request);
     void parcel_ready(uint64_t id, uint32_t events);
     void look_for_parcel_later(Parcel &parcel);
+    void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
     void end_parcel(Parcel &parcel);
     void sender_gone(uint64_t client_id);
     void finish_segment(Segment &segment);
@@ -168,6 +170,7 @@ class Monitor {
     std::map<EventLoop::Watch, Stranger> strangers_;
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
+    std::chrono::steady_clock::time_point next_look_{}; ///< not before this for parcels in descriptor tables
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     UniqueFd bridge_channel_; ///< to sd-bridge, while it may get more work
     EventLoop::Watch bridge_watch_ = 0;

@@ -19,6 +19,9 @@ namespace {
 /// as long each time, up to a limit.
 constexpr std::chrono::milliseconds kFirstLook{50};
 constexpr unsigned kMostDoublings = 7;
+/// A look at all tables takes as long as there are processes and descriptors: no more than a fifth of the time is spent on it, however many
+/// parcels there are, since everybody else waits for us meanwhile.
+constexpr int kLookShare = 4;
 /// After so many looks, what we are not allowed to see is taken to have arrived.
 constexpr unsigned kBlindLooks = 6;
 /// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data that others who share the connection wait
@@ -81,7 +84,10 @@ Reply Monitor::pass(Client &client, Request &request) {
 }
 
 void Monitor::look_for_parcel_later(Parcel &parcel) {
-    const auto pause = kFirstLook * (1 << std::min(parcel.looks, kMostDoublings));
+    look_for_parcel_after(parcel, kFirstLook * (1 << std::min(parcel.looks, kMostDoublings)));
+}
+
+void Monitor::look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause) {
     parcel.timer = loop_.after(pause, [this, id = parcel.id] {
         const auto it = parcels_.find(id);
         if (it == parcels_.end()) {
@@ -89,8 +95,16 @@ void Monitor::look_for_parcel_later(Parcel &parcel) {
         }
         Parcel &found = *it->second;
         found.timer = 0;
+        using std::chrono::steady_clock;
+        const auto start = steady_clock::now();
+        if (start < next_look_) {
+            look_for_parcel_after(found, std::chrono::ceil<std::chrono::milliseconds>(next_look_ - start));
+            return;
+        }
         ++found.looks;
         const InHands hands = who_has_socket(found.inode);
+        const auto end = steady_clock::now();
+        next_look_ = end + kLookShare * (end - start);
         found.seen_at_library += hands == InHands::library ? 1 : 0;
         if (hands == InHands::stranger || found.seen_at_library >= kLibraryLooks ||
             (hands == InHands::unknown && found.looks >= kBlindLooks)) {
