@@ -117,7 +117,8 @@ bool Generator::option_step(int actor) {
     if (random_.chance(15)) {
         const int which = random_.below(9);
         if ((found != nullptr && model_.at(found->object).filled_by >= 0) ||
-            (which == 6 && (!features_.signals || kind == Kind::stream))) {
+            (which == 6 && (!features_.signals || kind == Kind::stream ||
+                            (found != nullptr && model_.at(found->object).kind == Kind::stream)))) {
             return false;
         }
         emit(actor, Op::ioctl, {fd, which, random_.below(2)});

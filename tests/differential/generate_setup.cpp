@@ -89,7 +89,8 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
              {id, domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any), kAnyPort});
         model_.at(object).bound = true;
     }
-    if (features_.signals && random_.chance(3)) { // it is a kernel socket then
+    if (features_.signals && random_.chance(3) && model_.at(listener).pending.empty()) { // it is a kernel socket then
+        model_.at(listener).plain_pending = true;
         emit(actor, Op::owner, {id, random_.below(4), 1});
         emit(actor, Op::setfl, {id, nonblocking ? 024000 : 020000});
     }
