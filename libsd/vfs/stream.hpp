@@ -47,6 +47,10 @@ inline bool refuses_data(uint32_t flags) noexcept {
 constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
 void raise_sigpipe() noexcept;
 int64_t deadline_after(int64_t timeout_ns) noexcept;
+/// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.
+inline int64_t unrestartable(int64_t deadline) noexcept {
+    return deadline < INT64_MAX ? deadline : INT64_MAX - 1;
+}
 
 /// After consuming, without the token: wakes a sender that waits for room.
 inline void notify_room(File &f) noexcept {

@@ -1,0 +1,259 @@
+// Receiving over an accelerated connection.
+#include "libsd/vfs/ancillary.hpp"
+#include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/stream.hpp"
+#include "libsd/vfs/urgent.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, -EPROTO.
+long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
+               bool discard) noexcept {
+    const ring::Place &place = f.rx_place;
+    long done = 0;
+    while (static_cast<size_t>(done) < want) {
+        ring::Record rec;
+        int r = ring::next_record(s, place, consumed, &rec);
+        if (r <= 0)
+            return done ? done : r;
+        if (r == ring::kUrgentNext) [[unlikely]] {
+            const bool mark = urgent_mark(f) == s.head;
+            if (mark && done)
+                return done; // a read stops before the mark
+            if (mark && !is_inline(f)) {
+                ring::skip_urgent(s);
+                consumed.store(s.head, std::memory_order_release);
+                continue;
+            }
+            rec = ring::urgent_record();
+        }
+        int more = to.advance();
+        if (more < 0)
+            return done ? done : more;
+        if (more == 0)
+            return done;
+        size_t n = want - static_cast<size_t>(done);
+        n = n < to.now.iov_len ? n : to.now.iov_len;
+        long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
+        if (got < 0)
+            return done ? done : got;
+        to.skip(static_cast<size_t>(got));
+        done += got;
+        // The sender of a long transfer goes on as soon as there is room again.
+        if (got >= 8192)
+            consumed.store(ring::read_up_to(s), std::memory_order_release);
+    }
+    return done;
+}
+
+// A receiver at the heels of its sender takes every cache line away while the sender still has it in its innermost cache, which makes both
+// several times slower. In a long transfer one way it is worth falling behind a little whenever the ring is found empty; then lines are
+// fetched from the sender's second-level cache, and the ring grows to a size in which that goes on.
+constexpr uint64_t kLongTransfer = 2u << 20; ///< ring bytes without a message the other way
+constexpr uint64_t kTicksPerByte = 8;        ///< slower than this, nobody is in anybody's way
+constexpr uint64_t kFallBehindTicks = 10'000;
+
+struct Chase {
+    const Ofd *ofd;
+    uint64_t head, since, sent, when;
+};
+constinit thread_local Chase chase{};
+
+void fall_behind(const Ofd &o) noexcept {
+    const uint64_t now = __builtin_ia32_rdtsc(), head = o.rx.s.head, sent = o.tx.s.messages;
+    const bool fast = chase.ofd == &o && chase.sent == sent && head > chase.head &&
+                      now - chase.when < (head - chase.head) * kTicksPerByte;
+    chase = {&o, head, fast ? chase.since : head, sent, now};
+    if (!fast || head - chase.since < kLongTransfer || core_is_shared())
+        return;
+    while (__builtin_ia32_rdtsc() - now < kFallBehindTicks)
+        __builtin_ia32_pause();
+}
+
+} // namespace
+
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept {
+    Ofd &o = *f.ofd;
+    const uint64_t handled = self.handled;
+    if (flags & MSG_OOB)
+        return recv_urgent(f, to, total, flags);
+    if (flags & MSG_ERRQUEUE)
+        return read_error_queue(f, nullptr, nullptr);
+    if (total == 0) { // waits for data like any other, and takes none
+        char byte;
+        iovec v{&byte, 1};
+        IoCursor one{&v, 1};
+        long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK);
+        return r > 0 ? 0 : r;
+    }
+    Pin pin;
+    long done = 0;
+    int64_t deadline = 0;
+    int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    size_t target = flags & MSG_WAITALL                ? total
+                    : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
+                                                       : total;
+    for (;;) {
+        long r;
+        bool end = false;
+        {
+            Claim c(f.seg, o.rx.token, f.rx_name());
+            if (!c)
+                return done ? done : c.error();
+            if (f.kind != Kind::stream)
+                return done ? done : -EBADF;
+            // Flags before the ring: data published before a FIN is then seen.
+            uint32_t seen = absorb_flags(f);
+            if (flags & MSG_PEEK) {
+                RxState copy = o.rx.s;
+                std::atomic<uint64_t> scratch{0};
+                IoCursor again = to;
+                r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC);
+                done = 0;
+            } else {
+                r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
+                              flags & MSG_TRUNC);
+                if (r > 0) {
+                    f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
+                    ++o.rx.s.messages;
+                }
+            }
+            if (r == 0 || (flags & MSG_PEEK))
+                end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
+                      (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+        }
+        if (r == -EPROTO) {
+            condemn(f);
+            r = 0;
+            end = true;
+        }
+        if (r < 0)
+            return done ? done : r;
+        if (r > 0) {
+            done += r;
+            if (!(flags & MSG_PEEK))
+                notify_room(f);
+        }
+        if (static_cast<size_t>(done) >= target || (done && at_urgent_mark(f)))
+            return done;
+        if (end) {
+            if (done)
+                return done;
+            // A FIN that came in order is the end of the data whatever happened later; else the error is told once.
+            uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
+            int e = o.so_error.load(std::memory_order_relaxed);
+            if (e == ECONNRESET || !(seen & kFlagWriteShut))
+                e = take_error(o);
+            else
+                e = 0;
+            return -e;
+        }
+        if (is_nonblocking(f, flags))
+            return done ? done : -EAGAIN;
+        if (deadline == 0)
+            deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));
+        // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again from time to time.
+        if (r > 0 && (flags & MSG_PEEK)) {
+            timespec nap{0, 200'000};
+            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            if (self.handled != handled)
+                return done;
+            if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+                return done;
+            continue;
+        }
+        if (r == 0)
+            fall_behind(o);
+        pin.hold(f);
+        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline);
+        if (w < 0)
+            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
+    }
+}
+
+namespace vfs {
+
+namespace {
+
+struct Asked {
+    const Ofd *ofd;
+    uint64_t sent;
+};
+constinit thread_local Asked asked{};
+constexpr unsigned kBriefLooks = 64; ///< about a microsecond
+
+/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to prepare for waiting: looks
+/// that long, once for each message, so that who only receives falls behind as above. Not while others want this core.
+bool answer_came(const File &f, int flags) noexcept {
+    const Ofd &o = *f.ofd;
+    if (asked.ofd == &o && asked.sent == o.tx.s.messages)
+        return false;
+    asked = {&o, o.tx.s.messages};
+    if (is_nonblocking(f, flags) || core_is_shared())
+        return false;
+    for (unsigned n = 0; n < kBriefLooks; ++n) {
+        if (ring::peek_header(o.rx.s, f.rx_place) != 0)
+            return true;
+        __builtin_ia32_pause();
+    }
+    return false;
+}
+
+} // namespace
+
+long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
+    if (f->kind != Kind::stream)
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    // The common case: whole records that fit.
+    if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
+        Ofd &o = *f->ofd;
+        Claim c(f->seg, o.rx.token, f->rx_name());
+        if (c && f->kind == Kind::stream && o.rcvlowat.load(std::memory_order_relaxed) <= 1) [[likely]] {
+            RxState &s = o.rx.s;
+            long done = 0;
+            ring::Record rec;
+            do {
+                while (static_cast<size_t>(done) < n &&
+                       ring::next_record(s, f->rx_place, f->mine->credit.consumed, &rec) == 1) {
+                    long r = ring::take(s, f->rx_place, rec, static_cast<char *>(p) + done,
+                                        n - static_cast<size_t>(done));
+                    if (r < 0) {
+                        if (done == 0)
+                            return r;
+                        break;
+                    }
+                    done += r;
+                    if (r >= 8192)
+                        f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+                }
+                if (done) {
+                    f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+                    ++s.messages;
+                    c.release();
+                    notify_room(*f);
+                    return done;
+                }
+            } while (answer_came(*f, flags));
+        }
+    }
+    iovec v{p, n > 0x7ffff000 ? 0x7ffff000 : n};
+    IoCursor cur{&v, 1};
+    return stream_recv(fd, *f, cur, v.iov_len, flags);
+}
+
+long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
+    if (f->kind != Kind::stream)
+        return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    long total = iov_total(iov, count);
+    if (total < 0)
+        return total;
+    IoCursor cur{iov, count};
+    return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
+}
+
+} // namespace vfs
+
+} // namespace sd
