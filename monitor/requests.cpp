@@ -140,6 +140,8 @@ Reply Monitor::connect(Client &client, Request &request) {
         return Reply::error(ENOSPC, Cause::no_slot);
     }
     link.header().port_base = port_base(link.place, listener.id);
+    link.header().side[0].process = static_cast<uint32_t>(client.pid);
+    link.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
     ++client.links_made;
     listener.ring_accept_bells();
     Reply reply;

@@ -43,6 +43,8 @@ constexpr uint32_t header_length(uint64_t h) { return h & ((1u << kOrderShift) -
 constexpr uint32_t header_order(uint64_t h) { return static_cast<uint32_t>(h) >> kOrderShift & kOrderMask; }
 /// Was `a` sent before `b`? Of one thread's records, as long as not too many lie between them.
 constexpr bool earlier(uint32_t a, uint32_t b) { return a != b && ((b - a) & kOrderMask) <= kOrderMask / 2; }
+/// The same for what is no record: takes its place behind what this thread sent before. Never 0.
+inline uint32_t order_now() noexcept { return (++send_count & kOrderMask) | (kOrderMask + 1); }
 constexpr Kind header_kind(uint64_t h) { return static_cast<Kind>((h >> 28) & 0xf); }
 constexpr bool header_valid(uint64_t h, uint64_t pos) {
     return static_cast<uint32_t>(h >> 32) == (static_cast<uint32_t>(pos >> 3) ^ kCheckSalt);
@@ -151,7 +153,9 @@ inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     s.changing = static_cast<uint16_t>(cls + 1);
     in_order();
     word(p.at(cls), 0).store(0, std::memory_order_relaxed);
-    word(p.at(s.cls), off).store(make_header(Kind::change, cls, s.tail), std::memory_order_release);
+    word(p.at(s.cls), off) // in the order it has the place of the record that follows
+        .store(make_header(Kind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
+               std::memory_order_release);
     in_order();
     s.base = s.tail + 8;
     in_order();

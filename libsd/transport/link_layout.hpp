@@ -47,7 +47,7 @@ enum SideFlag : uint32_t {
 struct SlotSide {
     struct alignas(64) Control {
         std::atomic<uint32_t> flags;
-        uint32_t pad;
+        std::atomic<uint32_t> ended_at; ///< when FIN or reset came, in the order of its thread's sends (ring::order_now); 0: not known
         std::atomic<uint64_t> rx_arm; ///< doorbell ids to notify when data or flags come; peer's sender swaps in 0
         std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
         std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
@@ -94,6 +94,7 @@ struct LinkHeader {
     uint32_t port_base;   ///< first of the client ports this link's slots use
     struct alignas(64) Side {
         std::atomic<uint32_t> flags; ///< LinkFlag
+        std::atomic<uint32_t> process; ///< pid of one that had this side when the link was made, as the monitor saw it; stays
         std::atomic<uint64_t> sleep_mask; ///< doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
         std::atomic<uint64_t> syn_arm; ///< server side: doorbell ids to notify of a SYN; client swaps in 0
     } side[2];

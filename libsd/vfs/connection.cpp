@@ -165,6 +165,7 @@ int64_t take_slot(LinkMap &l) noexcept {
         c.tx_arm.store(0, std::memory_order_relaxed);
         c.tx_want.store(0, std::memory_order_relaxed);
         c.oob.store(0, std::memory_order_relaxed);
+        c.ended_at.store(0, std::memory_order_relaxed);
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
         ring::word(s.ring[side], 0).store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);
@@ -232,7 +233,7 @@ void close_stream(File &f, bool reset) noexcept {
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset)) // else no FIN follows the reset that was
                 flags |= kFlagWriteShut;
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
-            mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
+            set_ended(*mine, flags);
         }
         bury(f);
     }

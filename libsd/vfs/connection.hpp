@@ -20,6 +20,13 @@ void condemn(File &f) noexcept;
 
 /// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token needed.
 uint32_t absorb_flags(File &f) noexcept;
+/// Sets flags of our side, among them FIN or reset: for epoll's order they stand behind what this thread sent before.
+inline void set_ended(SlotSide &mine, uint32_t flags) noexcept {
+    auto &c = mine.control;
+    if ((flags & kFlagReset) || !(c.flags.load(std::memory_order_relaxed) & kFlagWriteShut)) // else it came before
+        c.ended_at.store(ring::order_now(), std::memory_order_relaxed);
+    c.flags.fetch_or(flags, std::memory_order_seq_cst);
+}
 /// Takes the pending error; 0 when there is none.
 int take_error(Ofd &o) noexcept;
 

@@ -113,6 +113,33 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
     }
 }
 
+/// Where an event stands among those of one sender.
+struct Standing {
+    const LinkMap *link; ///< nullptr: not known
+    uint32_t order;
+};
+
+Standing standing_of(const EpollItem &i, uint32_t events) noexcept {
+    if (!i.link || !(events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+        return {nullptr, 0};
+    if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
+        return {i.link, ring::header_order(h)};
+    const uint32_t end = i.file->peer->control.ended_at.load(std::memory_order_relaxed);
+    return {end ? i.link : nullptr, end & ring::kOrderMask};
+}
+
+/// One link, or two whose other side is the same process: orders of others have nothing to do with each other. A hint.
+bool one_sender(const LinkMap &a, const LinkMap &b) noexcept {
+    auto peer = [](const LinkMap &l) {
+        return l.view.header().side[1 - l.side].process.load(std::memory_order_relaxed);
+    };
+    return &a == &b || (peer(a) == peer(b) && peer(a) != 0);
+}
+
+bool belongs_before(const Standing &a, const Standing &b) noexcept {
+    return a.link && b.link && ring::earlier(a.order, b.order) && one_sender(*a.link, *b.link);
+}
+
 /// An event for the program, and whose it is.
 struct Reports {
     Epoll &x;
@@ -145,32 +172,21 @@ struct Reports {
         return false;
     }
 
-    /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely on it. Looking at one
-    /// member after the other finds them in another order; what one thread sent can be put right.
+    /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely on it, also when one of them
+    /// ends. Looking at one member after the other finds them in another order; what one thread sent can be put right.
     void put_in_order() noexcept {
-        struct Key {
-            LinkMap *link;
-            uint32_t order;
-        } key[kBatch];
+        Standing standing[kBatch];
         unsigned n = 0;
         bool right = true;
         for (; n < found && n < kBatch; ++n) {
-            key[n] = {nullptr, 0};
-            const EpollItem &i = *item[n];
-            if (!i.link || !(out[n].events & (EPOLLIN | EPOLLRDNORM)))
-                continue;
-            if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
-                key[n] = {i.link, ring::header_order(h)};
-            right = right && (n == 0 || key[n].link != key[n - 1].link ||
-                              !ring::earlier(key[n].order, key[n - 1].order));
+            standing[n] = standing_of(*item[n], out[n].events);
+            right = right && (n == 0 || !belongs_before(standing[n], standing[n - 1]));
         }
         if (right)
             return;
         for (unsigned k = 1; k < n; ++k)
-            for (unsigned at = k; at > 0 && key[at].link && key[at].link == key[at - 1].link &&
-                                  ring::earlier(key[at].order, key[at - 1].order);
-                 --at) {
-                std::swap(key[at], key[at - 1]);
+            for (unsigned at = k; at > 0 && belongs_before(standing[at], standing[at - 1]); --at) {
+                std::swap(standing[at], standing[at - 1]);
                 std::swap(out[at], out[at - 1]);
             }
     }

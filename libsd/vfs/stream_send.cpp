@@ -138,7 +138,7 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                 if (total != 0 && !(flags & MSG_MORE) && !(o.flags_seen.fetch_or(kFlagReset) & kFlagReset)) {
                     o.so_error.store(EPIPE);
                     o.tx_block.fetch_or(kTxReset);
-                    f.mine->control.flags.fetch_or(kFlagReset, std::memory_order_seq_cst);
+                    set_ended(*f.mine, kFlagReset);
                     notify(*f.link, f.slot, f.peer->control.rx_arm);
                     notify(*f.link, f.slot, f.peer->control.tx_arm);
                     notify_own(f);

@@ -113,5 +113,8 @@ BEHAVES("an asynchronous write that nobody can receive raises no SIGPIPE", other
 BEHAVES("epoll reports in order of arrival, level-triggered", epoll_order, level_triggered, accelerated)
 BEHAVES("epoll reports in order of arrival, edge-triggered", epoll_order, edge_triggered, accelerated)
 BEHAVES("epoll reports in order of arrival, with EPOLLOUT", epoll_order, with_interest_in_writing, accelerated)
+BEHAVES("epoll reports ends in order of arrival", epoll_order, ends, accelerated)
+BEHAVES("epoll reports in order what comes to a program that is client and server", epoll_order,
+        client_and_server_in_one_set, accelerated)
 BEHAVES("edge-triggered epoll overlooks no arrival", epoll_order, no_edge_is_lost, accelerated)
 BEHAVES("epoll reports the cause before the effect", epoll_order, cause_before_effect, accelerated)

@@ -75,6 +75,62 @@ BEHAVIOUR(with_interest_in_writing) {
     several_rounds(s);
 }
 
+// The end of a connection has its place among what is sent over others.
+BEHAVIOUR(ends) {
+    for (const bool both_ways : {false, true})
+        for (const uint32_t events :
+             {EPOLLIN | EPOLLET, EPOLLIN | EPOLLET | EPOLLRDHUP, EPOLLIN | EPOLLOUT | EPOLLET}) {
+            const Server s(events);
+            if (events & EPOLLOUT)
+                s.report();
+            close(s.client[4]);
+            send_in_turn(s, {1});
+            send_all(s.client[3], "x", 1);
+            MUST(shutdown(s.client[2], SHUT_WR));
+            send_in_turn(s, {0, 1});
+            const linger abort{1, 0};
+            MUST(setsockopt(s.client[3], SOL_SOCKET, SO_LINGER, &abort, sizeof abort));
+            if (both_ways)
+                MUST(shutdown(s.client[3], SHUT_RDWR));
+            else
+                close(s.client[3]);
+            send_in_turn(s, {1, 0});
+        }
+}
+
+// A program that is client and server at once, as a proxy that talks to itself: both ends of different connections in one set.
+BEHAVIOUR(client_and_server_in_one_set) {
+    for (const bool client_first : {false, true})
+        for (const bool close_first : {false, true}) {
+            const int outside = make_listener(), inside = make_listener();
+            const Pair request = connect_through(outside), forwarded = connect_through(inside);
+            const int set = MUST(epoll_create1(EPOLL_CLOEXEC));
+            auto add = [&](int fd, uint32_t mark) {
+                epoll_event e{};
+                e.events = EPOLLIN | EPOLLET;
+                e.data.u32 = mark;
+                MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+            };
+            if (client_first)
+                add(forwarded.client, 'f');
+            add(request.server, 'r');
+            if (!client_first)
+                add(forwarded.client, 'f');
+            if (close_first)
+                close(request.client);
+            send_all(forwarded.server, "answer", 6);
+            if (!close_first)
+                close(request.client);
+            close(forwarded.server);
+            close(inside);
+            sleep_ms(20);
+            epoll_event events[2];
+            const int n = MUST(epoll_wait(set, events, 2, kPatience));
+            for (int k = 0; k < n; ++k)
+                say("%c", static_cast<char>(events[k].data.u32));
+        }
+}
+
 // What is said over one connection comes before what is said over the other because of it.
 BEHAVIOUR(cause_before_effect) {
     const Server s(EPOLLIN | EPOLLET);
