@@ -30,10 +30,22 @@ std::string bridge_program() {
 
 } // namespace
 
-bool Monitor::start_bridge_program() {
+/// One process can map a limited number of segments, so connections of very many processes take several programs. nullptr: none can be started.
+BridgeProgram *Monitor::bridge_program_for(uint64_t segment) {
+    for (auto &[id, program] : bridge_programs_) {
+        if (program.has_room_for(segment)) {
+            return &program;
+        }
+    }
+    // Those that are full need not wait for work. They go on with what they have.
+    dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
+    return start_bridge_program();
+}
+
+BridgeProgram *Monitor::start_bridge_program() {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-        return false;
+        return nullptr;
     }
     UniqueFd ours(ends[0]), theirs(ends[1]);
     const std::string program = bridge_program();
@@ -59,37 +71,49 @@ bool Monitor::start_bridge_program() {
         if (may_log()) {
             spdlog::error("{}: {}", program, strerror(error));
         }
-        return false;
+        return nullptr;
     }
-    bridge_channel_ = std::move(ours);
-    bridge_watch_ = loop_.add(bridge_channel_.get(), EPOLLIN, [this](uint32_t) { bridge_program_ended(); });
-    return true;
+    const uint64_t id = next_id_++;
+    BridgeProgram &made = bridge_programs_[id];
+    made.id = id;
+    made.channel = std::move(ours);
+    made.watch = loop_.add(made.channel.get(), EPOLLIN, [this, id](uint32_t) { bridge_program_ended(id); });
+    return &made;
 }
 
 /// It never writes: readable means that it has gone.
-void Monitor::bridge_program_ended() {
-    dismiss_bridge_program();
+void Monitor::bridge_program_ended(uint64_t id) {
+    dismiss_bridge_programs([id](const BridgeProgram &program) { return program.id == id; });
     std::vector<uint64_t> lost;
-    for (const auto &[id, parcel] : parcels_) {
-        if (parcel->bridged) {
-            lost.push_back(id);
+    for (const auto &[parcel_id, parcel] : parcels_) {
+        if (parcel->bridged && parcel->bridge == id) {
+            lost.push_back(parcel_id);
         }
     }
-    for (const uint64_t id : lost) {
-        end_parcel(*parcels_.at(id));
+    for (const uint64_t parcel_id : lost) {
+        end_parcel(*parcels_.at(parcel_id));
     }
     if (!lost.empty() && may_log()) {
         spdlog::error("sd-bridge ended unexpectedly, {} connections were lost", lost.size());
     }
 }
 
-void Monitor::dismiss_bridge_program() {
-    loop_.remove(bridge_watch_, bridge_channel_.get());
-    bridge_channel_.reset();
-    if (bridge_timer_ != 0) {
-        loop_.cancel(bridge_timer_);
-        bridge_timer_ = 0;
-    }
+bool Monitor::awaits_claim(const BridgeProgram &program) const {
+    return std::any_of(parcels_.begin(), parcels_.end(), [&program](const auto &entry) {
+        return entry.second->bridged && entry.second->bridge == program.id;
+    });
+}
+
+/// They end when their last bridge has ended.
+template <typename Predicate> void Monitor::dismiss_bridge_programs(Predicate which) {
+    std::erase_if(bridge_programs_, [&](const auto &entry) {
+        const BridgeProgram &program = entry.second;
+        if (!which(program)) {
+            return false;
+        }
+        loop_.remove(program.watch, program.channel.get());
+        return true;
+    });
 }
 
 /// From now on the passed socket works as the kernel socket it is.
@@ -102,15 +126,18 @@ void Monitor::bridge(Parcel &parcel) {
     }
     loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
     parcel.bridged = true;
+    BridgeProgram *const program = bridge_program_for(parcel.segment_name);
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     socklen_t length = sizeof parcel.token_cookie;
-    if (!token || setsockopt(token.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark) != 0 ||
-        getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &parcel.token_cookie, &length) != 0 ||
-        (!bridge_channel_ && !start_bridge_program())) {
+    if (program == nullptr || !token ||
+        setsockopt(token.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark) != 0 ||
+        getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &parcel.token_cookie, &length) != 0) {
         end_parcel(parcel);
         return;
     }
+    parcel.bridge = program->id;
+    program->segments.insert(parcel.segment_name);
     parcel_by_cookie_[parcel.token_cookie] = &parcel;
     BridgePacket packet;
     packet.polite = parcel.polite;
@@ -127,7 +154,7 @@ void Monitor::bridge(Parcel &parcel) {
     c->cmsg_len = CMSG_LEN(2 * sizeof(int));
     const int fds[2] = {token.get(), parcel.far.get()};
     memcpy(CMSG_DATA(c), fds, sizeof fds);
-    if (sendmsg(bridge_channel_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    if (sendmsg(program->channel.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
         if (may_log()) {
             spdlog::error("sd-bridge takes no more connections: {}", strerror(errno));
         }
@@ -136,20 +163,18 @@ void Monitor::bridge(Parcel &parcel) {
     }
     parcel.far.reset();
     spdlog::debug("parcel {} of client {} is bridged", parcel.id, parcel.sender);
-    dismiss_bridge_program_later();
+    dismiss_bridge_programs_later();
 }
 
-void Monitor::dismiss_bridge_program_later() {
+void Monitor::dismiss_bridge_programs_later() {
     if (bridge_timer_ != 0) {
         loop_.cancel(bridge_timer_);
     }
     bridge_timer_ = loop_.after(kDismissal, [this] {
         bridge_timer_ = 0;
-        if (std::any_of(parcels_.begin(), parcels_.end(),
-                        [](const auto &entry) { return entry.second->bridged; })) {
-            dismiss_bridge_program_later(); // not claimed yet
-        } else {
-            dismiss_bridge_program();
+        dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
+        if (!bridge_programs_.empty()) {
+            dismiss_bridge_programs_later();
         }
     });
 }

@@ -89,7 +89,9 @@ Monitor::~Monitor() {
     for (auto &[id, parcel] : parcels_) {
         loop_.remove(parcel->watch, parcel->far.get());
     }
-    loop_.remove(bridge_watch_, bridge_channel_.get());
+    for (const auto &[id, program] : bridge_programs_) {
+        loop_.remove(program.watch, program.channel.get());
+    }
     loop_.remove(listening_watch_, listening_);
 }
 

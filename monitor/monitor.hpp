@@ -75,10 +75,12 @@ class Monitor {
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
-    bool start_bridge_program();
-    void bridge_program_ended();
-    void dismiss_bridge_program();
-    void dismiss_bridge_program_later();
+    BridgeProgram *bridge_program_for(uint64_t segment);
+    BridgeProgram *start_bridge_program();
+    void bridge_program_ended(uint64_t id);
+    bool awaits_claim(const BridgeProgram &program) const;
+    template <typename Predicate> void dismiss_bridge_programs(Predicate which);
+    void dismiss_bridge_programs_later();
 
     // holdings.cpp: listeners and links, and how they end
     Namespace *find_namespace(uint64_t cookie);
@@ -172,8 +174,7 @@ class Monitor {
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
     std::chrono::steady_clock::time_point next_look_{}; ///< not before this for parcels in descriptor tables
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
-    UniqueFd bridge_channel_; ///< to sd-bridge, while it may get more work
-    EventLoop::Watch bridge_watch_ = 0;
+    std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work
     EventLoop::Timer bridge_timer_ = 0;
 
     Counters past_; ///< of segments whose processes have all gone

@@ -6,6 +6,19 @@
 
 namespace sd::monitor {
 
+/// A running sd-bridge.
+struct BridgeProgram {
+    uint64_t id = 0;
+    UniqueFd channel;
+    EventLoop::Watch watch = 0;
+    std::set<uint64_t> segments; ///< Parcel::segment_name of what it got: it has those mapped for as long as it runs
+
+    /// Can it take a connection of that segment? Its own segment counts as well.
+    bool has_room_for(uint64_t segment) const {
+        return segments.count(segment) != 0 || segments.size() + 1 < kMaxSegments;
+    }
+};
+
 struct Parcel {
     uint64_t id = 0;
     uint64_t cookie = 0;          ///< SO_COOKIE of the kernel socket that is passed
@@ -26,6 +39,7 @@ struct Parcel {
     wire::BridgeStart start{};
 
     bool bridged = false;      ///< sd-bridge has been told of it, and has not claimed it yet
+    uint64_t bridge = 0;       ///< then: the BridgeProgram's id
     uint64_t token_cookie = 0; ///< then: SO_COOKIE of the socket that stands for it towards sd-bridge
 };
 

@@ -9,6 +9,7 @@
 namespace sd {
 
 constexpr unsigned kSegThreadLimit = 8192; ///< threads that may use a segment at one time; index 0 is never used
+constexpr unsigned kMaxSegments = 16;      ///< family segments one process can have mapped; it lets none go
 constexpr unsigned kBusyDepth = 4;         ///< operations nested by signal handlers
 
 /// A thread's name in its segment: index of its record, and how often the record had been given out before, so that nobody is taken

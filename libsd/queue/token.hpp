@@ -54,8 +54,6 @@
 
 namespace sd {
 
-constexpr unsigned kMaxSegments = 16; ///< family segments one process can have mapped
-
 /// What the library keeps per thread. Initial-exec TLS, zero at thread start.
 struct ThreadSelf {
     ThreadId id[kMaxSegments]; ///< per segment, 0: not registered yet

@@ -359,6 +359,64 @@ BEHAVIOUR(the_sender_dies) {
     say("%s", receive_to_end(client).c_str());
 }
 
+namespace {
+
+/// A process that connects to itself, passes one end and answers over the other, each when it is told to.
+struct Sender {
+    Channel channel;
+    int taken = -1;
+    pid_t pid = spawn([this] {
+        char byte;
+        MUST(read(channel.child, &byte, 1));
+        const Pair pair = make_pair();
+        MUST(pass(channel.child, {pair.client}));
+        close(pair.client);
+        MUST(read(channel.child, &byte, 1));
+        send_all(pair.server, "hello ");
+        send_all(pair.server, receive(pair.server, 5));
+    });
+
+    void begin() {
+        send_all(channel.parent, "b", 1);
+        taken = take(channel.parent)[0];
+    }
+    /// Whether what was passed works to its end.
+    bool works() {
+        send_all(channel.parent, "x", 1);
+        send_all(taken, "there", 5);
+        const bool right = receive_to_end(taken) == "hello there";
+        reap("sender", pid);
+        close(taken);
+        return right;
+    }
+};
+
+constexpr int kSenders = 60;
+
+} // namespace
+
+// All at one time, to one receiver. They are there before it gets anything: so they inherit nothing.
+BEHAVIOUR(from_many_processes) {
+    std::vector<Sender> senders(kSenders);
+    for (Sender &sender : senders)
+        sender.begin();
+    int working = 0;
+    for (Sender &sender : senders)
+        working += sender.works();
+    say("%d of %d", working, kSenders);
+}
+
+// To a receiver that lives longer than each of them.
+BEHAVIOUR(from_one_process_after_another) {
+    std::vector<Sender> senders(kSenders);
+    int working = 0;
+    for (Sender &sender : senders) {
+        sender.begin();
+        working += sender.works();
+    }
+    say("%d of %d", working, kSenders);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "worker") == 0) {
         const int channel = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
