@@ -3,6 +3,7 @@
 // started. A request that must wait and is to be announced by a signal or a thread is refused with EAGAIN.
 #include "libsd/api/aio.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/around_fork.hpp"
 #include <aio.h>
 #include <pthread.h>
 
@@ -20,8 +21,8 @@ struct Request {
 
 /// In the order in which they were made: those for one descriptor and direction are served in that order.
 constinit Request pending[kMaxRequests]{};
-constinit unsigned pending_count = 0;
-constinit Lock pending_lock;
+SD_FORK_STATE constinit unsigned pending_count = 0;
+SD_FORK_STATE constinit Lock pending_lock;
 
 /// A word that libc's aio_error() reads from other threads.
 void set_error(aiocb *cb, int value) noexcept {
@@ -241,9 +242,10 @@ int suspend(const aiocb *const list[], int count, const timespec *timeout) {
 
 namespace sd {
 
-void reset_aio_in_child() noexcept {
+SD_FORK_CODE void reset_aio_in_child() noexcept {
     pending_lock.reset();
-    pending_count = 0; // requests are not inherited
+    if (pending_count != 0)
+        pending_count = 0; // requests are not inherited
 }
 
 } // namespace sd

@@ -7,6 +7,7 @@
 #include "libsd/api/standard.hpp"
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/around_fork.hpp"
 #include <cstdlib>
 #include <pthread.h>
 
@@ -16,7 +17,7 @@ extern "C" int __cxa_atexit(void (*function)(void *), void *argument, void *libr
 
 namespace {
 
-void reset_in_child() noexcept {
+SD_FORK_CODE void reset_in_child() noexcept {
     reset_signals_in_child();
     reset_aio_in_child();
     reset_shell_in_child();

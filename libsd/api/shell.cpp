@@ -1,6 +1,7 @@
 // system() and popen(). libc starts the shell through its own posix_spawn inside; here it is ours, which knows the sockets.
 #include "libsd/api/shell.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/pool.hpp"
 #include "libsd/vfs/inheritable.hpp"
 #include <pthread.h>
@@ -21,7 +22,7 @@ int start_shell(pid_t *child, const char *command, const posix_spawn_file_action
 
 // --- system()
 
-constinit Lock system_lock;
+SD_FORK_STATE constinit Lock system_lock;
 unsigned system_calls =
     0; ///< running now; the first one ignores the keyboard's signals, the last one lets them through again
 struct sigaction before_interrupt, before_quit;
@@ -119,9 +120,9 @@ struct Popened {
     Popened *pool_next = nullptr;
 };
 
-constinit Pool<Popened> popened_pool;
+SD_FORK_STATE constinit Pool<Popened> popened_pool;
 /// Guards the list, also while a child starts, which closes what is in it and inherits the signal mask: so nothing is blocked under it.
-constinit Lock popened_lock;
+SD_FORK_STATE constinit Lock popened_lock;
 Popened *popened = nullptr;
 constinit std::atomic<unsigned> popened_count{0};
 
@@ -263,7 +264,7 @@ bool close_popened(FILE *f, int *status) {
     return true;
 }
 
-void reset_shell_in_child() noexcept {
+SD_FORK_CODE void reset_shell_in_child() noexcept {
     system_lock.reset();
     popened_pool.reset_lock();
     popened_lock.reset();

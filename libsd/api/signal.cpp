@@ -5,6 +5,7 @@
 // The program sees its own dispositions only.
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/around_fork.hpp"
 #include <pthread.h>
 #include <ucontext.h>
 
@@ -29,7 +30,7 @@ struct Disposition {
     std::atomic<Handler> set{nullptr}; ///< SIG_DFL, SIG_IGN or `function`; used while the fault handler is in front
 };
 constinit Disposition table[kSignals];
-constinit Lock table_lock;
+SD_FORK_STATE constinit Lock table_lock;
 constinit std::atomic<bool> fault_handler_installed{false};
 /// Signals that signal() installs without SA_RESTART, see siginterrupt().
 constinit std::atomic<uint64_t> interrupting{0};
@@ -316,7 +317,7 @@ void install_fault_handler() noexcept {
 
 void init_signals() noexcept { run_deferred = run_put_off; }
 
-void reset_signals_in_child() noexcept { table_lock.reset(); }
+SD_FORK_CODE void reset_signals_in_child() noexcept { table_lock.reset(); }
 
 } // namespace sd
 

@@ -6,6 +6,7 @@
 // the program closes.
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/vfs/fd.hpp"
 #include <climits>
@@ -30,7 +31,7 @@ struct Ring {
 
 constexpr unsigned kRings = 256;
 constinit Ring rings[kRings];
-constinit Lock rings_lock;
+SD_FORK_STATE constinit Lock rings_lock;
 constinit std::atomic<unsigned> rings_used{0};
 
 bool is_ring(int fd) noexcept {
@@ -268,6 +269,6 @@ long uring_enter(const long *a) noexcept {
     return with_errno(sys::call(SYS_io_uring_enter, a[0], a[1], a[2], a[3], a[4], a[5]));
 }
 
-void reset_urings_in_child() noexcept { rings_lock.reset(); }
+SD_FORK_CODE void reset_urings_in_child() noexcept { rings_lock.reset(); }
 
 } // namespace sd

@@ -1,5 +1,6 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
@@ -16,8 +17,8 @@ namespace {
 
 constexpr int64_t kRetryNs = 500'000'000;
 
-constinit Lock call_lock;
-std::atomic<int> chan{-1};
+SD_FORK_STATE constinit Lock call_lock;
+SD_FORK_STATE std::atomic<int> chan{-1};
 std::atomic<uint32_t> epoch_count{0};
 std::atomic<const Directory *> dir{nullptr};
 std::atomic<int64_t> next_try{0};
@@ -25,7 +26,7 @@ std::atomic<uint64_t> my_id{0};
 std::atomic<uint8_t> last_cause{0};
 uint32_t sequence = 0;
 bool greeted_before = false;
-int child_channel = -1;
+SD_FORK_STATE int child_channel = -1;
 uint64_t child_id = 0;
 uint64_t fork_mask = 0;
 Hooks hooks{};
@@ -36,7 +37,7 @@ bool env_read = false;
 
 // The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
 // not belong to something quiet by then. So it stays open, hung up, until the next one takes its place.
-std::atomic<int> retired{-1};
+SD_FORK_STATE std::atomic<int> retired{-1};
 
 void drop_channel() noexcept {
     if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
@@ -379,7 +380,7 @@ void resume(int channel_fd, uint64_t client, int table_fd) noexcept {
     close_hidden(channel_fd);
 }
 
-void fork_prepare(const wire::Fork &f) noexcept {
+SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
     uint64_t mask;
     call_lock.lock(&mask);
     fork_mask = mask; // only now: another thread may be between its own fork's two halves
@@ -402,7 +403,7 @@ void fork_prepare(const wire::Fork &f) noexcept {
     }
 }
 
-void fork_parent() noexcept {
+SD_FORK_CODE void fork_parent() noexcept {
     if (child_channel >= 0)
         close_hidden(child_channel);
     child_channel = -1;
@@ -410,10 +411,12 @@ void fork_parent() noexcept {
     call_lock.unlock(&mask);
 }
 
-void fork_child() noexcept {
+SD_FORK_CODE void fork_child() noexcept {
     for (auto *parents : {&chan, &retired})
-        if (int fd = parents->exchange(-1); fd >= 0)
+        if (int fd = parents->load(); fd >= 0) {
+            parents->store(-1);
             close_hidden(fd);
+        }
     call_lock.reset();
     if (child_channel >= 0) {
         timeval limit{2, 0};

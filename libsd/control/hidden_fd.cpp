@@ -1,5 +1,6 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/lock.hpp"
 #include <climits>
@@ -27,12 +28,13 @@ void set_hidden(unsigned fd, bool on) noexcept {
 
 void nobody_moves(int, int) noexcept {}
 
-/// Hidden numbers start no higher than this, so that the kernel's table stays small where the limit is huge.
-constexpr long kHighestStart = 1 << 14;
+/// Hidden numbers start no higher than this, however high the limit is: the kernel's table of descriptors reaches up to the highest one, and every
+/// fork copies it (10,000: 20 µs). Above what select() can take, which is all that some programs can use.
+constexpr long kHighestStart = 1024;
 
 // Raising the limit for SpareNumbers.
-constinit Lock raise_lock;
-unsigned raise_count = 0;
+SD_FORK_STATE constinit Lock raise_lock;
+SD_FORK_STATE unsigned raise_count = 0;
 rlimit before{}, during{};
 std::atomic<long> usual_limit{0}; ///< the program's limit while it is raised, else 0
 
@@ -126,7 +128,7 @@ SpareNumbers::~SpareNumbers() {
         lower_limit();
 }
 
-void spare_numbers_fork_child() noexcept {
+SD_FORK_CODE void spare_numbers_fork_child() noexcept {
     raise_lock.reset();
     if (raise_count) {
         raise_count = 1;

@@ -33,7 +33,11 @@ class Lock {
             sys::futex(&word_, 129 /*FUTEX_WAKE_PRIVATE*/, 1);
     }
     /// In a forked child, where the holder (if any) does not exist.
-    void reset() noexcept { word_.store(0, std::memory_order_relaxed); }
+    /// It is not written without need, for what is written in a child is a page to be copied.
+    void reset() noexcept {
+        if (word_.load(std::memory_order_relaxed) != 0)
+            word_.store(0, std::memory_order_relaxed);
+    }
 
   private:
     std::atomic<uint32_t> word_{0};

@@ -1,5 +1,6 @@
 // Doorbells: registration with the monitor, and the decision between looking and sleeping.
 #include "libsd/queue/bell.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
@@ -9,9 +10,9 @@ namespace sd {
 
 namespace {
 
-constinit Pool<Bell> pool;
-constinit Lock list_lock;
-Bell *all = nullptr;
+SD_FORK_STATE constinit Pool<Bell> pool;
+SD_FORK_STATE constinit Lock list_lock;
+SD_FORK_STATE Bell *all = nullptr;
 
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
@@ -197,7 +198,7 @@ void restore_bells() noexcept {
             }
 }
 
-void drop_bells_in_child() noexcept {
+SD_FORK_CODE void drop_bells_in_child() noexcept {
     list_lock.reset();
     pool.reset_lock();
     // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of its own.

@@ -1,5 +1,6 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include <linux/membarrier.h>
@@ -9,8 +10,8 @@ namespace sd {
 
 namespace {
 
-constinit Pool<LinkMap> pool;
-constinit Lock table_lock;
+SD_FORK_STATE constinit Pool<LinkMap> pool;
+SD_FORK_STATE constinit Lock table_lock;
 std::atomic<LinkMap *> table[kMaxLinks];
 std::atomic<uint32_t> table_high{0};
 
@@ -114,10 +115,10 @@ void unmap_link(LinkMap *l) noexcept {
     pool.release(l);
 }
 
-LinkMap *link_by_index(uint32_t index) noexcept {
+SD_FORK_CODE LinkMap *link_by_index(uint32_t index) noexcept {
     return index < kMaxLinks ? table[index].load(std::memory_order_acquire) : nullptr;
 }
-uint32_t link_table_high() noexcept { return table_high.load(std::memory_order_acquire); }
+SD_FORK_CODE uint32_t link_table_high() noexcept { return table_high.load(std::memory_order_acquire); }
 
 LinkMap *find_link(uint64_t id, unsigned side) noexcept {
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
@@ -126,7 +127,7 @@ LinkMap *find_link(uint64_t id, unsigned side) noexcept {
     return nullptr;
 }
 
-void reset_link_locks_in_child() noexcept {
+SD_FORK_CODE void reset_link_locks_in_child() noexcept {
     table_lock.reset();
     pool.reset_lock();
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)

@@ -37,8 +37,10 @@ class BiasedLock {
     /// For a new owner, or in a forked child.
     void reset() noexcept {
         inner_.reset();
-        busy_.store(0, std::memory_order_relaxed);
-        favoured_.store(nullptr, std::memory_order_release);
+        if (busy_.load(std::memory_order_relaxed) != 0)
+            busy_.store(0, std::memory_order_relaxed);
+        if (favoured_.load(std::memory_order_relaxed) != nullptr)
+            favoured_.store(nullptr, std::memory_order_release);
     }
 
   private:

@@ -1,4 +1,5 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/address.hpp"
@@ -17,7 +18,7 @@ bool namespace_changed = false;
 
 namespace {
 
-constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
+SD_FORK_STATE constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
 
 /// A directory entry as one consistent copy.
 struct Entry {
@@ -277,7 +278,7 @@ long accelerate(int fd, File &f, SlotAddress to, int64_t deadline, int64_t *why_
 
 } // namespace
 
-void connect_fork_child() noexcept {
+SD_FORK_CODE void connect_fork_child() noexcept {
     link_lock.reset();
     // New connections of the child need links of its own: the slots of these belong to the parent.
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)

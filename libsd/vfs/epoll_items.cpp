@@ -1,23 +1,24 @@
 // Epoll instances and their items: making and ending them, and what happens to registrations when sockets change, close or are inherited.
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
 
-std::atomic<uint32_t> fork_generation{0};
-std::atomic<uint32_t> forks_done{0};
+SD_FORK_STATE std::atomic<uint32_t> fork_generation{0};
+SD_FORK_STATE std::atomic<uint32_t> forks_done{0};
 
 namespace {
 
-constinit Pool<Epoll> sets;
-constinit Pool<EpollItem> item_pool;
+SD_FORK_STATE constinit Pool<Epoll> sets;
+SD_FORK_STATE constinit Pool<EpollItem> item_pool;
 constexpr size_t kTableBytes = kLinkSlots * sizeof(EpollItem *);
 constexpr unsigned kStripes = 16;
-constinit BiasedLock stripes[kStripes];
-bool stripe_favoured[kStripes]; ///< by epoll_fork_prepare()
-constinit Lock refresh_lock;
-uint64_t fork_mask;
+SD_FORK_STATE constinit BiasedLock stripes[kStripes];
+SD_FORK_STATE bool stripe_favoured[kStripes]; ///< by epoll_fork_prepare()
+SD_FORK_STATE constinit Lock refresh_lock;
+SD_FORK_STATE uint64_t fork_mask;
 
 SetLink *link_entry(Epoll &x, const LinkMap &l) noexcept {
     uint16_t place = l.index < x.link_place.size() ? x.link_place[l.index] : 0;
@@ -392,7 +393,7 @@ void epoll_readiness_changed(File &f, bool edge) noexcept {
     }
 }
 
-void epoll_fork_prepare() noexcept {
+SD_FORK_CODE void epoll_fork_prepare() noexcept {
     uint64_t mask;
     sys::block_signals(&mask);
     for (unsigned i = 0; i < kStripes; ++i)
@@ -400,7 +401,7 @@ void epoll_fork_prepare() noexcept {
     fork_mask = mask; // only now: another thread may be between its own fork's two halves
 }
 
-void epoll_fork_parent() noexcept {
+SD_FORK_CODE void epoll_fork_parent() noexcept {
     forks_done.fetch_add(1, std::memory_order_relaxed);
     const uint64_t mask = fork_mask;
     for (unsigned i = kStripes; i-- > 0;)
@@ -408,7 +409,7 @@ void epoll_fork_parent() noexcept {
     sys::restore_signals(&mask);
 }
 
-void epoll_fork_child() noexcept {
+SD_FORK_CODE void epoll_fork_child() noexcept {
     forks_done.fetch_add(1, std::memory_order_relaxed);
     fork_generation.fetch_add(1, std::memory_order_relaxed);
     sets.reset_lock();

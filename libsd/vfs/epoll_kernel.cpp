@@ -1,4 +1,5 @@
 // The kernel's half of an epoll instance: our own registrations in it, and what it returns.
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -7,7 +8,7 @@ namespace sd {
 
 char waker_data[2 + kNestedSets];
 // Threads that wait on one instance must not register its doorbell twice.
-constinit Lock provide_lock;
+SD_FORK_STATE constinit Lock provide_lock;
 
 namespace {
 

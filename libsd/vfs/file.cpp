@@ -1,5 +1,6 @@
 // The descriptor table and the life of Files.
 #include "libsd/vfs/file.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -15,8 +16,8 @@ std::atomic<uint32_t> fd_high{0};
 
 namespace {
 
-constinit Pool<File> files;
-constinit Lock dummy_lock;
+SD_FORK_STATE constinit Pool<File> files;
+SD_FORK_STATE constinit Lock dummy_lock;
 std::atomic<int> dummy{-1};
 
 } // namespace
@@ -163,13 +164,14 @@ long placeholder_fd(bool cloexec) noexcept {
     return fd;
 }
 
-std::atomic<uint32_t> pinned{0};
+SD_FORK_STATE std::atomic<uint32_t> pinned{0};
 
-void files_fork_child() noexcept {
+SD_FORK_CODE void files_fork_child() noexcept {
     files.reset_lock();
     dummy_lock.reset();
-    if (pinned.exchange(0, std::memory_order_relaxed) == 0)
+    if (pinned.load(std::memory_order_relaxed) == 0)
         return;
+    pinned.store(0, std::memory_order_relaxed);
     // Calls of other threads are not under way in the child: what they hold there would never be given back, and the connection never end. What
     // this thread holds itself (a handler forks) is counted again.
     const uint32_t high = fd_high.load(std::memory_order_relaxed);

@@ -1,5 +1,6 @@
 // Accelerated listeners: registration, the links that lead to them, and taking connections from the SYN queues.
 #include "libsd/vfs/listener.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
@@ -11,9 +12,9 @@ namespace sd {
 
 namespace {
 
-constinit Pool<Listener> pool;
-constinit Lock all_lock;
-MapVector<File *> all; ///< every listener of this process, for restore
+SD_FORK_STATE constinit Pool<Listener> pool;
+SD_FORK_STATE constinit Lock all_lock;
+SD_FORK_STATE MapVector<File *> all; ///< every listener of this process, for restore
 
 /// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
 ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
@@ -356,7 +357,7 @@ void restore_listeners() noexcept {
     }
 }
 
-void listeners_fork_child() noexcept {
+SD_FORK_CODE void listeners_fork_child() noexcept {
     pool.reset_lock();
     all_lock.reset();
     for (File *f : all)

@@ -5,6 +5,7 @@
 // is asked of a kernel socket, which a placeholder is turned into for that purpose; a connection then keeps
 // the unconnected kernel socket under its number.
 #include "libsd/vfs/options.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -20,8 +21,8 @@ namespace sd {
 
 namespace {
 
-constinit Pool<FreshState> pool;
-constinit Lock fresh_lock; ///< all records; setting options before connecting is rare
+SD_FORK_STATE constinit Pool<FreshState> pool;
+SD_FORK_STATE constinit Lock fresh_lock; ///< all records; setting options before connecting is rare
 constexpr auto relaxed = std::memory_order_relaxed;
 
 /// With the lock.
@@ -338,7 +339,7 @@ bool is_v6only(const File &f) noexcept {
     return f.family == AF_INET6 && find_record(f, IPPROTO_IPV6, IPV6_V6ONLY, &o) && o.value[0] != 0;
 }
 
-void options_fork_child() noexcept {
+SD_FORK_CODE void options_fork_child() noexcept {
     pool.reset_lock();
     fresh_lock.reset();
 }

@@ -1,5 +1,6 @@
 // Connections on their way to another process and back.
 #include "libsd/vfs/passing.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -79,7 +80,7 @@ long become_kernel(File &f, Cause why) noexcept {
 
 namespace {
 
-constinit Lock admission;
+SD_FORK_STATE constinit Lock admission;
 
 /// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor passes.
 LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
@@ -184,7 +185,7 @@ bool claim(int fd) noexcept {
 
 } // namespace
 
-void passing_fork_child() noexcept { admission.reset(); }
+SD_FORK_CODE void passing_fork_child() noexcept { admission.reset(); }
 
 void claim_parcel(int fd) noexcept {
     int mark = 0;

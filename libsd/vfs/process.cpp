@@ -1,5 +1,6 @@
 // The process as a whole.
 #include "libsd/vfs/process.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/accept.hpp"
@@ -24,7 +25,7 @@ namespace {
 
 char stats_path[256];
 pthread_key_t thread_key;
-std::atomic<bool> stats_written{false};
+SD_FORK_STATE std::atomic<bool> stats_written{false};
 
 bool identity(control::Identity *id) noexcept {
     long dummy = dummy_socket();
@@ -134,7 +135,7 @@ void watch_threads() noexcept {
 
 namespace vfs {
 
-void fork_prepare() noexcept {
+SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
     epoll_fork_prepare();
@@ -143,7 +144,7 @@ void fork_prepare() noexcept {
     control::fork_prepare(message);
 }
 
-void fork_parent() noexcept {
+SD_FORK_CODE void fork_parent() noexcept {
     if (!enabled())
         return;
     control::fork_parent();
@@ -151,7 +152,7 @@ void fork_parent() noexcept {
     epoll_fork_parent();
 }
 
-void fork_child() noexcept {
+SD_FORK_CODE void fork_child() noexcept {
     if (!enabled())
         return;
     segments_fork_child();
@@ -164,7 +165,8 @@ void fork_child() noexcept {
     spare_numbers_fork_child();
     sendfile_fork_child();
     passing_fork_child();
-    stats_written.store(false);
+    if (stats_written.load(std::memory_order_relaxed))
+        stats_written.store(false);
     control::fork_child();
     drop_bells_in_child();
     epoll_fork_child();

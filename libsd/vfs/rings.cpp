@@ -1,4 +1,5 @@
 // Giving memory back: rings that grew and have been idle since go back to the inline ring of the slot.
+#include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -15,7 +16,7 @@ struct Grown {
 
 constexpr int64_t kWalkEveryNs = 200'000'000;
 
-constinit Lock grown_lock;
+SD_FORK_STATE constinit Lock grown_lock;
 MapVector<Grown> grown;
 std::atomic<uint32_t> grown_count{0};
 std::atomic<int64_t> next_walk{0};
@@ -114,7 +115,7 @@ int64_t shrink_idle_rings() noexcept {
     return grown_count.load(std::memory_order_relaxed) ? now + kWalkEveryNs : INT64_MAX;
 }
 
-void rings_fork_child() noexcept {
+SD_FORK_CODE void rings_fork_child() noexcept {
     // The parent looks after what it had; both may shrink the same ring, the token decides who.
     grown_lock.reset();
 }

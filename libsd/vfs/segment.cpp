@@ -1,5 +1,6 @@
 // Making and sharing family segments; allocation of their records.
 #include "libsd/vfs/segment.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
@@ -12,15 +13,15 @@
 namespace sd {
 
 MappedSegment segments[kMaxSegments];
-std::atomic<uint32_t> segment_count{0};
-std::atomic<int> own_segment_index{-1};
+SD_FORK_STATE std::atomic<uint32_t> segment_count{0};
+SD_FORK_STATE std::atomic<int> own_segment_index{-1};
 
 namespace {
 
-constinit Lock make_lock;
-constinit Lock join_lock;      // one segment is joined once
-SegmentStats no_segment_stats; // counts until there is a segment; moved there when it is made
-uint32_t child_proc[kMaxSegments];
+SD_FORK_STATE constinit Lock make_lock;
+SD_FORK_STATE constinit Lock join_lock; // one segment is joined once
+SegmentStats no_segment_stats;          // counts until there is a segment; moved there when it is made
+SD_FORK_STATE uint32_t child_proc[kMaxSegments];
 uint32_t ofd_hint = 1;
 
 /// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
@@ -367,7 +368,7 @@ void unregister_thread() noexcept {
     }
 }
 
-void segments_fork_prepare(wire::Fork *message) noexcept {
+SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
     make_lock.lock_unmasked();
     *message = wire::Fork{};
     uint32_t n = segment_count.load(std::memory_order_relaxed);
@@ -392,16 +393,16 @@ void segments_fork_prepare(wire::Fork *message) noexcept {
     }
 }
 
-void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }
+SD_FORK_CODE void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }
 
-void segments_fork_failed() noexcept {
+SD_FORK_CODE void segments_fork_failed() noexcept {
     for (uint32_t s = 0, n = segment_count.load(); s < n; ++s)
         if (child_proc[s] < kSegProcs)
             segments[s].view.proc(child_proc[s]).state.store(0, std::memory_order_release);
     make_lock.unlock_unmasked();
 }
 
-void segments_fork_child() noexcept {
+SD_FORK_CODE void segments_fork_child() noexcept {
     int own = own_segment_index.load(std::memory_order_relaxed);
     for (uint32_t s = 0, n = segment_count.load(); s < n; ++s) {
         if (static_cast<int>(s) == own) {
@@ -411,11 +412,12 @@ void segments_fork_child() noexcept {
         if (child_proc[s] < kSegProcs)
             segments[s].view.proc(child_proc[s]).pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_relaxed);
     }
-    own_segment_index.store(-1, std::memory_order_release);
+    if (own >= 0)
+        own_segment_index.store(-1, std::memory_order_release);
     make_lock.reset();
     join_lock.reset();
     // The one thread of the child is a new user of every segment.
-    for (unsigned i = 0; i < kMaxSegments; ++i) {
+    for (uint32_t i = 0, n = segment_count.load(); i < n; ++i) {
         self.id[i] = 0;
         self.record[i] = nullptr;
     }

@@ -4,6 +4,7 @@
 // while the send token is held; what is not in the page cache goes through a buffer. Nothing is taken from a
 // pipe or a connection before the other side has room for it.
 #include "libsd/vfs/sendfile.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -20,7 +21,7 @@ struct Bounce {
     char data[kBounce];
     Bounce *pool_next;
 };
-constinit Pool<Bounce> bounces;
+SD_FORK_STATE constinit Pool<Bounce> bounces;
 
 /// A buffer for the length of one call.
 class Buffer {
@@ -308,7 +309,7 @@ bool appends(const File &f) noexcept {
 
 } // namespace
 
-void sendfile_fork_child() noexcept { bounces.reset_lock(); }
+SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 
 namespace vfs {
 

@@ -1,4 +1,5 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/address.hpp"
@@ -94,7 +95,7 @@ long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept {
 namespace vfs {
 
 namespace {
-bool on = false;
+SD_FORK_STATE bool on = false; ///< every fork reads it
 bool has_v6 = false;
 } // namespace
 

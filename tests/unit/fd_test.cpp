@@ -1,9 +1,11 @@
 // Copying, closing and configuring descriptors of accelerated sockets.
 #include "tests/unit/stream_pair.hpp"
 
+#include "libsd/control/hidden_fd.hpp"
 #include "libsd/vfs/fd.hpp"
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -31,6 +33,22 @@ TEST_CASE("a copy shares everything but FD_CLOEXEC and keeps the connection aliv
     CHECK(vfs::recv(p.fd[1], p.file(1), &byte, 1, 0) == 1);
     CHECK(vfs::close(copy) == 0);
     CHECK(vfs::recv(p.fd[1], p.file(1), &byte, 1, 0) == 0);
+}
+
+// The kernel's table reaches up to the highest descriptor, and every fork copies it.
+TEST_CASE("the library's own descriptors stand above what select takes, but no higher, however many a "
+          "program may have") {
+    rlimit usual{};
+    REQUIRE(getrlimit(RLIMIT_NOFILE, &usual) == 0);
+    rlimit most = usual;
+    most.rlim_cur = most.rlim_max;
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &most) == 0);
+    const long fd = hide_fd(static_cast<int>(sys::socket(AF_INET, SOCK_STREAM, 0)));
+    REQUIRE(setrlimit(RLIMIT_NOFILE, &usual) == 0);
+    CHECK(fd >= (most.rlim_cur < 2048 ? static_cast<long>(most.rlim_cur / 2) : 1024));
+    CHECK(fd < 2048);
+    CHECK(is_hidden(static_cast<int>(fd)));
+    close_hidden(static_cast<int>(fd));
 }
 
 TEST_CASE("one placeholder's status flags are not another's") {
