@@ -142,19 +142,28 @@ constexpr int64_t kRoomBlockingNs = 100'000'000;
 constexpr int64_t kRoomNonblockingNs = 50'000; ///< about what a connection of the kernel's costs
 constexpr unsigned kRoomYields = 64;
 
-/// Waits until the queue has room. False: not until `deadline`, or a signal handler ran.
-bool wait_for_room(LinkMap &l, uint32_t backlog, int64_t deadline) noexcept {
-    const uint64_t handled = self.handled;
+/// What is left of a connect()'s time for that. The clock is asked when a queue is found full, not before.
+struct Patience {
+    bool nonblocking;
+    uint64_t handled = self.handled;
+    int64_t deadline = 0; ///< 0: not known yet
+};
+
+/// Waits until the queue has room, or the listener is gone. False: not in time, or a signal handler ran.
+bool wait_for_room(LinkMap &l, uint32_t backlog, Patience &patience) noexcept {
+    if (patience.deadline == 0)
+        patience.deadline = sys::now_ns() + (patience.nonblocking ? kRoomNonblockingNs : kRoomBlockingNs);
     for (unsigned n = 0;; ++n) {
+        if (self.handled != patience.handled || sys::now_ns() >= patience.deadline)
+            return false;
+        if (l.view.header().side[1].flags.load(std::memory_order_acquire) &
+            (kLinkListenerClosed | kLinkServerDead))
+            return true;
         {
             QuietGuard g(l.slot_lock);
             if (!queue_full(l, backlog))
                 return true;
         }
-        if (self.handled != handled || sys::now_ns() >= deadline ||
-            (l.view.header().side[1].flags.load(std::memory_order_acquire) &
-             (kLinkListenerClosed | kLinkServerDead)))
-            return false;
         if (n < kRoomYields) {
             sys::sched_yield();
         } else {
@@ -203,8 +212,8 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *e
     return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 
-/// 0: the File is a stream now. Cause::backlog_full: also after a wait until `deadline`; worth another try before that.
-long accelerate(int fd, File &f, SlotAddress to, int64_t deadline, int64_t *why_out) noexcept {
+/// 0: the File is a stream now. -1: `*why_out` tells why not. 1: the queue was full; it is worth another try.
+int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why_out) noexcept {
     Cause why = Cause::none;
     SlotAddress source{};
     Entry entry{};
@@ -264,11 +273,10 @@ long accelerate(int fd, File &f, SlotAddress to, int64_t deadline, int64_t *why_
         if (why == Cause::backlog_full)
             give_slot_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l); // bind_stream's
-        if (why == Cause::backlog_full)
-            wait_for_room(*l, entry.backlog, deadline);
+        const bool again = why == Cause::backlog_full && wait_for_room(*l, entry.backlog, patience);
         link_unuse(*l); // link_to's
         *why_out = static_cast<int64_t>(why);
-        return -1;
+        return again ? 1 : -1;
     }
     notify_acceptors(*l);
     link_unuse(*l); // link_to's; bind_stream has its own
@@ -365,15 +373,11 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (!parsed || (is_v4(to.ip) && is_v6only(*f))) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
         return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
     int64_t why = 0;
-    const int64_t deadline =
-        sys::now_ns() +
-        (f->status.load(std::memory_order_relaxed) & O_NONBLOCK ? kRoomNonblockingNs : kRoomBlockingNs);
-    const uint64_t handled = self.handled;
-    long made;
+    Patience patience{(f->status.load(std::memory_order_relaxed) & O_NONBLOCK) != 0};
+    int made;
     do
-        made = accelerate(fd, *f, to, deadline, &why);
-    while (made < 0 && static_cast<Cause>(why) == Cause::backlog_full && self.handled == handled &&
-           sys::now_ns() < deadline);
+        made = accelerate(fd, *f, to, patience, &why);
+    while (made > 0);
     if (made == 0) {
         epoll_file_became_stream(*f);
         // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
