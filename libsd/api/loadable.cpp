@@ -5,6 +5,7 @@
 #include "libsd/api/loadable.hpp"
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/path_search.hpp"
+#include "libsd/control/append.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include <elf.h>
 #include <sys/prctl.h>
@@ -40,27 +41,13 @@ long open_file(int dir, const char *path, int flags) noexcept {
     return sys::call(SYS_openat, dir, sys::arg(path), O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags, 0);
 }
 
-/// Writes the name of a descriptor's file, as far as procfs is mounted.
-void proc_name(int fd, char *to) noexcept {
-    static constexpr char kPrefix[] = "/proc/self/fd/";
-    memcpy(to, kPrefix, sizeof kPrefix);
-    char digits[12];
-    int n = 0;
-    do
-        digits[n++] = static_cast<char>('0' + fd % 10);
-    while (fd /= 10);
-    for (to += sizeof kPrefix - 1; n; ++to)
-        *to = digits[--n];
-    *to = '\0';
-}
-
 /// The file that execveat would execute. `readable` is false when only its attributes can be had.
 long open_program(int dir, const char *path, int flags, bool *readable) noexcept {
     char name[32];
     if (!*path && (flags & AT_EMPTY_PATH)) {
         if (dir < 0)
             return -EBADF;
-        proc_name(dir, name); // a file of its own: the position of the program's stays where it is
+        descriptor_name(dir, name); // a file of its own: the position of the program's stays where it is
         dir = AT_FDCWD;
         path = name;
     }
@@ -74,7 +61,7 @@ long open_program(int dir, const char *path, int flags, bool *readable) noexcept
 
 bool has_capabilities(int fd, bool readable) noexcept {
     char value[64], name[32];
-    proc_name(fd, name);
+    descriptor_name(fd, name);
     const long r =
         readable ? sys::call(SYS_fgetxattr, fd, sys::arg("security.capability"), sys::arg(value), sizeof value)
                  : sys::call(SYS_getxattr, sys::arg(name), sys::arg("security.capability"), sys::arg(value),

@@ -6,6 +6,7 @@
 // the program closes.
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/append.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/vfs/fd.hpp"
@@ -35,14 +36,8 @@ SD_FORK_STATE constinit Lock rings_lock;
 constinit std::atomic<unsigned> rings_used{0};
 
 bool is_ring(int fd) noexcept {
-    char path[32] = "/proc/self/fd/", target[32] = {};
-    char *end = path + 14, digits[12];
-    unsigned n = 0;
-    for (auto v = static_cast<unsigned>(fd); n == 0 || v; v /= 10)
-        digits[n++] = static_cast<char>('0' + v % 10);
-    while (n)
-        *end++ = digits[--n];
-    *end = 0;
+    char path[32], target[32] = {};
+    descriptor_name(fd, path);
     sys::call(SYS_readlinkat, AT_FDCWD, sys::arg(path), sys::arg(target), sizeof target - 1);
     return memcmp(target, "anon_inode:[io_uring]", 21) == 0;
 }

@@ -4,6 +4,7 @@
 // another process since. So the state and the time of birth are compared. In another pid namespace numbers mean something else: there only
 // the monitor, which frees the records of the dead, can tell.
 #include "libsd/queue/life.hpp"
+#include "libsd/control/append.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/sys.hpp"
 #include <sys/stat.h>
@@ -16,22 +17,6 @@ struct Stat {
     char state = 0; ///< 0: there is no such thread; '?': not to be read
     uint64_t birth = 0;
 };
-
-char *append(char *at, const char *text) noexcept {
-    while (*text)
-        *at++ = *text++;
-    return at;
-}
-char *append(char *at, uint32_t n) noexcept {
-    char digits[10];
-    unsigned k = 0;
-    do
-        digits[k++] = static_cast<char>('0' + n % 10);
-    while ((n /= 10) != 0);
-    while (k)
-        *at++ = digits[--k];
-    return at;
-}
 
 Stat read_stat(const char *path) noexcept {
     Stat result;
