@@ -205,19 +205,25 @@ BEHAVIOUR(standard_output) {
     say("rest %zu", receive_to_end(pair.server).size());
 }
 
+namespace {
+
+aiocb request(int fd, void *buffer, size_t size) {
+    aiocb r{};
+    r.aio_fildes = fd;
+    r.aio_buf = buffer;
+    r.aio_nbytes = size;
+    return r;
+}
+
+} // namespace
+
 BEHAVIOUR(asynchronous) {
     const Pair pair = make_pair();
     char buffer[16] = {};
-    aiocb reading{};
-    reading.aio_fildes = pair.server;
-    reading.aio_buf = buffer;
-    reading.aio_nbytes = sizeof buffer;
+    aiocb reading = request(pair.server, buffer, sizeof buffer);
     SHOW(aio_read(&reading));
     char text[] = "async";
-    aiocb writing{};
-    writing.aio_fildes = pair.client;
-    writing.aio_buf = text;
-    writing.aio_nbytes = 5;
+    aiocb writing = request(pair.client, text, 5);
     SHOW(aio_write(&writing));
     const aiocb *const both[] = {&writing, &reading};
     const timespec limit{5, 0};
@@ -237,10 +243,7 @@ BEHAVIOUR(asynchronous_to_nobody) {
     signal(SIGPIPE, [](int) { say("SIGPIPE"); });
     SHOW(shutdown(pair.client, SHUT_WR));
     char text[] = "async";
-    aiocb writing{};
-    writing.aio_fildes = pair.client;
-    writing.aio_buf = text;
-    writing.aio_nbytes = 5;
+    aiocb writing = request(pair.client, text, 5);
     SHOW(aio_write(&writing));
     const aiocb *const list[] = {&writing};
     while (aio_error(&writing) == EINPROGRESS)
@@ -256,10 +259,7 @@ BEHAVIOUR(asynchronous_of_nothing) {
     MUST(close(pair.client));
     char byte;
     for (const size_t size : {0u, 1u}) {
-        aiocb reading{};
-        reading.aio_fildes = pair.server;
-        reading.aio_buf = &byte;
-        reading.aio_nbytes = size;
+        aiocb reading = request(pair.server, &byte, size);
         SHOW(aio_read(&reading));
         const aiocb *const list[] = {&reading};
         while (aio_error(&reading) == EINPROGRESS)
