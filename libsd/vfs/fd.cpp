@@ -54,13 +54,11 @@ File *hold(int fd) noexcept {
         File *f = file_of(fd);
         if (!f)
             return nullptr;
-        uint32_t n = f->refs.load(std::memory_order_relaxed);
-        while (n != 0 && !f->refs.compare_exchange_weak(n, n + 1, std::memory_order_acq_rel)) {
-        }
-        if (n != 0 && file_of(fd) == f)
+        if (!take_reference(*f))
+            continue;
+        if (file_of(fd) == f)
             return f;
-        if (n != 0)
-            release_file(f);
+        release_file(f);
     }
 }
 

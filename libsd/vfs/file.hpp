@@ -104,6 +104,14 @@ void install_file(int fd, File *f) noexcept;
 [[gnu::cold]] void forget_fd(int fd) noexcept;
 /// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with release_file().
 File *take_fd(int fd) noexcept;
+/// One more reference for somebody who has none: file_of() alone keeps nothing open. False: the last one has gone. Any thread; a File that was
+/// recycled meanwhile gets it as well, so the caller looks once more whether it is still the one.
+inline bool take_reference(File &f) noexcept {
+    uint32_t refs = f.refs.load(std::memory_order_acquire);
+    while (refs != 0 && !f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
+    }
+    return refs != 0;
+}
 /// Ends one reference; the last one closes the connection, listener or epoll instance in this process.
 void release_file(File *f) noexcept;
 /// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the lowest free number.

@@ -41,11 +41,8 @@ void repair_direction(unsigned seg, uint64_t name) noexcept {
 constinit std::atomic<uint32_t> deaths_seen[kMaxSegments];
 
 void adopt(File &f) noexcept {
-    uint32_t refs = f.refs.load(std::memory_order_acquire);
-    do {
-        if (refs == 0)
-            return;
-    } while (!f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel));
+    if (!take_reference(f))
+        return;
     if (f.kind == Kind::stream) {
         Ofd &o = *f.ofd;
         if (orphaned(f.seg, o.tx.token))

@@ -108,10 +108,7 @@ File *file_we_have(unsigned seg, uint32_t ofd_index) noexcept {
         File *f = file_of(static_cast<int>(fd));
         if (!f || f->kind != Kind::stream || f->seg != seg || f->ofd_index != ofd_index)
             continue;
-        uint32_t refs = f->refs.load(std::memory_order_acquire);
-        while (refs != 0 && !f->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
-        }
-        if (refs == 0)
+        if (!take_reference(*f))
             continue;
         if (f->kind == Kind::stream && f->seg == seg && f->ofd_index == ofd_index)
             return f;

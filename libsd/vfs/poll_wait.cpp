@@ -121,10 +121,7 @@ void hold(Poll &p) noexcept {
         File *f = p.l.file[i];
         if (!f || f->kind != Kind::stream)
             continue;
-        uint32_t refs = f->refs.load(std::memory_order_relaxed);
-        while (refs != 0 && !f->refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
-        }
-        if (refs == 0)
+        if (!take_reference(*f))
             continue; // closed at this very moment
         pinned.fetch_add(1, std::memory_order_relaxed);
         LinkMap *l = f->link;

@@ -37,11 +37,8 @@ void shrink(File &f) noexcept {
 /// Keeps the File open while we look at it. False: it was closed, or is another connection by now.
 bool pin(const Grown &g) noexcept {
     File &f = *g.file;
-    uint32_t refs = f.refs.load(std::memory_order_acquire);
-    do {
-        if (refs == 0)
-            return false;
-    } while (!f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel));
+    if (!take_reference(f))
+        return false;
     if (f.generation.load(std::memory_order_acquire) == g.generation)
         return true;
     release_file(&f);
