@@ -26,7 +26,7 @@ import traceback
 
 from compat_run import Run, Skip
 from compat_table import print_results, update_document
-from procs import Processes, RunError, descendants, loopback_up, say, tail
+from procs import NAMED_PORTS, Processes, RunError, descendants, loopback_up, say, tail
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODES = ("kernel", "sd")
@@ -161,7 +161,7 @@ def main():
                 for mode in (options.mode,) if options.mode else MODES:
                     say(f"{module.TITLE}: {'kernel TCP' if mode == 'kernel' else 'sdrun'}")
                     row[mode] = run_once(module, mode, processes, directory, tools, options,
-                                         20000 + 100 * index + 50 * MODES.index(mode))
+                                         NAMED_PORTS[100 * index + 50 * MODES.index(mode)])
                     say(f"    {row[mode]['seconds']:.1f} s")
                     row["skipped"] = row.get("skipped") or row[mode]["skipped"]
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+NAMED_PORTS = range(20000, 30000)  # what scripts/compat gives to servers, and the suites of programs to theirs
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -25,16 +26,18 @@ def say(text):
 
 
 def loopback_up():
-    """Brings `lo` up in the (private) network namespace and opens the whole port range."""
+    """Brings `lo` up in the (private) network namespace, and opens the port range but for the ports that runs name
+    themselves: a server could not bind one that the kernel gave to some client a moment ago (TIME_WAIT lasts a minute)."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(s, 0x8913, request))[1]  # SIOCGIFFLAGS
         fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", flags | 1))  # SIOCSIFFLAGS, IFF_UP
-    try:
-        with open("/proc/sys/net/ipv4/ip_local_port_range", "w", encoding="ascii") as f:
-            f.write("10000 65000")
-    except OSError:
-        pass  # the default range is only smaller
+    for name, value in (("ip_local_reserved_ports", f"{NAMED_PORTS[0]}-{NAMED_PORTS[-1]}"), ("ip_local_port_range", "10000 65000")):
+        try:
+            with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as f:
+                f.write(value)
+        except OSError:
+            return  # the default range is only smaller, and apart from these ports
 
 
 def listening(port):
