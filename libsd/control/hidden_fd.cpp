@@ -69,7 +69,7 @@ void lower_limit() noexcept {
 std::atomic<unsigned> hidden_from{UINT_MAX};
 void (*hidden_moved)(int, int) noexcept = nobody_moves;
 
-long hide_fd(int fd) noexcept {
+long hide_copy(int fd) noexcept {
     // The upper half of what the limit allows: programs fill numbers from below.
     rlimit lim{};
     sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&lim));
@@ -84,13 +84,18 @@ long hide_fd(int fd) noexcept {
         SpareNumbers spare;
         r = sys::fcntl(fd, F_DUPFD_CLOEXEC, top);
     }
-    sys::close(fd);
     if (r >= static_cast<long>(kMaxFd)) {
         sys::close(static_cast<int>(r));
         return -EMFILE;
     }
     if (r >= 0)
         set_hidden(static_cast<unsigned>(r), true);
+    return r;
+}
+
+long hide_fd(int fd) noexcept {
+    const long r = hide_copy(fd);
+    sys::close(fd);
     return r;
 }
 

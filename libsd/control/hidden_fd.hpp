@@ -10,6 +10,8 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 /// Moves `fd` (any number, ownership passes) to a high number and hides it. New number, or -errno (fd
 /// closed).
 long hide_fd(int fd) noexcept;
+/// A hidden duplicate of `fd`, which stays as it is. Its number, or -errno.
+long hide_copy(int fd) noexcept;
 /// Closes a hidden descriptor.
 void close_hidden(int fd) noexcept;
 /// No number below this was ever hidden.

@@ -125,12 +125,16 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
 }
 
 /// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT.
-long wait_listener(int fd, File &f, int64_t deadline) noexcept {
+/// From the first sleep on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is closed meanwhile.
+long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
     Listener &l = *f.listener;
     const uint64_t handled = self.handled, interrupts = self.interrupts;
     Bell *bell = thread_bell();
     if (!bell)
         return -EMFILE;
+    const int number = fd;
+    if (fd = listener_fd(f, number); fd < 0)
+        return 0;
     int64_t kernel_look = 0;
     for (Spinner spin(*bell);;) {
         if (listener_pending(l)) {
@@ -149,6 +153,9 @@ long wait_listener(int fd, File &f, int64_t deadline) noexcept {
         if (!spin.again())
             break;
     }
+    pin.hold_open(f, number);
+    if (fd = listener_fd(f, number); fd < 0)
+        return 0; // closed before we slept
     shrink_idle_rings();
     bool blind = !control::connected() || listener_bell(l, *bell) < 0;
     constexpr unsigned kMax = 256;
@@ -213,7 +220,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return -EINVAL;
     Held::drop_abandoned(__builtin_frame_address(0));
     int64_t deadline = 0;
-    for (;;) {
+    Pin pin;
+    for (int number = fd;;) {
         // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
         const bool kernel_first =
             f->listener->turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
@@ -240,15 +248,16 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             int64_t ns = int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000;
             deadline = ns > 0 ? sys::now_ns() + ns : INT64_MAX;
         }
-        long w = wait_listener(fd, *f, deadline);
+        long w = wait_listener(number, *f, deadline, pin);
         if (w == -ETIMEDOUT)
             return -EAGAIN;
         if (w < 0)
             return w;
-        if (file_of(fd) != f || f->kind != Kind::listener)
-            return kPass; // closed or changed meanwhile: the kernel knows what the number is now
+        fd = listener_fd(*f, number);
+        if (fd < 0)
+            return kPass; // closed or changed before it was held: the kernel knows what the number is now
         if (f->listener->retired.load(std::memory_order_relaxed))
-            return kPass;
+            return fd == number ? kPass : sys::accept4(fd, a, n, flags);
     }
 }
 

@@ -87,6 +87,16 @@ class Pin {
         mark_ = mark;
         held_ = true;
     }
+    /// For a File of which the caller knows only its number. False: that stands for something else by now, or the thread has too much noted.
+    bool hold_open(File &f, int fd) noexcept {
+        if (held_)
+            return true;
+        if (!take_reference(f))
+            return false;
+        hold(f);
+        release_file(&f);
+        return held_ && file_of(fd) == &f;
+    }
     void drop() noexcept {
         if (!held_)
             return;

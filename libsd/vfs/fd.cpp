@@ -82,10 +82,7 @@ long enter(long fd, File *f) noexcept {
 
 /// Moves a descriptor of ours away from a number the program wants.
 long clear_number(int fd) noexcept {
-    long copy = sys::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-    if (copy < 0)
-        return copy;
-    long moved = hide_fd(static_cast<int>(copy));
+    long moved = hide_copy(fd);
     if (moved < 0)
         return moved;
     hidden_moved(fd, static_cast<int>(moved));
@@ -121,6 +118,7 @@ long close(int fd) noexcept {
     File *f = take_fd(fd);
     if (!f)
         return kPass;
+    keep_for_waiters(*f, fd);
     const bool keep = can_park(fd, *f);
     long r = keep ? 0 : sys::close(fd);
     if (!keep)
@@ -156,7 +154,9 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
         if (long r = clear_number(to); r < 0)
             return r;
     }
-    file_of(to); // a placeholder kept under that number is given up, or it would be closed under the new owner later
+    // A placeholder kept under that number is given up, or it would be closed under the new owner later.
+    if (File *replaced = file_of(to))
+        keep_for_waiters(*replaced, to);
     File *f = hold(from);
     if (f && static_cast<unsigned>(to) >= kMaxFd) {
         release_file(f);

@@ -166,11 +166,11 @@ long placeholder_fd(bool cloexec) noexcept {
 
 SD_FORK_STATE std::atomic<uint32_t> pinned{0};
 
-SD_FORK_CODE void files_fork_child() noexcept {
+SD_FORK_CODE bool files_fork_child() noexcept {
     files.reset_lock();
     dummy_lock.reset();
     if (pinned.load(std::memory_order_relaxed) == 0)
-        return;
+        return false;
     pinned.store(0, std::memory_order_relaxed);
     // Calls of other threads are not under way in the child: what they hold there would never be given back, and the connection never end. What
     // this thread holds itself (a handler forks) is counted again.
@@ -180,12 +180,14 @@ SD_FORK_CODE void files_fork_child() noexcept {
             if (File *f = fd_table[fd].load(std::memory_order_relaxed); f && f != &parked_file)
                 act(*f);
     };
+    uncount_listeners(); // they may have no number any more
     each([](File &f) { f.refs.store(0, std::memory_order_relaxed); });
     each([](File &f) { f.refs.fetch_add(1, std::memory_order_relaxed); });
     Held::for_each_own(unpin, [](void *f) noexcept {
         static_cast<File *>(f)->refs.fetch_add(1, std::memory_order_relaxed);
         pinned.fetch_add(1, std::memory_order_relaxed);
     });
+    return true;
 }
 
 void unpin(void *file, size_t) noexcept {

@@ -122,7 +122,8 @@ void install_placeholder(int fd, File *f, bool cloexec) noexcept;
 void drop_placeholder(int fd) noexcept;
 /// hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
-void files_fork_child() noexcept;
+/// Did calls of the parent's threads hold Files?
+bool files_fork_child() noexcept;
 /// References that blocked calls hold, see Pin; of all threads.
 extern std::atomic<uint32_t> pinned;
 /// Gives one back.

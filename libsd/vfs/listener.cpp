@@ -171,6 +171,33 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept 
     return n;
 }
 
+// A waiter pins the File, then looks whether the number still stands for it; who closes takes the number out of the table, then looks whether the File is
+// pinned. Both are locked instructions, so one of them sees the other: a waiter that found its number has it kept.
+// dup2 only replaces the entry after the kernel has closed the number: a call that begins to wait in between ends as one that began after it.
+void keep_for_waiters(File &f, int fd) noexcept {
+    if (f.kind != Kind::listener || pinned.load(std::memory_order_seq_cst) == 0 || f.listener->kept.load() >= 0)
+        return;
+    const long copy = hide_copy(fd);
+    int none = -1;
+    if (copy >= 0 && !f.listener->kept.compare_exchange_strong(none, static_cast<int>(copy)))
+        close_hidden(static_cast<int>(copy));
+}
+
+int listener_fd(const File &f, int fd) noexcept {
+    if (f.kind != Kind::listener)
+        return -1;
+    const int kept = f.listener->kept.load(std::memory_order_acquire);
+    return kept >= 0 ? kept : file_of(fd) == &f ? fd : -1;
+}
+
+void listeners_moved(int from, int to) noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        int expected = from;
+        f->listener->kept.compare_exchange_strong(expected, to);
+    }
+}
+
 long listener_bell(Listener &l, Bell &b) noexcept {
     if (b.efd < 0)
         return -EMFILE;
@@ -278,6 +305,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     }
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
+    l->kept.store(-1, std::memory_order_relaxed);
     l->seen_sequence = 0;
     l->links.truncate(0);
     l->options.forget();
@@ -322,6 +350,7 @@ void close_listener(File *f) noexcept {
             }
     }
     retire_listener(*l);
+    close_hidden(l->kept.exchange(-1));
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
     pool.release(l);
 }
@@ -340,7 +369,7 @@ void restore_listeners() noexcept {
     for (File *f : all) {
         Listener *l = f->listener;
         // Any descriptor of the listener will do to show it to the monitor.
-        int fd = -1;
+        int fd = l->kept.load();
         for (uint32_t i = 0, n = fd_high.load(); i < n && fd < 0; ++i)
             if (fd_table[i].load(std::memory_order_acquire) == f)
                 fd = static_cast<int>(i);
@@ -355,6 +384,17 @@ void restore_listeners() noexcept {
         l->seg = seg;
         l->seen_sequence = 0;
     }
+}
+
+SD_FORK_CODE void uncount_listeners() noexcept {
+    for (File *f : all)
+        f->refs.store(0, std::memory_order_relaxed);
+}
+
+SD_FORK_CODE void drop_uncounted_listeners() noexcept {
+    for (size_t i = all.size(); i-- > 0;)
+        if (File *f = all[i]; f->refs.load(std::memory_order_relaxed) == 0)
+            discard_file(f); // takes it out of the list
 }
 
 SD_FORK_CODE void listeners_fork_child() noexcept {

@@ -20,6 +20,7 @@ struct Listener {
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
     std::atomic<bool> retired{false};
+    std::atomic<int> kept{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
     std::atomic<uint32_t> turns{
         15}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
     ListenerOptions options;
@@ -34,6 +35,13 @@ bool listener_refresh(Listener &l) noexcept;
 unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// The same, with a reference to each of those returned, to be given back with link_unuse().
 unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
+/// Before a number of `f` is closed or replaced: where calls are blocked on the listener they go on, as the kernel's do, so its kernel socket needs
+/// a descriptor until the last of them has returned. Any kind of File, any thread.
+void keep_for_waiters(File &f, int fd) noexcept;
+/// The descriptor of the listener's kernel socket, for a call that was made on number `fd` and has the File pinned; -1: there is none any more.
+int listener_fd(const File &f, int fd) noexcept;
+/// hidden_moved, for those kept.
+void listeners_moved(int from, int to) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
 long listener_bell(Listener &l, Bell &b) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
@@ -49,5 +57,9 @@ void restore_listeners() noexcept;
 /// Every listener leaves the directory and stays an ordinary one.
 void withdraw_listeners() noexcept;
 void listeners_fork_child() noexcept;
+/// In a forked child, before and after the references to Files are counted anew: those that only calls of the parent's other threads held are closed.
+/// The second needs the monitor.
+void uncount_listeners() noexcept;
+void drop_uncounted_listeners() noexcept;
 
 } // namespace sd

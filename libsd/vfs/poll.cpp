@@ -167,11 +167,11 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
         long bits = 0;
         for (size_t i = 0; i < count; ++i) {
             const pollfd &p = l.all[i];
-            if (p.revents & POLLNVAL)
-                return -EBADF;
+            if ((p.revents & POLLNVAL) && !l.file[i])
+                return -EBADF; // of one that was closed while we waited the kernel says that it is ready
             const size_t k = static_cast<size_t>(p.fd) / kWordBits, bit = static_cast<size_t>(p.fd) % kWordBits;
             for (int s = 0; s < 3; ++s)
-                bits += (in.set[s][k] >> bit & 1) && (p.revents & kMeaning[s]);
+                bits += (in.set[s][k] >> bit & 1) && (p.revents & (kMeaning[s] | POLLNVAL));
         }
         // poll also ends for a hang-up or error that none of the asked sets counts; select waits on then.
         if (bits == 0 && ready > 0 && ns != 0) {
@@ -189,7 +189,7 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
             const pollfd &p = l.all[i];
             const size_t k = static_cast<size_t>(p.fd) / kWordBits, bit = static_cast<size_t>(p.fd) % kWordBits;
             for (int s = 0; s < 3; ++s)
-                if (!(p.revents & kMeaning[s]))
+                if (!(p.revents & (kMeaning[s] | POLLNVAL)))
                     in.set[s][k] &= ~(Word{1} << bit);
         }
         for (int s = 0; s < 3; ++s)

@@ -28,9 +28,8 @@ struct Poll {
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
     bool links = false; ///< anything in shared memory to look at
-    unsigned mark = 0;  ///< of what is held from the first sleep on
-    unsigned pins = 0;  ///< connections among that
     uint64_t handled;
+    HeldOpen held{l}; ///< from the first sleep on
 };
 
 bool is_set(const File *f) noexcept { return f->kind == Kind::epoll; }
@@ -49,7 +48,10 @@ long look_at_ours(Poll &p) noexcept {
         pollfd &e = p.l.all[i];
         e.revents = 0;
         if (File *f = p.l.file[i]) {
-            e.revents = wanted(e, file_events(*f));
+            const bool spent = p.held.spent(i);
+            e.revents = spent ? short{0} : wanted(e, file_events(*f));
+            if ((spent || e.revents) && p.held.taken_away(i)) [[unlikely]]
+                e.revents = p.held.look_anew(i);
             ready += e.revents != 0;
         }
     }
@@ -64,6 +66,10 @@ long merge(Poll &p) noexcept {
         if (!r)
             continue;
         pollfd &e = p.l.all[p.l.from[k]];
+        if (p.listeners && p.held.taken_away(p.l.from[k])) [[unlikely]]
+            r = p.held.missed(k) ? short{0} : p.held.look_anew(p.l.from[k]);
+        if (!r)
+            continue;
         File *f = p.l.file[p.l.from[k]];
         if (f && f->kind == Kind::epoll) // maybe it is only its doorbell
             if (Epoll *x = f->epoll;
@@ -80,6 +86,8 @@ long merge(Poll &p) noexcept {
 long look_at_kernel(Poll &p) noexcept {
     if (p.kernel_n == 0)
         return 0;
+    if (p.listeners)
+        p.held.find_listeners(p.kernel_n);
     timespec zero{0, 0};
     long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, nullptr);
     return r <= 0 ? r : merge(p);
@@ -110,63 +118,6 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
             f(*ref.link, &ref.link->view.header().side[1].syn_arm);
     }
 }
-
-/// Keeps the connections open until let_go(), should another thread close one meanwhile, as the kernel does. Of a list too long for Held only their
-/// links, so that they stay mapped: a handler that jumps out of the call must not leave connections that never end.
-void hold(Poll &p) noexcept {
-    p.mark = Held::mark();
-    p.pins = 0;
-    for (size_t i = 0; i < p.l.n; ++i) {
-        p.l.link[i] = nullptr;
-        File *f = p.l.file[i];
-        if (!f || f->kind != Kind::stream)
-            continue;
-        if (!take_reference(*f))
-            continue; // closed at this very moment
-        pinned.fetch_add(1, std::memory_order_relaxed);
-        LinkMap *l = f->link;
-        if (f->kind == Kind::stream && file_of(p.l.all[i].fd) == f) {
-            p.l.link[i] = l;
-            if (Held::note(unpin, f, 0, &p)) {
-                ++p.pins;
-                continue;
-            }
-            l->users.fetch_add(1, std::memory_order_acq_rel);
-        }
-        unpin(f, 0);
-    }
-}
-
-void let_go(Poll &p) noexcept {
-    Held::forget_to(p.mark);
-    for (size_t i = 0; i < p.l.n; ++i) {
-        LinkMap *l = p.l.link[i];
-        if (!l)
-            continue;
-        p.l.link[i] = nullptr;
-        if (p.pins) { // those that could be noted come first
-            --p.pins;
-            unpin(p.l.file[i], 0);
-        } else {
-            link_unuse(*l);
-        }
-    }
-}
-
-/// From the first sleep to the end of the call.
-struct Holding {
-    Poll &p;
-    bool on = false;
-    void begin() noexcept {
-        if (!on)
-            hold(p);
-        on = true;
-    }
-    ~Holding() {
-        if (on)
-            let_go(p);
-    }
-};
 
 /// Has the listener announce new links to this thread's doorbell? Remembers the last few, because asking is a message to the monitor.
 bool announced(Listener &l, Bell &bell) noexcept {
@@ -256,7 +207,7 @@ struct Sleeper {
 void give_up(void *sleeper) noexcept {
     auto &s = *static_cast<Sleeper *>(sleeper);
     disarm(s.p, s.bell);
-    let_go(s.p);
+    s.p.held.end();
     Held::give_back_all();
 }
 
@@ -271,6 +222,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
     long r = 0;
     if (ready == 0) {
         size_t n = p.kernel_n;
+        if (p.listeners)
+            p.held.find_listeners(n);
         p.l.kernel[n] = {bell.efd, POLLIN, 0};
         const size_t bell_at = n++;
         const int channel = control::channel();
@@ -330,7 +283,7 @@ bool poll_classify(PollList &l) noexcept {
 }
 
 long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
-    Poll p{l, 0, false, false, false, false, 0, 0, self.handled};
+    Poll p{.l = l, .handled = self.handled};
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.file[i];
         if (f) {
@@ -364,7 +317,6 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
     Bell *bell = thread_bell();
     if (!bell)
         return -ENOMEM;
-    Holding holding{p};
     for (;;) {
         if (p.streams) {
             SpinMask swapped(mask);
@@ -385,40 +337,14 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
             } while (s.again());
         }
         busy.streak = 0;
-        holding.begin();
+        p.held.begin();
         ready = sleep_once(p, *bell, deadline, mask);
         if (ready != 0)
             return ready;
         if (self.handled != p.handled)
             return -EINTR;
         if (deadline != INT64_MAX && sys::now_ns() >= deadline)
-            return 0;
-    }
-}
-
-PollSpace::PollSpace(size_t n) noexcept {
-    unsigned char *at = here_;
-    if (n > kInline) {
-        bytes_ = kEach * n + 2 * sizeof(pollfd);
-        mapped_ = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (!mapped_)
-            return;
-        mark_ = Held::mark();
-        Held::note(unmap_held, mapped_, bytes_, this);
-        at = static_cast<unsigned char *>(mapped_);
-    }
-    list.n = n;
-    list.file = reinterpret_cast<File **>(at);
-    list.link = reinterpret_cast<LinkMap **>(list.file + n);
-    list.all = reinterpret_cast<pollfd *>(list.link + n);
-    list.kernel = list.all + n;
-    list.from = reinterpret_cast<uint32_t *>(list.kernel + n + 2);
-}
-
-PollSpace::~PollSpace() {
-    if (mapped_) {
-        Held::forget_to(mark_);
-        sys::munmap(mapped_, bytes_);
+            return p.held.look_anew();
     }
 }
 

@@ -92,6 +92,7 @@ void descriptor_moved(int from, int to) noexcept {
     control::channel_moved(from, to);
     bells_moved(from, to);
     links_moved(from, to);
+    listeners_moved(from, to);
     for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
         if (segments[i].fd == from)
             segments[i].fd = to;
@@ -157,7 +158,7 @@ SD_FORK_CODE void fork_child() noexcept {
         return;
     segments_fork_child();
     reset_link_locks_in_child();
-    files_fork_child();
+    const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
     connect_fork_child();
     rings_fork_child();
@@ -170,6 +171,8 @@ SD_FORK_CODE void fork_child() noexcept {
     control::fork_child();
     drop_bells_in_child();
     epoll_fork_child();
+    if (calls_were_pinned)
+        drop_uncounted_listeners();
 }
 
 void at_exit() noexcept {

@@ -171,6 +171,8 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     bool grow_far = false;
     int64_t deadline = 0;
     Pin pin;
+    if (wait)
+        pin.hold_open(f, out); // for the pipe, too
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -235,6 +237,8 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
     char *p = buffer.get();
     if (!p)
         return -ENOMEM;
+    Pin pin;
+    pin.hold_open(f, in); // from the first look at the data to the last byte taken
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {

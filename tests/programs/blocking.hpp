@@ -33,8 +33,8 @@ class Scene {
         set_option(listener, SOL_SOCKET, SO_RCVBUF, 65536);
         client = MUST(socket(AF_INET, SOCK_STREAM, 0));
         set_option(client, SOL_SOCKET, SO_SNDBUF, 65536);
-        const Address address = local_address(listener);
-        MUST(connect(client, address.raw(), address.length));
+        address_ = local_address(listener);
+        MUST(connect(client, address_.raw(), address_.length));
         server = MUST(accept(listener, nullptr, nullptr));
         fd = why == Blocked::connection ? listener : client;
         if (why == Blocked::room)
@@ -70,7 +70,9 @@ class Scene {
             drain();
             break;
         case Blocked::connection:
-            late_ = connect_to(listener);
+            // By name: the number may be gone.
+            late_ = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+            connect(late_, address_.raw(), address_.length);
             fillers_.push_back(late_);
             break;
         case Blocked::answer:
@@ -118,6 +120,7 @@ class Scene {
 
   private:
     int pipe_[2] = {-1, -1}, file_ = -1, set_ = -1, late_ = -1;
+    Address address_{};
     std::vector<int> fillers_;
 };
 

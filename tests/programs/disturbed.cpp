@@ -28,17 +28,11 @@ void watch_signals() {
 // A connect to a full queue is not accelerated.
 bool skipped(const BlockingCall &call) { return call.why == Blocked::answer; }
 
-// What docs/compatibility.md lists: calls that let go of a socket whose last number is closed.
-bool lets_go(const BlockingCall &call) {
-    const std::string name = call.name;
-    return name == "splice from the socket" || call.why == Blocked::connection;
-}
-
 // The number is taken from under the call, which goes on with the socket it has; afterwards comes what it waits for.
 void taken_away(void (*take)(int)) {
     watch_signals();
     for (const BlockingCall &call : blocking_calls()) {
-        if (skipped(call) || lets_go(call))
+        if (skipped(call))
             continue;
         Scene scene(call.why);
         Caller caller(scene, call);
@@ -62,6 +56,68 @@ BEHAVIOUR(closed) {
 BEHAVIOUR(replaced) {
     static const int nothing = MUST(open("/dev/null", O_RDWR));
     taken_away([](int fd) { MUST(dup2(nothing, fd)); });
+}
+
+// What poll says of a number that another thread takes away from under it, when its socket wakes it up, and when the time is up.
+BEHAVIOUR(polled_numbers) {
+    static const int nothing = MUST(open("/dev/null", O_RDWR));
+    for (const Blocked why : {Blocked::data, Blocked::connection})
+        for (const bool replace : {false, true})
+            for (const bool satisfy : {false, true}) {
+                Scene scene(why);
+                std::atomic<pid_t> entered{0};
+                std::atomic<bool> returned{false};
+                pollfd entry{scene.fd, POLLIN, 0};
+                int result = -1;
+                std::thread poller([&] {
+                    entered = thread_id();
+                    result = poll(&entry, 1, satisfy && (replace || why == Blocked::data) ? 20000 : 400);
+                    returned = true;
+                });
+                wait_until_blocked(entered, returned);
+                if (replace)
+                    MUST(dup2(nothing, scene.fd));
+                else
+                    close(scene.fd);
+                if (satisfy)
+                    scene.satisfy(); // a client may get the number that has become free
+                poller.join();
+                say("%s, %s, %s: %d, events %x", why == Blocked::data ? "data" : "connection",
+                    replace ? "replaced" : "closed", satisfy ? "satisfied" : "in vain", result, entry.revents);
+            }
+}
+
+// A child made while only a blocked call holds the listener does not have it.
+BEHAVIOUR(forked_beside) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    std::atomic<pid_t> entered{0};
+    std::atomic<bool> returned{false};
+    std::thread acceptor([&] {
+        entered = thread_id();
+        const int server = accept(listener, nullptr, nullptr);
+        say("accepted: %s", yes_no(server >= 0));
+        close(server);
+        returned = true;
+    });
+    say("blocked: %s", yes_no(wait_until_blocked(entered, returned)));
+    close(listener);
+    int hold[2];
+    MUST(pipe(hold));
+    const pid_t child = MUST(fork());
+    if (child == 0) {
+        char end;
+        close(hold[1]);
+        _exit(static_cast<int>(read(hold[0], &end, 1)));
+    }
+    close(connect_to(address));
+    acceptor.join();
+    const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    const int result = connect(late, address.raw(), address.length);
+    say("afterwards: %d, %s", result, result < 0 ? strerrorname_np(errno) : "connected");
+    close(late);
+    close(hold[1]);
+    MUST(waitpid(child, nullptr, 0));
 }
 
 BEHAVIOUR(shut_down) {
