@@ -1,8 +1,8 @@
 // The arrays of a poll, and holding its sockets open.
 #include "libsd/vfs/poll_list.hpp"
-#include "libsd/vfs/poll_wait.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/poll_wait.hpp"
 
 namespace sd {
 
@@ -16,7 +16,7 @@ void HeldOpen::begin() noexcept {
         l_.keep[i] = PollList::Keep::not_at_all;
         File *f = l_.file[i];
         if (!f || (f->kind != Kind::stream && f->kind != Kind::listener) || !take_reference(*f))
-            continue; // nothing to keep, or closed at this very moment
+            continue;                                   // nothing to keep, or closed at this very moment
         pinned.fetch_add(1, std::memory_order_seq_cst); // before the look at the number, see keep_for_waiters()
         LinkMap *l = f->link;
         if (file_of(l_.all[i].fd) == f && (f->kind == Kind::stream || f->kind == Kind::listener)) {
@@ -74,8 +74,8 @@ short HeldOpen::look_anew(size_t i) noexcept {
     PollSpace one(1);
     one.list.all[0] = {l_.all[i].fd, l_.all[i].events, 0};
     timespec zero{0, 0};
-    const long ready =
-        poll_classify(one.list) ? poll_wait(one.list, 0, nullptr) : sys::ppoll(one.list.all, 1, &zero, nullptr);
+    const long ready = poll_classify(one.list) ? poll_wait(one.list, 0, nullptr)
+                                               : sys::ppoll(one.list.all, 1, &zero, nullptr);
     return ready > 0 ? one.list.all[0].revents : short{0};
 }
 

@@ -69,7 +69,8 @@ class PollSpace {
 
   private:
     static constexpr size_t kInline = 64;
-    static constexpr size_t kEach = 2 * sizeof(pollfd) + 2 * sizeof(void *) + sizeof(uint32_t) + sizeof(PollList::Keep);
+    static constexpr size_t kEach =
+        2 * sizeof(pollfd) + 2 * sizeof(void *) + sizeof(uint32_t) + sizeof(PollList::Keep);
     alignas(8) unsigned char here_[kEach * kInline + 2 * sizeof(pollfd)];
     void *mapped_ = nullptr;
     size_t bytes_ = 0;
