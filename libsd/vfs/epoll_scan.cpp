@@ -117,9 +117,18 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
 struct Standing {
     const LinkMap *link; ///< nullptr: not known
     uint32_t order;
+    enum : uint8_t { other, listener, request } kind = other; ///< request: waits to be accepted
 };
 
-Standing standing_of(const EpollItem &i, uint32_t events) noexcept {
+bool is_listener(const EpollItem &i) noexcept { return i.always_hot && i.file->kind == Kind::listener; }
+
+Standing standing_of(const EpollItem &i, uint32_t events, bool listening) noexcept {
+    if (listening && is_listener(i))
+        return {nullptr, 0, Standing::listener};
+    if (listening && i.link && i.link->side == 0 &&
+        i.link->view.slot(i.slot).identity.state.load(std::memory_order_relaxed) ==
+            static_cast<uint32_t>(SlotState::syn))
+        return {nullptr, 0, Standing::request};
     if (!i.link || !(events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
         return {nullptr, 0};
     if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
@@ -137,6 +146,8 @@ bool one_sender(const LinkMap &a, const LinkMap &b) noexcept {
 }
 
 bool belongs_before(const Standing &a, const Standing &b) noexcept {
+    if (a.kind == Standing::listener)
+        return b.kind == Standing::request; // it was ready as soon as the client was
     return a.link && b.link && ring::earlier(a.order, b.order) && one_sender(*a.link, *b.link);
 }
 
@@ -173,13 +184,16 @@ struct Reports {
     }
 
     /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely on it, also when one of them
-    /// ends. Looking at one member after the other finds them in another order; what one thread sent can be put right.
+    /// ends. Looking at one member after the other finds them in another order; what one thread sent can be put right, and that a program
+    /// which connects to itself finds its listener ready before the clients.
     void put_in_order() noexcept {
         Standing standing[kBatch];
         unsigned n = 0;
-        bool right = true;
+        bool right = true, listening = false;
+        for (unsigned k = 0; k < found && !listening; ++k)
+            listening = is_listener(*item[k]);
         for (; n < found && n < kBatch; ++n) {
-            standing[n] = standing_of(*item[n], out[n].events);
+            standing[n] = standing_of(*item[n], out[n].events, listening);
             right = right && (n == 0 || !belongs_before(standing[n], standing[n - 1]));
         }
         if (right)

@@ -116,5 +116,7 @@ BEHAVES("epoll reports in order of arrival, with EPOLLOUT", epoll_order, with_in
 BEHAVES("epoll reports ends in order of arrival", epoll_order, ends, accelerated)
 BEHAVES("epoll reports in order what comes to a program that is client and server", epoll_order,
         client_and_server_in_one_set, accelerated)
+BEHAVES("epoll reports a listener before the clients that wait for it", epoll_order,
+        listener_before_its_clients, accelerated)
 BEHAVES("edge-triggered epoll overlooks no arrival", epoll_order, no_edge_is_lost, accelerated)
 BEHAVES("epoll reports the cause before the effect", epoll_order, cause_before_effect, accelerated)

@@ -131,6 +131,46 @@ BEHAVIOUR(client_and_server_in_one_set) {
         }
 }
 
+// A program that connects to itself: the listener was ready before a client could be, wherever the last look ended. Servers that stop with their
+// first client rely on it.
+BEHAVIOUR(listener_before_its_clients) {
+    constexpr int kClients = 4, kBusy = 3;
+    for (int looks = 0; looks < 6; ++looks) {
+        const int listener = make_listener(), set = MUST(epoll_create1(EPOLL_CLOEXEC));
+        epoll_event events[kBusy + kClients + 1];
+        auto add = [&](int fd, uint32_t interest, char mark) {
+            epoll_event e{};
+            e.events = interest;
+            e.data.u32 = static_cast<unsigned char>(mark);
+            MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &e));
+        };
+        Pair busy[kBusy];
+        add(listener, EPOLLIN, 'L');
+        for (auto &pair : busy) {
+            pair = make_pair();
+            add(pair.client, EPOLLOUT, 'b');
+        }
+        for (int i = 0; i < looks; ++i)
+            MUST(epoll_wait(set, events, 1, kPatience));
+        int client[kClients];
+        for (int &fd : client) {
+            fd = connect_to(local_address(listener));
+            add(fd, EPOLLOUT, 'c');
+        }
+        const int n = MUST(epoll_wait(set, events, kBusy + kClients + 1, kPatience));
+        std::string order;
+        for (int k = 0; k < n; ++k)
+            if (const char mark = static_cast<char>(events[k].data.u32); mark != 'b')
+                order += mark;
+        say("%s", order.c_str());
+        close(MUST(accept(listener, nullptr, nullptr)));
+        close(listener);
+        for (int i = 1; i < kClients; ++i)
+            say("%d", get_option(client[i], SOL_SOCKET, SO_ERROR));
+        close(set);
+    }
+}
+
 // What is said over one connection comes before what is said over the other because of it.
 BEHAVIOUR(cause_before_effect) {
     const Server s(EPOLLIN | EPOLLET);
