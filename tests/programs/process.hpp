@@ -112,4 +112,13 @@ class Nagger {
     std::thread thread_;
 };
 
+// Sends until nothing fits any more.
+inline void fill(int fd) {
+    set_nonblocking(fd);
+    const std::string data = pattern(65536);
+    while (send(fd, data.data(), data.size(), 0) > 0) {
+    }
+    set_nonblocking(fd, false);
+}
+
 } // namespace sdtest

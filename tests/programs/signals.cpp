@@ -66,14 +66,6 @@ std::string blocked_signals() {
     return text;
 }
 
-void fill(int fd) {
-    set_nonblocking(fd);
-    const std::string data = pattern(65536);
-    while (send(fd, data.data(), data.size(), 0) > 0) {
-    }
-    set_nonblocking(fd, false);
-}
-
 } // namespace
 
 BEHAVIOUR(dispositions) {

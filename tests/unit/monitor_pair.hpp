@@ -1,0 +1,68 @@
+// A server, a client and a link between them for tests of the monitor, and children that are killed.
+#pragma once
+#include "tests/unit/monitor_client.hpp"
+
+#include <catch2/catch.hpp>
+
+namespace sd::test {
+
+/// A server and a client process record, both played by this process, with one link between them.
+struct Pair {
+    MonitorProcess monitor;
+    TestListener socket;
+    TestProcess server{monitor}, client{monitor};
+    uint32_t listener = 0;
+    uint64_t link = 0;
+
+    Pair() {
+        const Answer listening = server.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
+        listener = listening.as<wire::ListenReply>().listener_id;
+    }
+    UniqueFd connect() {
+        Answer a = client.channel.ask(wire::Op::connect, wire::ListenerRef{listener, 0});
+        REQUIRE(a.header.status == 0);
+        REQUIRE(a.fds.size() == 1);
+        link = a.as<wire::ConnectReply>().link_id;
+        return std::move(a.fds[0]);
+    }
+    void server_attach() {
+        const Answer a = server.channel.ask(wire::Op::links, wire::Links{listener, 0});
+        REQUIRE(a.header.status == 0);
+        REQUIRE(a.as<wire::LinksReply>().count == 1);
+        REQUIRE(a.as<wire::LinksReply>().link[0].link_id == link);
+    }
+};
+
+inline UniqueFd bell() { return UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)); }
+
+/// Runs fn in a child, which then waits to be killed.
+template <typename Fn> pid_t in_child(Fn fn) {
+    int ready[2];
+    REQUIRE(pipe(ready) == 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        fn();
+        [[maybe_unused]] ssize_t n = write(ready[1], "x", 1);
+        for (;;) {
+            pause();
+        }
+    }
+    close(ready[1]);
+    char c;
+    REQUIRE(read(ready[0], &c, 1) == 1);
+    close(ready[0]);
+    return pid;
+}
+
+inline void kill_child(pid_t pid) {
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+}
+
+inline void syn(LinkView view, uint32_t slot) {
+    view.slot(slot).identity.state = static_cast<uint32_t>(SlotState::syn);
+    view.syn(0) = slot + 1;
+}
+
+} // namespace sd::test
