@@ -235,6 +235,8 @@ long dispatch(const Arguments &c) {
         return uring_setup(c.number_at<unsigned>(0), c.pointer<void>(1));
     case SYS_io_uring_enter:
         return uring_enter(a);
+    case SYS_io_uring_register:
+        return uring_register(c.fd(), c.number_at<unsigned>(1), c.pointer<void>(2), c.number_at<unsigned>(3));
     case SYS_pipe:
         return pipe(c.pointer<int>(0));
     case SYS_pipe2:

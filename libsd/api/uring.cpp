@@ -1,4 +1,4 @@
-// io_uring as far as it passes through syscall(), which is how event loops batch their epoll_ctl calls.
+// io_uring as far as it passes through syscall(), which is how event loops batch their epoll_ctl calls, and what liburing.cpp shares with that.
 //
 // The kernel knows nothing of our sockets, so before it takes submissions we look through them. A change of an epoll set, and a close, is carried out
 // here, and its entry becomes a NOP that completes with the result: completions stay the kernel's to write, in the program's order. A
@@ -178,7 +178,9 @@ bool connection_waits(const io_uring_sqe &e) noexcept {
     return f && f->kind == Kind::listener && e.file_index == 0 && (listener_events(*f) & EPOLLIN);
 }
 
-void serve(io_uring_sqe &e) noexcept {
+} // namespace
+
+void uring_serve(io_uring_sqe &e) noexcept {
     if (e.flags & IOSQE_FIXED_FILE)
         return;
     const int saved = errno;
@@ -205,6 +207,16 @@ void serve(io_uring_sqe &e) noexcept {
     errno = saved;
 }
 
+void uring_keep(const int *fds, unsigned count) noexcept {
+    const int saved = errno;
+    int fd;
+    for (unsigned i = 0; i < count && sd_copy(&fd, fds + i, sizeof fd) == 0; ++i)
+        give_to_kernel(fd);
+    errno = saved;
+}
+
+namespace {
+
 char *map(int fd, size_t length, size_t offset) noexcept {
     return static_cast<char *>(sys::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, offset));
 }
@@ -228,7 +240,7 @@ void serve_submissions(const Ring &r, unsigned count) noexcept {
             if (array)
                 index = word(base, r.array + index * sizeof(uint32_t));
             if (index < r.entries)
-                serve(*reinterpret_cast<io_uring_sqe *>(sqes + index * entry));
+                uring_serve(*reinterpret_cast<io_uring_sqe *>(sqes + index * entry));
         }
     }
     if (base && !r.rings)
@@ -262,6 +274,25 @@ long uring_enter(const long *a) noexcept {
     if (a[1] && fd_high.load(std::memory_order_relaxed) != 0 && find_ring(static_cast<int>(a[0]), &r))
         serve_submissions(r, static_cast<unsigned>(a[1]));
     return with_errno(sys::call(SYS_io_uring_enter, a[0], a[1], a[2], a[3], a[4], a[5]));
+}
+
+long uring_register(int ring, unsigned operation, void *what, unsigned count) noexcept {
+    if (fd_high.load(std::memory_order_relaxed) != 0) {
+        io_uring_files_update update;
+        io_uring_rsrc_register tagged;
+        io_uring_rsrc_update2 tagged_update;
+        const auto at = [](uint64_t address) { return reinterpret_cast<const int *>(address); };
+        if (operation == IORING_REGISTER_FILES)
+            uring_keep(static_cast<const int *>(what), count);
+        else if (operation == IORING_REGISTER_FILES_UPDATE && sd_copy(&update, what, sizeof update) == 0)
+            uring_keep(at(update.fds), count);
+        else if (operation == IORING_REGISTER_FILES2 && sd_copy(&tagged, what, sizeof tagged) == 0)
+            uring_keep(at(tagged.data), tagged.nr);
+        else if (operation == IORING_REGISTER_FILES_UPDATE2 &&
+                 sd_copy(&tagged_update, what, sizeof tagged_update) == 0)
+            uring_keep(at(tagged_update.data), tagged_update.nr);
+    }
+    return with_errno(sys::call(SYS_io_uring_register, ring, operation, sys::arg(what), count));
 }
 
 SD_FORK_CODE void reset_urings_in_child() noexcept { rings_lock.reset(); }

@@ -105,6 +105,12 @@ BEHAVES("printf into a connection", other_doors, standard_output, accelerated)
 BEHAVES("an epoll set changed by io_uring", rings, members_of_a_set, accelerated)
 BEHAVES("data by io_uring", rings, data, any)
 BEHAVES("connect and accept by io_uring", rings, connecting, any)
+#ifdef SD_HAVE_LIBURING
+BEHAVES("data by liburing", liburing, data, any)
+BEHAVES("connect and accept by liburing", liburing, connecting, any)
+BEHAVES("sockets that a ring of liburing keeps", liburing, kept_files, any)
+BEHAVES("liburing's names of the system calls", liburing, bare_calls, any)
+#endif
 BEHAVES("POSIX asynchronous I/O", other_doors, asynchronous, accelerated)
 BEHAVES("an asynchronous read of nothing", other_doors, asynchronous_of_nothing, accelerated)
 BEHAVES("an asynchronous write that nobody can receive raises no SIGPIPE", other_doors,

@@ -246,4 +246,3 @@ TEST_CASE("a client that did not wait for a late answer lives, and comes back to
     });
     kill_child(child); // had it found a fault, it would have ended before it could say that it was ready
 }
-
