@@ -69,10 +69,10 @@ template <class... A> int pass_on(const char *name, std::atomic<void *> &known, 
     return f ? reinterpret_cast<F *>(f)(arguments...) : -ENOSYS;
 }
 
-#define SD_PASS_ON(name, ...)                                                                                          \
-    [&] {                                                                                                              \
-        static constinit std::atomic<void *> known{nullptr};                                                           \
-        return pass_on(#name, known, __VA_ARGS__);                                                                     \
+#define SD_PASS_ON(name, ...)                                                                                \
+    [&] {                                                                                                    \
+        static constinit std::atomic<void *> known{nullptr};                                                 \
+        return pass_on(#name, known, __VA_ARGS__);                                                           \
     }()
 
 void look_through(const io_uring *ring) noexcept {
@@ -116,7 +116,8 @@ SD_EXPORT int io_uring_queue_init_params(unsigned entries, io_uring *ring, io_ur
     return ring_made(SD_PASS_ON(io_uring_queue_init_params, entries, ring, p), ring);
 }
 
-SD_EXPORT int io_uring_queue_init_mem(unsigned entries, io_uring *ring, io_uring_params *p, void *memory, size_t bytes) {
+SD_EXPORT int io_uring_queue_init_mem(unsigned entries, io_uring *ring, io_uring_params *p, void *memory,
+                                      size_t bytes) {
     if (refused(p->flags))
         return -EPERM;
     make_room_below();
@@ -133,8 +134,8 @@ SD_EXPORT int io_uring_submit_and_wait(io_uring *ring, unsigned wait_for) {
     return SD_PASS_ON(io_uring_submit_and_wait, ring, wait_for);
 }
 
-SD_EXPORT int io_uring_submit_and_wait_timeout(io_uring *ring, io_uring_cqe **completion, unsigned wait_for, __kernel_timespec *timeout,
-                                               sigset_t *mask) {
+SD_EXPORT int io_uring_submit_and_wait_timeout(io_uring *ring, io_uring_cqe **completion, unsigned wait_for,
+                                               __kernel_timespec *timeout, sigset_t *mask) {
     look_through(ring);
     return SD_PASS_ON(io_uring_submit_and_wait_timeout, ring, completion, wait_for, timeout, mask);
 }
@@ -159,17 +160,22 @@ SD_EXPORT int io_uring_register_files_update(io_uring *ring, unsigned from, cons
     return SD_PASS_ON(io_uring_register_files_update, ring, from, fds, count);
 }
 
-SD_EXPORT int io_uring_register_files_update_tag(io_uring *ring, unsigned from, const int *fds, const __u64 *tags, unsigned count) {
+SD_EXPORT int io_uring_register_files_update_tag(io_uring *ring, unsigned from, const int *fds,
+                                                 const __u64 *tags, unsigned count) {
     uring_keep(fds, count);
     return SD_PASS_ON(io_uring_register_files_update_tag, ring, from, fds, tags, count);
 }
 
 // The bare system calls under liburing's names.
 
-SD_EXPORT int io_uring_setup(unsigned entries, io_uring_params *p) { return as_result(uring_setup(entries, p)); }
+SD_EXPORT int io_uring_setup(unsigned entries, io_uring_params *p) {
+    return as_result(uring_setup(entries, p));
+}
 
-SD_EXPORT int io_uring_enter2(unsigned fd, unsigned submitted, unsigned wait_for, unsigned flags, sigset_t *mask, size_t bytes) {
-    const long a[6] = {fd, submitted, wait_for, flags, reinterpret_cast<long>(mask), static_cast<long>(bytes)};
+SD_EXPORT int io_uring_enter2(unsigned fd, unsigned submitted, unsigned wait_for, unsigned flags,
+                              sigset_t *mask, size_t bytes) {
+    const long a[6] = {
+        fd, submitted, wait_for, flags, reinterpret_cast<long>(mask), static_cast<long>(bytes)};
     return as_result(uring_enter(a));
 }
 

@@ -6,6 +6,7 @@
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 
@@ -61,6 +62,17 @@ void refuse(LinkMap &l, uint32_t slot) noexcept {
     notify(l, slot, s.side[0].control.tx_arm);
 }
 
+/// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to be believed, or there is no room.
+bool take_over(File &f, LinkMap &link, uint32_t slot, unsigned family, uint32_t status) noexcept {
+    const SlotAddress client = link.view.slot(slot).identity.client;
+    if ((client.family != AF_INET && client.family != AF_INET6) || !credible(client))
+        return false;
+    f.status.store(status, std::memory_order_relaxed);
+    f.client = client;
+    f.server = link.view.slot(slot).identity.server;
+    return bind_stream(f, link, slot, family);
+}
+
 /// An accelerated connection under a new descriptor; -EAGAIN when none waits.
 long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) noexcept {
     Listener &l = *listener.listener;
@@ -89,31 +101,23 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
                 discard_file(f);
             return -EAGAIN; // another acceptor was faster
         }
-        SlotAddress client = link->view.slot(slot).identity.client;
         if (!f)
             f = new_file(Kind::fresh);
-        if (f && (client.family == AF_INET || client.family == AF_INET6) && credible(client)) {
-            int family = listener.family;
-            f->status.store(flags & SOCK_NONBLOCK ? O_NONBLOCK : 0, std::memory_order_relaxed);
-            f->client = client;
-            f->server = link->view.slot(slot).identity.server;
-            if (bind_stream(*f, *link, slot, static_cast<unsigned>(family))) {
-                link_unuse(*link); // take_pending's reference; bind_stream has its own
-                if (a) {
-                    long r = write_sockaddr(client, family, a, n);
-                    if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
-                        f->refs.store(1);
-                        drop_placeholder(new_fd);
-                        release_file(f);
-                        return r;
-                    }
+        if (f && take_over(*f, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
+            link_unuse(*link); // take_pending's reference; bind_stream has its own
+            if (a) {
+                long r = write_sockaddr(f->client, listener.family, a, n);
+                if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
+                    drop_placeholder(new_fd);
+                    discard_file(f);
+                    return r;
                 }
-                inherit_from_listener(fd, listener, *f);
-                install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
-                stats().accepts.fetch_add(1, std::memory_order_relaxed);
-                l.turns.fetch_add(1, std::memory_order_relaxed);
-                return new_fd;
             }
+            inherit_from_listener(fd, listener, *f);
+            install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
+            stats().accepts.fetch_add(1, std::memory_order_relaxed);
+            l.turns.fetch_add(1, std::memory_order_relaxed);
+            return new_fd;
         }
         refuse(*link, slot);
         link_unuse(*link);
@@ -201,6 +205,23 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
 }
 
 } // namespace
+
+void leave_waiting_to_kernel(File &listener) noexcept {
+    LinkMap *link;
+    uint32_t slot;
+    while (take_pending(*listener.listener, &link, &slot) == 0) {
+        File *f = new_file(Kind::fresh);
+        if (f && take_over(*f, *link, slot, listener.family, 0)) {
+            if (become_kernel_request(*f) == 0)
+                count_fallback(Cause::passed, nullptr);
+        } else {
+            refuse(*link, slot);
+        }
+        link_unuse(*link);
+        if (f)
+            discard_file(f); // ends the connection, unless it goes on through a bridge
+    }
+}
 
 uint32_t listener_events(File &f) noexcept {
     return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0;

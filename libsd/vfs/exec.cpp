@@ -3,6 +3,7 @@
 // Called in the process that is about to execute something, often a forked child of a threaded program, or a signal handler: nothing here
 // allocates or waits for a lock that another thread may hold for long. Other threads of the process die with the exec.
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -192,6 +193,7 @@ void hand_over_as_kernel_sockets() noexcept {
         if (f->kind == Kind::listener) { // it will accept from the kernel only
             wire::ListenerRef ref{f->listener->id, 0};
             control::request(wire::Op::unlist, &ref, sizeof ref);
+            leave_waiting_to_kernel(*f);
         }
         bool done = false;
         for (const int number : bridged)

@@ -234,4 +234,22 @@ long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fam
     return connect_pair(local, peer, family, false, out);
 }
 
+long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept {
+    long r = -EADDRNOTAVAIL;
+    for (const bool same_port : {true, false}) {
+        Socket s(family, SOCK_NONBLOCK); // the queue may be full
+        if (s.fd() < 0)
+            return s.fd();
+        if (r = bind_near(s, local, family, same_port); r < 0)
+            continue;
+        if (r = s.connect(Name(peer, family, peer.port)); r == -EINPROGRESS)
+            r = wait_for(s.fd(), POLLOUT);
+        if (r < 0)
+            continue;
+        sys::fcntl(s.fd(), F_SETFL, O_RDWR);
+        return s.release();
+    }
+    return r;
+}
+
 } // namespace sd

@@ -13,6 +13,26 @@
 
 namespace sd {
 
+namespace {
+
+/// Gives the monitor a parcel: `passed` is the kernel socket that stands for `f`, `far` what it is connected to. Both stay the caller's.
+long hand_in(File &f, wire::BridgeStart start, bool polite, int passed, int far) noexcept {
+    wire::Pass msg{};
+    write_passport(f, msg.passport);
+    msg.segment = f.seg == own_segment_index.load(std::memory_order_acquire) ? 0 : segments[f.seg].owner_client;
+    msg.start = static_cast<uint32_t>(start);
+    msg.polite = polite;
+    hold_for_parcel(f.seg, f.ofd_index);
+    const int fds[] = {passed, far};
+    const auto r = control::request(wire::Op::pass, &msg, sizeof msg, fds, 2);
+    if (r.status >= 0)
+        return 0;
+    unhold_for_parcel(f.seg, f.ofd_index);
+    return r.status == -ECONNREFUSED || r.status == -ECONNRESET ? -ENOBUFS : r.status;
+}
+
+} // namespace
+
 long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
     Cause why;
     if (!control::ensure(&why))
@@ -31,20 +51,26 @@ long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
     sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
     sys::fcntl(end[0], F_SETFL, O_RDWR | f.ofd->status.load(std::memory_order_relaxed));
 
-    wire::Pass msg{};
-    write_passport(f, msg.passport);
-    msg.segment = f.seg == own_segment_index.load(std::memory_order_acquire) ? 0 : segments[f.seg].owner_client;
-    msg.start = static_cast<uint32_t>(start);
-    msg.polite = polite;
-    hold_for_parcel(f.seg, f.ofd_index);
-    const auto r = control::request(wire::Op::pass, &msg, sizeof msg, end, 2);
+    const long r = hand_in(f, start, polite, end[0], end[1]);
     sys::close(end[1]);
-    if (r.status < 0) {
-        unhold_for_parcel(f.seg, f.ofd_index);
+    if (r < 0) {
         sys::close(end[0]);
-        return r.status == -ECONNREFUSED || r.status == -ECONNRESET ? -ENOBUFS : r.status;
+        return r;
     }
     return end[0];
+}
+
+long become_kernel_request(File &f) noexcept {
+    SpareNumbers spare;
+    const long made = kernel_request(f.client, f.server, f.family);
+    if (made < 0)
+        return made;
+    const int fd = static_cast<int>(made), on = 1;
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    // What it is connected to lies in the listener's queue and has no descriptor yet; the parcel goes by this end's name instead.
+    const long r = hand_in(f, wire::BridgeStart::at_once, false, fd, fd);
+    sys::close(fd);
+    return r;
 }
 
 long become_kernel(File &f, Cause why) noexcept {

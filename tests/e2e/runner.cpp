@@ -235,6 +235,43 @@ void require_success(const Outcome &outcome) {
     REQUIRE(WEXITSTATUS(outcome.status) == 0);
 }
 
+namespace {
+
+std::vector<std::string> lines_of(const std::string &text) {
+    std::vector<std::string> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);)
+        lines.push_back(line);
+    return lines;
+}
+
+/// Where the outcome is not that of the kernel's first run: the kernel's own answers may vary on a busy machine (room appears in a full buffer, a
+/// timer runs out), so it is asked again. A line that the kernel shows in that place in none of its runs differs.
+std::string difference_from_kernel(const char *program_name, const char *behaviour, const Outcome &kernel,
+                                   const Outcome &other) {
+    constexpr int kMoreRuns = 6;
+    const std::string first = difference(kernel.output, other.output);
+    if (first.empty() || other.timed_out)
+        return first;
+    const std::vector<std::string> lines = lines_of(other.output);
+    std::vector<bool> seen(lines.size());
+    const auto all_seen = [&](const std::string &answers) {
+        const std::vector<std::string> from_kernel = lines_of(answers);
+        for (size_t i = 0; i < lines.size() && from_kernel.size() == lines.size(); ++i)
+            seen[i] = seen[i] || lines[i] == from_kernel[i];
+        return std::find(seen.begin(), seen.end(), false) == seen.end();
+    };
+    all_seen(kernel.output);
+    for (int i = 0; i < kMoreRuns; ++i)
+        if (all_seen(run(program_name, behaviour, Mode::kernel, "/dev/null").output)) {
+            WARN(program_name << " " << behaviour << ": the kernel's answers vary:" << first);
+            return "";
+        }
+    return first;
+}
+
+} // namespace
+
 void same_as_kernel(const char *program_name, const char *behaviour, Expect expect) {
     const TemporaryDirectory directory;
     const std::string statistics = directory.file("statistics");
@@ -247,7 +284,7 @@ void same_as_kernel(const char *program_name, const char *behaviour, Expect expe
     const Outcome other = run(program_name, behaviour, self_check() ? Mode::kernel : Mode::sdrun, statistics);
     const Statistics sum = read_statistics(statistics);
     INFO("statistics:\n" << sum.text << "errors:\n" << other.errors);
-    CHECK(difference(kernel.output, other.output) == "");
+    CHECK(difference_from_kernel(program_name, behaviour, kernel, other) == "");
     require_success(other);
     if (self_check()) {
         return;

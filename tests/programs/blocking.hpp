@@ -82,16 +82,16 @@ class Scene {
         }
     }
 
-    // Sends until nothing fits any more.
+    // Sends until nothing fits any more for a while: the kernel goes on moving things for a moment.
     void fill() {
         const std::string data = pattern(65536);
-        for (int quiet = 0; quiet < 4; ++quiet) {
+        for (int quiet = 0; quiet < 10; ++quiet) {
             const ssize_t n = send(client, data.data(), data.size(), MSG_DONTWAIT);
             if (n > 0) {
                 in_flight += static_cast<size_t>(n);
                 quiet = -1;
             } else {
-                sleep_ms(3); // the kernel goes on moving things for a moment
+                sleep_ms(5);
             }
         }
     }

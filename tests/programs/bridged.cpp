@@ -191,6 +191,24 @@ BEHAVIOUR(a_listener) {
     reap("child", child);
 }
 
+// As inetd starts a server: the first client waits already when the program is executed.
+BEHAVIOUR(a_listener_with_clients) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const int early = connect_to(address), silent = connect_to(address);
+    send_all(early, "sent before");
+    const pid_t child = spawn([&] {
+        close(early);
+        close(silent);
+        become("accept", listener);
+    });
+    close(listener);
+    MUST(shutdown(early, SHUT_WR));
+    say("%s", receive_to_end(early).c_str());
+    reap("child", child);
+    SHOW_BOOL(peer_is_gone(silent)); // was never accepted
+}
+
 BEHAVIOUR(passed) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));

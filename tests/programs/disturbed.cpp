@@ -102,14 +102,17 @@ BEHAVIOUR(forked_beside) {
     });
     say("blocked: %s", yes_no(wait_until_blocked(entered, returned)));
     close(listener);
-    int hold[2];
+    int hold[2], runs_now[2];
     MUST(pipe(hold));
+    MUST(pipe(runs_now));
     const pid_t child = MUST(fork());
+    char byte = 0;
     if (child == 0) {
-        char end;
         close(hold[1]);
-        _exit(static_cast<int>(read(hold[0], &end, 1)));
+        MUST(write(runs_now[1], &byte, 1));
+        _exit(static_cast<int>(read(hold[0], &byte, 1)));
     }
+    MUST(read(runs_now[0], &byte, 1));
     close(connect_to(address));
     acceptor.join();
     const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
