@@ -168,9 +168,14 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
 long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     if ((flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) || first > last)
         return -EINVAL;
-    // Ours have the flag already; setting it again does no harm.
-    if (flags & CLOSE_RANGE_CLOEXEC)
-        return sys::call(SYS_close_range, first, last, static_cast<long>(flags));
+    // Ours have the flag already; setting it again does no harm. What is kept is given up: its numbers are free, so no flag of theirs is the program's.
+    if (flags & CLOSE_RANGE_CLOEXEC) {
+        make_room_below();
+        const long r = sys::call(SYS_close_range, first, last, static_cast<long>(flags));
+        if (r == 0)
+            note_cloexec_range(first, last);
+        return r;
+    }
     // Sockets first, by number: their last descriptor ends the connection. A kernel without the call is found
     // out before anything is closed.
     if (long r = sys::call(SYS_close_range, kMaxFd * 4, kMaxFd * 4, static_cast<long>(flags)); r < 0)

@@ -136,6 +136,11 @@ void note_cloexec(int fd, bool on) noexcept {
         cloexec_set.set(static_cast<unsigned>(fd), on);
 }
 
+void note_cloexec_range(unsigned first, unsigned last) noexcept {
+    for (unsigned fd = first; fd <= last && fd < kNumbers; ++fd)
+        cloexec_set.set(fd, true);
+}
+
 void forget_parked(int fd) noexcept {
     clear_entry(static_cast<unsigned>(fd));
     claim(static_cast<unsigned>(fd));

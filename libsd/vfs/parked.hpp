@@ -47,6 +47,7 @@ enum class Origin : uint8_t { other, placeholder, placeholder_cloexec };
 void note_origin(int fd, Origin o) noexcept;
 /// The program set or cleared FD_CLOEXEC.
 void note_cloexec(int fd, bool on) noexcept;
+void note_cloexec_range(unsigned first, unsigned last) noexcept;
 /// The kernel has given the number to somebody else although it was kept (a close past the library): forgets it.
 void forget_parked(int fd) noexcept;
 

@@ -448,4 +448,25 @@ BEHAVIOUR(duplicate_onto_a_closed_number) {
     }
 }
 
+// close_range marks what is open: what a later socket gets under a number that was free then is not marked, and what it marks stays marked.
+BEHAVIOUR(marked_by_range) {
+    const auto marked = [](int fd) { return (MUST(fcntl(fd, F_GETFD)) & FD_CLOEXEC) != 0; };
+    const int open_one = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    const int closed_one = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    close(closed_one);
+    SHOW(close_range(3, 400, CLOSE_RANGE_CLOEXEC));
+    SHOW_BOOL(marked(open_one));
+    const int next = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    SHOW_BOOL(next == closed_one);
+    SHOW_BOOL(marked(next));
+    close(next);
+    close(open_one);
+    const int again = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    SHOW_BOOL(again == open_one);
+    SHOW_BOOL(marked(again));
+    close(again);
+    const int third = MUST(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    SHOW_BOOL(marked(third));
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
