@@ -304,10 +304,26 @@ void retire_client_links() noexcept {
 
 namespace {
 
+/// Calls that are blocked on the connection that was undone hold the File, but it does not hold the link any more, which has to stay mapped until they have
+/// let go: with the File. Ends a reference of the link's. Their words in the slot may be another connection's by now, so whoever sleeps on the link is woken.
+void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
+    LinkMap *none = nullptr;
+    const bool keep = pinned.load(std::memory_order_acquire) != 0;
+    if (keep)
+        ring_own(link, slot, link.view.header().side[link.side].sleep_mask.load(std::memory_order_seq_cst));
+    if (!keep || (!f.undone.compare_exchange_strong(none, &link) && none == &link))
+        link_unuse(link);
+    // else kept for as long as the File, or, where it has another one already, for good
+}
+
 /// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.
 void disconnect(File &f, int error) noexcept {
     const uint32_t status = f.ofd->status.load(std::memory_order_relaxed);
+    LinkMap *const link = f.link;
+    const uint32_t slot = f.slot;
+    link->users.fetch_add(1, std::memory_order_acq_rel);
     epoll_stream_ends(f);
+    f.generation.fetch_add(1, std::memory_order_release); // what calls are blocked in has gone
     close_stream(f, true);
     f.status.store(status, std::memory_order_relaxed);
     f.connect_pending = false;
@@ -325,6 +341,7 @@ void disconnect(File &f, int error) noexcept {
         sys::close(static_cast<int>(spare));
         f.real_socket = false;
     }
+    wake_former_waiters(f, *link, slot);
     epoll_touch(f);
 }
 

@@ -120,6 +120,8 @@ void release_file(File *f) noexcept {
         free_fresh(f->fresh);
         f->fresh = nullptr;
     }
+    if (LinkMap *l = f->undone.exchange(nullptr)) [[unlikely]]
+        link_unuse(*l);
     f->kind = Kind::free;
     f->generation.fetch_add(1, std::memory_order_release);
     files.release<QuietGuard>(f);

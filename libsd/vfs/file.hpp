@@ -60,8 +60,10 @@ struct File {
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;
     EpollItem *items = nullptr;          ///< registrations in epoll instances, under the epoll lock
-    std::atomic<uint32_t> generation{0}; ///< bumped on release
-    uint32_t grown_mark = 0;             ///< generation + 1 while listed by note_grown(), under its lock
+    std::atomic<uint32_t> generation{0}; ///< bumped on release, and when its connection is undone
+    std::atomic<LinkMap *> undone{
+        nullptr}; ///< connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
+    uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
     File *pool_next = nullptr;
 
     uint64_t tx_name() const noexcept { return uint64_t{ofd_index} * 2 + 2; }

@@ -160,10 +160,10 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
     events |= EPOLLERR | EPOLLHUP;
     const uint32_t generation = f.generation.load(std::memory_order_acquire);
     const uint64_t handled = self.handled, interrupts = self.interrupts;
-    auto changed = [&] {
-        return (stream_events(f) & events) || f.generation.load(std::memory_order_relaxed) != generation ||
-               f.kind != Kind::stream;
+    auto undone = [&] {
+        return f.generation.load(std::memory_order_acquire) != generation || f.kind != Kind::stream;
     };
+    auto changed = [&] { return (stream_events(f) & events) || undone(); };
     auto interrupted = [&] {
         return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled);
     };
@@ -173,7 +173,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
     for (Spinner spin(*bell);;) {
         if (changed()) {
             spin.paid();
-            return 0;
+            return undone() ? -EPIPE : 0;
         }
         if (interrupted())
             return -EINTR;
@@ -202,7 +202,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
         if (slept == -EINTR && interrupted())
             return -EINTR;
         if (now || changed())
-            return 0;
+            return undone() ? -EPIPE : 0;
         if (interrupted())
             return -EINTR;
         if (deadline != INT64_MAX && sys::now_ns() >= deadline)

@@ -301,7 +301,7 @@ long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcep
         return 0;
     pin.hold(f);
     long w = wait_stream(f, EPOLLOUT, deadline);
-    return w == -ETIMEDOUT ? -EAGAIN : w;
+    return w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, 0) : w;
 }
 
 namespace {

@@ -46,6 +46,8 @@ inline bool refuses_data(uint32_t flags) noexcept {
 /// The cheap question before that one.
 constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
 void raise_sigpipe() noexcept;
+/// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was blocked and had sent nothing.
+long undone_while_sending(File &f, int flags) noexcept;
 int64_t deadline_after(int64_t timeout_ns) noexcept;
 /// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.
 inline int64_t unrestartable(int64_t deadline) noexcept {

@@ -179,8 +179,16 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         pin.hold(f);
         long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline);
         if (w < 0)
-            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
+            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, flags) : w;
     }
+}
+
+long undone_while_sending(File &f, int flags) noexcept {
+    if (const int error = f.fresh_error.exchange(0, std::memory_order_acq_rel))
+        return -error;
+    if (!(flags & MSG_NOSIGNAL))
+        raise_sigpipe();
+    return -EPIPE;
 }
 
 namespace vfs {

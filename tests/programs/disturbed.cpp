@@ -141,4 +141,33 @@ BEHAVIOUR(shut_down) {
     }
 }
 
+// The connection is undone: calls that transfer end, and what waits for readiness hears of it.
+BEHAVIOUR(undone) {
+    watch_signals();
+    sockaddr nothing{};
+    nothing.sa_family = AF_UNSPEC;
+    for (const BlockingCall &call : blocking_calls()) {
+        if (skipped(call) || call.why == Blocked::connection)
+            continue;
+        Scene scene(call.why);
+        {
+            Caller caller(scene, call);
+            const bool before = caller.blocked();
+            const int result = connect(scene.fd, &nothing, sizeof nothing);
+            say("%s: %s, %d, %s", call.name, yes_no(before), result, end_of(caller, scene, call).c_str());
+        }
+        // The socket is as good as new.
+        const Address address = local_address(scene.listener);
+        int error = 0;
+        socklen_t length = sizeof error;
+        MUST(getsockopt(scene.fd, SOL_SOCKET, SO_ERROR, &error, &length));
+        say("error %s, connect %d", error != 0 ? strerrorname_np(error) : "none",
+            connect(scene.fd, address.raw(), address.length));
+        const int server = MUST(accept(scene.listener, nullptr, nullptr));
+        send_all(server, "new");
+        say("%s", receive(scene.fd, 3).c_str());
+        close(server);
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
