@@ -96,7 +96,7 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
     listener.holders.erase(&client);
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
     if (listener.holders.empty()) {
-        close_listener(listener);
+        abandon(listener);
     }
 }
 
@@ -104,6 +104,9 @@ void Monitor::close_listener(Listener &listener) {
     spdlog::debug("listener {} on port {} has closed", listener.id, listener.address.port);
     if (listener.directory_index >= 0) {
         listener.ns->directory.remove(listener.directory_index);
+    }
+    if (listener.timer != 0) {
+        loop_.cancel(listener.timer);
     }
     listener.segment().closed.store(1, std::memory_order_seq_cst);
     for (Link *link : std::exchange(listener.place, {})) {

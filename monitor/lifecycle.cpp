@@ -336,6 +336,7 @@ void Monitor::gone(Client &client, const char *why) {
     }
     if (ns != nullptr && std::none_of(clients_.begin(), clients_.end(),
                                       [ns](const auto &entry) { return entry.second->ns == ns; })) {
+        close_orphans(*ns);
         namespaces_.erase(ns->cookie);
     }
     arm_exit(std::chrono::milliseconds(900));

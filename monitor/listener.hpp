@@ -2,6 +2,7 @@
 #pragma once
 #include "libsd/control/causes.hpp"
 #include "monitor/directory.hpp"
+#include "monitor/event_loop.hpp"
 #include "monitor/link.hpp"
 
 #include <string>
@@ -45,6 +46,9 @@ struct Listener {
     std::set<Client *> holders;
     std::vector<Link *> place; ///< same index as ListenerSegment::link
     std::vector<AcceptBell> accept_bells;
+    bool orphan = false; ///< held by nobody; see orphan_listeners.cpp
+    unsigned looks = 0;
+    EventLoop::Timer timer = 0;
 
     Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
     ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }

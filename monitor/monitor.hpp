@@ -90,6 +90,12 @@ class Monitor {
     void forget(Link &link);
     void leave_listener(Client &client, Listener &listener);
     void close_listener(Listener &listener);
+    // orphan_listeners.cpp: those that the kernel has, and nobody with libsd
+    void abandon(Listener &listener);
+    void look_for_holder_later(Listener &listener);
+    bool take_up(Listener &listener, uint32_t backlog);
+    void close_orphans(const Namespace &ns);
+
     Listener *held_listener(const Client &client, uint32_t id) const;
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
 

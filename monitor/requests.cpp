@@ -58,10 +58,11 @@ Reply Monitor::listen(Client &client, Request &request) {
         spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
                       proof.address.port, id);
     }
+    const bool was_orphan = take_up(*listener, backlog);
     client.listeners.insert(listener);
     listener->holders.insert(&client);
     Reply reply;
-    reply.set(wire::ListenReply{listener->id, 0});
+    reply.set(wire::ListenReply{listener->id, was_orphan});
     reply.fds.push_back(listener->memfd.get());
     return reply;
 }
@@ -115,7 +116,7 @@ Reply Monitor::links(Client &client, Request &request) {
 
 Reply Monitor::connect(Client &client, Request &request) {
     const auto it = listeners_.find(request.as<wire::ListenerRef>().listener_id);
-    if (it == listeners_.end() || it->second->ns != client.ns) {
+    if (it == listeners_.end() || it->second->ns != client.ns || it->second->orphan) {
         return Reply::error(ENOENT, Cause::listener_gone);
     }
     Listener &listener = *it->second;

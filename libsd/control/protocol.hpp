@@ -152,7 +152,7 @@ struct Listen {
 };
 struct ListenReply {
     uint32_t listener_id;
-    uint32_t pad;
+    uint32_t was_orphan; ///< nobody held it: what waits in its links came before what the kernel has
 };
 struct ListenerRef {
     uint32_t listener_id;

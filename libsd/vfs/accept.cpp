@@ -14,7 +14,8 @@ namespace sd {
 
 namespace {
 
-constexpr unsigned kKernelTurn = 16; ///< after so many accelerated connections the kernel's queue is asked first
+constexpr unsigned kKernelTurn =
+    Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
 
 bool listener_nonblocking(int fd) noexcept {
     long fl = sys::fcntl(fd, F_GETFL);

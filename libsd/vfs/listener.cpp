@@ -31,7 +31,7 @@ ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
 }
 
 /// Asks the monitor for the listener's segment; on success the listener is in the directory. `*seg`: null, or one that is not used any more.
-long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cause *why) noexcept {
+long announce(int fd, uint32_t backlog, wire::ListenReply *reply, ListenerSegment **seg, Cause *why) noexcept {
     wire::Listen msg{backlog, 0};
     auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
     if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ListenReply)) {
@@ -40,7 +40,7 @@ long announce(int fd, uint32_t backlog, uint32_t *id, ListenerSegment **seg, Cau
         *why = r.cause != Cause::none ? r.cause : Cause::no_monitor;
         return r.status < 0 ? r.status : -EPROTO;
     }
-    *id = r.as<wire::ListenReply>().listener_id;
+    *reply = r.as<wire::ListenReply>();
     ListenerSegment *const mapped = map_segment(r.fd[0], *seg);
     sys::close(r.fd[0]);
     if (!mapped) {
@@ -298,11 +298,14 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     }
     // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
     uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
-    long r = announce(fd, room, &l->id, &l->seg, why);
+    wire::ListenReply reply;
+    long r = announce(fd, room, &reply, &l->seg, why);
     if (r < 0) {
         pool.release(l);
         return r;
     }
+    l->id = reply.listener_id;
+    l->turns.store(reply.was_orphan ? 0 : Listener::kKernelNext, std::memory_order_relaxed);
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
     l->kept.store(-1, std::memory_order_relaxed);
@@ -349,8 +352,8 @@ void close_listener(File *f) noexcept {
                 break;
             }
     }
+    close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
     retire_listener(*l);
-    close_hidden(l->kept.exchange(-1));
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
     pool.release(l);
 }
@@ -373,14 +376,14 @@ void restore_listeners() noexcept {
         for (uint32_t i = 0, n = fd_high.load(); i < n && fd < 0; ++i)
             if (fd_table[i].load(std::memory_order_acquire) == f)
                 fd = static_cast<int>(i);
-        uint32_t id;
+        wire::ListenReply reply;
         ListenerSegment *seg = nullptr;
         Cause why;
-        if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &id, &seg, &why) < 0)
+        if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
             continue;
         LockGuard h(l->lock);
         // Links made before the restart keep their place in the old segment: clients that have not noticed still use them.
-        l->id = id;
+        l->id = reply.listener_id;
         l->seg = seg;
         l->seen_sequence = 0;
     }

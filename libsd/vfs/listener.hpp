@@ -21,8 +21,9 @@ struct Listener {
     uint32_t backlog = 0;
     std::atomic<bool> retired{false};
     std::atomic<int> kept{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
+    static constexpr uint32_t kKernelNext = 15;
     std::atomic<uint32_t> turns{
-        15}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
+        kKernelNext}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
     ListenerOptions options;
     Lock lock;
     MapVector<ListenerLinkRef> links;

@@ -149,6 +149,31 @@ BEHAVIOUR(a_listener_with_a_queue) {
     SHOW_BOOL(peer_is_gone(first));
 }
 
+// A listener that ends with the former image, but for the copy in the mail, where the next image finds it.
+BEHAVIOUR(a_listener_in_the_mail) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const Gate gate;
+    const pid_t child = spawn([&] {
+        int mail[2];
+        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, mail));
+        pass_descriptor(mail[0], listener);
+        set_cloexec(listener);
+        gate.pass();
+        become("finds", {mail[1], mail[0]});
+    });
+    close(listener);
+    const int first = connect_to(address);
+    send_all(first, "first");
+    gate.open();
+    say("%s", receive(first, 5).c_str());
+    const int second = connect_to(address);
+    send_all(second, "again");
+    say("%s", receive(second, 5).c_str());
+    reap("child", child);
+    SHOW_BOOL(peer_is_gone(first));
+}
+
 // Both ends of a connection in one process, and more than one exec.
 BEHAVIOUR(both_ends_twice) {
     const Pair pair = make_pair();
@@ -270,7 +295,10 @@ BEHAVIOUR(inetd_style) {
 namespace {
 
 void second_image(const std::string &name, const std::vector<int> &fds) {
-    if (name == "reads") {
+    if (name == "finds") {
+        close(fds[1]);
+        second_image("accepts", {receive_descriptor(fds[0])});
+    } else if (name == "reads") {
         std::string got = receive_to_end(fds[0]);
         send_all(fds[0], "[" + got + "]");
     } else if (name == "state") {

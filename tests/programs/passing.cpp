@@ -417,6 +417,46 @@ BEHAVIOUR(from_one_process_after_another) {
     say("%d of %d", working, kSenders);
 }
 
+// A listener that is only in the mail any more goes on listening, and who waits there goes on waiting.
+BEHAVIOUR(a_listener_in_the_mail) {
+    const Channel channel;
+    const int listener = make_listener();
+    const int client = connect_to(listener);
+    send_all(client, "early");
+    MUST(pass(channel.parent, {listener}));
+    close(listener);
+    show_ready("waiting", client);
+    char byte;
+    SHOW(recv(client, &byte, 1, MSG_DONTWAIT));
+    sleep_ms(150); // the monitor looks where the listener is
+    SHOW(recv(client, &byte, 1, MSG_DONTWAIT));
+    const int taken = take(channel.child)[0];
+    const int second = connect_to(taken);
+    const int server = MUST(accept(taken, nullptr, nullptr));
+    say("%s", receive(server, 5).c_str());
+    send_all(server, "late");
+    say("%s", receive(client, 4).c_str());
+    SHOW_FD(accept(taken, nullptr, nullptr));
+    const int third = connect_to(taken);
+    SHOW_FD(accept(taken, nullptr, nullptr));
+    for (const int fd : {second, third})
+        show_ready("accepted", fd);
+}
+
+// One that is lost there ends, and so do those who wait.
+BEHAVIOUR(a_listener_lost_in_the_mail) {
+    Channel channel;
+    const int listener = make_listener();
+    const int client = connect_to(listener);
+    MUST(pass(channel.parent, {listener}));
+    close(listener);
+    show_ready("waiting", client);
+    close(channel.child);
+    SHOW_BOOL(peer_is_gone(client));
+    char byte;
+    SHOW(recv(client, &byte, 1, 0));
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "worker") == 0) {
         const int channel = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));

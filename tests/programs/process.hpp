@@ -51,6 +51,24 @@ inline ssize_t send_descriptor(int channel, int fd, int flags) {
     return sendmsg(channel, &message, flags);
 }
 
+// The descriptor that comes with the next byte.
+inline int receive_descriptor(int channel) {
+    char byte;
+    iovec part{&byte, 1};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    MUST(recvmsg(channel, &message, 0));
+    const cmsghdr *header = CMSG_FIRSTHDR(&message);
+    int fd = -1;
+    if (header)
+        memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
 inline void pass_descriptor(int channel, int fd) { MUST(send_descriptor(channel, fd, 0)); }
 
 // How many mappings this process has.
