@@ -16,6 +16,14 @@ using namespace sd;
 
 namespace {
 
+/// A listener that was received, and not used yet, is known from here on: its signals are for connections of all kinds.
+void asked_for_signals(int fd) noexcept {
+    const int saved = errno;
+    if (active())
+        vfs::notice_listener(fd);
+    errno = saved;
+}
+
 /// close() of a number that has an entry, or of one of the library's own.
 [[gnu::noinline]] int close_entry(int fd) {
     if (!called_on(fd)) {
@@ -99,6 +107,9 @@ SD_EXPORT int dup3(int from, int to, int flags) noexcept {
 
 SD_EXPORT int fcntl(int fd, int command, ...) {
     SD_TAKE_WORD(word, command);
+    if (command == F_SETOWN || command == F_SETOWN_EX ||
+        (command == F_SETFL && (reinterpret_cast<long>(word) & O_ASYNC))) [[unlikely]]
+        asked_for_signals(fd);
     bool duplicates = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
     if (file_of(fd)) [[unlikely]] {
         auto value = reinterpret_cast<long>(word);
@@ -121,6 +132,8 @@ SD_ALIAS(__fcntl, fcntl);
 
 SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
     SD_TAKE_WORD(word, request);
+    if (request == FIOASYNC) [[unlikely]]
+        asked_for_signals(fd);
     if (file_of(fd)) [[unlikely]] {
         long r = vfs::ioctl(fd, request, word);
         if (r != vfs::kPass)

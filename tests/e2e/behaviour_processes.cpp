@@ -60,6 +60,7 @@ BEHAVES("inherited and given back", passing, inherited_and_given_back, accelerat
 BEHAVES("passed several times", passing, passed_several_times, accelerated)
 BEHAVES("a listener", passing, a_listener, accelerated)
 BEHAVES("a listener in the mail", passing, a_listener_in_the_mail, any)
+BEHAVES("a listener asked for signals", passing, a_listener_asked_for_signals, any)
 BEHAVES("a listener lost in the mail", passing, a_listener_lost_in_the_mail, any)
 BEHAVES("from many processes", passing, from_many_processes, any)
 BEHAVES("from one process after another", passing, from_one_process_after_another, any)

@@ -443,6 +443,25 @@ BEHAVIOUR(a_listener_in_the_mail) {
         show_ready("accepted", fd);
 }
 
+// Asked for signals before it is used in any other way.
+BEHAVIOUR(a_listener_asked_for_signals) {
+    static volatile sig_atomic_t arrived;
+    signal(SIGIO, [](int) { arrived = 1; });
+    const Channel channel;
+    const int listener = make_listener();
+    MUST(pass(channel.parent, {listener}));
+    const int taken = take(channel.child)[0];
+    SHOW(fcntl(taken, F_SETOWN, getpid()));
+    SHOW(fcntl(taken, F_SETFL, O_RDWR | O_ASYNC));
+    const int client = connect_to(listener);
+    for (Stopwatch watch; !arrived && watch.ms() < kPatience;)
+        sleep_ms(1);
+    SHOW_BOOL(arrived);
+    const int server = MUST(accept(taken, nullptr, nullptr));
+    send_all(client, "hello");
+    say("%s", receive(server, 5).c_str());
+}
+
 // One that is lost there ends, and so do those who wait.
 BEHAVIOUR(a_listener_lost_in_the_mail) {
     Channel channel;
