@@ -34,8 +34,9 @@ struct Reply {
     size_t size(size_t length) const { return offsetof(Reply, text) + length + 1; }
 };
 
-constexpr int32_t kBornStep = -1;               ///< the first word of a new actor
-constexpr const char *kCancelled = "cancelled"; ///< the last of a thread that was
+constexpr int32_t kBornStep = -1;                  ///< the first word of a new actor
+constexpr const char *kCancelled = "cancelled";    ///< the last of a thread that was
+constexpr const char *kWrongBytes = "WRONG BYTES"; ///< a drain step found others than its fill step sent
 
 inline long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0) {
     long result;

@@ -1,5 +1,6 @@
 // Comparing traces, and showing them side by side.
 #include "tests/differential/compare.hpp"
+#include "tests/differential/channel.hpp"
 
 #include <algorithm>
 #include <map>
@@ -64,6 +65,10 @@ std::optional<Difference> compare(const Sequence &, const Trace &kernel, const T
             !ports.alike(kernel[i].text, ours[i].text)) {
             const int step = i < kernel.size() ? kernel[i].step : ours[i].step;
             return Difference{step, line(kernel, i), line(ours, i)};
+        }
+        // Somebody read of what filled a connection before it was drained: how much is left from here on is the business of each side's buffers.
+        if (kernel[i].text.find(kWrongBytes) != std::string::npos) {
+            return std::nullopt;
         }
     }
     return std::nullopt;

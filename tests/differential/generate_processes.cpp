@@ -40,7 +40,8 @@ bool Generator::new_process(int actor, int process, int fresh) {
     // A set used by both: docs/compatibility.md, "an epoll instance made before fork". What one of them connects, the other does not notice:
     // docs/compatibility.md, "a socket that is not connected yet".
     std::erase_if(open, [&](const Descriptor &descriptor) {
-        const Object &object = model_.at(descriptor.object);
+        Object &object = model_.at(descriptor.object);
+        object.inherited |= object.connecting;
         return object.kind == Kind::epoll || object.kind == Kind::fresh || object.connecting;
     });
     for (const Descriptor &descriptor : open) {
@@ -83,7 +84,8 @@ bool Generator::new_program(int actor, int process, int fresh) {
         return true;
     }
     std::erase_if(made.open, [&](const Descriptor &descriptor) { // as in new_process
-        const Object &object = model_.at(descriptor.object);
+        Object &object = model_.at(descriptor.object);
+        object.inherited |= object.connecting && !descriptor.cloexec;
         const bool itself = descriptor.reference == moved.reference;
         return object.kind == Kind::epoll || object.kind == Kind::fresh || object.connecting ||
                descriptor.reference == target || (itself && (action == 2 || action == 4)) ||

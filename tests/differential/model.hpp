@@ -59,10 +59,11 @@ struct Object {
     bool shut = false;       ///< cannot send
     bool urgent = false;
     bool small_window = false;
-    bool timed = false;    ///< waits end by themselves
-    bool in_epoll = false; ///< registered in some set
-    int mailed = 0;        ///< passed, and not taken yet
-    bool waited = false;   ///< somebody is blocked in it: a second waiter would race with the first
+    bool timed = false;     ///< waits end by themselves
+    bool in_epoll = false;  ///< registered in some set
+    int mailed = 0;         ///< passed, and not taken yet
+    bool inherited = false; ///< also by a process that does nothing with it
+    bool waited = false;    ///< somebody is blocked in it: a second waiter would race with the first
     // epoll
     int members = 0;
 };
@@ -133,7 +134,7 @@ struct Model {
             holders += std::any_of(process.open.begin(), process.open.end(),
                                    [&](const Descriptor &descriptor) { return descriptor.object == object; });
         }
-        return holders > 1;
+        return holders > 1 || objects[static_cast<size_t>(object)].inherited;
     }
     void release(int index) {
         Object &object = at(index);

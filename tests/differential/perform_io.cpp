@@ -356,7 +356,7 @@ void drain(int fd, size_t expected, int step, Observation &o) {
             return;
         }
         if (first_mismatch(bytes, static_cast<size_t>(got), step, total) != static_cast<size_t>(got)) {
-            o.say("WRONG BYTES");
+            o.say("%s", kWrongBytes);
             return;
         }
         total += static_cast<size_t>(got);
