@@ -53,6 +53,10 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
         }
         x.link_place[l.index] = static_cast<uint16_t>(x.links.size());
         e = &x.links[x.links.size() - 1];
+        // Who accepts from itself; what a link says of the accepting side may be a parent that only made the listener.
+        if (l.side == 1 && l.view.header().side[0].process.load(std::memory_order_relaxed) ==
+                               static_cast<uint32_t>(sys::getpid()))
+            x.talks_to_itself = true;
     }
     i.link = &l;
     i.slot = i.file->slot;

@@ -113,11 +113,11 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
     }
 }
 
-/// Where an event stands among those of one sender.
+/// Where an event stands among those of one sender. No initial values: an array of these is filled on each wait.
 struct Standing {
     const LinkMap *link; ///< nullptr: not known
     uint32_t order;
-    enum : uint8_t { other, listener, request } kind = other; ///< request: waits to be accepted
+    enum : uint8_t { other, listener, request } kind; ///< request: waits to be accepted
 };
 
 bool is_listener(const EpollItem &i) noexcept { return i.always_hot && i.file->kind == Kind::listener; }
@@ -130,11 +130,11 @@ Standing standing_of(const EpollItem &i, uint32_t events, bool listening) noexce
             static_cast<uint32_t>(SlotState::syn))
         return {nullptr, 0, Standing::request};
     if (!i.link || !(events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
-        return {nullptr, 0};
+        return {nullptr, 0, Standing::other};
     if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
-        return {i.link, ring::header_order(h)};
+        return {i.link, ring::header_order(h), Standing::other};
     const uint32_t end = i.file->peer->control.ended_at.load(std::memory_order_relaxed);
-    return {end ? i.link : nullptr, end & ring::kOrderMask};
+    return {end ? i.link : nullptr, end & ring::kOrderMask, Standing::other};
 }
 
 /// One link, or two whose other side is the same process: orders of others have nothing to do with each other. A hint.
@@ -157,6 +157,7 @@ struct Reports {
     epoll_event *out;
     unsigned room;
     unsigned found = 0;
+    bool listening = false; ///< there may be a listener among them
     EpollItem *item[kBatch];
 
     Reports(Epoll &set, epoll_event *to, unsigned n) noexcept : x(set), out(to), room(n) {}
@@ -164,6 +165,7 @@ struct Reports {
     /// False: the item has left the hot list.
     bool add(EpollItem &i, uint32_t events) noexcept {
         item[found] = &i;
+        listening |= i.always_hot;
         out[found].events = events;
         out[found++].data.u64 = i.data;
         i.last = ++x.reports;
@@ -189,9 +191,7 @@ struct Reports {
     void put_in_order() noexcept {
         Standing standing[kBatch];
         unsigned n = 0;
-        bool right = true, listening = false;
-        for (unsigned k = 0; k < found && !listening; ++k)
-            listening = is_listener(*item[k]);
+        bool right = true;
         for (; n < found && n < kBatch; ++n) {
             standing[n] = standing_of(*item[n], out[n].events, listening);
             right = right && (n == 0 || !belongs_before(standing[n], standing[n - 1]));
@@ -207,6 +207,31 @@ struct Reports {
 };
 
 constexpr unsigned kSecondLook = 32; ///< members that are looked at twice
+
+/// From an item to its ring the way leads over four objects, each in a page of its own where the busy members are few among many. Asks for those of the
+/// next members, each a few looks before it is needed to find the next one.
+void ask_ahead(Epoll &x, uint32_t at) noexcept {
+    const size_t left = x.hot.size() - at;
+    if (left > 6) {
+        const auto *item = reinterpret_cast<const char *>(x.hot[at + 6]);
+        __builtin_prefetch(item);
+        __builtin_prefetch(item + 64);
+    }
+    if (left > 4)
+        __builtin_prefetch(x.hot[at + 4]->file);
+    auto ofd_at = [&x](size_t k) {
+        const EpollItem &i = *x.hot[k];
+        return i.link ? i.file->ofd : nullptr;
+    };
+    if (left > 2)
+        if (const Ofd *o = ofd_at(at + 2)) {
+            __builtin_prefetch(o);
+            __builtin_prefetch(&o->rx);
+        }
+    if (left > 1)
+        if (const Ofd *o = ofd_at(at + 1))
+            __builtin_prefetch(&ring::next_header(o->rx.s, x.hot[at + 1]->file->rx_place));
+}
 
 } // namespace
 
@@ -229,6 +254,7 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
             continue;
         }
         i.pass = pass;
+        ask_ahead(x, at);
         if (uint32_t events = look(i, thorough)) {
             at += r.add(i, events);
         } else if (!i.always_hot &&

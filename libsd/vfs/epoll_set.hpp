@@ -72,6 +72,9 @@ constexpr uint64_t kIdleReports = 1024; ///< an item that was not ready while so
 constexpr unsigned kNestedSets = 64;    ///< nested instances with accelerated members, per set
 constexpr unsigned kSpareItems = 16;
 constexpr unsigned kBatch = 128; ///< accelerated events returned by one call
+/// ... while the program is busy: what these need is still in the first-level cache (and their pages in its address table) when the program
+/// comes to read and answer them. Where a process talks to itself, more of what one thread sent can be put in order.
+constexpr unsigned kBusyBatch = 16;
 constexpr int64_t kKernelLookNs =
     50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
 constexpr uint32_t kBusyStreak = 64; ///< ... once so many waits in a row were answered without the kernel
@@ -110,10 +113,11 @@ struct Epoll {
     uint32_t streak = 0; ///< waits answered without sleeping
     uint32_t rounds = 0;
     bool kernel_first = false;
-    bool wants_bells = false; ///< something could not be armed for want of a doorbell id
-    int64_t bells_at = 0;     ///< when ids were last asked for because of that
-    int64_t kernel_look = 0;  ///< when the kernel's set was last looked at
-    int64_t barrier_at = 0;   ///< when unconfirmed items were last confirmed
+    bool talks_to_itself = false; ///< has accepted, among its members, from its own process
+    bool wants_bells = false;     ///< something could not be armed for want of a doorbell id
+    int64_t bells_at = 0;         ///< when ids were last asked for because of that
+    int64_t kernel_look = 0;      ///< when the kernel's set was last looked at
+    int64_t barrier_at = 0;       ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;

@@ -99,9 +99,9 @@ long round(Wait &w, Look how) noexcept {
     unsigned n = 0;
     long from_kernel = 0;
     bool due, thorough, ask = false, kernel_first = false;
-    auto room = [&](long used) {
-        long left = w.room - used;
-        return static_cast<unsigned>(left < static_cast<long>(kBatch) ? left : kBatch);
+    auto room = [&](long used) { // with the lock
+        const long left = w.room - used, most = x.streak < kBusyStreak || x.talks_to_itself ? kBatch : kBusyBatch;
+        return static_cast<unsigned>(left < most ? left : most);
     };
     {
         SetGuard g(x);

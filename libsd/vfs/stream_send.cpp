@@ -204,9 +204,11 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
             TxState &s = o.tx.s;
             if (ring::room(s) >= 8 + ring::pad8(n) && !o.tx_block.load(std::memory_order_relaxed) &&
                 !(f->peer->control.flags.load(std::memory_order_acquire) & kMayRefuse)) [[likely]] {
+                const uint64_t before = s.tail;
                 if (ring::put(s, f->tx_place, p, static_cast<uint32_t>(n)) < 0)
                     return -EFAULT;
                 ++s.messages;
+                ring::look_ahead(s, before, f->peer->credit.consumed);
                 auto *link = f->link;
                 auto *arm = &f->peer->control.rx_arm;
                 uint32_t slot = f->slot;

@@ -173,6 +173,51 @@ BEHAVIOUR(fair_with_little_room) {
     say("%zu of 9 seen", seen.size());
 }
 
+// However long a program has been busy, every ready member gets its turn, and each edge is told once.
+BEHAVIOUR(fair_when_busy) {
+    constexpr int kMembers = 40;
+    const int listener = make_listener();
+    const int set = MUST(epoll_create1(0));
+    const pid_t peer = spawn([&] {
+        std::vector<int> clients;
+        for (int i = 0; i < kMembers; ++i) {
+            clients.push_back(connect_to(listener));
+            send_all(clients.back(), "x");
+        }
+        char byte;
+        MUST(read(clients.back(), &byte, 1)); // until the set is done with
+    });
+    std::vector<int> servers;
+    for (uint64_t i = 0; i < kMembers; ++i) {
+        servers.push_back(MUST(accept(listener, nullptr, nullptr)));
+        wait_for(servers.back(), POLLIN);
+        MUST(add(set, servers.back(), EPOLLIN, i));
+    }
+    epoll_event events[64];
+    std::set<uint64_t> seen;
+    const auto note = [&](int n) {
+        for (int k = 0; k < n; ++k)
+            seen.insert(events[k].data.u64);
+    };
+    for (int i = 0; i < 200; ++i)
+        MUST(epoll_wait(set, events, 64, kPatience));
+    for (int i = 0; i < 6; ++i)
+        note(MUST(epoll_wait(set, events, 64, kPatience)));
+    say("%zu of %d seen", seen.size(), kMembers);
+    for (uint64_t i = 0; i < kMembers; ++i) {
+        epoll_event event{EPOLLIN | EPOLLET, {}};
+        event.data.u64 = i;
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, servers[i], &event));
+    }
+    seen.clear();
+    int edges = 0;
+    for (int n; (n = MUST(epoll_wait(set, events, 64, 0))) > 0; edges += n)
+        note(n);
+    say("%d edges of %zu", edges, seen.size());
+    send_all(servers.back(), "x");
+    reap("peer", peer);
+}
+
 // A busy connection does not keep a pipe from being noticed.
 BEHAVIOUR(busy_socket_and_quiet_pipe) {
     const Pair pair = make_pair();
