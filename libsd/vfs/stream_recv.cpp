@@ -90,6 +90,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         return r > 0 ? 0 : r;
     }
     Pin pin;
+    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
     int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
@@ -151,7 +152,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 e = 0;
             return -e;
         }
-        if (is_nonblocking(f, flags))
+        if (nonblocking)
             return done ? done : -EAGAIN;
         if (deadline == 0)
             deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));

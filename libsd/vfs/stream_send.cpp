@@ -96,6 +96,7 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole) noexcept {
 long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     Pin pin;
+    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
     bool grow_far = false;
@@ -116,7 +117,7 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                 if (r > 0)
                     done += r;
                 answered = r < 0 || static_cast<size_t>(done) >= total;
-                if (!answered && is_nonblocking(f, flags))
+                if (!answered && nonblocking)
                     o.tx.s.stalls =
                         1; // the program has been told that it is full: it stays full until the peer reads
                 if (answered)
@@ -153,7 +154,7 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         notify(*f.link, f.slot, f.peer->control.rx_arm);
         if (answered)
             return done;
-        if (is_nonblocking(f, flags)) {
+        if (nonblocking) {
             epoll_touch(f); // edge-triggered sets watch for room from here on
             return done ? done : -EAGAIN;
         }

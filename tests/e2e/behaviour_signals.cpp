@@ -22,6 +22,7 @@ BEHAVES("disturbed: the socket of a blocked call is closed", disturbed, closed, 
 BEHAVES("disturbed: another file under the number of a blocked call", disturbed, replaced, accelerated)
 BEHAVES("disturbed: what poll says of a number taken away", disturbed, polled_numbers, accelerated)
 BEHAVES("disturbed: a fork while only a blocked call holds the listener", disturbed, forked_beside, accelerated)
+BEHAVES("disturbed: the socket of a blocked call is made non-blocking", disturbed, made_non_blocking, accelerated)
 BEHAVES("disturbed: the connection of a blocked call is undone", disturbed, undone, any)
 BEHAVES("disturbed: the socket of a blocked call is shut down", disturbed, shut_down, accelerated)
 BEHAVES("abandoned: jumps out of every call", abandoned, jumps, accelerated)

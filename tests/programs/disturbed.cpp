@@ -170,4 +170,31 @@ BEHAVIOUR(undone) {
     }
 }
 
+// O_NONBLOCK is for the calls that come afterwards.
+BEHAVIOUR(made_non_blocking) {
+    watch_signals();
+    static const BlockingCall all_of_it{"all of it", Blocked::data, [](Scene &s) -> long {
+                                            return recv(s.fd, calls::small, 4, MSG_WAITALL);
+                                        }};
+    static const BlockingCall whole{"the whole", Blocked::room, [](Scene &s) -> long {
+                                        return send(s.fd, calls::large().data(), calls::large().size(), 0);
+                                    }};
+    for (const BlockingCall *call : {&all_of_it, &whole}) {
+        Scene scene(call->why);
+        Caller caller(scene, *call);
+        SHOW_BOOL(caller.blocked());
+        SHOW(fcntl(scene.fd, F_SETFL, O_RDWR | O_NONBLOCK));
+        if (call->why == Blocked::data) {
+            send_all(scene.server, "ab");
+            SHOW_BOOL(caller.blocked());
+            send_all(scene.server, "cd");
+        }
+        for (Stopwatch watch; !caller.returned() && watch.ms() < kPatience;)
+            if (call->why == Blocked::room)
+                scene.drain();
+        say("%s: %s", call->name, caller.outcome(scene, *call).c_str());
+        say("%ld", caller.result());
+    }
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
