@@ -316,7 +316,20 @@ void Monitor::release_holdings(Client &client) {
     client.bells_given = client.links_made = 0;
 }
 
+/// Whom a process rang before it ended, without waiting for us to do so.
+void Monitor::hear_out(Client &client) {
+    for (bool more = static_cast<bool>(client.channel); more;) {
+        Request request;
+        more = receive(client.channel.get(), request) == Received::packet;
+        if (more && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
+            request.header.length == sizeof(wire::BellRef)) {
+            ring_peer(client, request);
+        }
+    }
+}
+
 void Monitor::gone(Client &client, const char *why) {
+    hear_out(client);
     if (client.kind == Client::Kind::process) {
         spdlog::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
     }

@@ -242,7 +242,7 @@ bool Monitor::handle(Client &client, Request &request) {
                       strerror(-reply.status), reply.cause == Cause::none ? "" : ", cause ",
                       reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
     }
-    if (!send(client.channel.get(), request.header, reply)) {
+    if (request.header.sequence != wire::kNoAnswer && !send(client.channel.get(), request.header, reply)) {
         if (may_log()) {
             spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid,
                          operation->name);

@@ -54,6 +54,7 @@ class Monitor {
     void release_holdings(Client &client);
     void take_back(Client &client, const Request &request, const Reply &reply, bool new_listener);
     void channel_closed(Client &client);
+    void hear_out(Client &client);
     void gone(Client &client, const char *why);
     Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
     bool has_presence(pid_t pid, uint64_t start) const;

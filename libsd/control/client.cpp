@@ -48,16 +48,27 @@ void drop_channel() noexcept {
     next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
 }
 
-/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
-             Reply *r) noexcept {
+uint32_t next_sequence() noexcept {
+    if (++sequence == wire::kNoAnswer)
+        ++sequence;
+    return sequence;
+}
+
+wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept {
     wire::Header h{};
     h.magic = wire::kMagic;
     h.version = wire::kVersion;
     h.op = static_cast<uint16_t>(op);
-    h.sequence = ++sequence;
+    h.sequence = number;
     h.length = static_cast<uint16_t>(length);
     h.fds = nfds;
+    return h;
+}
+
+/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
+int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
+             Reply *r) noexcept {
+    wire::Header h = make_header(op, next_sequence(), length, nfds);
     iovec iov[2] = {{&h, sizeof h}, {const_cast<void *>(body), length}};
     alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
     msghdr m{};
@@ -127,26 +138,30 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
     }
 }
 
+/// A packet without descriptors. As everything in a process in a sandbox, with write alone.
+struct PlainPacket {
+    wire::Header header;
+    unsigned char body[256];
+
+    long send(int fd, wire::Op op, uint32_t number, const void *from, size_t length) noexcept {
+        header = make_header(op, number, length, 0);
+        if (length)
+            memcpy(body, from, length);
+        long n;
+        while ((n = sys::write(fd, this, sizeof header + length)) == -EINTR) {
+        }
+        return n;
+    }
+};
+
 /// The same with read and write alone, for a process in a sandbox: no descriptor goes along, and none that comes back is received.
 int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept {
-    struct {
-        wire::Header header;
-        unsigned char body[256];
-    } packet{};
+    PlainPacket packet{};
     r->status = -EPERM;
     if (length > sizeof packet.body)
         return 0;
-    packet.header.magic = wire::kMagic;
-    packet.header.version = wire::kVersion;
-    packet.header.op = static_cast<uint16_t>(op);
-    packet.header.sequence = ++sequence;
-    packet.header.length = static_cast<uint16_t>(length);
-    if (length)
-        memcpy(packet.body, body, length);
-    const uint32_t mine = sequence;
-    long n;
-    while ((n = sys::write(fd, &packet, sizeof packet.header + length)) == -EINTR) {
-    }
+    const uint32_t mine = next_sequence();
+    long n = packet.send(fd, op, mine, body, length);
     while (n >= 0) {
         while ((n = sys::read(fd, &packet, sizeof packet)) == -EINTR) { // bounded by SO_RCVTIMEO
         }
@@ -335,6 +350,14 @@ Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsi
             r.cause = Cause::no_monitor;
     }
     return r;
+}
+
+void tell(wire::Op op, const void *body, size_t length) noexcept {
+    LockGuard g(call_lock);
+    const int fd = channel();
+    PlainPacket packet{};
+    if (fd >= 0 && length <= sizeof packet.body && packet.send(fd, op, wire::kNoAnswer, body, length) < 0)
+        drop_channel();
 }
 
 bool maintain() noexcept {

@@ -46,6 +46,8 @@ int channel() noexcept;
 /// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the caller.
 Reply request(wire::Op op, const void *body = nullptr, size_t length = 0, const int *fds = nullptr,
               unsigned nfds = 0) noexcept;
+/// A request whose answer says nothing: does not wait for the monitor.
+void tell(wire::Op op, const void *body, size_t length) noexcept;
 /// Notices a dead monitor and, with pauses, connects to a new one. Called by a thread that is about to sleep. True when all is well.
 bool maintain() noexcept;
 /// Differs after each reconnection.

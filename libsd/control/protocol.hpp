@@ -1,7 +1,7 @@
 // Messages between libsd (or a command-line client) and sd-monitor, over a Unix SOCK_SEQPACKET socket.
 //
 // A request is one packet with the header, its body and, where noted, descriptors; each gets exactly one reply packet with
-// the same sequence number. The monitor sends nothing unasked, so a readable or hung-up channel means it is gone.
+// the same sequence number, and none where that number is kNoAnswer. The monitor sends nothing unasked, so a readable or hung-up channel means it is gone.
 // All numbers are in host byte order; both ends are on one host. Unknown operations are answered with ENOSYS,
 // another version or a wrong length with EPROTO, and the channel is closed after that.
 //
@@ -38,6 +38,7 @@ namespace sd::wire {
 
 constexpr uint32_t kMagic = 0x4d445331; // "1SDM"
 constexpr uint16_t kVersion = 1;
+constexpr uint32_t kNoAnswer = 0; ///< Header::sequence
 constexpr unsigned kMaxFds = 8;
 constexpr unsigned kMaxText = 512;
 
@@ -64,7 +65,7 @@ enum class Op : uint16_t {
     claim = 21, ///< no body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an error: it stays the kernel socket it is
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
     unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
-    ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell for a process whose sandbox lets it receive none -> empty
+    ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell, for a process that does not wait for it or whose sandbox lets it receive none -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 

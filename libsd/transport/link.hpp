@@ -27,8 +27,9 @@ struct LinkMap {
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
 
-    /// Eventfds of the other side's waiters, -1 unknown. `generation` tells whether the id was given to another waiter since.
+    /// Eventfds of the other side's waiters, -1 unknown, kRung if the monitor was asked to ring it. `generation` tells whether the id was given to another waiter since.
     struct PeerBell {
+        static constexpr int kRung = -2;
         std::atomic<int> fd{-1};
         std::atomic<uint32_t> generation{0};
     } peer_bell[kDoorbells];

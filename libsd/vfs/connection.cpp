@@ -185,7 +185,7 @@ void link_unuse(LinkMap &l) noexcept {
     forget_link(l);
     wire::LinkRef ref{l.id, l.side, 0};
     unmap_link(&l);
-    control::request(wire::Op::drop_link, &ref, sizeof ref);
+    control::tell(wire::Op::drop_link, &ref, sizeof ref);
 }
 
 namespace {

@@ -65,6 +65,12 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     Cause why;
     if (!control::connected())
         control::ensure(&why); // the waiter may rely on a monitor that we have given up
+    auto &cached = l.peer_bell[id];
+    // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends would not use again.
+    if (int none = -1; control::connected() && cached.fd.compare_exchange_strong(none, LinkMap::PeerBell::kRung)) {
+        control::tell(wire::Op::ring, &ref, sizeof ref);
+        return -EAGAIN;
+    }
     if (!confined())
         r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
     if (r.status == -EMFILE) { // we cannot have it, so the monitor rings in our place
@@ -79,7 +85,6 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     long fd = hide_fd(r.fd[0]);
     if (fd < 0)
         return fd;
-    auto &cached = l.peer_bell[id];
     cached.generation.store(generation, std::memory_order_relaxed);
     if (int old = cached.fd.exchange(static_cast<int>(fd), std::memory_order_acq_rel); old >= 0)
         close_hidden(old);

@@ -210,6 +210,7 @@ TEST_CASE("a client that did not wait for a late answer lives, and comes back to
             packet.header.magic = wire::kMagic;
             packet.header.version = wire::kVersion;
             packet.header.op = static_cast<uint16_t>(op);
+            packet.header.sequence = 1;
             packet.header.length = sizeof body;
             packet.header.fds = static_cast<uint32_t>(fds.size());
             memcpy(packet.body, &body, sizeof body);
@@ -245,4 +246,32 @@ TEST_CASE("a client that did not wait for a late answer lives, and comes back to
         }
     });
     kill_child(child); // had it found a fault, it would have ended before it could say that it was ready
+}
+
+TEST_CASE("what a client rang without waiting for an answer is heard, also when it has ended meanwhile") {
+    Pair pair;
+    const UniqueFd waiter = bell();
+    const pid_t child = in_child([&] {
+        static TestProcess process(pair.monitor);
+        const uint64_t link =
+            process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).as<wire::ConnectReply>().link_id;
+        pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
+        const uint32_t id =
+            pair.server.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {waiter.get()}).as<wire::BellReply>().id;
+        // No answer stands before that to the next question.
+        bool good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id}) && rang(waiter.get()) &&
+                    process.channel.ask(Op::links, wire::Links{pair.listener, 0}).header.op ==
+                        static_cast<uint16_t>(Op::links);
+        kill(pair.monitor.pid, SIGSTOP);
+        for (int i = 0; i < 20; ++i) { // more than the monitor takes from one client at a time
+            good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id + 1}) && good;
+        }
+        good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id}) && good;
+        if (!good) {
+            _exit(1);
+        }
+    });
+    kill_child(child);
+    kill(pair.monitor.pid, SIGCONT);
+    REQUIRE(rang(waiter.get()));
 }
