@@ -4,6 +4,7 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include <linux/membarrier.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 namespace sd {
@@ -34,6 +35,11 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
 } // namespace
 
 long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
+
+bool links_can_be_mapped() noexcept {
+    rlimit limit{};
+    return sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 || limit.rlim_cur > kLinkBytes;
+}
 
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     *error = -EPROTO;

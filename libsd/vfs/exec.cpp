@@ -235,11 +235,13 @@ void before_exec(bool loadable) noexcept {
     if (!enabled() || table)
         return;
     const Survey s = survey();
-    if (s.kept && loadable && make_table(s.kept)) {
+    // The next image is as good as one without the library where it could map no link: a listener that stayed in the directory would get clients
+    // that nobody there could take.
+    if (s.kept && loadable && links_can_be_mapped() && make_table(s.kept)) {
         keep_open(true);
         return;
     }
-    if (s.kept && !loadable)
+    if (s.kept)
         hand_over_as_kernel_sockets();
     // What only this process holds ends with its program image.
     if (s.holds)

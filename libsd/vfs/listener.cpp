@@ -291,6 +291,10 @@ long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     if (!control::ensure(why))
         return -ECONNREFUSED;
+    if (!links_can_be_mapped()) { // its clients would wait where we cannot look
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
     Listener *l = pool.allocate();
     if (!l) {
         *why = Cause::no_memory;

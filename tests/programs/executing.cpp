@@ -149,6 +149,29 @@ BEHAVIOUR(a_listener_with_a_queue) {
     SHOW_BOOL(peer_is_gone(first));
 }
 
+// The next image may have too little address space for accelerated connections, as a mail server gives its login processes: what reaches the listener
+// must not wait for the parent, which holds it, too, but never accepts.
+BEHAVIOUR(a_listener_for_an_image_with_little_memory) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    int replaced[2];
+    MUST(pipe2(replaced, O_CLOEXEC));
+    const pid_t child = spawn([&] {
+        const rlimit little{rlim_t{1} << 30, rlim_t{1} << 30};
+        MUST(setrlimit(RLIMIT_AS, &little));
+        become("accepts", {listener});
+    });
+    close(replaced[1]);
+    char none;
+    SHOW(read(replaced[0], &none, 1));
+    for (int i = 0; i < 2; ++i) {
+        const int client = connect_to(address);
+        send_all(client, "hello");
+        say("%s", receive(client, 5).c_str());
+    }
+    reap("child", child);
+}
+
 // A listener that ends with the former image, but for the copy in the mail, where the next image finds it.
 BEHAVIOUR(a_listener_in_the_mail) {
     const int listener = make_listener();
