@@ -34,9 +34,12 @@ struct Reply {
     size_t size(size_t length) const { return offsetof(Reply, text) + length + 1; }
 };
 
-constexpr int32_t kBornStep = -1;                  ///< the first word of a new actor
-constexpr const char *kCancelled = "cancelled";    ///< the last of a thread that was
-constexpr const char *kWrongBytes = "WRONG BYTES"; ///< a drain step found others than its fill step sent
+constexpr int32_t kBornStep = -1;               ///< the first word of a new actor
+constexpr const char *kCancelled = "cancelled"; ///< the last of a thread that was
+// What a drain step finds that leaves nothing of what was filled in:
+constexpr const char *kAllThere = "all there";
+constexpr const char *kEndOfFile = "end of file";
+constexpr const char *kNothingLeft[] = {kAllThere, kEndOfFile, "ECONNRESET"};
 
 inline long raw_call(long number, long a = 0, long b = 0, long c = 0, long d = 0) {
     long result;

@@ -56,9 +56,21 @@ std::vector<std::string> of_step(const Trace &trace, int step) {
     return texts;
 }
 
+/// A connection that was filled is not drained: its actor is blocked or gone, or has something else under the number, or somebody else has read of it. How much
+/// goes in and comes out from here on is the business of each side's buffers.
+bool left_full(const Sequence &sequence, const Line &line) {
+    const auto step = std::find_if(sequence.steps.begin(), sequence.steps.end(),
+                                   [&](const Step &s) { return s.id == line.step; });
+    if (step == sequence.steps.end() || step->op != Op::drain) {
+        return false;
+    }
+    return std::none_of(std::begin(kNothingLeft), std::end(kNothingLeft),
+                        [&](const char *text) { return line.text.find(text) != std::string::npos; });
+}
+
 } // namespace
 
-std::optional<Difference> compare(const Sequence &, const Trace &kernel, const Trace &ours) {
+std::optional<Difference> compare(const Sequence &sequence, const Trace &kernel, const Trace &ours) {
     PortNames ports;
     for (size_t i = 0; i < std::max(kernel.size(), ours.size()); ++i) {
         if (i >= kernel.size() || i >= ours.size() || kernel[i].step != ours[i].step ||
@@ -66,8 +78,7 @@ std::optional<Difference> compare(const Sequence &, const Trace &kernel, const T
             const int step = i < kernel.size() ? kernel[i].step : ours[i].step;
             return Difference{step, line(kernel, i), line(ours, i)};
         }
-        // Somebody read of what filled a connection before it was drained: how much is left from here on is the business of each side's buffers.
-        if (kernel[i].text.find(kWrongBytes) != std::string::npos) {
+        if (left_full(sequence, kernel[i])) {
             return std::nullopt;
         }
     }

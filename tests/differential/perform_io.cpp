@@ -352,16 +352,16 @@ void drain(int fd, size_t expected, int step, Observation &o) {
             continue;
         }
         if (got <= 0) {
-            o.say("ended early by %s", got == 0 ? "end of file" : strerrorname_np(errno));
+            o.say("ended early by %s", got == 0 ? kEndOfFile : strerrorname_np(errno));
             return;
         }
         if (first_mismatch(bytes, static_cast<size_t>(got), step, total) != static_cast<size_t>(got)) {
-            o.say("%s", kWrongBytes);
+            o.say("WRONG BYTES");
             return;
         }
         total += static_cast<size_t>(got);
     }
-    o.say("all there");
+    o.say("%s", kAllThere);
 }
 
 } // namespace
