@@ -32,6 +32,19 @@ bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDH
 
 void set_cloexec(int fd) { MUST(fcntl(fd, F_SETFD, FD_CLOEXEC)); }
 
+// A client that waits before the child's exec, and one that comes after it.
+void serve_before_and_after(const Address &address, const Gate &gate, pid_t child) {
+    const int first = connect_to(address);
+    send_all(first, "first");
+    gate.open();
+    say("%s", receive(first, 5).c_str());
+    const int second = connect_to(address);
+    send_all(second, "again");
+    say("%s", receive(second, 5).c_str());
+    reap("child", child);
+    SHOW_BOOL(peer_is_gone(first));
+}
+
 } // namespace
 
 // In the middle of a stream: what was sent before, and not read or half read, is read by the next image.
@@ -138,15 +151,7 @@ BEHAVIOUR(a_listener_with_a_queue) {
         become("accepts", {listener});
     });
     close(listener);
-    const int first = connect_to(address);
-    send_all(first, "first");
-    gate.open();
-    say("%s", receive(first, 5).c_str());
-    const int second = connect_to(address);
-    send_all(second, "again");
-    say("%s", receive(second, 5).c_str());
-    reap("child", child);
-    SHOW_BOOL(peer_is_gone(first));
+    serve_before_and_after(address, gate, child);
 }
 
 // The next image may have too little address space for accelerated connections, as a mail server gives its login processes: what reaches the listener
@@ -186,15 +191,7 @@ BEHAVIOUR(a_listener_in_the_mail) {
         become("finds", {mail[1], mail[0]});
     });
     close(listener);
-    const int first = connect_to(address);
-    send_all(first, "first");
-    gate.open();
-    say("%s", receive(first, 5).c_str());
-    const int second = connect_to(address);
-    send_all(second, "again");
-    say("%s", receive(second, 5).c_str());
-    reap("child", child);
-    SHOW_BOOL(peer_is_gone(first));
+    serve_before_and_after(address, gate, child);
 }
 
 // Both ends of a connection in one process, and more than one exec.

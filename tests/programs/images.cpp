@@ -16,22 +16,6 @@ std::string own_path() {
 
 bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
 
-int take_descriptor(int channel) {
-    char byte;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    MUST(recvmsg(channel, &message, 0));
-    int fd = -1;
-    if (const cmsghdr *header = CMSG_FIRSTHDR(&message))
-        memcpy(&fd, CMSG_DATA(header), sizeof fd);
-    return fd;
-}
-
 } // namespace
 
 // The second image of the tests below: `images serve NUMBER` answers one request on that descriptor.
@@ -166,7 +150,7 @@ BEHAVIOUR(passed_to_a_relative) {
     const pid_t child = spawn([&] {
         close(pair.server);
         close(pair.client);
-        const int fd = take_descriptor(channel[1]);
+        const int fd = receive_descriptor(channel[1]);
         send_all(fd, "passed on");
         say("child got %s", receive(fd, 3).c_str());
     });
@@ -186,7 +170,7 @@ BEHAVIOUR(passed_to_itself) {
     close(pair.server);
     SHOW_BOOL((poll_now(pair.client, POLLRDHUP, 100) & POLLRDHUP) == 0); // alive, on its way
     send_all(pair.client, "meanwhile");
-    const int fd = take_descriptor(channel[1]);
+    const int fd = receive_descriptor(channel[1]);
     say("%s", receive(fd, 9).c_str());
     send_all(fd, "back");
     say("%s", receive(pair.client, 4).c_str());
