@@ -22,6 +22,9 @@ using namespace sd;
 namespace sd::vfs {
 /// Makes the calling thread's doorbell; before a filter (for_good) also registers it with every link and takes listeners out of the directory.
 void prepare_confinement(bool for_good) noexcept;
+/// The process is about to have no more address space than this. Where that is too little for a link, the listeners that stay open over an exec become the
+/// kernel's, with the clients that wait for them: afterwards nothing could be mapped that this takes.
+void before_space_limit(uint64_t bytes) noexcept;
 } // namespace sd::vfs
 
 namespace {
@@ -106,7 +109,11 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
 }
 
 void before_limit(int resource, const void *limit) noexcept {
-    if (resource != RLIMIT_NOFILE || !limit || !active())
+    if (!limit || !active())
+        return;
+    if (rlimit wanted; resource == RLIMIT_AS && sd_copy(&wanted, limit, sizeof wanted) == 0)
+        vfs::before_space_limit(wanted.rlim_cur);
+    if (resource != RLIMIT_NOFILE)
         return;
     make_room_below(); // a number that is kept may be beyond the new limit
     if (!confined())

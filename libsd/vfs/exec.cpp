@@ -182,6 +182,13 @@ bool is_standard(const File &f) noexcept {
 }
 bool is_standard_input(const File &f) noexcept { return fd_table[0].load(std::memory_order_acquire) == &f; }
 
+/// To a program that will accept from the kernel only.
+void hand_over_listener(File &f) noexcept {
+    wire::ListenerRef ref{f.listener->id, 0};
+    control::request(wire::Op::unlist, &ref, sizeof ref);
+    leave_waiting_to_kernel(f);
+}
+
 /// For a program that will not load the library: each connection that stays open becomes a kernel socket, bridged once this program has gone.
 void hand_over_as_kernel_sockets() noexcept {
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
@@ -190,11 +197,8 @@ void hand_over_as_kernel_sockets() noexcept {
             continue;
         if (f->kind == Kind::fresh)
             materialise(static_cast<int>(i), *f);
-        if (f->kind == Kind::listener) { // it will accept from the kernel only
-            wire::ListenerRef ref{f->listener->id, 0};
-            control::request(wire::Op::unlist, &ref, sizeof ref);
-            leave_waiting_to_kernel(*f);
-        }
+        if (f->kind == Kind::listener)
+            hand_over_listener(*f);
         bool done = false;
         for (const int number : bridged)
             done |= number == static_cast<int>(i);
@@ -246,6 +250,15 @@ void before_exec(bool loadable) noexcept {
     // What only this process holds ends with its program image.
     if (s.holds)
         tell_leaving(true);
+}
+
+void before_space_limit(uint64_t bytes) noexcept {
+    if (!enabled() || bytes > kLinkBytes || !links_can_be_mapped())
+        return;
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (File *f = file_of(static_cast<int>(i));
+            f && f->kind == Kind::listener && stays_open(static_cast<int>(i)))
+            hand_over_listener(*f);
 }
 
 void after_failed_exec() noexcept {

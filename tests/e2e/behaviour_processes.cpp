@@ -41,6 +41,8 @@ BEHAVES("all that is marked ends", executing, all_marked_end, accelerated)
 BEHAVES("a connection in the mail", executing, in_the_mail, accelerated)
 BEHAVES("a listener with a queue", executing, a_listener_with_a_queue, accelerated)
 BEHAVES("a listener for an image with little memory", executing, a_listener_for_an_image_with_little_memory, any)
+BEHAVES("a listener on which clients wait for an image with little memory", executing,
+        a_queue_for_an_image_with_little_memory, any)
 BEHAVES("a listener in the mail", executing, a_listener_in_the_mail, any)
 BEHAVES("both ends, twice", executing, both_ends_twice, accelerated)
 BEHAVES("an exec that fails", executing, failed_exec, accelerated)

@@ -177,6 +177,20 @@ BEHAVIOUR(a_listener_for_an_image_with_little_memory) {
     reap("child", child);
 }
 
+// The same with a client that waits already, because of whom the program is executed.
+BEHAVIOUR(a_queue_for_an_image_with_little_memory) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const Gate gate;
+    const pid_t child = spawn([&] {
+        gate.pass();
+        const rlimit little{rlim_t{1} << 30, rlim_t{1} << 30};
+        MUST(setrlimit(RLIMIT_AS, &little));
+        become("accepts", {listener});
+    });
+    serve_before_and_after(address, gate, child);
+}
+
 // A listener that ends with the former image, but for the copy in the mail, where the next image finds it.
 BEHAVIOUR(a_listener_in_the_mail) {
     const int listener = make_listener();
