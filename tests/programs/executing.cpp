@@ -21,6 +21,7 @@ std::string own_path() {
     for (const int n : numbers)
         words.push_back(std::to_string(n));
     std::vector<char *> arguments;
+    arguments.reserve(words.size() + 1);
     for (std::string &word : words)
         arguments.push_back(word.data());
     arguments.push_back(nullptr);
