@@ -4,6 +4,7 @@
 #include "monitor/config.hpp"
 #include "monitor/packet.hpp"
 #include "monitor/parcel.hpp"
+#include "monitor/process_info.hpp"
 
 #include <chrono>
 #include <functional>
@@ -68,6 +69,7 @@ class Monitor {
     Reply claim(Client &client, Request &request);
     Reply claimed(Client &client, Request &request);
     void parcel_ready(uint64_t id, uint32_t events);
+    InHands look_at_descriptors(ino_t inode);
     void look_for_parcel_later(Parcel &parcel);
     void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
     void end_parcel(Parcel &parcel);

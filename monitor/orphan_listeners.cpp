@@ -4,7 +4,6 @@
 // it. New ones are the kernel's meanwhile. In the hands of somebody without libsd nobody would ever accept them, so they are reset.
 #include "monitor/listening.hpp"
 #include "monitor/monitor.hpp"
-#include "monitor/process_info.hpp"
 
 #include <algorithm>
 #include <spdlog/spdlog.h>
@@ -15,7 +14,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstLook{50};
 constexpr unsigned kMostDoublings = 3;
-constexpr int kLookShare = 4; ///< as for parcels: a fifth of the time at most
 
 bool has_waiting_connections(const Listener &listener) {
     return std::any_of(listener.place.begin(), listener.place.end(),
@@ -55,11 +53,8 @@ void Monitor::look_for_holder_later(Listener &listener) {
         ++found.looks;
         const ino_t inode = inode_of(found);
         bool over = inode == 0 || !has_waiting_connections(found);
-        using std::chrono::steady_clock;
-        if (const auto start = steady_clock::now(); !over && start >= next_look_) {
-            over = who_has_socket(inode) == InHands::stranger;
-            const auto end = steady_clock::now();
-            next_look_ = end + kLookShare * (end - start);
+        if (!over && std::chrono::steady_clock::now() >= next_look_) {
+            over = look_at_descriptors(inode) == InHands::stranger;
         }
         if (over) {
             close_listener(found);

@@ -83,6 +83,16 @@ Reply Monitor::pass(Client &client, Request &request) {
     return reply;
 }
 
+/// In whose descriptor table the socket is; after this none is to be looked at before next_look_.
+InHands Monitor::look_at_descriptors(ino_t inode) {
+    using std::chrono::steady_clock;
+    const auto start = steady_clock::now();
+    const InHands hands = who_has_socket(inode);
+    const auto end = steady_clock::now();
+    next_look_ = end + kLookShare * (end - start);
+    return hands;
+}
+
 void Monitor::look_for_parcel_later(Parcel &parcel) {
     look_for_parcel_after(parcel, kFirstLook * (1 << std::min(parcel.looks, kMostDoublings)));
 }
@@ -95,16 +105,13 @@ void Monitor::look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pa
         }
         Parcel &found = *it->second;
         found.timer = 0;
-        using std::chrono::steady_clock;
-        const auto start = steady_clock::now();
-        if (start < next_look_) {
-            look_for_parcel_after(found, std::chrono::ceil<std::chrono::milliseconds>(next_look_ - start));
+        const auto now = std::chrono::steady_clock::now();
+        if (now < next_look_) {
+            look_for_parcel_after(found, std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now));
             return;
         }
         ++found.looks;
-        const InHands hands = who_has_socket(found.inode);
-        const auto end = steady_clock::now();
-        next_look_ = end + kLookShare * (end - start);
+        const InHands hands = look_at_descriptors(found.inode);
         found.seen_at_library += hands == InHands::library ? 1 : 0;
         if (hands == InHands::stranger || found.seen_at_library >= kLibraryLooks ||
             (hands == InHands::unknown && found.looks >= kBlindLooks)) {

@@ -10,8 +10,6 @@ namespace sd {
 
 namespace {
 
-constexpr unsigned kWideEntries = 1U << 10; ///< IORING_SETUP_SQE128
-
 /// liburing's own structures, whose layout is part of its binary interface (liburing.h).
 struct Submissions {
     unsigned *head, *tail, *mask, *entries, *flags, *dropped, *array;
@@ -45,28 +43,27 @@ namespace sd {
 namespace {
 
 /// liburing's function. The library may have been loaded for one module only, so it is asked for by its name.
-template <class F> F *behind(const char *name) noexcept {
+void *behind(const char *name) noexcept {
     if (void *found = dlsym(RTLD_NEXT, name))
-        return reinterpret_cast<F *>(found);
+        return found;
     for (const char *library : {"liburing.so.2", "liburing.so.1"})
         if (void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) {
             void *found = dlsym(handle, name);
             dlclose(handle); // whoever calls us keeps it
             if (found)
-                return reinterpret_cast<F *>(found);
+                return found;
         }
     return nullptr;
 }
 
 /// Calls liburing's function of this name.
 template <class... A> int pass_on(const char *name, std::atomic<void *> &known, A... arguments) noexcept {
-    using F = int(A...);
     void *f = known.load(std::memory_order_relaxed);
     if (!f) {
-        f = reinterpret_cast<void *>(behind<F>(name));
+        f = behind(name);
         known.store(f, std::memory_order_relaxed);
     }
-    return f ? reinterpret_cast<F *>(f)(arguments...) : -ENOSYS;
+    return f ? reinterpret_cast<int (*)(A...)>(f)(arguments...) : -ENOSYS;
 }
 
 #define SD_PASS_ON(name, ...)                                                                                \
@@ -79,13 +76,10 @@ void look_through(const io_uring *ring) noexcept {
     if (fd_high.load(std::memory_order_relaxed) == 0)
         return;
     const Submissions &s = ring->submissions;
-    const unsigned shift = ring->flags & kWideEntries ? 1 : 0;
+    const unsigned shift = ring->flags & IORING_SETUP_SQE128 ? 1 : 0;
     for (unsigned i = s.first_new; i != s.end; ++i)
         uring_serve(s.entry[(i & *s.mask) << shift]);
 }
-
-/// A kernel thread that takes submissions by itself would take those for our sockets, too.
-bool refused(unsigned flags) noexcept { return active() && (flags & IORING_SETUP_SQPOLL); }
 
 int ring_made(int result, const io_uring *ring) noexcept {
     if (result >= 0)
@@ -103,14 +97,14 @@ int as_result(long r) noexcept { return r < 0 ? -errno : static_cast<int>(r); }
 using namespace sd;
 
 SD_EXPORT int io_uring_queue_init(unsigned entries, io_uring *ring, unsigned flags) {
-    if (refused(flags))
+    if (uring_refused(flags))
         return -EPERM;
     make_room_below();
     return ring_made(SD_PASS_ON(io_uring_queue_init, entries, ring, flags), ring);
 }
 
 SD_EXPORT int io_uring_queue_init_params(unsigned entries, io_uring *ring, io_uring_params *p) {
-    if (refused(p->flags))
+    if (uring_refused(p->flags))
         return -EPERM;
     make_room_below();
     return ring_made(SD_PASS_ON(io_uring_queue_init_params, entries, ring, p), ring);
@@ -118,7 +112,7 @@ SD_EXPORT int io_uring_queue_init_params(unsigned entries, io_uring *ring, io_ur
 
 SD_EXPORT int io_uring_queue_init_mem(unsigned entries, io_uring *ring, io_uring_params *p, void *memory,
                                       size_t bytes) {
-    if (refused(p->flags))
+    if (uring_refused(p->flags))
         return -EPERM;
     make_room_below();
     return ring_made(SD_PASS_ON(io_uring_queue_init_mem, entries, ring, p, memory, bytes), ring);

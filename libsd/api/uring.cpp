@@ -251,11 +251,12 @@ void serve_submissions(const Ring &r, unsigned count) noexcept {
 
 } // namespace
 
+bool uring_refused(unsigned flags) noexcept { return active() && (flags & IORING_SETUP_SQPOLL); }
+
 long uring_setup(unsigned entries, void *params) noexcept {
     make_room_below();
     io_uring_params p{};
-    // A kernel thread that takes submissions by itself would take those for our sockets, too: the answer is that of a kernel that wants privileges.
-    if (active() && params && sd_copy(&p, params, sizeof p) == 0 && (p.flags & IORING_SETUP_SQPOLL))
+    if (active() && params && sd_copy(&p, params, sizeof p) == 0 && uring_refused(p.flags))
         return with_errno(-EPERM);
     const long fd = sys::call(SYS_io_uring_setup, entries, sys::arg(params));
     if (fd < 0)

@@ -184,8 +184,7 @@ bool is_standard_input(const File &f) noexcept { return fd_table[0].load(std::me
 
 /// To a program that will accept from the kernel only.
 void hand_over_listener(File &f) noexcept {
-    wire::ListenerRef ref{f.listener->id, 0};
-    control::request(wire::Op::unlist, &ref, sizeof ref);
+    unlist(*f.listener);
     leave_waiting_to_kernel(f);
 }
 

@@ -32,8 +32,7 @@ long leave_to_kernel(int fd, File &f, Cause why) noexcept {
             materialise(fd, f);
     } else if (f.kind == Kind::listener) {
         count_fallback(why, nullptr);
-        wire::ListenerRef ref{f.listener->id, 0};
-        control::request(wire::Op::unlist, &ref, sizeof ref);
+        unlist(*f.listener);
     } else if (f.kind == Kind::fresh) {
         f.refuse_cause = static_cast<uint8_t>(why);
         if (long r = materialise(fd, f); r < 0)

@@ -362,11 +362,15 @@ void close_listener(File *f) noexcept {
     pool.release(l);
 }
 
+void unlist(const Listener &l) noexcept {
+    wire::ListenerRef ref{l.id, 0};
+    control::request(wire::Op::unlist, &ref, sizeof ref);
+}
+
 void withdraw_listeners() noexcept {
     LockGuard g(all_lock);
     for (File *f : all) {
-        wire::ListenerRef ref{f->listener->id, 0};
-        control::request(wire::Op::unlist, &ref, sizeof ref); // for its other holders, too: who accepts is not known
+        unlist(*f->listener);
         retire_listener(*f->listener);
     }
 }

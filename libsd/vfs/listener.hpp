@@ -55,6 +55,8 @@ void retire_listener(Listener &l) noexcept;
 void close_listener(File *f) noexcept;
 /// After the monitor came back.
 void restore_listeners() noexcept;
+/// New connections to it are the kernel's, for its other holders, too: somebody accepts only there, and who will be first is not known.
+void unlist(const Listener &l) noexcept;
 /// Every listener leaves the directory and stays an ordinary one.
 void withdraw_listeners() noexcept;
 void listeners_fork_child() noexcept;

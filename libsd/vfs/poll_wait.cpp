@@ -63,13 +63,11 @@ long merge(Poll &p) noexcept {
     long more = 0;
     for (size_t k = 0; k < p.kernel_n; ++k) {
         short r = p.l.kernel[k].revents;
-        if (!r)
-            continue;
-        pollfd &e = p.l.all[p.l.from[k]];
-        if (p.listeners && p.held.taken_away(p.l.from[k])) [[unlikely]]
+        if (r && p.listeners && p.held.taken_away(p.l.from[k])) [[unlikely]]
             r = p.held.missed(k) ? short{0} : p.held.look_anew(p.l.from[k]);
         if (!r)
             continue;
+        pollfd &e = p.l.all[p.l.from[k]];
         File *f = p.l.file[p.l.from[k]];
         if (f && f->kind == Kind::epoll) // maybe it is only its doorbell
             if (Epoll *x = f->epoll;

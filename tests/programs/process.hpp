@@ -33,36 +33,41 @@ inline void reap(const char *label, pid_t pid) {
         say("%s: exit %d", label, WEXITSTATUS(status));
 }
 
+// One byte, with room for a descriptor.
+class DescriptorMessage {
+  public:
+    DescriptorMessage() {
+        header.msg_iov = &part_;
+        header.msg_iovlen = 1;
+        header.msg_control = control_;
+        header.msg_controllen = sizeof control_;
+    }
+    DescriptorMessage(const DescriptorMessage &) = delete;
+    DescriptorMessage &operator=(const DescriptorMessage &) = delete;
+    msghdr header{};
+
+  private:
+    char byte_ = 'd';
+    iovec part_{&byte_, 1};
+    alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+};
+
 // Sends a descriptor over a Unix socket, with one byte. What sendmsg returns.
 inline ssize_t send_descriptor(int channel, int fd, int flags) {
-    char byte = 'd';
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr *header = CMSG_FIRSTHDR(&message);
+    DescriptorMessage message;
+    cmsghdr *header = CMSG_FIRSTHDR(&message.header);
     header->cmsg_level = SOL_SOCKET;
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fd, sizeof fd);
-    return sendmsg(channel, &message, flags);
+    return sendmsg(channel, &message.header, flags);
 }
 
 // The descriptor that comes with the next byte.
 inline int receive_descriptor(int channel) {
-    char byte;
-    iovec part{&byte, 1};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    MUST(recvmsg(channel, &message, 0));
-    const cmsghdr *header = CMSG_FIRSTHDR(&message);
+    DescriptorMessage message;
+    MUST(recvmsg(channel, &message.header, 0));
+    const cmsghdr *header = CMSG_FIRSTHDR(&message.header);
     int fd = -1;
     if (header)
         memcpy(&fd, CMSG_DATA(header), sizeof fd);

@@ -76,10 +76,7 @@ TEST_CASE("when the last holder of a listener goes, waiting requests are refused
     TestLink link(pair.connect());
     syn(link.view, 9);
     UniqueFd mine = bell();
-    const uint32_t b =
-        pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
-    link.view.slot(9).side[0].control.rx_arm = uint64_t{1} << b;
-    link.view.header().side[0].sleep_mask = uint64_t{1} << b;
+    pair.client_waits(link.view, 9, mine.get());
     pair.server.channel.close();
     REQUIRE(rang(mine.get()));
     REQUIRE(link.view.slot(9).identity.state == static_cast<uint32_t>(SlotState::refused));
@@ -99,10 +96,7 @@ TEST_CASE("a server killed between taking a connection and noting it") {
     link.view.slot(8).identity.state = static_cast<uint32_t>(SlotState::accepted);
     link.view.slot(8).side[1].control.flags = kFlagClosed | kFlagWriteShut | kFlagReleased; // closed in order
     UniqueFd mine = bell();
-    const uint32_t b =
-        pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()}).as<wire::BellReply>().id;
-    link.view.slot(9).side[0].control.rx_arm = uint64_t{1} << b;
-    link.view.header().side[0].sleep_mask = uint64_t{1} << b;
+    pair.client_waits(link.view, 9, mine.get());
     pair.server.channel.close();
     REQUIRE(rang(mine.get()));
     REQUIRE(link.view.slot(9).side[1].control.flags == (kFlagDead | kFlagClosed));

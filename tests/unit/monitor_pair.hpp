@@ -25,6 +25,13 @@ struct Pair {
         link = a.as<wire::ConnectReply>().link_id;
         return std::move(a.fds[0]);
     }
+    /// The client sleeps on the slot, with this doorbell.
+    void client_waits(LinkView view, uint32_t slot, int doorbell) {
+        const uint32_t id =
+            client.channel.ask(wire::Op::bell, wire::Bell{link, 0, 0}, {doorbell}).as<wire::BellReply>().id;
+        view.slot(slot).side[0].control.rx_arm = uint64_t{1} << id;
+        view.header().side[0].sleep_mask = uint64_t{1} << id;
+    }
     void server_attach() {
         const Answer a = server.channel.ask(wire::Op::links, wire::Links{listener, 0});
         REQUIRE(a.header.status == 0);
