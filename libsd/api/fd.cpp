@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstdarg>
 #include <linux/close_range.h>
+#include <sys/single_threaded.h>
 
 using namespace sd;
 
@@ -16,6 +17,14 @@ using namespace sd;
 
 namespace {
 
+// After a system call the branches of what follows are cold, and each jump is felt by a program that does nothing but open and close. So where
+// nothing but the C library would come next, its few instructions are done here, in a straight line.
+
+/// May close() be a system call here? libc's is a cancellation point, also in the middle of a close that lingers; this matters to programs with threads.
+inline bool plain_close() noexcept {
+    return libc_is_next.load(std::memory_order_relaxed) && __libc_single_threaded;
+}
+
 /// A listener that was received, and not used yet, is known from here on: its signals are for connections of all kinds.
 void asked_for_signals(int fd) noexcept {
     const int saved = errno;
@@ -24,7 +33,7 @@ void asked_for_signals(int fd) noexcept {
     errno = saved;
 }
 
-/// close() of a number that has an entry, or of one of the library's own.
+/// close() of a number that has an entry, or of one of the library's own, or where it is not a plain system call.
 [[gnu::noinline]] int close_entry(int fd) {
     if (!called_on(fd)) {
         if (is_hidden(fd)) [[unlikely]]
@@ -36,7 +45,9 @@ void asked_for_signals(int fd) noexcept {
     return r == vfs::kPass ? freed(fd, real.close(fd)) : answer(r);
 }
 
-/// dup() of such a number.
+[[gnu::noinline, gnu::cold]] int closed(int fd, long r) noexcept { return freed(fd, answer(r)); }
+
+/// dup() of such a number, or where something is to be done first.
 [[gnu::noinline]] int dup_entry(int fd) noexcept {
     if (!file_of(fd))
         return is_hidden(fd) ? answer(-EBADF) : noted(lowest().dup(fd));
@@ -45,12 +56,17 @@ void asked_for_signals(int fd) noexcept {
     return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
 }
 
+[[gnu::noinline, gnu::cold]] int duplicated(long r) noexcept { return noted(answer(r)); }
+
 } // namespace
 
 SD_EXPORT int close(int fd) {
-    if (has_entry(fd) || is_hidden(fd)) [[unlikely]]
+    if (has_entry(fd) || is_hidden(fd) || !plain_close()) [[unlikely]]
         return close_entry(fd);
-    return freed(fd, real.close(fd));
+    const long r = sys::call1(SYS_close, fd);
+    if (r != 0 || numbers_in_use.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        return closed(fd, r);
+    return 0;
 }
 SD_ALIAS(__close, close);
 
@@ -75,9 +91,13 @@ SD_EXPORT void closefrom(int lowest) noexcept {
 }
 
 SD_EXPORT int dup(int fd) noexcept {
-    if (has_entry(fd) || is_hidden(fd)) [[unlikely]]
+    if (has_entry(fd) || is_hidden(fd) || parked_count.load(std::memory_order_relaxed) != 0 ||
+        !libc_is_next.load(std::memory_order_relaxed)) [[unlikely]]
         return dup_entry(fd);
-    return noted(lowest().dup(fd));
+    const long r = sys::call1(SYS_dup, fd);
+    if (r < 0 || r < fd_high.load(std::memory_order_relaxed)) [[unlikely]]
+        return duplicated(r);
+    return static_cast<int>(r);
 }
 
 namespace {

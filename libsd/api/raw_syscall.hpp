@@ -14,12 +14,12 @@ inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d
 }
 
 /// Turns "value or -errno" into libc's way: the value, or -1 with errno set.
+[[gnu::cold, gnu::noinline]] inline long set_errno(long negative) noexcept {
+    errno = static_cast<int>(-negative);
+    return -1;
+}
 inline long with_errno(long result) noexcept {
-    if (result < 0 && result > -4096) {
-        errno = static_cast<int>(-result);
-        return -1;
-    }
-    return result;
+    return static_cast<unsigned long>(result) > -4096UL ? set_errno(result) : result;
 }
 
 } // namespace sd

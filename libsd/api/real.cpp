@@ -2,8 +2,10 @@
 #include "libsd/api/real.hpp"
 
 #include "libsd/api/raw_syscall.hpp"
+#include "libsd/control/asked_first.hpp"
 
 #include <dlfcn.h>
+#include <gnu/libc-version.h>
 
 #include <atomic>
 #include <cstdarg>
@@ -205,6 +207,19 @@ constinit Real real = {
 #undef SD_REAL_LIBC
 };
 
+// The first of them in the library, so it brings the alignment.
+alignas(64) SD_ASKED_FIRST constinit std::atomic<bool> libc_is_next{false};
+
+namespace {
+
+bool in_libc(const void *function) noexcept {
+    Dl_info libc, other;
+    return ::dladdr(reinterpret_cast<const void *>(::gnu_get_libc_version), &libc) != 0 &&
+           ::dladdr(function, &other) != 0 && other.dli_fbase == libc.dli_fbase;
+}
+
+} // namespace
+
 void bind_real_symbols() noexcept {
     const int saved = errno;
 #define SD_REAL_SYS(name, number) bind_one(real.name, #name, decltype(Real::name){nullptr});
@@ -215,6 +230,9 @@ void bind_real_symbols() noexcept {
 #undef SD_REAL_SYS
 #undef SD_REAL_RAW
 #undef SD_REAL_LIBC
+    libc_is_next.store(in_libc(reinterpret_cast<const void *>(real.close)) &&
+                           in_libc(reinterpret_cast<const void *>(real.dup)),
+                       std::memory_order_relaxed);
     errno = saved;
 }
 

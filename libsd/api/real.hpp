@@ -31,6 +31,7 @@
 #include <utmp.h>
 #include <wordexp.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -59,6 +60,10 @@ struct Real {
 };
 
 extern constinit Real real;
+
+/// Does real.close and real.dup lead straight into the C library? Not where another preloaded library or a sanitizer stands behind this one.
+/// Written by bind_real_symbols().
+extern constinit std::atomic<bool> libc_is_next;
 
 /// Looks up every function of real.def behind this library in the search order. The constructor calls it; calling it
 /// again, or from several threads at once, is harmless: each pointer is stored whole, and always to the same value.

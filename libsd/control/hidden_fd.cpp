@@ -1,6 +1,7 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/asked_first.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/lock.hpp"
 #include <climits>
@@ -66,7 +67,7 @@ void lower_limit() noexcept {
 
 } // namespace
 
-std::atomic<unsigned> hidden_from{UINT_MAX};
+SD_ASKED_FIRST std::atomic<unsigned> hidden_from{UINT_MAX};
 void (*hidden_moved)(int, int) noexcept = nobody_moves;
 
 long hide_copy(int fd) noexcept {

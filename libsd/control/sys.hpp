@@ -27,6 +27,12 @@ inline long call(long n, long a = 0, long b = 0, long c = 0, long d = 0, long e 
                  : "rcx", "r11", "memory");
     return r;
 }
+/// The same with one argument.
+inline long call1(long n, long a) noexcept {
+    long r;
+    asm volatile("syscall" : "=a"(r) : "a"(n), "D"(a) : "rcx", "r11", "memory");
+    return r;
+}
 template <class T> long arg(T *p) noexcept { return reinterpret_cast<long>(p); }
 
 inline long close(int fd) noexcept { return call(SYS_close, fd); }

@@ -1,6 +1,7 @@
 // The descriptor table and the life of Files.
 #include "libsd/vfs/file.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/asked_first.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -11,8 +12,8 @@
 
 namespace sd {
 
-std::atomic<File *> *fd_table = nullptr;
-std::atomic<uint32_t> fd_high{0};
+SD_ASKED_FIRST std::atomic<File *> *fd_table = nullptr;
+SD_ASKED_FIRST std::atomic<uint32_t> fd_high{0};
 
 namespace {
 

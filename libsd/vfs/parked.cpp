@@ -1,12 +1,13 @@
 // Keeping closed placeholders; see parked.hpp.
 #include "libsd/vfs/parked.hpp"
+#include "libsd/control/asked_first.hpp"
 #include "libsd/vfs/fd.hpp"
 
 namespace sd {
 
 File parked_file;
-std::atomic<uint32_t> parked_count{0};
-std::atomic<uint64_t> numbers_in_use{0};
+SD_ASKED_FIRST std::atomic<uint32_t> parked_count{0};
+SD_ASKED_FIRST std::atomic<uint64_t> numbers_in_use{0};
 
 namespace {
 
