@@ -279,6 +279,20 @@ void find_monitor(const char *own, bool may_start) {
     warn("monitor at %s", used);
 }
 
+/// libsd moves its own descriptors beyond the program's limit when the program needs all of its numbers. Where nobody may go beyond the hard limit, the
+/// program's is set a little lower.
+void leave_room_for_descriptors() {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < 128) {
+        return;
+    }
+    const rlim_t room = limit.rlim_max / 16 < 256 ? limit.rlim_max / 16 : 256;
+    if (limit.rlim_max - limit.rlim_cur < room) {
+        limit.rlim_cur = limit.rlim_max - room;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
@@ -317,6 +331,7 @@ int main(int argc, char **argv) {
     } else {
         warn("libsd.so was not found; running without");
     }
+    leave_room_for_descriptors();
     execvp(argv[i], argv + i);
     const int error = errno;
     fprintf(stderr, "sdrun: %s: %s\n", argv[i], strerror(error));

@@ -18,9 +18,13 @@ long wait(int ep, epoll_event *events, int count, const timespec *timeout, const
 
 } // namespace
 
-SD_EXPORT int epoll_create(int size) noexcept { return made(lowest().epoll_create(size)); }
+SD_EXPORT int epoll_create(int size) noexcept {
+    return made(numbered([&] { return real.epoll_create(size); }));
+}
 
-SD_EXPORT int epoll_create1(int flags) noexcept { return made(lowest().epoll_create1(flags)); }
+SD_EXPORT int epoll_create1(int flags) noexcept {
+    return made(numbered([&] { return real.epoll_create1(flags); }));
+}
 
 SD_EXPORT int epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     if (!file_of(ep)) {

@@ -1,8 +1,10 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/control/hidden_fd.hpp"
 #include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/parked.hpp"
+#include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 
@@ -24,6 +26,12 @@ struct Kept {
 };
 constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}};
 constexpr size_t kKept = sizeof kept / sizeof kept[0];
+
+// sdrun's channel may have to make room for a descriptor of the program's; the variable that programs pass on then has the old number.
+Kept &presence = kept[1];
+char presence_before[sizeof presence.text];
+int presence_fd = -1;
+void (*others_move)(int, int) noexcept;
 
 bool starts_with(const char *s, const char *prefix) noexcept {
     return strncmp(s, prefix, strlen(prefix)) == 0;
@@ -81,10 +89,10 @@ void look_into_system_list(const char *path) noexcept {
 /// Room for kExecVariable and a number.
 constexpr size_t kTableText = sizeof kExecVariable + 12;
 
-/// "SD_EXEC_FD=" and the number; where the text ends, behind its zero. snprintf is not async-signal-safe.
-char *write_number(char *to, int number) noexcept {
-    strcpy(to, kExecVariable);
-    to += sizeof kExecVariable - 1;
+/// The name with its "=" and the number; where the text ends, behind its zero. snprintf is not async-signal-safe.
+char *write_number(char *to, const char *name, int number) noexcept {
+    strcpy(to, name);
+    to += strlen(name);
     char digits[12];
     size_t n = 0;
     do
@@ -96,7 +104,24 @@ char *write_number(char *to, int number) noexcept {
     return to;
 }
 
+void presence_moves(int from, int to) noexcept {
+    others_move(from, to);
+    if (from != presence_fd)
+        return;
+    presence_fd = to;
+    write_number(presence.text, presence.name, to);
+}
+
 } // namespace
+
+void follow_presence() noexcept {
+    if (!presence.text[0])
+        return;
+    strcpy(presence_before, presence.text);
+    presence_fd = atoi(presence.text + strlen(presence.name));
+    others_move = hidden_moved;
+    hidden_moved = presence_moves;
+}
 
 void remember_environment() noexcept {
     Dl_info info{};
@@ -139,8 +164,10 @@ ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
         for (unsigned i = 0; i < kKept; ++i)
             if (starts_with(e, kept[i].name))
                 missing_ &= ~(1u << i);
+        if (presence_fd >= 0 && strcmp(e, presence_before) == 0 && strcmp(e, presence.text) != 0)
+            presence_at_ = static_cast<long>(count_);
     }
-    if (!preload_missing_ && !missing_ && table_ < 0)
+    if (!preload_missing_ && !missing_ && table_ < 0 && presence_at_ < 0)
         return;
     words_ = count_ + 3 + kKept;
     bytes_ = kTableText;
@@ -149,16 +176,18 @@ ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
 }
 
 char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
-    if (!preload_missing_ && !missing_ && table_ < 0)
+    if (!preload_missing_ && !missing_ && table_ < 0 && presence_at_ < 0)
         return given_;
     // The table comes first: one that is left over from an earlier exec is not found then.
     const size_t first = table_ >= 0;
     if (first) {
         words[0] = bytes;
-        bytes = write_number(bytes, table_);
+        bytes = write_number(bytes, kExecVariable, table_);
     }
     if (count_)
         memcpy(words + first, given_, count_ * sizeof *words);
+    if (presence_at_ >= 0)
+        words[first + static_cast<size_t>(presence_at_)] = const_cast<char *>(presence.text);
     size_t n = first + count_;
     if (preload_missing_) {
         strcpy(bytes, kPreload);

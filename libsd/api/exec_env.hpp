@@ -7,6 +7,8 @@ namespace sd {
 
 /// From the constructor: notes how this library was loaded and which monitor was named.
 void remember_environment() noexcept;
+/// After vfs::init(): executed programs learn where sdrun's channel has gone, should it have to move.
+void follow_presence() noexcept;
 /// This library as it stands in LD_PRELOAD, or "" when it was loaded in another way. Afterwards; any thread, as the next.
 const char *preloaded_as() noexcept;
 /// Not by LD_PRELOAD, but for every program, by the system's own list.
@@ -27,6 +29,7 @@ class ExecEnvironment {
     size_t count_ = 0;
     long preload_at_ = -1;         ///< place of LD_PRELOAD, if the variable is there
     bool preload_missing_ = false; ///< this library is not in it
+    long presence_at_ = -1;        ///< place of SD_CONTROL_FD, if its number is old
     unsigned missing_ = 0;         ///< one bit per remembered variable
     int table_ = -1;               ///< what vfs::before_exec() left for the next program
     size_t words_ = 1, bytes_ = 1;

@@ -50,13 +50,15 @@ void asked_for_signals(int fd) noexcept {
 /// dup() of such a number, or where something is to be done first.
 [[gnu::noinline]] int dup_entry(int fd) noexcept {
     if (!file_of(fd))
-        return is_hidden(fd) ? answer(-EBADF) : noted(lowest().dup(fd));
+        return is_hidden(fd) ? answer(-EBADF) : noted(numbered([&] { return real.dup(fd); }));
     long r = vfs::dup(fd, 0, false);
     check_standard(static_cast<int>(r));
     return r == vfs::kPass ? noted(real.dup(fd)) : answer(r);
 }
 
-[[gnu::noinline, gnu::cold]] int duplicated(long r) noexcept { return noted(answer(r)); }
+[[gnu::noinline, gnu::cold]] int duplicated(int fd, long r) noexcept {
+    return r == -EMFILE ? dup_entry(fd) : noted(answer(r));
+}
 
 } // namespace
 
@@ -96,7 +98,7 @@ SD_EXPORT int dup(int fd) noexcept {
         return dup_entry(fd);
     const long r = sys::call1(SYS_dup, fd);
     if (r < 0 || r < fd_high.load(std::memory_order_relaxed)) [[unlikely]]
-        return duplicated(r);
+        return duplicated(fd, r);
     return static_cast<int>(r);
 }
 
@@ -143,9 +145,8 @@ SD_EXPORT int fcntl(int fd, int command, ...) {
         return answer(-EBADF);
     }
     if (duplicates)
-        make_room_below();
-    int r = real.fcntl(fd, command, word);
-    return duplicates ? noted(r) : r;
+        return noted(numbered([&] { return real.fcntl(fd, command, word); }));
+    return real.fcntl(fd, command, word);
 }
 SD_ALIAS(fcntl64, fcntl);
 SD_ALIAS(__fcntl, fcntl);
@@ -165,5 +166,5 @@ SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 }
 
 SD_EXPORT int pidfd_getfd(int pidfd, int fd, unsigned flags) noexcept {
-    return noted(lowest().pidfd_getfd(pidfd, fd, flags));
+    return noted(numbered([&] { return real.pidfd_getfd(pidfd, fd, flags); }));
 }

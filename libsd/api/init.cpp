@@ -37,6 +37,7 @@ __attribute__((constructor(101))) void start() noexcept {
     __cxa_atexit(end_of_process, nullptr, nullptr);
     at_quick_exit(quick_end_of_process);
     vfs::init();
+    follow_presence();
     unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3; ++fd)
         check_standard(fd); // sockets that came with an exec

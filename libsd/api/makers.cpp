@@ -13,7 +13,7 @@ using namespace sd;
 
 SD_EXPORT int open(const char *path, int flags, ...) {
     SD_TAKE_MODE(mode, flags);
-    return noted(lowest().open(path, flags, mode));
+    return noted(numbered([&] { return real.open(path, flags, mode); }));
 }
 SD_ALIAS(open64, open);
 SD_ALIAS(__open, open);
@@ -21,7 +21,7 @@ SD_ALIAS(__open64, open);
 
 SD_EXPORT int openat(int dir, const char *path, int flags, ...) {
     SD_TAKE_MODE(mode, flags);
-    return noted(lowest().openat(dir, path, flags, mode));
+    return noted(numbered([&] { return real.openat(dir, path, flags, mode); }));
 }
 SD_ALIAS(openat64, openat);
 
@@ -37,21 +37,23 @@ void check_no_mode(int flags) noexcept {
 
 SD_EXPORT int __open_2(const char *path, int flags) {
     check_no_mode(flags);
-    return noted(lowest().open(path, flags, 0));
+    return noted(numbered([&] { return real.open(path, flags, 0); }));
 }
 SD_ALIAS(__open64_2, __open_2);
 
 SD_EXPORT int __openat_2(int dir, const char *path, int flags) {
     check_no_mode(flags);
-    return noted(lowest().openat(dir, path, flags, 0));
+    return noted(numbered([&] { return real.openat(dir, path, flags, 0); }));
 }
 SD_ALIAS(__openat64_2, __openat_2);
 
-SD_EXPORT int creat(const char *path, mode_t mode) { return noted(lowest().creat(path, mode)); }
+SD_EXPORT int creat(const char *path, mode_t mode) {
+    return noted(numbered([&] { return real.creat(path, mode); }));
+}
 SD_ALIAS(creat64, creat);
 
 SD_EXPORT int pipe(int *ends) noexcept {
-    int r = lowest().pipe(ends);
+    int r = numbered([&] { return real.pipe(ends); });
     if (r == 0) {
         noted(ends[0]);
         noted(ends[1]);
@@ -61,7 +63,7 @@ SD_EXPORT int pipe(int *ends) noexcept {
 SD_ALIAS(__pipe, pipe);
 
 SD_EXPORT int pipe2(int *ends, int flags) noexcept {
-    int r = lowest().pipe2(ends, flags);
+    int r = numbered([&] { return real.pipe2(ends, flags); });
     if (r == 0) {
         noted(ends[0]);
         noted(ends[1]);
@@ -69,39 +71,45 @@ SD_EXPORT int pipe2(int *ends, int flags) noexcept {
     return r;
 }
 
-SD_EXPORT int eventfd(unsigned value, int flags) noexcept { return noted(lowest().eventfd(value, flags)); }
+SD_EXPORT int eventfd(unsigned value, int flags) noexcept {
+    return noted(numbered([&] { return real.eventfd(value, flags); }));
+}
 
 SD_EXPORT int signalfd(int fd, const sigset_t *mask, int flags) noexcept {
-    int r = lowest().signalfd(fd, mask, flags);
+    int r = numbered([&] { return real.signalfd(fd, mask, flags); });
     return r == fd ? r : noted(r);
 }
 
 SD_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
-    return noted(lowest().timerfd_create(clock, flags));
+    return noted(numbered([&] { return real.timerfd_create(clock, flags); }));
 }
 
-SD_EXPORT int inotify_init() noexcept { return noted(lowest().inotify_init()); }
+SD_EXPORT int inotify_init() noexcept {
+    return noted(numbered([&] { return real.inotify_init(); }));
+}
 
-SD_EXPORT int inotify_init1(int flags) noexcept { return noted(lowest().inotify_init1(flags)); }
+SD_EXPORT int inotify_init1(int flags) noexcept {
+    return noted(numbered([&] { return real.inotify_init1(flags); }));
+}
 
 SD_EXPORT int fanotify_init(unsigned flags, unsigned event_flags) noexcept {
-    return noted(lowest().fanotify_init(flags, event_flags));
+    return noted(numbered([&] { return real.fanotify_init(flags, event_flags); }));
 }
 
 SD_EXPORT int memfd_create(const char *name, unsigned flags) noexcept {
-    return noted(lowest().memfd_create(name, flags));
+    return noted(numbered([&] { return real.memfd_create(name, flags); }));
 }
 
 SD_EXPORT int pidfd_open(pid_t pid, unsigned flags) noexcept {
-    return noted(lowest().pidfd_open(pid, flags));
+    return noted(numbered([&] { return real.pidfd_open(pid, flags); }));
 }
 
 SD_EXPORT int open_by_handle_at(int mount, file_handle *handle, int flags) {
-    return noted(lowest().open_by_handle_at(mount, handle, flags));
+    return noted(numbered([&] { return real.open_by_handle_at(mount, handle, flags); }));
 }
 
 SD_EXPORT DIR *opendir(const char *path) {
-    DIR *d = lowest().opendir(path);
+    DIR *d = numbered([&] { return real.opendir(path); });
     if (d)
         noted(dirfd(d));
     return d;
@@ -129,7 +137,7 @@ SD_EXPORT int mkostemps(char *name, int suffix, int flags) {
 SD_ALIAS(mkostemps64, mkostemps);
 
 SD_EXPORT int shm_open(const char *name, int flags, mode_t mode) {
-    return noted(lowest().shm_open(name, flags, mode));
+    return noted(numbered([&] { return real.shm_open(name, flags, mode); }));
 }
 
 SD_EXPORT mqd_t mq_open(const char *name, int flags, ...) noexcept {
@@ -138,19 +146,23 @@ SD_EXPORT mqd_t mq_open(const char *name, int flags, ...) noexcept {
     mode_t mode = va_arg(list, mode_t);
     mq_attr *attributes = va_arg(list, mq_attr *);
     va_end(list);
-    return noted(lowest().mq_open(name, flags, mode, attributes));
+    return noted(numbered([&] { return real.mq_open(name, flags, mode, attributes); }));
 }
 
 SD_EXPORT mqd_t __mq_open_2(const char *name, int flags) noexcept {
     check_no_mode(flags);
-    return noted(lowest().mq_open(name, flags, 0, nullptr));
+    return noted(numbered([&] { return real.mq_open(name, flags, 0, nullptr); }));
 }
 
 SD_EXPORT int mq_close(mqd_t queue) noexcept { return freed(queue, real.mq_close(queue)); }
 
-SD_EXPORT int posix_openpt(int flags) { return noted(lowest().posix_openpt(flags)); }
+SD_EXPORT int posix_openpt(int flags) {
+    return noted(numbered([&] { return real.posix_openpt(flags); }));
+}
 
-SD_EXPORT int getpt() { return noted(lowest().getpt()); }
+SD_EXPORT int getpt() {
+    return noted(numbered([&] { return real.getpt(); }));
+}
 
 SD_EXPORT int openpty(int *outer, int *inner, char *name, const termios *settings, const winsize *size) noexcept {
     int r = lowest().openpty(outer, inner, name, settings, size);

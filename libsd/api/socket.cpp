@@ -12,11 +12,11 @@ SD_EXPORT int socket(int domain, int type, int protocol) noexcept {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(lowest().socket(domain, type, protocol));
+    return noted(numbered([&] { return real.socket(domain, type, protocol); }));
 }
 
 SD_EXPORT int socketpair(int domain, int type, int protocol, int *ends) noexcept {
-    int r = lowest().socketpair(domain, type, protocol, ends);
+    int r = numbered([&] { return real.socketpair(domain, type, protocol, ends); });
     if (r == 0) {
         noted(ends[0]);
         noted(ends[1]);
@@ -88,7 +88,7 @@ SD_EXPORT int accept(int fd, sockaddr *address, socklen_t *size) {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(lowest().accept(fd, address, size));
+    return noted(numbered([&] { return real.accept(fd, address, size); }));
 }
 
 SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
@@ -98,7 +98,7 @@ SD_EXPORT int accept4(int fd, sockaddr *address, socklen_t *size, int flags) {
         if (r != vfs::kPass)
             return answer(r);
     }
-    return noted(lowest().accept4(fd, address, size, flags));
+    return noted(numbered([&] { return real.accept4(fd, address, size, flags); }));
 }
 
 SD_EXPORT int connect(int fd, const sockaddr *address, socklen_t size) {

@@ -174,13 +174,21 @@ SD_EXPORT FILE *freopen64(const char *path, const char *mode, FILE *f) {
     return reopen(real.freopen64, path, mode, f);
 }
 
-SD_EXPORT FILE *fopen(const char *path, const char *mode) { return noted(lowest().fopen(path, mode)); }
+SD_EXPORT FILE *fopen(const char *path, const char *mode) {
+    return noted(numbered([&] { return real.fopen(path, mode); }));
+}
 
-SD_EXPORT FILE *fopen64(const char *path, const char *mode) { return noted(lowest().fopen64(path, mode)); }
+SD_EXPORT FILE *fopen64(const char *path, const char *mode) {
+    return noted(numbered([&] { return real.fopen64(path, mode); }));
+}
 
-SD_EXPORT FILE *tmpfile() { return noted(lowest().tmpfile()); }
+SD_EXPORT FILE *tmpfile() {
+    return noted(numbered([&] { return real.tmpfile(); }));
+}
 
-SD_EXPORT FILE *tmpfile64() { return noted(lowest().tmpfile64()); }
+SD_EXPORT FILE *tmpfile64() {
+    return noted(numbered([&] { return real.tmpfile64(); }));
+}
 
 SD_EXPORT int vdprintf(int fd, const char *format, va_list list) {
     if (!file_of(fd)) [[likely]]

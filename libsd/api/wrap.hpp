@@ -47,6 +47,22 @@ inline const Real &lowest() noexcept {
     return real;
 }
 
+inline bool failed(int r) noexcept { return r == -1; }
+inline bool failed(const void *r) noexcept { return r == nullptr; }
+
+/// What `call`, one of libc's functions, answers that has the kernel give out its lowest free number. When the program has none left, descriptors of ours make
+/// room.
+template <class Call> inline auto numbered(Call call) {
+    make_room_below();
+    const int before = errno;
+    auto r = call();
+    if (failed(r) && errno == EMFILE && vacated()) [[unlikely]] {
+        errno = before;
+        r = call();
+    }
+    return r;
+}
+
 /// After a call that closed `fd` in the kernel.
 template <class T> inline T freed(int fd, T result) noexcept {
     number_freed(fd);

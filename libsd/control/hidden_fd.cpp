@@ -6,6 +6,7 @@
 #include "libsd/control/lock.hpp"
 #include <climits>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 namespace sd {
 
@@ -33,6 +34,8 @@ void nobody_moves(int, int) noexcept {}
 /// fork copies it (10,000: 20 µs). Above what select() can take, which is all that some programs can use.
 constexpr long kHighestStart = 1024;
 
+constexpr rlim_t kSpare = 4096; ///< how far the limit is raised
+
 // Raising the limit for SpareNumbers.
 SD_FORK_STATE constinit Lock raise_lock;
 SD_FORK_STATE unsigned raise_count = 0;
@@ -46,7 +49,7 @@ bool raise_limit() noexcept {
             before.rlim_cur >= before.rlim_max)
             return false;
         during = before;
-        during.rlim_cur = before.rlim_cur + 4096 < before.rlim_max ? before.rlim_cur + 4096 : before.rlim_max;
+        during.rlim_cur = before.rlim_cur + kSpare < before.rlim_max ? before.rlim_cur + kSpare : before.rlim_max;
         if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&during), 0) < 0)
             return false;
         usual_limit.store(static_cast<long>(before.rlim_cur), std::memory_order_relaxed);
@@ -132,6 +135,49 @@ SpareNumbers::SpareNumbers() noexcept {
 SpareNumbers::~SpareNumbers() {
     if (raised_)
         lower_limit();
+}
+
+bool single_threaded() noexcept {
+    struct stat s {};
+    return sys::call(SYS_newfstatat, AT_FDCWD, sys::arg("/proc/self/task"), sys::arg(&s), 0) == 0 &&
+           s.st_nlink == 3;
+}
+
+int give_way() noexcept {
+    LockGuard g(raise_lock);
+    rlimit limit{};
+    if (confined() || sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&limit)) < 0)
+        return -1;
+    unsigned fd = next_hidden(0);
+    if (limit.rlim_cur >= kMaxFd || fd >= limit.rlim_cur || !single_threaded())
+        return -1;
+    rlimit wider{limit.rlim_cur + kSpare, limit.rlim_max};
+    if (limit.rlim_max <= limit.rlim_cur)
+        wider.rlim_max = wider.rlim_cur; // CAP_SYS_RESOURCE
+    else if (wider.rlim_cur > wider.rlim_max)
+        wider.rlim_cur = wider.rlim_max;
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&wider), 0) < 0)
+        return -1;
+    int lowest = -1;
+    for (; fd < limit.rlim_cur; fd = next_hidden(fd + 1)) {
+        const int from = static_cast<int>(fd);
+        const long flags = sys::fcntl(from, F_GETFD);
+        if (flags < 0)
+            continue;
+        const long to =
+            sys::fcntl(from, flags & FD_CLOEXEC ? F_DUPFD_CLOEXEC : F_DUPFD, static_cast<long>(limit.rlim_cur));
+        if (to >= static_cast<long>(kMaxFd))
+            sys::close(static_cast<int>(to));
+        if (to < 0 || to >= static_cast<long>(kMaxFd))
+            break;
+        set_hidden(static_cast<unsigned>(to), true);
+        hidden_moved(from, static_cast<int>(to));
+        close_hidden(from);
+        if (lowest < 0)
+            lowest = from;
+    }
+    sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&limit), 0);
+    return lowest;
 }
 
 SD_FORK_CODE void spare_numbers_fork_child() noexcept {

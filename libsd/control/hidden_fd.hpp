@@ -41,6 +41,11 @@ class SpareNumbers {
   private:
     bool raised_ = false;
 };
+/// The program has used up its numbers: what is ours among them goes beyond its limit, which is raised for that moment, if this process may do so. The
+/// lowest number that has become free, or -1. Only in a process of one thread: another might be about to use an old number.
+int give_way() noexcept;
+/// No other thread could make or use a descriptor meanwhile.
+bool single_threaded() noexcept;
 /// In a forked child: threads that were inside a SpareNumbers do not exist there.
 void spare_numbers_fork_child() noexcept;
 /// The lowest hidden number from `fd` on; kMaxFd when there is none.

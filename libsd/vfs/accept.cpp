@@ -30,8 +30,10 @@ long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (r <= 0 || !(p.revents & ~POLLOUT))
         return r < 0 ? r : -EAGAIN;
     make_room_below();
-    if (listener_nonblocking(fd))
-        return sys::accept4(fd, a, n, flags);
+    if (listener_nonblocking(fd)) {
+        r = sys::accept4(fd, a, n, flags);
+        return r == -EMFILE && vacated() ? sys::accept4(fd, a, n, flags) : r;
+    }
     // Another acceptor may be faster, and accept4 cannot be told not to wait: make the listener non-blocking for the one call. Everybody who
     // accepts on it does so through here and takes EAGAIN for "look again".
     long fl = sys::fcntl(fd, F_GETFL);

@@ -84,6 +84,8 @@ long clear_number(int fd) noexcept {
     long moved = hide_copy(fd);
     if (moved < 0)
         return moved;
+    if (sys::fcntl(fd, F_GETFD) == 0)
+        sys::fcntl(static_cast<int>(moved), F_SETFD, 0); // sdrun's channel is for programs to come, too
     hidden_moved(fd, static_cast<int>(moved));
     unhide(fd); // its old number stays open until dup3 replaces it, so that nobody else gets it
     return 0;
@@ -133,7 +135,10 @@ long dup(int fd, int min, bool cloexec) noexcept {
         return -EBADF;
     File *f = hold(fd);
     make_room_below();
-    return enter(sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min), f);
+    long r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
+    if (r == -EMFILE && vacated())
+        r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
+    return enter(r, f);
 }
 
 long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
@@ -150,7 +155,7 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
     if (is_hidden(to)) {
         if (long r = sys::fcntl(from, F_GETFD); r < 0)
             return r;
-        if (long r = clear_number(to); r < 0)
+        if (long r = clear_number(to); r < 0 && !(r == -EMFILE && vacated()))
             return r;
     }
     // A placeholder kept under that number is given up, or it would be closed under the new owner later.

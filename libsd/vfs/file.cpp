@@ -158,6 +158,8 @@ long placeholder_fd(bool cloexec) noexcept {
         return d;
     const uint64_t before = numbers_in_use.load(std::memory_order_acquire);
     long fd = sys::fcntl(static_cast<int>(d), cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+    if (fd == -EMFILE && vacated())
+        fd = sys::fcntl(dummy.load(std::memory_order_acquire), cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
     if (fd >= static_cast<long>(kMaxFd)) {
         sys::close(static_cast<int>(fd));
         return -EMFILE;

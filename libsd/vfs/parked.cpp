@@ -147,4 +147,12 @@ void forget_parked(int fd) noexcept {
     claim(static_cast<unsigned>(fd));
 }
 
+bool vacated() noexcept {
+    const int lowest = give_way();
+    if (lowest < 0)
+        return false;
+    number_freed(lowest);
+    return true;
+}
+
 } // namespace sd

@@ -31,6 +31,9 @@ inline void make_room_below() noexcept {
         close_parked();
 }
 
+/// After -EMFILE: true when descriptors of ours have made room for the program's, so that it should ask again.
+[[gnu::cold]] bool vacated() noexcept;
+
 /// Low half: numbers below are in use. High half: how often a number was freed. 0 until the first placeholder is made.
 extern std::atomic<uint64_t> numbers_in_use;
 [[gnu::cold]] void lower_numbers_in_use(int fd) noexcept;

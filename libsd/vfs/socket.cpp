@@ -20,12 +20,6 @@ namespace sd {
 
 namespace {
 
-bool single_threaded() noexcept {
-    struct stat s {};
-    return sys::call(SYS_newfstatat, AT_FDCWD, sys::arg("/proc/self/task"), sys::arg(&s), 0) == 0 &&
-           s.st_nlink == 3;
-}
-
 /// No number is left but that of the placeholder itself, so the kernel gives out this one when it is closed. Only while nobody else could get it.
 /// The number or -errno, and then the placeholder is there as before.
 long socket_in_place(int fd, int family, int type, bool cloexec) noexcept {

@@ -94,4 +94,63 @@ BEHAVIOUR(last_number_from_the_start) {
     say("%s", receive(server, 5).c_str());
 }
 
+// A program may have as many descriptors as its limit says, and has no other number when it was told so, whatever ends meanwhile.
+BEHAVIOUR(all_numbers) {
+    rlimit limit{};
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    if (limit.rlim_cur > 2000)
+        limit.rlim_cur = 2000;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    const int top = static_cast<int>(limit.rlim_cur);
+
+    const Pair pair = make_pair();
+    const int go = pair.server;
+    int orders[2];
+    MUST(pipe(orders));
+    const Address to = local_address(pair.listener);
+    const pid_t peer = spawn([&] { // answers, and connects when told to
+        close(pair.client);
+        const int other = connect_to(pair.listener);
+        char order;
+        MUST(read(orders[0], &order, 1));
+        close(other);
+        send_all(go, "closed");
+        MUST(read(orders[0], &order, 1));
+        const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        MUST(connect(late, to.raw(), to.length));
+        send_all(late, "late");
+        sleep_ms(200);
+        send_all(go, "bye");
+        MUST(read(orders[0], &order, 1));
+    });
+    const int first = MUST(accept(pair.listener, nullptr, nullptr));
+    int free = 0, made = 0;
+    for (int fd = 0; fd < top; ++fd)
+        free += fcntl(fd, F_GETFD) < 0;
+    int last = -1;
+    for (int fd; (fd = made % 2 ? dup(first) : open("/dev/null", O_RDONLY)) >= 0; ++made)
+        last = fd;
+    SHOW_BOOL(errno == EMFILE);
+    SHOW_BOOL(made == free);
+    MUST(write(orders[1], "c", 1));
+    say("%s", receive(pair.client, 6).c_str());
+    SHOW(dup(0));
+    MUST(write(orders[1], "l", 1));
+    wait_for(pair.listener, POLLIN);
+    SHOW(accept(pair.listener, nullptr, nullptr));
+    SHOW(socket(AF_INET, SOCK_STREAM, 0));
+    SHOW(epoll_create1(0));
+    close(last);
+    SHOW_BOOL(accept(pair.listener, nullptr, nullptr) == last);
+    say("%s", receive(last, 4).c_str());
+    say("%s", receive(pair.client, 3).c_str());
+    SHOW_BOOL(dup2(0, top - 2) == top - 2);
+    SHOW(dup2(0, top));
+    for (int fd = first + 1; fd < last; ++fd) // a shell needs some
+        close(fd);
+    SHOW(system("exit 3"));
+    MUST(write(orders[1], "e", 1));
+    reap("the peer", peer);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
