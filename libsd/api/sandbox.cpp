@@ -9,6 +9,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/vfs/space_limit.hpp"
 #include <cstdarg>
 #include <cstddef>
 #include <linux/audit.h>
@@ -120,6 +121,29 @@ void before_limit(int resource, const void *limit) noexcept {
         vfs::prepare_confinement(false);
 }
 
+/// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's (libsd/vfs/space_limit.hpp).
+long limit_space(const void *set, void *old) noexcept {
+    rlimit before{}, wanted{};
+    if (set && sd_copy(&wanted, set, sizeof wanted) != 0)
+        return -EFAULT;
+    long r = sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&before));
+    vfs::show_space_limit(&before);
+    if (r == 0 && set)
+        r = vfs::set_space_limit(wanted);
+    return r == 0 && old && sd_copy(old, &before, sizeof before) != 0 ? -EFAULT : r;
+}
+
+/// prlimit. The two kinds of rlimit are one here.
+int limit_resource(pid_t pid, int resource, const void *set, void *old) noexcept {
+    const bool own = pid == 0 || pid == sys::getpid();
+    if (own)
+        before_limit(resource, set);
+    if (own && resource == RLIMIT_AS && active())
+        return answer(limit_space(set, old));
+    return answer(raw_syscall6(SYS_prlimit64, pid, resource, reinterpret_cast<long>(set),
+                               reinterpret_cast<long>(old), 0, 0));
+}
+
 } // namespace
 
 namespace sd {
@@ -147,21 +171,21 @@ SD_EXPORT int prctl(int option, ...) noexcept {
     return answer(plain(a[1]));
 }
 
-SD_EXPORT int setrlimit(__rlimit_resource_t resource, const rlimit *limit) noexcept {
-    before_limit(static_cast<int>(resource), limit);
-    return answer(
-        raw_syscall6(SYS_prlimit64, 0, static_cast<long>(resource), reinterpret_cast<long>(limit), 0, 0, 0));
-}
-SD_EXPORT int setrlimit64(__rlimit_resource_t resource, const rlimit64 *limit) noexcept {
-    return setrlimit(resource, reinterpret_cast<const rlimit *>(limit));
-}
-
 SD_EXPORT int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64 *limit, rlimit64 *old) noexcept {
-    if (pid == 0 || pid == sys::getpid())
-        before_limit(static_cast<int>(resource), limit);
-    return answer(raw_syscall6(SYS_prlimit64, pid, static_cast<long>(resource), reinterpret_cast<long>(limit),
-                               reinterpret_cast<long>(old), 0, 0));
+    return limit_resource(pid, static_cast<int>(resource), limit, old);
 }
 SD_EXPORT int prlimit(pid_t pid, __rlimit_resource resource, const rlimit *limit, rlimit *old) noexcept {
-    return prlimit64(pid, resource, reinterpret_cast<const rlimit64 *>(limit), reinterpret_cast<rlimit64 *>(old));
+    return limit_resource(pid, static_cast<int>(resource), limit, old);
+}
+SD_EXPORT int setrlimit64(__rlimit_resource_t resource, const rlimit64 *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), limit, nullptr);
+}
+SD_EXPORT int setrlimit(__rlimit_resource_t resource, const rlimit *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), limit, nullptr);
+}
+SD_EXPORT int getrlimit64(__rlimit_resource_t resource, rlimit64 *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), nullptr, limit);
+}
+SD_EXPORT int getrlimit(__rlimit_resource_t resource, rlimit *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), nullptr, limit);
 }

@@ -154,8 +154,24 @@ SD_EXPORT int fclose(FILE *f) {
 
 namespace {
 
+/// libc makes a file's stream of any stream here, and sets a table in its wide part. A stream with functions of its own has none: that pointer is -1.
+/// This is such a part, empty as in a new stream; it is not freed.
+bool complete_for_reopening(FILE *f) noexcept {
+    constexpr size_t kWidePart = 1024; // struct _IO_wide_data has some 300 bytes
+    if (reinterpret_cast<intptr_t>(f->_wide_data) != -1)
+        return true;
+    void *part = calloc(1, kWidePart);
+    if (part)
+        f->_wide_data = static_cast<_IO_wide_data *>(part);
+    return part != nullptr;
+}
+
 template <class Reopen> FILE *reopen(Reopen call, const char *path, const char *mode, FILE *f) noexcept {
     int fd = f->_fileno;
+    if (!complete_for_reopening(f))
+        return nullptr;
+    if (static_cast<unsigned>(fd) < 3 && f == exchanges[fd].ours)
+        exchanges[fd].ours = nullptr; // from now on a stream as libc's own
     File *before = fd >= 0 ? file_of(fd) : nullptr;
     make_room_below();
     FILE *result = freed(fd, call(path, mode, f));

@@ -36,9 +36,18 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
 
 long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
 
+uint64_t mapped_link_bytes() noexcept {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (link_by_index(i))
+            bytes += kLinkBytes;
+    return bytes;
+}
+
 bool links_can_be_mapped() noexcept {
     rlimit limit{};
-    return sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 || limit.rlim_cur > kLinkBytes;
+    return sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 ||
+           limit.rlim_cur > mapped_link_bytes() + kLinkBytes;
 }
 
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {

@@ -39,7 +39,9 @@ struct LinkMap {
 
 /// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr: `*error` holds -errno.
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
-/// False: the program's limit on address space (RLIMIT_AS) is below what one link takes, so that map_link() is bound to fail.
+/// The address space that links take in this process.
+uint64_t mapped_link_bytes() noexcept;
+/// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, so that map_link() is bound to fail.
 bool links_can_be_mapped() noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
 void unmap_link(LinkMap *l) noexcept;

@@ -10,3 +10,4 @@ BEHAVES("a seccomp filter and no descriptors", sandbox, seccomp_and_no_descripto
 BEHAVES("a listener in a sandbox", sandbox, accepts_in_a_sandbox, any)
 BEHAVES("a seccomp filter still kills", sandbox, seccomp_still_kills, accelerated)
 BEHAVES("seccomp filters that are refused", sandbox, seccomp_errors, any)
+BEHAVES("little address space", sandbox, little_address_space, any)

@@ -186,6 +186,40 @@ BEHAVIOUR(streams_large) {
     fclose(in);
 }
 
+// As `git daemon` does under inetd, which gives it the connection as stderr. What was written goes to the peer first.
+BEHAVIOUR(streams_opened_again) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        const int also = MUST(dup(pair.server));
+        for (const int number : {STDIN_FILENO, STDERR_FILENO})
+            MUST(dup2(pair.server, number));
+        close(pair.server);
+        close(pair.client);
+        fputs("seen ", stderr);
+        FILE *buffered = fdopen(also, "w");
+        fputs("flushed", buffered);
+        SHOW_BOOL(freopen("/dev/null", "w", buffered) == buffered);
+        SHOW_BOOL(fileno(buffered) == also);
+        SHOW(fputs("nobody sees this", buffered) >= 0 ? 0 : -1);
+        SHOW(fclose(buffered));
+        SHOW_BOOL(freopen64("/dev/null", "w", stderr) == stderr);
+        fputs("nor this", stderr);
+        SHOW(fflush(stderr));
+        SHOW_BOOL(fileno(stderr) == STDERR_FILENO);
+        SHOW_BOOL(freopen("/dev/zero", "r", stdin) == stdin);
+        SHOW(getchar());
+        const Pair another = make_pair();
+        MUST(dup2(another.client, STDERR_FILENO));
+        fputs("a new peer", stderr);
+        SHOW(fflush(stderr));
+        say("%s", receive(another.server, 10).c_str());
+        SHOW_BOOL(freopen("/nowhere/at/all", "w", stderr) == nullptr);
+    });
+    close(pair.server);
+    reap("child", child);
+    say("%s", receive_to_end(pair.client).c_str());
+}
+
 BEHAVIOUR(formatted_to_descriptor) {
     const Pair pair = make_pair();
     SHOW(dprintf(pair.client, "number %d\n", 42));

@@ -6,6 +6,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -160,6 +161,49 @@ BEHAVIOUR(seccomp_errors) {
     SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, bad_pointer<sock_fprog>()));
     SHOW(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &unfinished));
     SHOW(prctl(PR_GET_SECCOMP));
+}
+
+// An FTP server allows itself 200 MB once it has its client: what it maps from then on has room, what is too large has none.
+BEHAVIOUR(little_address_space) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        const rlimit little{rlim_t{1} << 30, rlim_t{1} << 30};
+        const auto map = [](size_t size) {
+            void *p = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            SHOW_BOOL(p != MAP_FAILED);
+            if (p != MAP_FAILED)
+                munmap(p, size);
+        };
+        MUST(setrlimit(RLIMIT_AS, &little));
+        map(size_t{1} << 20);
+        map(size_t{2} << 30);
+        rlimit now{};
+        SHOW(getrlimit(RLIMIT_AS, &now));
+        say("%llu of %llu", static_cast<unsigned long long>(now.rlim_cur),
+            static_cast<unsigned long long>(now.rlim_max));
+        const rlimit less{rlim_t{1} << 29, rlim_t{1} << 30};
+        SHOW(prlimit(0, RLIMIT_AS, &less, &now));
+        say("%llu", static_cast<unsigned long long>(now.rlim_cur));
+        SHOW(setrlimit(RLIMIT_AS, &little));
+        const rlimit wrong{2, 1};
+        SHOW(setrlimit(RLIMIT_AS, &wrong));
+        SHOW(execl("/nowhere/at/all", "all", nullptr));
+        map(size_t{1} << 20);
+        std::thread([] { say("a thread"); }).join();
+        if (FILE *shell = popen("ulimit -Sv", "r")) {
+            char line[64] = {};
+            say("a shell reads %s", fgets(line, sizeof line, shell) ? line : "nothing");
+            pclose(shell);
+        }
+        const int listener = make_listener();
+        const int client = connect_to(local_address(listener)),
+                  server = MUST(accept(listener, nullptr, nullptr));
+        send_all(client, "new");
+        say("%s", receive(server, 3).c_str());
+        echo_confined(pair.server);
+    });
+    close(pair.server);
+    talk_to(child, pair.client);
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
