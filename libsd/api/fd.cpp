@@ -97,7 +97,7 @@ SD_EXPORT int dup(int fd) noexcept {
         !libc_is_next.load(std::memory_order_relaxed)) [[unlikely]]
         return dup_entry(fd);
     const long r = sys::call1(SYS_dup, fd);
-    if (r < 0 || r < fd_high.load(std::memory_order_relaxed)) [[unlikely]]
+    if (r < 0 || r < fd_high.load(std::memory_order_relaxed) || next_is_ours(r)) [[unlikely]]
         return duplicated(fd, r);
     return static_cast<int>(r);
 }

@@ -38,6 +38,7 @@ template <class T = int> inline T answer(long r) noexcept { return static_cast<T
 inline int noted(int fd) noexcept {
     if (has_entry(fd)) [[unlikely]]
         forget_fd(fd);
+    given_out(fd);
     return fd;
 }
 

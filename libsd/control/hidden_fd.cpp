@@ -35,6 +35,7 @@ void nobody_moves(int, int) noexcept {}
 constexpr long kHighestStart = 1024;
 
 constexpr rlim_t kSpare = 4096; ///< how far the limit is raised
+constexpr rlim_t kSmallTable = 65536;
 
 // Raising the limit for SpareNumbers.
 SD_FORK_STATE constinit Lock raise_lock;
@@ -143,13 +144,14 @@ bool single_threaded() noexcept {
            s.st_nlink == 3;
 }
 
-int give_way() noexcept {
+int give_way(bool early) noexcept {
     LockGuard g(raise_lock);
     rlimit limit{};
     if (confined() || sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&limit)) < 0)
         return -1;
     unsigned fd = next_hidden(0);
-    if (limit.rlim_cur >= kMaxFd || fd >= limit.rlim_cur || !single_threaded())
+    const rlim_t most = early ? kSmallTable : kMaxFd;
+    if (limit.rlim_cur >= most || fd >= limit.rlim_cur || !single_threaded())
         return -1;
     rlimit wider{limit.rlim_cur + kSpare, limit.rlim_max};
     if (limit.rlim_max <= limit.rlim_cur)
@@ -176,6 +178,7 @@ int give_way() noexcept {
         if (lowest < 0)
             lowest = from;
     }
+    hidden_from.store(next_hidden(0), std::memory_order_relaxed);
     sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&limit), 0);
     return lowest;
 }

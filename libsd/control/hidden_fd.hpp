@@ -43,7 +43,8 @@ class SpareNumbers {
 };
 /// The program has used up its numbers: what is ours among them goes beyond its limit, which is raised for that moment, if this process may do so. The
 /// lowest number that has become free, or -1. Only in a process of one thread: another might be about to use an old number.
-int give_way() noexcept;
+/// `early`: it has some left, but the next would not be the lowest that is free; only where the kernel's table stays small enough for fork.
+int give_way(bool early) noexcept;
 /// No other thread could make or use a descriptor meanwhile.
 bool single_threaded() noexcept;
 /// In a forked child: threads that were inside a SpareNumbers do not exist there.

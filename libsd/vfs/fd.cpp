@@ -138,6 +138,7 @@ long dup(int fd, int min, bool cloexec) noexcept {
     long r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
     if (r == -EMFILE && vacated())
         r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
+    given_out(r);
     return enter(r, f);
 }
 

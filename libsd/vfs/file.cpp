@@ -166,6 +166,7 @@ long placeholder_fd(bool cloexec) noexcept {
     }
     if (fd >= 0)
         lowest_was(static_cast<int>(fd), before);
+    given_out(fd);
     return fd;
 }
 

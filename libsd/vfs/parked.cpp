@@ -147,8 +147,13 @@ void forget_parked(int fd) noexcept {
     claim(static_cast<unsigned>(fd));
 }
 
+void come_to_ours() noexcept {
+    if (const int lowest = give_way(true); lowest >= 0)
+        number_freed(lowest);
+}
+
 bool vacated() noexcept {
-    const int lowest = give_way();
+    const int lowest = give_way(false);
     if (lowest < 0)
         return false;
     number_freed(lowest);

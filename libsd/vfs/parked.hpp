@@ -34,6 +34,16 @@ inline void make_room_below() noexcept {
 /// After -EMFILE: true when descriptors of ours have made room for the program's, so that it should ask again.
 [[gnu::cold]] bool vacated() noexcept;
 
+/// The kernel gave out `fd`: when the next number is one of ours, they make room, so that it is the program's.
+[[gnu::cold]] void come_to_ours() noexcept;
+inline bool next_is_ours(long fd) noexcept {
+    return static_cast<unsigned long>(fd) + 1 == hidden_from.load(std::memory_order_relaxed);
+}
+inline void given_out(long fd) noexcept {
+    if (next_is_ours(fd)) [[unlikely]]
+        come_to_ours();
+}
+
 /// Low half: numbers below are in use. High half: how often a number was freed. 0 until the first placeholder is made.
 extern std::atomic<uint64_t> numbers_in_use;
 [[gnu::cold]] void lower_numbers_in_use(int fd) noexcept;

@@ -132,6 +132,7 @@ BEHAVIOUR(all_numbers) {
         last = fd;
     SHOW_BOOL(errno == EMFILE);
     SHOW_BOOL(made == free);
+    SHOW_BOOL(last == top - 1);
     MUST(write(orders[1], "c", 1));
     say("%s", receive(pair.client, 6).c_str());
     SHOW(dup(0));
