@@ -29,8 +29,9 @@ Bridge::Bridge(UniqueFd accelerated, UniqueFd kernel, bool polite)
             {.bridge = this, .fd = std::move(kernel), .kernel = true, .waiting = {}}},
       polite_(polite) {
     for (const End &e : ends_) {
-        const int on = 1; // what a program sent in pieces comes here in pieces, and is not to wait
+        const int on = 1, off = 0; // what a program sent in pieces comes here in pieces, and is not to wait
         setsockopt(e.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        setsockopt(e.fd.get(), IPPROTO_TCP, TCP_CORK, &off, sizeof off); // the program's end has it now
     }
 }
 

@@ -102,12 +102,8 @@ inline void publish(TxState &s, uint8_t *ring, uint32_t mask, Kind kind, uint32_
     s.bytes += n;
 }
 
-/// Publishes one record of at most kMaxRecord bytes; the caller made sure that room() >= 8 + pad8(n).
-/// 0, or -EFAULT when the source cannot be read: nothing is published then.
-[[nodiscard]] inline long put(TxState &s, const Place &p, const void *from, uint32_t n) noexcept {
-    const uint32_t size = kRingSize[s.cls], mask = size - 1;
-    uint8_t *ring = p.at(s.cls);
-    uint32_t at = ((s.tail - s.base) + 8) & mask;
+/// Copies a payload to offset `at` of a ring. 0, or -EFAULT when the source cannot be read.
+[[nodiscard]] inline long fill(uint8_t *ring, uint32_t size, uint32_t at, const void *from, uint32_t n) noexcept {
     uint32_t first = size - at;
     if (n <= first) [[likely]] {
         if (sd_copy(ring + at, from, n))
@@ -116,8 +112,24 @@ inline void publish(TxState &s, uint8_t *ring, uint32_t mask, Kind kind, uint32_
                sd_copy(ring, static_cast<const uint8_t *>(from) + first, n - first)) {
         return -EFAULT;
     }
+    return 0;
+}
+
+/// Publishes one record of at most kMaxRecord bytes; the caller made sure that room() >= 8 + pad8(n).
+/// 0, or -EFAULT when the source cannot be read: nothing is published then.
+[[nodiscard]] inline long put(TxState &s, const Place &p, const void *from, uint32_t n) noexcept {
+    const uint32_t size = kRingSize[s.cls], mask = size - 1;
+    uint8_t *ring = p.at(s.cls);
+    if (fill(ring, size, ((s.tail - s.base) + 8) & mask, from, n) < 0)
+        return -EFAULT;
     publish(s, ring, mask, Kind::data, n);
     return 0;
+}
+
+/// The first half of that: nothing can be seen until commit() or the like.
+[[nodiscard]] inline long copy_in(const TxState &s, const Place &p, const void *from, uint32_t n) noexcept {
+    const uint32_t size = kRingSize[s.cls];
+    return fill(p.at(s.cls), size, ((s.tail - s.base) + 8) & (size - 1), from, n);
 }
 
 /// Publishes a single urgent byte. The caller made sure that room() >= 16.
@@ -188,7 +200,8 @@ inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
 /// stores, and `base` > `tail` tells that the first of them was done; `changing` then says the rest. A killed sender
 /// had at most one record under way. The ring can be rewritten by the peer, so the header is believed only as far as a record could be
 /// that long: a lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do, changes nothing.
-inline void recover_tx(TxState &s, const Place &p) noexcept {
+/// The header of the first record that is held back is in `back` instead (cork.hpp), until it is shown.
+inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
     if (uint32_t c = s.changing; c != 0) {
         if (s.base > s.tail) {
             s.cls = c - 1 < kRingClasses ? c - 1 : s.cls;
@@ -198,8 +211,11 @@ inline void recover_tx(TxState &s, const Place &p) noexcept {
         }
         s.changing = 0;
     }
-    const uint64_t h =
-        word(p.at(s.cls), (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
+    // In this order: the receiver stores to the ring before it clears the other.
+    const uint64_t held = back.header.load(std::memory_order_acquire);
+    uint64_t h = word(p.at(s.cls), (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
+    if (h == 0 && header_kind(held) == Kind::data)
+        h = held;
     if (h == 0 || !header_valid(h, s.tail))
         return;
     const uint32_t n = header_length(h);

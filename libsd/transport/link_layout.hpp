@@ -42,6 +42,13 @@ enum SideFlag : uint32_t {
     kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
 };
 
+/// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back; queue/cork.hpp.
+struct HeldBack {
+    std::atomic<uint64_t> header; ///< of the first record that is held back, which is not in the ring yet; 0: nothing is
+    std::atomic<uint64_t> since; ///< CLOCK_MONOTONIC ns
+    std::atomic<uint64_t> where; ///< ring::HoldPlace
+};
+
 /// One side's words of a connection. `control` is written rarely by its own side (and cleared by the peer), so the
 /// peer can read it on each operation without a cache miss; `consumed` is written on each receive.
 struct SlotSide {
@@ -52,7 +59,9 @@ struct SlotSide {
         std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
         std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
         std::atomic<uint64_t> oob;     ///< urgent data: position << 9 | byte << 1 | present
+        HeldBack back; ///< the peer's receiver clears the header when it shows what was held too long
     } control;
+    static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
     struct alignas(64) Credit {
         std::atomic<uint64_t> consumed; ///< bytes of the peer's direction this side has taken, headers included
     } credit;

@@ -1,5 +1,5 @@
 // The life of an accelerated connection in this process.
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 
 #include "libsd/control/client.hpp"
 #include <csignal>
@@ -81,7 +81,8 @@ uint32_t absorb_flags(File &f) noexcept {
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= !ring::all_taken(o.tx.s, f.peer->credit.consumed.load(std::memory_order_acquire)) &&
+        flags |= !ring::all_shown_taken(o.tx.s, f.mine->control.back,
+                                        f.peer->credit.consumed.load(std::memory_order_acquire)) &&
                          !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
                      ? kFlagReset
                      : kFlagWriteShut;
@@ -166,6 +167,7 @@ int64_t take_slot(LinkMap &l) noexcept {
         c.tx_want.store(0, std::memory_order_relaxed);
         c.oob.store(0, std::memory_order_relaxed);
         c.ended_at.store(0, std::memory_order_relaxed);
+        c.back.header.store(0, std::memory_order_relaxed);
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
         ring::word(s.ring[side], 0).store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);
@@ -221,6 +223,8 @@ void close_stream(File &f, bool reset) noexcept {
         last = drop_ofd(seg, index);
         if (last) {
             uint32_t flags = kFlagClosed;
+            if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
+                ring::show_late(o.rx.s, f.rx_place, peer->control.back);
             bool unread = rx_pending(f);
             // When both directions have ended, so has the connection: nobody is there to reset.
             const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&
@@ -232,6 +236,8 @@ void close_stream(File &f, bool reset) noexcept {
                 flags |= kFlagReset;
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset)) // else no FIN follows the reset that was
                 flags |= kFlagWriteShut;
+            if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
+                ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit.consumed);
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             set_ended(*mine, flags);
         }

@@ -16,7 +16,8 @@ constexpr unsigned kWalkLimit = 4096; ///< records looked at in one go; the rest
 /// Flags of both directions that wake a waiter when they change, in one word.
 uint32_t state_of(const File &f) noexcept {
     const Ofd &o = *f.ofd;
-    return o.flags_seen.load(std::memory_order_relaxed) | o.tx_block.load(std::memory_order_relaxed) << 16 |
+    return o.flags_seen.load(std::memory_order_relaxed) |
+           (o.tx_block.load(std::memory_order_relaxed) & kTxEnded) << 16 |
            o.rx_shut.load(std::memory_order_relaxed) << 24 |
            (o.so_error.load(std::memory_order_relaxed) ? 1u << 25 : 0);
 }
@@ -91,8 +92,9 @@ uint32_t peer_flags(const File &f) noexcept { return f.peer->control.flags.load(
 bool unchanged(const EpollItem &i, const File &f) noexcept {
     if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state)
         return false;
-    // Urgent data and zero-copy completions are rare enough for the long way.
-    if (f.peer->control.oob.load(std::memory_order_relaxed) != 0 ||
+    // Urgent data, what is held back and zero-copy completions are rare enough for the long way.
+    if ((f.peer->control.oob.load(std::memory_order_relaxed) |
+         f.peer->control.back.header.load(std::memory_order_relaxed)) != 0 ||
         f.ofd->opt.zerocopy_next.load(std::memory_order_relaxed) > 1)
         return false;
     const RxState &s = f.ofd->rx.s;

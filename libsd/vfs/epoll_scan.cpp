@@ -1,6 +1,6 @@
 // Finding the members that are ready, and getting an instance ready for sleep.
 #include "libsd/control/client.hpp"
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -98,6 +98,8 @@ void confirm(Epoll &x) noexcept {
         if (look(i, true)) {
             i.due = true; // the pass that reports it looks again
             make_hot(x, i);
+        } else if (!i.off && i.file->kind == Kind::stream && peer_holds_back(*i.file)) {
+            make_hot(x, i); // it becomes ready by time
         }
     }
 }
@@ -293,12 +295,24 @@ bool any_ready(Epoll &x) noexcept {
     if (x.links.size())
         collect(x, true);
     confirm(x);
-    for (EpollItem *i : x.hot)
+    x.held_until = INT64_MAX;
+    for (EpollItem *i : x.hot) {
         if (look(*i, true)) {
             i->due = true;
             return true;
         }
+        const File &f = *i->file;
+        const int64_t t = f.kind == Kind::stream && !i->off  ? held_until(f)
+                          : f.kind == Kind::epoll && f.epoll ? set_held_until(*f.epoll)
+                                                             : INT64_MAX;
+        x.held_until = t < x.held_until ? t : x.held_until;
+    }
     return false;
+}
+
+int64_t set_held_until(Epoll &x) noexcept {
+    SetGuard g(x);
+    return x.held_until;
 }
 
 void prepare_sleep(Epoll &x, bool *blind) noexcept {
@@ -364,7 +378,7 @@ void hand_over(Epoll &x) noexcept {
     bool blind = false;
     prepare_sleep(x, &blind);
     heavy_barrier();
-    if (any_ready(x))
+    if (any_ready(x) || x.held_until != INT64_MAX)
         ring_own(x);
     finish_sleep(x);
 }

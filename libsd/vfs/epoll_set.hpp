@@ -117,7 +117,8 @@ struct Epoll {
     bool wants_bells = false;     ///< something could not be armed for want of a doorbell id
     int64_t bells_at = 0;         ///< when ids were last asked for because of that
     int64_t kernel_look = 0;      ///< when the kernel's set was last looked at
-    int64_t barrier_at = 0;       ///< when unconfirmed items were last confirmed
+    int64_t held_until = INT64_MAX; ///< as of the last any_ready(): when the first of what peers hold back is due
+    int64_t barrier_at = 0;         ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;
@@ -188,6 +189,8 @@ uint64_t listener_arrivals(struct Listener &l) noexcept;
 unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept;
 /// Would a scan report something? Loses no edge.
 bool any_ready(Epoll &x) noexcept;
+/// Epoll::held_until, without the lock.
+int64_t set_held_until(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and then calls any_ready(). `*blind`: a wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;
 void finish_sleep(Epoll &x) noexcept;

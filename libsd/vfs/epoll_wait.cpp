@@ -166,6 +166,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     provide_bells(x);
     const int64_t shrink_at = shrink_idle_rings();
     bool blind = false, ready, listens;
+    int64_t held;
     const unsigned mark = Held::mark();
     {
         SetGuard g(x);
@@ -179,9 +180,12 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         }
         ready = any_ready(x);
         blind = blind || x.bell->efd < 0 || (x.streams && !control::connected());
+        held = x.held_until;
     }
     const int64_t start = sys::now_ns();
     int64_t until = deadline < shrink_at ? deadline : shrink_at;
+    if (held < until)
+        until = held;
     // Without a monitor nobody announces it when there is one again.
     const int64_t step = blind ? kBlindSleepNs : listens && !control::connected() ? 500'000'000 : INT64_MAX;
     if (step != INT64_MAX && until - start > step)

@@ -1,5 +1,5 @@
 // ioctl on sockets that are accelerated or not connected yet.
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/fd.hpp"
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/passing.hpp"
@@ -43,6 +43,8 @@ long bytes_to_read(File &f) noexcept {
         return c.error();
     if (f.kind != Kind::stream)
         return -EBADF;
+    if (peer_holds_back(f) && held_until(f) == 0)
+        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }
@@ -57,14 +59,25 @@ long bytes_not_taken(File &f) noexcept {
         return -EBADF;
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
-    if (ring::all_taken(s, consumed))
-        return 0;
+    const HeldBack &back = f.mine->control.back;
+    if (ring::all_shown_taken(s, back, consumed))
+        return ring::holding(back) ? ring::hold_place(back).payload : 0;
     uint64_t behind = s.tail - consumed;
     if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
         behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
     uint64_t share = static_cast<uint64_t>(static_cast<double>(behind) * static_cast<double>(s.bytes) /
                                            static_cast<double>(s.tail));
     return static_cast<long>(share ? share : 1);
+}
+
+long bytes_held_back(File &f) noexcept {
+    Claim c(f.seg, f.ofd->tx.token, f.tx_name());
+    if (!c)
+        return c.error();
+    if (f.kind != Kind::stream)
+        return -EBADF;
+    const HeldBack &back = f.mine->control.back;
+    return ring::holding(back) ? ring::hold_place(back).payload : 0;
 }
 
 } // namespace
@@ -110,8 +123,8 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     case SIOCOUTQ: // TIOCOUTQ
         r = bytes_not_taken(*f);
         break;
-    case SIOCOUTQNSD: // published as soon as it is written
-        r = 0;
+    case SIOCOUTQNSD:
+        r = bytes_held_back(*f);
         break;
     case SIOCATMARK:
         r = at_urgent_mark(*f);

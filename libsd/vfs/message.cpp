@@ -32,7 +32,7 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
     if (h.msg_controllen && f->kind == Kind::stream) [[unlikely]]
         if (long r = check_control(h); r < 0) {
             // A connection that takes no more data says so first.
-            const long blocked = f->ofd->tx_block.load() ? send_blocked(*f, flags) : 0;
+            const long blocked = f->ofd->tx_block.load() & kTxEnded ? send_blocked(*f, flags) : 0;
             return blocked < 0 ? blocked : r;
         }
     return sendv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags);

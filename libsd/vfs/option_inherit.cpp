@@ -116,6 +116,8 @@ void apply(Ofd &o, const InheritedSet &s) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
     for (unsigned i = 0; i < InheritedSet::kKept; ++i)
         (o.opt.*known_option_at(i)->kept).store(s.kept[i], relaxed);
+    if (o.opt.cork.load(relaxed))
+        o.tx_block.fetch_or(kTxCork, relaxed);
     o.opt.linger_on.store(s.linger_on, relaxed);
     o.opt.linger_s.store(s.linger_s, relaxed);
     o.opt.sndbuf.store(s.sndbuf, relaxed);

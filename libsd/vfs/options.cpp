@@ -6,7 +6,7 @@
 // the unconnected kernel socket under its number.
 #include "libsd/vfs/options.hpp"
 #include "libsd/control/around_fork.hpp"
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/names.hpp"
@@ -273,6 +273,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
+            if (level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY))
+                cork_changed(f, name, p.number);
             if (level == SOL_SOCKET && name == SO_RCVLOWAT) { // what waits may be enough now
                 notify_own(f);
                 epoll_touch(f);

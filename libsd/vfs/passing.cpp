@@ -47,6 +47,8 @@ long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
         replay_options(end[0], *f.fresh);
     if (f.ofd->opt.nodelay.load(std::memory_order_relaxed))
         sys::setsockopt(end[0], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (f.ofd->opt.cork.load(std::memory_order_relaxed))
+        sys::setsockopt(end[0], IPPROTO_TCP, TCP_CORK, &on, sizeof on);
     sys::setsockopt(end[1], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
     sys::fcntl(end[0], F_SETFL, O_RDWR | f.ofd->status.load(std::memory_order_relaxed));

@@ -2,7 +2,7 @@
 #include "libsd/vfs/poll_wait.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/cancel.hpp"
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/orphans.hpp"
@@ -196,6 +196,19 @@ void disarm(Poll &p, Bell &bell) noexcept {
             }
 }
 
+/// When the first of what peers hold back is due.
+int64_t earliest_held(Poll &p) noexcept {
+    int64_t first = INT64_MAX;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f || (f->kind != Kind::stream && !(is_set(f) && f->epoll)))
+            continue;
+        const int64_t t = f->kind == Kind::stream ? held_until(*f) : set_held_until(*f->epoll);
+        first = t < first ? t : first;
+    }
+    return first;
+}
+
 struct Sleeper {
     Poll &p;
     Bell &bell;
@@ -229,6 +242,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
             p.l.kernel[n++] = {channel, 0, 0};
         const int64_t start = sys::now_ns();
         int64_t until = deadline < shrink_at ? deadline : shrink_at;
+        if (const int64_t held = p.streams ? earliest_held(p) : INT64_MAX; held < until)
+            until = held;
         if (blind && until - start > kBlindSleepNs)
             until = start + kBlindSleepNs;
         timespec t{}, *tp = nullptr;

@@ -1,7 +1,7 @@
 // Readiness of an accelerated connection, arming for a wake-up, and blocking until something changes.
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/ancillary.hpp"
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -41,6 +41,8 @@ uint32_t stream_events(File &f) noexcept {
     uint32_t flags = absorb_flags(f), e = 0;
     uint32_t block = o.tx_block.load(std::memory_order_acquire);
     bool reset = block & kTxReset;
+    if (peer_holds_back(f)) [[unlikely]]
+        take_overdue(f);
     bool rcv_shut = reset || (flags & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire);
     bool snd_shut = reset || (block & kTxShut);
     if (rcv_shut && snd_shut)
@@ -195,7 +197,9 @@ long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
         }
         uint64_t before = self.handled;
         bool now = changed();
-        const long slept = now || interrupted() ? 0 : sleep_on(*bell, nullptr, 0, until, blind, before);
+        const int64_t held = held_until(f); // which we are rung for when it begins
+        const long slept =
+            now || interrupted() ? 0 : sleep_on(*bell, nullptr, 0, held < until ? held : until, blind, before);
         if (id)
             asleep.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
         // The signal came first; what its handler did to this connection, the call does not see any more.

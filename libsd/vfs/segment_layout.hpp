@@ -23,7 +23,13 @@ constexpr unsigned kSegThreads = kSegThreadLimit;
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
 
 /// Set once something other than plain data transfer must be looked at first; the data path tests for zero only.
-enum TxBlock : uint32_t { kTxShut = 1, kTxError = 2, kTxReset = 4 };
+enum TxBlock : uint32_t {
+    kTxShut = 1,
+    kTxError = 2,
+    kTxReset = 4,
+    kTxCork = 8 ///< TCP_CORK is on, or something may be held back
+};
+constexpr uint32_t kTxEnded = kTxShut | kTxError | kTxReset;
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {

@@ -62,22 +62,24 @@ long poll_one(int fd, short events, bool wait, short *revents) noexcept {
 
 enum class Fill { ok, full, blocked, not_ready, failed };
 
-/// One record's worth from `in` into the ring; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or
-/// the error.
-Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r) noexcept {
+/// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or
+/// the error. `more`: as MSG_MORE.
+Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
     Ofd &o = *f.ofd;
     Claim c(f.seg, o.tx.token, f.tx_name());
     if (!c || f.kind != Kind::stream) {
         *r = c ? -EBADF : c.error();
         return Fill::failed;
     }
-    if (o.tx_block.load(std::memory_order_acquire) ||
+    if ((o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
         refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return Fill::blocked;
     TxState &s = o.tx.s;
     if (want > kBounce)
         want = kBounce;
     if (!make_room(f, want, grow_far)) {
+        if (show_held_back(f)) // nothing waits for more that there is no room for
+            notify(*f.link, f.slot, f.peer->control.rx_arm);
         if (is_nonblocking(f, 0))
             s.stalls = 1; // as in stream_send
         return Fill::full;
@@ -87,6 +89,11 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
     size_t n = want < fits ? want : fits;
     n = n < cap ? n : cap;
     n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
+    const Hold hold = hold_of(o, more);
+    if (!is_plain(o, hold)) [[unlikely]] {
+        const uint64_t most = most_at_once(f, hold);
+        n = n < most ? n : most;
+    }
     ring::Space space = ring::reserve(s, f.tx_place, static_cast<uint32_t>(n));
     long got = read_at(in, space.piece, space.count, pos, RWF_NOWAIT);
     if (got == -EOPNOTSUPP && pos < 0) { // a pipe of an older kernel: does not block while something is in it
@@ -100,8 +107,16 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, long *r
         return Fill::not_ready;
     if (got < 0)
         return Fill::failed;
-    if (got > 0)
+    if (got == 0)
+        return Fill::ok;
+    bool tell = true;
+    if (is_plain(o, hold))
         ring::commit(s, f.tx_place, static_cast<uint32_t>(got));
+    else
+        tell = publish_held(f, static_cast<uint32_t>(got), hold);
+    c.release();
+    if (tell)
+        notify(*f.link, f.slot, f.peer->control.rx_arm);
     return Fill::ok;
 }
 
@@ -130,9 +145,8 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
         long r = 0;
-        Fill how = direct ? fill_ring(f, in, pos, n - done, grow_far, &r) : Fill::not_ready;
+        Fill how = direct ? fill_ring(f, in, pos, n - done, grow_far, false, &r) : Fill::not_ready;
         if (how == Fill::ok && r > 0) {
-            notify(*f.link, f.slot, f.peer->control.rx_arm);
             done += static_cast<size_t>(r);
             pos += r;
             grow_far = false;
@@ -182,11 +196,10 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
             return result(r < 0 ? r : -EAGAIN);
         if (!(seen & POLLIN))
             return result(seen & POLLNVAL ? -EBADF : 0); // no writer is left
-        switch (fill_ring(f, in, -1, n - done, grow_far, &r)) {
+        switch (fill_ring(f, in, -1, n - done, grow_far, flags & SPLICE_F_MORE, &r)) {
         case Fill::ok:
             if (r == 0)
                 return result(0);
-            notify(*f.link, f.slot, f.peer->control.rx_arm);
             done += static_cast<size_t>(r);
             grow_far = false;
             break;

@@ -3,7 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/address.hpp"
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/listener.hpp"
@@ -218,12 +218,14 @@ long shutdown(int fd, int how) noexcept {
         // With the token, so that no send of ours is half way.
         Claim c(f->seg, o.tx.token, f->tx_name(), Claim::patient);
         o.tx_block.fetch_or(kTxShut, std::memory_order_release);
+        ring::show(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit.consumed);
         set_ended(*f->mine, flags | kFlagWriteShut);
     } else {
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
     notify(*f->link, f->slot, f->peer->control.rx_arm);
     notify(*f->link, f->slot, f->peer->control.tx_arm);
+    take_overdue(*f);
     // Our own threads that wait on the socket: their arm words are in our half of the slot.
     notify_own(*f);
     epoll_touch(*f, true);

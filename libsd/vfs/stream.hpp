@@ -1,6 +1,6 @@
 // Moving bytes over an accelerated connection; shared by the send, receive, message and sendfile calls.
 #pragma once
-#include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/cork.hpp"
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -45,6 +45,8 @@ inline bool refuses_data(uint32_t flags) noexcept {
 }
 /// The cheap question before that one.
 constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
+/// What was sent to a peer that has closed is answered by a reset, which ends the connection.
+void answered_by_reset(File &f) noexcept;
 void raise_sigpipe() noexcept;
 /// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was blocked and had sent nothing.
 long undone_while_sending(File &f, int flags) noexcept;

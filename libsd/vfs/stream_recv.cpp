@@ -108,6 +108,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 return done ? done : -EBADF;
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
+            if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
+                ring::show_late(o.rx.s, f.rx_place, f.peer->control.back);
             if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};

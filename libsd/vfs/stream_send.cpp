@@ -47,7 +47,7 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
 long send_blocked(File &f, int flags) noexcept {
     Ofd &o = *f.ofd;
     uint32_t seen = absorb_flags(f);
-    if (o.tx_block.load(std::memory_order_acquire)) {
+    if (o.tx_block.load(std::memory_order_acquire) & kTxEnded) {
         int e = take_error(o);
         if (e == 0)
             e = EPIPE;
@@ -61,11 +61,19 @@ long send_blocked(File &f, int flags) noexcept {
 namespace {
 
 /// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`: everything or nothing, if it is small.
-long write_some(File &f, IoCursor &from, bool grow_far, size_t whole) noexcept {
+/// `*tell` becomes true when the receiver has to be told of it.
+long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold, bool *tell) noexcept {
     TxState &s = f.ofd->tx.s;
     long done = 0;
     const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
-    if (whole != 0 && whole + 16 * pieces <= kWhole && !make_room(f, whole + 16 * pieces, grow_far))
+    const bool plain = is_plain(*f.ofd, hold);
+    auto has_room = [&](size_t want) {
+        if (make_room(f, want, grow_far)) [[likely]]
+            return true;
+        *tell |= show_held_back(f); // nothing waits for more that there is no room for
+        return false;
+    };
+    if (whole != 0 && whole + 16 * pieces <= kWhole && !has_room(whole + 16 * pieces))
         return 0;
     for (;;) {
         int more = from.advance();
@@ -73,7 +81,7 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole) noexcept {
             return done ? done : more;
         if (more == 0)
             return done;
-        if (!make_room(f, from.now.iov_len, grow_far))
+        if (!has_room(from.now.iov_len))
             return done;
         uint64_t fits = (ring::room(s) - 8) & ~uint64_t{7};
         uint64_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
@@ -81,18 +89,38 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole) noexcept {
         n = n < fits ? n : fits;
         n = n < cap ? n : cap;
         n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
-        long r = ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
+        if (!plain) [[unlikely]] {
+            const uint64_t most = most_at_once(f, hold);
+            n = n < most ? n : most;
+        }
+        long r = plain ? ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n))
+                       : ring::copy_in(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
         if (r < 0)
             return done ? done : r;
+        *tell |= plain || publish_held(f, static_cast<uint32_t>(n), hold);
         from.skip(n);
         done += static_cast<long>(n);
         // Large transfers: let the receiver start on the first part while the next is copied.
-        if (n >= 8192)
+        if (n >= 8192 && *tell)
             notify(*f.link, f.slot, f.peer->control.rx_arm);
     }
 }
 
 } // namespace
+
+void answered_by_reset(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    if (o.flags_seen.fetch_or(kFlagReset) & kFlagReset)
+        return;
+    o.so_error.store(EPIPE);
+    o.tx_block.fetch_or(kTxReset);
+    set_ended(*f.mine, kFlagReset);
+    notify(*f.link, f.slot, f.peer->control.rx_arm);
+    notify(*f.link, f.slot, f.peer->control.tx_arm);
+    notify_own(f);
+    epoll_touch(f);
+}
+
 long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     Pin pin;
@@ -101,17 +129,18 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
     int64_t deadline = 0;
     bool grow_far = false;
     for (;;) {
-        bool blocked, answered = false;
+        bool blocked, answered = false, tell = false;
         {
             Claim c(f.seg, o.tx.token, f.tx_name());
             if (!c)
                 return done ? done : c.error();
             if (f.kind != Kind::stream)
                 return done ? done : -EBADF;
-            blocked = o.tx_block.load(std::memory_order_acquire) ||
+            blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                       refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
             if (!blocked) {
-                long r = total ? write_some(f, from, grow_far, done == 0 ? total : 0) : 0;
+                const Hold hold = hold_of(o, flags & MSG_MORE);
+                long r = total ? write_some(f, from, grow_far, done == 0 ? total : 0, hold, &tell) : 0;
                 if (r < 0 && done == 0)
                     return r;
                 if (r > 0)
@@ -136,22 +165,16 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
                 char byte;
                 if (total != 0 && (from.advance() < 0 || sd_copy(&byte, from.now.iov_base, 1)))
                     return -EFAULT;
-                if (total != 0 && !(flags & MSG_MORE) && !(o.flags_seen.fetch_or(kFlagReset) & kFlagReset)) {
-                    o.so_error.store(EPIPE);
-                    o.tx_block.fetch_or(kTxReset);
-                    set_ended(*f.mine, kFlagReset);
-                    notify(*f.link, f.slot, f.peer->control.rx_arm);
-                    notify(*f.link, f.slot, f.peer->control.tx_arm);
-                    notify_own(f);
-                    epoll_touch(f);
-                }
+                if (total != 0 && !(flags & MSG_MORE))
+                    answered_by_reset(f);
                 // No more than a buffer holds: the rest is for the call that is told of the reset.
                 const size_t most = kRingSize[freely_up_to(o)];
                 return static_cast<long>(total < most ? total : most);
             }
             continue;
         }
-        notify(*f.link, f.slot, f.peer->control.rx_arm);
+        if (tell)
+            notify(*f.link, f.slot, f.peer->control.rx_arm);
         if (answered)
             return done;
         if (nonblocking) {

@@ -20,15 +20,18 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
             return c.error();
         if (f.kind != Kind::stream)
             return -EBADF;
-        blocked = o.tx_block.load(std::memory_order_acquire) ||
+        blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                   refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
         if (!blocked) {
             TxState &s = o.tx.s;
-            if (!make_room(f, 1, false))
+            if (!make_room(f, 1, false)) {
+                show_held_back(f);
                 return 0;
+            }
             // The word first: who finds the record then knows whether it is the latest.
             f.mine->control.oob.store(s.tail << 9 | uint64_t{byte} << 1 | 1, std::memory_order_release);
             ring::put_urgent(s, f.tx_place, byte);
+            show_held_back(f); // nothing urgent waits, nor what is before it
             ++s.messages;
         }
     }

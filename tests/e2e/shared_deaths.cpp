@@ -247,6 +247,8 @@ class Round {
                 }
         }
         const int expected = unread() > 0 ? ECONNRESET : 0;
+        if (expected) // a reset takes along what is held back
+            set_option(fd_, IPPROTO_TCP, TCP_CORK, 0);
         totals_.resets += expected != 0;
         close(fd_);
         if (last.pid) {

@@ -1,54 +1,10 @@
 // The byte ring: what is put in comes out, in every size and alignment, over ring changes, and rubbish is refused.
-#include "libsd/queue/ring.hpp"
+#include "tests/unit/direction.hpp"
 #include <catch2/catch.hpp>
-#include <memory>
 #include <random>
 #include <thread>
-#include <vector>
 
 using namespace sd;
-
-namespace {
-
-/// One direction of a connection in ordinary memory.
-struct Direction {
-    std::unique_ptr<uint8_t[]> inline_ring{new uint8_t[kInlineRing + 64]()};
-    std::vector<uint8_t> region = std::vector<uint8_t>(kRegionSize + 64);
-    std::atomic<uint64_t> consumed{0};
-    TxState tx{};
-    RxState rx{};
-    ring::Place place() {
-        auto align = [](uint8_t *p) {
-            return reinterpret_cast<uint8_t *>(align_up(reinterpret_cast<uintptr_t>(p), 64));
-        };
-        return {align(inline_ring.get()), align(region.data())};
-    }
-    bool send(const std::vector<uint8_t> &v) {
-        if (!ring::refresh_credit(tx, consumed) || ring::room(tx) < 8 + ring::pad8(v.size()))
-            return false;
-        return ring::put(tx, place(), v.data(), static_cast<uint32_t>(v.size())) == 0;
-    }
-    long receive(std::vector<uint8_t> &out, size_t n) {
-        ring::Record rec{};
-        int r = ring::next_record(rx, place(), consumed, &rec);
-        if (r <= 0)
-            return r;
-        out.resize(n);
-        long got = ring::take(rx, place(), rec, out.data(), n);
-        out.resize(static_cast<size_t>(got));
-        consumed.store(ring::read_up_to(rx), std::memory_order_release);
-        return got;
-    }
-};
-
-std::vector<uint8_t> pattern(size_t n, uint8_t seed) {
-    std::vector<uint8_t> v(n);
-    for (size_t i = 0; i < n; ++i)
-        v[i] = static_cast<uint8_t>(seed + i * 7);
-    return v;
-}
-
-} // namespace
 
 TEST_CASE("a record comes out as it went in, and then the ring is empty") {
     Direction d;
@@ -203,7 +159,7 @@ TEST_CASE("a sender that dies between publishing and counting a record loses and
             REQUIRE(d.send(pattern(100, 2)));
         d.tx = before; // as if it had died just before the store to `tail`
         for (int again = 0; again < 2; ++again)
-            ring::recover_tx(d.tx, d.place());
+            ring::recover_tx(d.tx, d.place(), d.back);
         REQUIRE(d.send(pattern(30, 3)));
         std::vector<uint8_t> out;
         REQUIRE(d.receive(out, 500) == 20);
@@ -240,7 +196,7 @@ TEST_CASE("a sender that dies anywhere in a change of ring leaves it done or not
         if (done >= 6)
             d.tx.changing = 0;
         for (int again = 0; again < 2; ++again)
-            ring::recover_tx(d.tx, d.place());
+            ring::recover_tx(d.tx, d.place(), d.back);
         REQUIRE(d.tx.changing == 0);
         REQUIRE(d.tx.cls == (done < 2 ? 0 : 2));
         REQUIRE(d.tx.tail == (done < 2 ? before.tail : after.tail));

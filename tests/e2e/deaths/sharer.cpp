@@ -64,7 +64,9 @@ struct Life {
             memset(buffer, filling(who, sequence), record.length);
             memcpy(buffer, &record, sizeof record);
             for (;;) {
-                const ssize_t sent = send(fd, buffer, record.length, polls ? MSG_DONTWAIT : 0);
+                const int more =
+                    dice / 16384 % 8 == 0 ? MSG_MORE : 0; // held back by whoever comes next, or is killed
+                const ssize_t sent = send(fd, buffer, record.length, more | (polls ? MSG_DONTWAIT : 0));
                 if (sent == static_cast<ssize_t>(record.length))
                     break;
                 if (sent < 0 && polls && errno == EAGAIN) {
