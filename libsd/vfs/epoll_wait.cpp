@@ -234,9 +234,9 @@ long spin(Wait &w) noexcept {
     }
 }
 
-/// Listeners nobody has a link to, and nothing else: there is nothing to look at until the doorbell says that there is a link.
+/// Listeners nobody has a link to, and nothing else: there is nothing to look at until the doorbell says that there is a link, or another thread that
+/// it has added something.
 bool only_kernel_can_have_news(Epoll &x) noexcept {
-    SetGuard g(x);
     if (x.links.size() || x.hot.size() != x.duals || !control::connected() || x.channel_epoch != control::epoch())
         return false;
     for (EpollItem *i : x.hot) {
@@ -252,10 +252,23 @@ bool only_kernel_can_have_news(Epoll &x) noexcept {
 
 long wait_accelerated(Wait &w) noexcept {
     Epoll &x = w.x;
-    while (only_kernel_can_have_news(x)) {
+    for (;;) {
+        const unsigned mark = Held::mark();
+        {
+            SetGuard g(x);
+            if (!only_kernel_can_have_news(x))
+                break;
+            ++x.sleepers;
+            Held::note(wake_up, &x, 0, &w);
+        }
         // As cheap as without us: servers whose clients are not accelerated live here.
         const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
         long r = kernel_sleep(w, w.timeout);
+        {
+            SetGuard g(x);
+            Held::forget_to(mark);
+            finish_sleep(x);
+        }
         if (r <= 0)
             return r;
         Found f = sift(x, w.user, r);

@@ -31,7 +31,9 @@ long kernel_limit(const rlimit *set, rlimit *old) noexcept {
 /// The mappings of this library that are large: links, the segments of this process and of the one that it was forked from, the table of descriptors.
 rlim_t mapped_here() noexcept { return mapped_link_bytes() + 2 * kSegmentBytes + kMaxFd * sizeof(void *); }
 
-rlim_t plus(rlim_t limit, rlim_t more) noexcept { return limit > RLIM_INFINITY - more ? RLIM_INFINITY : limit + more; }
+rlim_t plus(rlim_t limit, rlim_t more) noexcept {
+    return limit > RLIM_INFINITY - more ? RLIM_INFINITY : limit + more;
+}
 
 /// The kernel has what we told it last, and nobody else changed that.
 bool ours(const rlimit &now) noexcept {

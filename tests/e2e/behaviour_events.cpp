@@ -64,6 +64,8 @@ BEHAVES("shared with a child", epoll_more, shared_with_a_child, accelerated)
 BEHAVES("deadlines", epoll_more, deadlines, accelerated)
 BEHAVES("signal masks", epoll_more, signal_masks, accelerated)
 BEHAVES("no lost wake-up", epoll_more, no_lost_wakeup, accelerated)
+BEHAVES("a client that another thread adds beside an idle listener", epoll_more,
+        client_added_beside_an_idle_listener, accelerated)
 
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)

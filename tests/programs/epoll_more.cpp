@@ -429,4 +429,24 @@ BEHAVIOUR(no_lost_wakeup) {
     echo.join();
 }
 
+// A client that another thread connects, while the set has known nothing but an idle listener.
+BEHAVIOUR(client_added_beside_an_idle_listener) {
+    const int idle = make_listener(), listener = make_listener();
+    const int set = MUST(epoll_create1(0));
+    MUST(add(set, idle, EPOLLIN, 1));
+    epoll_event event{};
+    SHOW(epoll_wait(set, &event, 1, 10));
+    std::thread waiter([&] {
+        SHOW(epoll_wait(set, &event, 1, kPatience));
+        say("member %llu", static_cast<unsigned long long>(event.data.u64));
+    });
+    sleep_ms(100);
+    const int client = connect_to(local_address(listener));
+    MUST(add(set, client, EPOLLIN, 2));
+    sleep_ms(100);
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    send_all(server, "x");
+    waiter.join();
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
