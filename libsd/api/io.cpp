@@ -2,6 +2,7 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/passing.hpp"
+#include "libsd/vfs/quick.hpp"
 #include <climits>
 #include <pthread.h>
 #include <sys/sendfile.h>
@@ -101,8 +102,25 @@ int rwf_to_msg(int flags) noexcept {
 
 namespace {
 
-/// read() of a number that has an entry. Apart, so that other descriptors cost no stack frame.
-[[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size) {
+/// What the table has for a number, which may be nothing that can be used, for quick_send() and quick_recv() only; nullptr: nothing.
+[[gnu::always_inline]] inline File *entry_of(int fd) noexcept {
+    return static_cast<unsigned>(fd) < fd_high.load(std::memory_order_relaxed)
+               ? fd_table[fd].load(std::memory_order_acquire)
+               : nullptr;
+}
+
+/// They are the first thing a call tries, unless it has to see first whether its thread was cancelled.
+[[gnu::always_inline]] inline long try_send(File *f, const void *p, size_t n, int flags) noexcept {
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(*f, p, n, flags);
+}
+[[gnu::always_inline]] inline long try_recv(File *f, void *p, size_t n, int flags) noexcept {
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_recv(*f, p, n, flags);
+}
+
+/// read() of a number that has the entry `e`. Apart, as the others like it, so that other descriptors cost no stack frame.
+[[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size, File *e) {
+    if (const long r = try_recv(e, buffer, size, 0)) [[likely]]
+        return r;
     File *f = called_on(fd);
     if (!f)
         return real.read(fd, buffer, size);
@@ -114,7 +132,9 @@ namespace {
     return r == vfs::kPass ? real.read(fd, buffer, size) : answer<ssize_t>(r);
 }
 
-[[gnu::noinline]] ssize_t write_entry(int fd, const void *buffer, size_t size) {
+[[gnu::noinline]] ssize_t write_entry(int fd, const void *buffer, size_t size, File *e) {
+    if (const long r = try_send(e, buffer, size, 0)) [[likely]]
+        return r;
     File *f = called_on(fd);
     if (!f)
         return real.write(fd, buffer, size);
@@ -127,7 +147,8 @@ namespace {
 } // namespace
 
 SD_EXPORT ssize_t read(int fd, void *buffer, size_t size) {
-    return has_entry(fd) ? read_entry(fd, buffer, size) : real.read(fd, buffer, size);
+    File *e = entry_of(fd);
+    return e ? read_entry(fd, buffer, size, e) : real.read(fd, buffer, size);
 }
 SD_ALIAS(__read, read);
 
@@ -138,7 +159,8 @@ SD_EXPORT ssize_t __read_chk(int fd, void *buffer, size_t size, size_t room) {
 }
 
 SD_EXPORT ssize_t write(int fd, const void *buffer, size_t size) {
-    return has_entry(fd) ? write_entry(fd, buffer, size) : real.write(fd, buffer, size);
+    File *e = entry_of(fd);
+    return e ? write_entry(fd, buffer, size, e) : real.write(fd, buffer, size);
 }
 SD_ALIAS(__write, write);
 
@@ -182,12 +204,33 @@ SD_EXPORT ssize_t pwritev2(int fd, const iovec *parts, int count, off_t offset, 
 }
 SD_ALIAS(pwritev64v2, pwritev2);
 
-SD_EXPORT ssize_t recv(int fd, void *buffer, size_t size, int flags) {
+namespace {
+
+[[gnu::noinline]] ssize_t recv_entry(int fd, void *buffer, size_t size, int flags, File *e) {
+    if (const long r = try_recv(e, buffer, size, flags)) [[likely]]
+        return r;
     File *f = called_on(fd);
-    if (!f) [[likely]]
+    if (!f)
         return real.recv(fd, buffer, size, flags);
     long r = vfs::recv(fd, f, buffer, clamp_transfer(size), flags);
     return r == vfs::kPass ? real.recv(fd, buffer, size, flags) : answer<ssize_t>(r);
+}
+
+[[gnu::noinline]] ssize_t send_entry(int fd, const void *buffer, size_t size, int flags, File *e) {
+    if (const long r = try_send(e, buffer, size, flags)) [[likely]]
+        return r;
+    File *f = called_on(fd);
+    if (!f)
+        return real.send(fd, buffer, size, flags);
+    long r = vfs::send(fd, f, buffer, clamp_transfer(size), flags);
+    return r == vfs::kPass ? real.send(fd, buffer, size, flags) : answer<ssize_t>(r);
+}
+
+} // namespace
+
+SD_EXPORT ssize_t recv(int fd, void *buffer, size_t size, int flags) {
+    File *e = entry_of(fd);
+    return e ? recv_entry(fd, buffer, size, flags, e) : real.recv(fd, buffer, size, flags);
 }
 
 SD_EXPORT ssize_t __recv_chk(int fd, void *buffer, size_t size, size_t room, int flags) {
@@ -197,6 +240,9 @@ SD_EXPORT ssize_t __recv_chk(int fd, void *buffer, size_t size, size_t room, int
 }
 
 SD_EXPORT ssize_t recvfrom(int fd, void *buffer, size_t size, int flags, sockaddr *from, socklen_t *from_size) {
+    if (File *e = entry_of(fd); e && !from)
+        if (const long r = try_recv(e, buffer, size, flags))
+            return r;
     File *f = called_on(fd);
     if (!f) [[likely]]
         return real.recvfrom(fd, buffer, size, flags, from, from_size);
@@ -245,16 +291,16 @@ SD_EXPORT int recvmmsg(int fd, mmsghdr *m, unsigned count, int flags, timespec *
 }
 
 SD_EXPORT ssize_t send(int fd, const void *buffer, size_t size, int flags) {
-    File *f = called_on(fd);
-    if (!f) [[likely]]
-        return real.send(fd, buffer, size, flags);
-    long r = vfs::send(fd, f, buffer, clamp_transfer(size), flags);
-    return r == vfs::kPass ? real.send(fd, buffer, size, flags) : answer<ssize_t>(r);
+    File *e = entry_of(fd);
+    return e ? send_entry(fd, buffer, size, flags, e) : real.send(fd, buffer, size, flags);
 }
 SD_ALIAS(__send, send);
 
 SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, const sockaddr *to,
                          socklen_t to_size) {
+    if (File *e = entry_of(fd); e && !to)
+        if (const long r = try_send(e, buffer, size, flags))
+            return r;
     File *f = called_on(fd);
     if (!f) [[likely]]
         return real.sendto(fd, buffer, size, flags, to, to_size);

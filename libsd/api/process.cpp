@@ -6,6 +6,7 @@
 #include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/asked_first.hpp"
 #include "libsd/vfs/inheritable.hpp"
 #include "libsd/vfs/process.hpp"
 #include <alloca.h>
@@ -211,7 +212,7 @@ SD_EXPORT void _exit(int status) {
 SD_ALIAS(_Exit, _exit);
 
 namespace sd {
-constinit std::atomic<bool> cancellation_asked{false};
+SD_ASKED_FIRST constinit std::atomic<bool> cancellation_asked{false};
 } // namespace sd
 
 SD_EXPORT int pthread_cancel(pthread_t thread) {

@@ -173,6 +173,51 @@ class Claim {
     [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
 };
 
+/// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without a call. False otherwise; a Claim
+/// must follow then, which also runs signal handlers that were put off meanwhile.
+class QuickClaim {
+  public:
+    [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
+#ifdef SD_NO_SHARING
+        static std::atomic<uint64_t> nothing;
+        busy_ = &nothing;
+        (void)seg, (void)token, (void)name;
+#else
+        const ThreadId me = self.id[seg];
+        if (me == 0) [[unlikely]]
+            return;
+        auto *busy = &self.record[seg]->busy[0];
+        if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
+            return;
+        asm volatile("" ::: "memory"); // as in Claim::get()
+        busy->store(name, std::memory_order_relaxed);
+        asm volatile("" ::: "memory");
+        if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
+            busy_ = busy;
+        else
+            busy->store(0, std::memory_order_release);
+#endif
+    }
+    [[gnu::always_inline]] ~QuickClaim() { release(); }
+    [[gnu::always_inline]] void release() noexcept {
+#ifndef SD_NO_SHARING
+        if (!busy_)
+            return;
+        busy_->store(0, std::memory_order_release);
+        busy_ = nullptr;
+        asm volatile("" ::: "memory");
+        if (self.deferred) [[unlikely]]
+            run_deferred();
+#endif
+    }
+    explicit operator bool() const noexcept { return busy_ != nullptr; }
+    QuickClaim(const QuickClaim &) = delete;
+    QuickClaim &operator=(const QuickClaim &) = delete;
+
+  private:
+    std::atomic<uint64_t> *busy_ = nullptr;
+};
+
 /// Is a thread other than the caller in O3 of this token now? Without the token, as a hint.
 bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept;
 

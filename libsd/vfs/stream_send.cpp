@@ -220,28 +220,6 @@ namespace vfs {
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
         return f->kind == Kind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
-    // The common case: a small message, no flags that matter, room in the ring, nothing to tell first.
-    if (n - 1 < 8192 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
-        Ofd &o = *f->ofd;
-        Claim c(f->seg, o.tx.token, f->tx_name());
-        if (c && f->kind == Kind::stream) [[likely]] {
-            TxState &s = o.tx.s;
-            if (ring::room(s) >= 8 + ring::pad8(n) && !o.tx_block.load(std::memory_order_relaxed) &&
-                !(f->peer->control.flags.load(std::memory_order_acquire) & kMayRefuse)) [[likely]] {
-                const uint64_t before = s.tail;
-                if (ring::put(s, f->tx_place, p, static_cast<uint32_t>(n)) < 0)
-                    return -EFAULT;
-                ++s.messages;
-                ring::look_ahead(s, before, f->peer->credit.consumed);
-                auto *link = f->link;
-                auto *arm = &f->peer->control.rx_arm;
-                uint32_t slot = f->slot;
-                c.release();
-                notify(*link, slot, *arm);
-                return static_cast<long>(n);
-            }
-        }
-    }
     iovec v{const_cast<void *>(p), n > 0x7ffff000 ? 0x7ffff000 : n};
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]

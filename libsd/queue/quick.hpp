@@ -1,0 +1,55 @@
+// The record that nearly every small message is: plain data, in one piece, sent and received whole. What ring.hpp does with such a one, without
+// what it does for all others, so that it fits into the caller.
+#pragma once
+#include "libsd/queue/ring.hpp"
+
+namespace sd::ring {
+
+/// put() of a record of `n` bytes, at least 1, that neither wraps nor needs another look at the receiver's progress. False: it is not such a one, or the
+/// source cannot be read, and nothing was done.
+[[gnu::always_inline, nodiscard]] inline bool put_quick(TxState &s, const Place &p, const void *from,
+                                                        uint32_t n) noexcept {
+    const uint64_t tail = s.tail, base = s.base, credit = s.credit;
+    const uint32_t cls = s.cls, size = kRingSize[cls], need = 8 + static_cast<uint32_t>(pad8(n));
+    const uint64_t unread = tail - (credit > base ? credit : base);
+    const uint32_t at = static_cast<uint32_t>(tail - base) & (size - 1);
+    // The header word after the record, too, lies in the same piece.
+    if (unread + need + 8 > size || at + need + 8 > size) [[unlikely]]
+        return false;
+    uint8_t *here = p.at(cls) + at;
+    if (sd_copy(here + 8, from, n)) [[unlikely]]
+        return false;
+    word(here, need).store(0, std::memory_order_relaxed);
+    word(here, 0).store(make_header(Kind::data, n | (++send_count & kOrderMask) << kOrderShift, tail),
+                        std::memory_order_release);
+    in_order();
+    s.tail = tail + need;
+    s.bytes += n;
+    return true;
+}
+
+/// The whole record at `head`, if it is such a one, fits into the caller's `n` bytes, and is all that a read of that size would find. Its length; 0: it is
+/// not, there is none, or the target cannot be written, and nothing was done.
+[[gnu::always_inline, nodiscard]] inline uint32_t take_quick(RxState &s, const Place &p, void *to,
+                                                             size_t n) noexcept {
+    const uint64_t head = s.head;
+    const uint32_t cls = s.cls, size = kRingSize[cls], at = static_cast<uint32_t>(head - s.base) & (size - 1);
+    uint8_t *here = p.at(cls) + at;
+    const uint64_t h = word(here, 0).load(std::memory_order_acquire);
+    // Check and kind in one comparison; an empty ring's 0 is neither.
+    if (h >> 28 != make_header(Kind::data, 0, head) >> 28 || s.part != 0) [[unlikely]]
+        return 0;
+    const uint32_t length = header_length(h), need = 8 + static_cast<uint32_t>(pad8(length));
+    if (length == 0 || length > n || at + need + 8 > size) [[unlikely]]
+        return 0;
+    if (length < n && word(here, need).load(std::memory_order_acquire) != 0)
+        return 0;
+    if (sd_copy(to, here + 8, length)) [[unlikely]]
+        return 0;
+    in_order();
+    s.head = head + need;
+    s.bytes += length;
+    return length;
+}
+
+} // namespace sd::ring

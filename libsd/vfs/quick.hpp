@@ -1,0 +1,55 @@
+// send() and recv() of small messages on a connection that this thread has for itself, in as few instructions as they need: they are inlined into libc's
+// names. Where anything is out of the ordinary they return 0 without having done anything, and the long way (vfs::send, vfs::recv) says what is so.
+#pragma once
+#include "libsd/queue/quick.hpp"
+#include "libsd/vfs/stream.hpp"
+
+namespace sd {
+
+constexpr size_t kQuickSend = 8192;
+
+/// Bytes sent (all of them), or 0. `f` may be a File of any kind, also one that is closed meanwhile.
+[[gnu::always_inline]] inline long quick_send(File &f, const void *p, size_t n, int flags) noexcept {
+    if (f.kind != Kind::stream || n - 1 >= kQuickSend || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
+        return 0;
+    Ofd &o = *f.ofd;
+    QuickClaim c(f.seg, o.tx.token, f.tx_name());
+    if (!c || f.kind != Kind::stream) [[unlikely]]
+        return 0;
+    auto &peer = *f.peer;
+    if (o.tx_block.load(std::memory_order_relaxed) != 0 ||
+        (peer.control.flags.load(std::memory_order_acquire) & kMayRefuse) != 0) [[unlikely]]
+        return 0;
+    TxState &s = o.tx.s;
+    const uint64_t before = s.tail;
+    if (!ring::put_quick(s, f.tx_place, p, static_cast<uint32_t>(n))) [[unlikely]]
+        return 0;
+    ++s.messages;
+    ring::look_ahead(s, before, peer.credit.consumed);
+    LinkMap *link = f.link; // without the token the File may become another's
+    const uint32_t slot = f.slot;
+    c.release();
+    notify(*link, slot, peer.control.rx_arm);
+    return static_cast<long>(n);
+}
+
+/// Bytes received (one message, which is all there is), or 0. `f` as above.
+[[gnu::always_inline]] inline long quick_recv(File &f, void *p, size_t n, int flags) noexcept {
+    if (f.kind != Kind::stream || n - 1 >= size_t{1} << 30 || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
+        return 0;
+    Ofd &o = *f.ofd;
+    QuickClaim c(f.seg, o.rx.token, f.rx_name());
+    if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
+        return 0;
+    RxState &s = o.rx.s;
+    const uint32_t got = ring::take_quick(s, f.rx_place, p, n);
+    if (got == 0)
+        return 0;
+    f.mine->credit.consumed.store(s.head, std::memory_order_release);
+    ++s.messages;
+    c.release();
+    notify_room(f);
+    return got;
+}
+
+} // namespace sd
