@@ -1,6 +1,8 @@
 // The directory of one network namespace.
 #include "monitor/directory.hpp"
 
+#include "libsd/transport/link_layout.hpp"
+
 #include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
@@ -14,7 +16,7 @@ namespace sd::monitor {
 DirectoryFile::DirectoryFile(uint64_t epoch)
     : memfd_(make_memfd("sd-directory", sizeof(Directory))), map_(memfd_.get(), sizeof(Directory)) {
     Directory &d = directory();
-    d.version = 1;
+    d.version = kLayoutVersion;
     d.entries = kDirectoryEntries;
     d.monitor_pid = static_cast<uint32_t>(getpid());
     d.epoch = epoch;

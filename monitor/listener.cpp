@@ -88,7 +88,7 @@ Listener::Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_)
     : id(id_), ns(ns_), cookie(proof.cookie), address(proof.address),
       memfd(make_memfd("sd-listener", sizeof(ListenerSegment))), map(memfd.get(), sizeof(ListenerSegment)) {
     seal(memfd.get(), F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
-    segment().version = 1;
+    segment().version = kLayoutVersion;
     segment().listener_id = id;
     segment().magic = kListenerMagic;
 }

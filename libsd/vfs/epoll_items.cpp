@@ -81,7 +81,9 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
     --x.streams;
     if (--e->members == 0) {
         LinkMap &l = *e->link;
-        if (unsigned id = x.sleepers ? x.bell->id[l.index] : 0)
+        // Who sleeps for the clients of a listener sleeps on the same word: finish_sleep() clears it.
+        const bool listens = l.side == 1 && x.duals != 0;
+        if (unsigned id = x.sleepers && !listens ? x.bell->id[l.index] : 0)
             l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
         // Programs that take their only connection out and in again for each message must not pay for it.
         if (!x.spare_table)

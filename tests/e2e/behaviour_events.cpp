@@ -66,6 +66,8 @@ BEHAVES("signal masks", epoll_more, signal_masks, accelerated)
 BEHAVES("no lost wake-up", epoll_more, no_lost_wakeup, accelerated)
 BEHAVES("a client that another thread adds beside an idle listener", epoll_more,
         client_added_beside_an_idle_listener, accelerated)
+BEHAVES("a client after the last connection has left the set", epoll_more,
+        client_after_the_last_connection_has_left, accelerated)
 
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)

@@ -449,4 +449,24 @@ BEHAVIOUR(client_added_beside_an_idle_listener) {
     waiter.join();
 }
 
+// The listener is waited for on the link that a connection of the set had as well, the last of which another thread takes out meanwhile.
+BEHAVIOUR(client_after_the_last_connection_has_left) {
+    const int listener = make_listener(), set = MUST(epoll_create1(0));
+    const int first = connect_to(local_address(listener));
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    MUST(add(set, listener, EPOLLIN, 1));
+    MUST(add(set, server, EPOLLIN, 2));
+    std::thread waiter([&] {
+        epoll_event event{};
+        SHOW(epoll_wait(set, &event, 1, -1)); // a limit would end in a look
+        say("member %llu", static_cast<unsigned long long>(event.data.u64));
+    });
+    sleep_ms(100);
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, server, nullptr));
+    sleep_ms(100);
+    connect_to(local_address(listener));
+    waiter.join();
+    close(first);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
