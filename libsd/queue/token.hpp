@@ -173,8 +173,8 @@ class Claim {
     [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
 };
 
-/// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without a call. False otherwise; a Claim
-/// must follow then, which also runs signal handlers that were put off meanwhile.
+/// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without a call. False otherwise: a Claim
+/// says why.
 class QuickClaim {
   public:
     [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
@@ -192,10 +192,9 @@ class QuickClaim {
         asm volatile("" ::: "memory"); // as in Claim::get()
         busy->store(name, std::memory_order_relaxed);
         asm volatile("" ::: "memory");
-        if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
-            busy_ = busy;
-        else
-            busy->store(0, std::memory_order_release);
+        busy_ = busy;
+        if (token.owner.load(std::memory_order_acquire) != me) [[unlikely]]
+            release();
 #endif
     }
     [[gnu::always_inline]] ~QuickClaim() { release(); }

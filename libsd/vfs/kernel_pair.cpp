@@ -153,7 +153,7 @@ long craft(const SlotAddress &local, const SlotAddress &peer, unsigned family, i
 
 // --- for everybody: an ordinary connection, through a listener that lives for a moment
 
-constexpr int kPatience = 1000;    ///< ms
+constexpr int kPatience = 3000;    ///< ms: the kernel sends a request that got lost again after one second
 constexpr int kMostStrangers = 64; ///< others that happen to connect to the listener
 
 long bind_near(const Socket &s, const SlotAddress &a, unsigned family, bool same_port) noexcept {
