@@ -102,14 +102,7 @@ int rwf_to_msg(int flags) noexcept {
 
 namespace {
 
-/// What the table has for a number, which may be nothing that can be used, for quick_send() and quick_recv() only; nullptr: nothing.
-[[gnu::always_inline]] inline File *entry_of(int fd) noexcept {
-    return static_cast<unsigned>(fd) < fd_high.load(std::memory_order_relaxed)
-               ? fd_table[fd].load(std::memory_order_acquire)
-               : nullptr;
-}
-
-/// They are the first thing a call tries, unless it has to see first whether its thread was cancelled.
+// The first thing a call tries on what entry_of() gave, unless it has to see first whether its thread was cancelled.
 [[gnu::always_inline]] inline long try_send(File *f, const void *p, size_t n, int flags) noexcept {
     return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(*f, p, n, flags);
 }

@@ -13,11 +13,11 @@ inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d
     return sys::call(number, a, b, c, d, e, f);
 }
 
-/// Turns "value or -errno" into libc's way: the value, or -1 with errno set.
 [[gnu::cold, gnu::noinline]] inline long set_errno(long negative) noexcept {
     errno = static_cast<int>(-negative);
     return -1;
 }
+/// Turns "value or -errno" into libc's way: the value, or -1 with errno set.
 inline long with_errno(long result) noexcept {
     return static_cast<unsigned long>(result) > -4096UL ? set_errno(result) : result;
 }

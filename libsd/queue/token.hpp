@@ -89,6 +89,24 @@ extern void (*repair)(unsigned seg, uint64_t name) noexcept;
 /// Where takeovers are counted.
 extern std::atomic<uint64_t> *takeover_count;
 
+/// O1 and O2 in the thread's first busy word, which is returned; nullptr, and nothing is marked: the token is not its own, or it is in another operation.
+[[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned seg, const Token &token,
+                                                              uint64_t name) noexcept {
+    const ThreadId me = self.id[seg];
+    if (me == 0) [[unlikely]]
+        return nullptr;
+    auto *busy = &self.record[seg]->busy[0];
+    if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
+        return nullptr;
+    asm volatile("" ::: "memory"); // a handler that came before this has ended: the word is still 0
+    busy->store(name, std::memory_order_relaxed);
+    asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
+    if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
+        return busy;
+    busy->store(0, std::memory_order_release);
+    return nullptr;
+}
+
 /// The right to work on one direction, for a scope. Between construction and destruction nothing may block.
 class Claim {
   public:
@@ -139,23 +157,11 @@ class Claim {
         busy_ = reinterpret_cast<uintptr_t>(&nothing);
         (void)name, (void)patience;
 #else
-        const unsigned seg = seg_;
-        const ThreadId me = self.id[seg];
-        if (me != 0) [[likely]] {
-            auto *busy = &self.record[seg]->busy[0];
-            if (busy->load(std::memory_order_relaxed) == 0) [[likely]] {
-                asm volatile("" ::
-                                 : "memory"); // a handler that came before this has ended: the word is still 0
-                busy->store(name, std::memory_order_relaxed);
-                asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
-                if (token_.owner.load(std::memory_order_acquire) == me) [[likely]] {
-                    busy_ = reinterpret_cast<uintptr_t>(busy);
-                    return;
-                }
-                busy->store(0, std::memory_order_release);
-            }
+        if (auto *busy = mark_own(seg_, token_, name)) [[likely]] {
+            busy_ = reinterpret_cast<uintptr_t>(busy);
+            return;
         }
-        busy_ = take(seg, token_, name, patience);
+        busy_ = take(seg_, token_, name, patience);
 #endif
     }
     static std::atomic<uint64_t> &mark(uintptr_t busy) noexcept {
@@ -183,18 +189,9 @@ class QuickClaim {
         busy_ = &nothing;
         (void)seg, (void)token, (void)name;
 #else
-        const ThreadId me = self.id[seg];
-        if (me == 0) [[unlikely]]
-            return;
-        auto *busy = &self.record[seg]->busy[0];
-        if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
-            return;
-        asm volatile("" ::: "memory"); // as in Claim::get()
-        busy->store(name, std::memory_order_relaxed);
-        asm volatile("" ::: "memory");
-        busy_ = busy;
-        if (token.owner.load(std::memory_order_acquire) != me) [[unlikely]]
-            release();
+        busy_ = mark_own(seg, token, name);
+        if (!busy_ && self.deferred) [[unlikely]]
+            run_deferred(); // put off by a mark that was taken back
 #endif
     }
     [[gnu::always_inline]] ~QuickClaim() { release(); }

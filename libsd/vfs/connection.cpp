@@ -223,8 +223,7 @@ void close_stream(File &f, bool reset) noexcept {
         last = drop_ofd(seg, index);
         if (last) {
             uint32_t flags = kFlagClosed;
-            if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
-                ring::show_late(o.rx.s, f.rx_place, peer->control.back);
+            show_overdue(f);
             bool unread = rx_pending(f);
             // When both directions have ended, so has the connection: nobody is there to reset.
             const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&

@@ -46,7 +46,12 @@ void cork_changed(File &f, int name, int value) noexcept;
 inline bool peer_holds_back(const File &f) noexcept { return ring::holding(f.peer->control.back); }
 /// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After absorb_flags().
 int64_t held_until(const File &f) noexcept;
-/// Shows what is due. Without the token.
+/// With the receive token: shows what is due.
+inline void show_overdue(File &f) noexcept {
+    if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
+        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back);
+}
+/// The same without the token.
 void take_overdue(File &f) noexcept;
 
 } // namespace sd

@@ -80,21 +80,23 @@ File *unpark(int fd) noexcept;
 /// whoever has no sockets pays for one comparison that falls through.
 extern std::atomic<uint32_t> fd_high;
 
-/// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
-inline File *file_of(int fd) noexcept {
+/// What the table says about a number, which may be parked_file; nullptr: nothing.
+inline File *entry_of(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= fd_high.load(std::memory_order_relaxed))
         return nullptr;
-    File *f = fd_table[fd].load(std::memory_order_acquire);
+    return fd_table[fd].load(std::memory_order_acquire);
+}
+
+/// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
+inline File *file_of(int fd) noexcept {
+    File *f = entry_of(fd);
     if (f == &parked_file) [[unlikely]]
         return unpark(fd);
     return f;
 }
 
 /// Does the table say anything about the number, be it that it is kept?
-inline bool has_entry(int fd) noexcept {
-    return static_cast<unsigned>(fd) < fd_high.load(std::memory_order_relaxed) &&
-           fd_table[fd].load(std::memory_order_relaxed);
-}
+inline bool has_entry(int fd) noexcept { return entry_of(fd) != nullptr; }
 
 bool init_fd_table() noexcept;
 File *new_file(Kind kind) noexcept;

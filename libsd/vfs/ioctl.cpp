@@ -43,8 +43,7 @@ long bytes_to_read(File &f) noexcept {
         return c.error();
     if (f.kind != Kind::stream)
         return -EBADF;
-    if (peer_holds_back(f) && held_until(f) == 0)
-        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back);
+    show_overdue(f);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }

@@ -147,17 +147,20 @@ void forget_parked(int fd) noexcept {
     claim(static_cast<unsigned>(fd));
 }
 
-void come_to_ours() noexcept {
-    if (const int lowest = give_way(true); lowest >= 0)
-        number_freed(lowest);
-}
+namespace {
 
-bool vacated() noexcept {
-    const int lowest = give_way(false);
+bool made_way(bool early) noexcept {
+    const int lowest = give_way(early);
     if (lowest < 0)
         return false;
     number_freed(lowest);
     return true;
 }
+
+} // namespace
+
+void come_to_ours() noexcept { made_way(true); }
+
+bool vacated() noexcept { return made_way(false); }
 
 } // namespace sd

@@ -33,6 +33,17 @@ constexpr size_t kQuickSend = 8192;
     return static_cast<long>(n);
 }
 
+/// With the receive token: the whole message that is all there is, if it fits; its length, or 0. The caller notifies without the token.
+[[gnu::always_inline]] inline uint32_t take_message(File &f, void *p, size_t n) noexcept {
+    RxState &s = f.ofd->rx.s;
+    const uint32_t got = ring::take_quick(s, f.rx_place, p, n);
+    if (got != 0) {
+        f.mine->credit.consumed.store(s.head, std::memory_order_release);
+        ++s.messages;
+    }
+    return got;
+}
+
 /// Bytes received (one message, which is all there is), or 0. `f` as above.
 [[gnu::always_inline]] inline long quick_recv(File &f, void *p, size_t n, int flags) noexcept {
     if (f.kind != Kind::stream || n - 1 >= size_t{1} << 30 || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
@@ -41,12 +52,9 @@ constexpr size_t kQuickSend = 8192;
     QuickClaim c(f.seg, o.rx.token, f.rx_name());
     if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
         return 0;
-    RxState &s = o.rx.s;
-    const uint32_t got = ring::take_quick(s, f.rx_place, p, n);
+    const uint32_t got = take_message(f, p, n);
     if (got == 0)
         return 0;
-    f.mine->credit.consumed.store(s.head, std::memory_order_release);
-    ++s.messages;
     c.release();
     notify_room(f);
     return got;

@@ -1,7 +1,7 @@
 // Receiving over an accelerated connection.
-#include "libsd/queue/quick.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/quick.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -109,8 +109,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
                 return done ? done : -EBADF;
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
-            if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
-                ring::show_late(o.rx.s, f.rx_place, f.peer->control.back);
+            show_overdue(f);
             if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
@@ -220,9 +219,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             long done = 0;
             ring::Record rec;
             do {
-                if (const uint32_t whole = ring::take_quick(s, f->rx_place, p, n)) {
-                    f->mine->credit.consumed.store(s.head, std::memory_order_release);
-                    ++s.messages;
+                if (const uint32_t whole = take_message(*f, p, n)) {
                     c.release();
                     notify_room(*f);
                     return whole;
