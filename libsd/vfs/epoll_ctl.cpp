@@ -69,6 +69,8 @@ long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
     }
     if (i.kernel_too)
         ++x.duals;
+    if (nested)
+        begin_nested_sleeps(i, x.sleepers);
     item_changed(x, i);
     return 0;
 }
@@ -148,6 +150,7 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
             i->kernel_too = i->always_hot = true;
             ++x.duals;
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+            begin_nested_sleeps(*i, x.sleepers);
             item_changed(x, *i);
             if (first && n < 8)
                 outer[n++] = x.file;

@@ -148,8 +148,10 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
         --x.ours;
         if (i.kernel_too)
             --x.duals;
-        if (i.kernel_too && i.file->kind == Kind::epoll && x.nested[i.nested_place] == &i)
+        if (i.kernel_too && i.file->kind == Kind::epoll && x.nested[i.nested_place] == &i) {
             x.nested[i.nested_place] = nullptr;
+            end_nested_sleeps(i, x.sleepers);
+        }
     }
     x.items.remove_unordered(i.place);
     if (i.place < x.items.size())

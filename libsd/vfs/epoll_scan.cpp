@@ -350,9 +350,17 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
         }
 }
 
-void finish_sleep(Epoll &x) noexcept {
-    if (x.sleepers)
-        --x.sleepers;
+namespace {
+
+void begin_sleeps(Epoll &x, uint32_t n) noexcept {
+    x.sleepers = x.sleepers + n;
+    for (const EpollItem *i : x.nested)
+        if (i)
+            begin_nested_sleeps(*i, n);
+}
+
+void end_sleeps(Epoll &x, uint32_t n) noexcept {
+    x.sleepers = x.sleepers > n ? x.sleepers - n : 0;
     if (!x.bell)
         return;
     if (x.sleepers == 0) {
@@ -367,12 +375,28 @@ void finish_sleep(Epoll &x) noexcept {
     }
     if (x.duals == 0)
         return;
-    for (EpollItem *i : x.nested)
-        if (i && i->file->epoll) {
-            SetGuard g(*i->file->epoll);
-            finish_sleep(*i->file->epoll);
-        }
+    for (const EpollItem *i : x.nested)
+        if (i)
+            end_nested_sleeps(*i, n);
 }
+
+} // namespace
+
+void begin_nested_sleeps(const EpollItem &i, uint32_t n) noexcept {
+    if (Epoll *inner = n ? i.file->epoll : nullptr) {
+        SetGuard g(*inner);
+        begin_sleeps(*inner, n);
+    }
+}
+
+void end_nested_sleeps(const EpollItem &i, uint32_t n) noexcept {
+    if (Epoll *inner = n ? i.file->epoll : nullptr) {
+        SetGuard g(*inner);
+        end_sleeps(*inner, n);
+    }
+}
+
+void finish_sleep(Epoll &x) noexcept { end_sleeps(x, 1); }
 
 void hand_over(Epoll &x) noexcept {
     bool blind = false;

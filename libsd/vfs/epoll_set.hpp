@@ -103,7 +103,8 @@ struct Epoll {
     Count streams;
     Count duals; ///< members with kernel_too
     std::atomic<int32_t> kernel_members{0};
-    Count sleepers; ///< waits that sleep or are about to; while there are any, no item may be unarmed
+    /// Waits that sleep or are about to, each of a set that this one is in counted here as well; while there are any, no item may be unarmed.
+    Count sleepers;
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     bool channel_known = false;
@@ -194,6 +195,9 @@ int64_t set_held_until(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and then calls any_ready(). `*blind`: a wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;
 void finish_sleep(Epoll &x) noexcept;
+/// The nested set of the item gets into, or goes out of, a set that so many sleep on: each of those will end one sleep in all that are nested then.
+void begin_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
+void end_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
 /// Before a wait returns while other threads sleep on the instance: nothing may be left unarmed.
 void hand_over(Epoll &x) noexcept;
 

@@ -108,6 +108,8 @@ long round(Wait &w, Look how) noexcept {
         due = kernel_due(x, how == Look::spinning);
         if (due)
             x.kernel_first = kernel_first = !x.kernel_first;
+        if (kernel_first)
+            ++x.passes; // what the last pass reported may be reported again
         // Busy programs get what is dear to look at a little later.
         thorough = how == Look::with_kernel || (how == Look::normal && x.streak < kBusyStreak);
         if (!kernel_first) {

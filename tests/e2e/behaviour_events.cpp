@@ -69,6 +69,9 @@ BEHAVES("a client that another thread adds beside an idle listener", epoll_more,
 BEHAVES("a client after the last connection has left the set", epoll_more,
         client_after_the_last_connection_has_left, accelerated)
 
+BEHAVES("a set with a readable pipe in another", epoll_more, nested_set_with_a_readable_pipe, accelerated)
+BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, accelerated)
+
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)
 BEHAVES("flags of accept4", accepting, flags, accelerated)
