@@ -31,7 +31,8 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
         return r;
     if (h.msg_controllen && f->kind == Kind::stream) [[unlikely]]
         if (long r = check_control(h); r < 0) {
-            // A connection that takes no more data says so first.
+            // A connection that takes no more data says so first, also if nobody has noticed yet.
+            absorb_flags(*f);
             const long blocked = f->ofd->tx_block.load() & kTxEnded ? send_blocked(*f, flags) : 0;
             return blocked < 0 ? blocked : r;
         }

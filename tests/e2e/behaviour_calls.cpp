@@ -132,6 +132,7 @@ BEHAVES("a blocked poll", reset, blocked_poll_sees_reset, accelerated)
 BEHAVES("data sent to a closed peer", reset, data_after_close, accelerated)
 BEHAVES("SO_LINGER 0 with data on its way", reset, linger_zero_discards, accelerated)
 BEHAVES("both ends abort", reset, both_abort, accelerated)
+BEHAVES("a wrong control message after a reset", reset, wrong_control_message_after_reset, accelerated)
 
 BEHAVES("type, domain, protocol, listening", options, kinds, accelerated)
 BEHAVES("defaults", options, defaults, accelerated)

@@ -236,4 +236,22 @@ BEHAVIOUR(both_abort) {
     abort_connection(pair.server);
 }
 
+// Nobody has asked the socket anything since: the state of the connection comes before what the message says.
+BEHAVIOUR(wrong_control_message_after_reset) {
+    const Pair pair = make_pair();
+    char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {};
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    CMSG_FIRSTHDR(&message)->cmsg_len = 1;
+    SHOW(sendmsg(pair.client, &message, MSG_NOSIGNAL));
+    abort_connection(pair.server);
+    sleep_ms(20);
+    SHOW(sendmsg(pair.client, &message, MSG_NOSIGNAL));
+    SHOW(sendmsg(pair.client, &message, MSG_NOSIGNAL));
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
