@@ -168,6 +168,10 @@ SD_EXPORT ssize_t readv(int fd, const iovec *parts, int count) {
 }
 
 SD_EXPORT ssize_t writev(int fd, const iovec *parts, int count) {
+    if (File *e = count == 1 ? entry_of(fd) : nullptr)
+        if (iovec one; sd_copy(&one, parts, sizeof one) == 0)
+            if (const long r = try_send(e, one.iov_base, one.iov_len, 0))
+                return r;
     File *f = called_on(fd);
     if (!f) [[likely]]
         return real.writev(fd, parts, count);
@@ -334,10 +338,7 @@ SD_EXPORT int sendmmsg(int fd, mmsghdr *m, unsigned count, int flags) {
 SD_EXPORT ssize_t sendfile(int out, int in, off_t *offset, size_t size) noexcept {
     if (!file_of(out) && !file_of(in)) [[likely]]
         return real.sendfile(out, in, offset, size);
-    int state; // unlike the others in here, no cancellation point of the C library's
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-    long r = vfs::sendfile(out, in, offset, clamp_transfer(size));
-    pthread_setcancelstate(state, nullptr);
+    const long r = vfs::sendfile(out, in, offset, clamp_transfer(size));
     return r == vfs::kPass ? real.sendfile(out, in, offset, size) : answer<ssize_t>(r);
 }
 SD_ALIAS(sendfile64, sendfile);

@@ -9,6 +9,7 @@
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 
 namespace sd {
@@ -135,10 +136,16 @@ long send_buffered(int out, File &f, int in, int64_t pos, size_t want, Buffer &b
     return stream_send(out, f, from, v.iov_len, 0);
 }
 
-/// The loop of sendfile: bytes sent, or the first error.
+/// Reads nothing, but says what is wrong with the descriptor: 0 or -errno.
+long check_source(int in, int64_t pos) noexcept {
+    const long r = sys::call(SYS_pread64, in, 0, 0, pos);
+    return r == -EISDIR ? 0 : r;
+}
+
+/// The loop of sendfile: bytes sent, or the first error. `in` has not been checked: what was read from it needs no check.
 long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     Buffer buffer;
-    bool direct = true, grow_far = false;
+    bool direct = true, grow_far = false, checked = false;
     int64_t deadline = 0;
     Pin pin;
     size_t done = 0;
@@ -152,6 +159,10 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
             grow_far = false;
             continue;
         }
+        if (!checked)
+            if (const long wrong = done ? 0 : check_source(in, pos); wrong < 0)
+                return wrong; // comes before anything that the connection says
+        checked = true;
         if (how == Fill::ok)
             return result(0);
         if (how == Fill::failed)
@@ -328,6 +339,29 @@ bool appends(const File &f) noexcept {
 
 SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 
+namespace {
+
+/// The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked instructions are for calls that may sleep.
+class NoCancellation {
+  public:
+    explicit NoCancellation(bool wanted) noexcept : wanted_(wanted) {
+        if (wanted_)
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_);
+    }
+    ~NoCancellation() {
+        if (wanted_)
+            pthread_setcancelstate(before_, nullptr);
+    }
+    NoCancellation(const NoCancellation &) = delete;
+    NoCancellation &operator=(const NoCancellation &) = delete;
+
+  private:
+    const bool wanted_;
+    int before_ = 0;
+};
+
+} // namespace
+
 namespace vfs {
 
 long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
@@ -343,14 +377,15 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
         if (pos < 0)
             return pos == -ESPIPE ? -EINVAL : pos;
     }
-    // Nothing is read, but what the descriptor is gets checked.
-    if (long r = sys::call(SYS_pread64, in, 0, 0, pos); r < 0 && r != -EISDIR)
-        return r;
-    if (appends(*f))
-        return -EINVAL;
+    const bool refused = appends(*f);
+    if (refused || n == 0 || pos < 0) { // a negative position is another one to preadv2
+        const long r = check_source(in, pos);
+        return r < 0 ? r : refused || n != 0 ? -EINVAL : 0;
+    }
     if (n > 0x7ffff000)
         n = 0x7ffff000;
-    long r = n ? send_from_file(out, *f, in, pos, n) : 0;
+    const NoCancellation whole_call(!is_nonblocking(*f, 0));
+    const long r = send_from_file(out, *f, in, pos, n);
     if (r > 0)
         pos += r;
     if (offset) {
