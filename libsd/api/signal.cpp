@@ -166,6 +166,11 @@ void fault_entry(int signal, siginfo_t *info, void *context) noexcept {
         registers[REG_RSP] += 8;
         return;
     }
+    if (const uintptr_t on =
+            raised_by_instruction ? small_copy_fault(static_cast<uintptr_t>(registers[REG_RIP])) : 0) {
+        registers[REG_RIP] = static_cast<greg_t>(on);
+        return;
+    }
     Handler set = table[signal].set.load(std::memory_order_acquire);
     bool blocked = pretended_mask & bit(signal);
     if (is_function(set) && !(blocked && raised_by_instruction)) {

@@ -52,6 +52,21 @@ void note_stall(int64_t now, int64_t took) noexcept {
     stalls.store(0, std::memory_order_relaxed);
 }
 
+/// sched_yield at `now`, learning from how long it takes, which it returns.
+int64_t timed_yield(int64_t now) noexcept {
+    sys::sched_yield();
+    const int64_t took = sys::now_ns() - now;
+    note_stall(now, took);
+    const int shared = shared_core.load(std::memory_order_relaxed);
+    if (took > kSharedCoreYield) {
+        if (shared < 64)
+            shared_core.store(shared + 16, std::memory_order_relaxed);
+    } else if (shared > 0) {
+        shared_core.store(shared - 1, std::memory_order_relaxed);
+    }
+    return took;
+}
+
 void watch_nothing() noexcept {}
 
 } // namespace
@@ -262,23 +277,26 @@ bool Spinner::again() noexcept {
             bell_.spin_score.fetch_sub(1, std::memory_order_relaxed);
         return false;
     }
-    sys::sched_yield();
+    one_look_ = shared_core.load(std::memory_order_relaxed) > 0;
+    const int64_t took = timed_yield(now);
     yielded_ = true;
-    at_ = sys::now_ns();
-    const int64_t took = at_ - now;
-    int shared = shared_core.load(std::memory_order_relaxed);
-    note_stall(now, took);
+    at_ = now + took;
     if (took > kSharedCoreYield) {
         yield_end_ += took - kSharedCoreYield; // time that others used is not spent on looking
-        if (shared < 64)
-            shared_core.store(shared + 16, std::memory_order_relaxed);
         spin_end_ = now;
-    } else if (shared > 0) {
-        shared_core.store(shared - 1, std::memory_order_relaxed);
     }
-    one_look_ = shared > 0;
     n_ = kLooks - 1 -
          (one_look_ ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
+    return true;
+}
+
+bool give_core_away() noexcept {
+    if (shared_core.load(std::memory_order_relaxed) <= 0)
+        return false;
+    const int64_t now = sys::now_ns();
+    if (now < crowded_until.load(std::memory_order_relaxed))
+        return false;
+    timed_yield(now);
     return true;
 }
 

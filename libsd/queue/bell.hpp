@@ -46,6 +46,9 @@ constexpr int64_t kBlindSleepNs = 10'000'000;
 /// Others wanted this core lately: looking without giving it away keeps them from it.
 bool core_is_shared() noexcept;
 
+/// Where others want this core, and one turn of theirs is short: lets them have it once. False: nothing was done.
+bool give_core_away() noexcept;
+
 /// Decides how long to look before sleeping: first pure looking, then looking between sched_yield calls.
 ///
 /// Waking an idle core costs tens of microseconds, so looking for about that long never costs more than twice the best choice. Where

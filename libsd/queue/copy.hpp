@@ -1,8 +1,8 @@
 // Copies between the program's buffers and shared memory that survive a bad pointer.
 //
-// The kernel answers EFAULT; a plain memcpy would kill the program. The copy below is a leaf routine in a section of its own that keeps nothing on
-// the stack, so the SIGSEGV/SIGBUS hook of the api layer can recognise a fault by its instruction pointer and make the routine return 1
-// (see fault_fixup). There is no cost when nothing goes wrong.
+// The kernel answers EFAULT; a plain memcpy would kill the program. sd_copy is a leaf routine in a section of its own that keeps nothing on the stack,
+// so the SIGSEGV/SIGBUS hook of the api layer can recognise a fault by its instruction pointer and make the routine return 1. copy_small() is a few
+// instructions wherever it is used; a table says where those are, and where to go on after a fault. Neither costs anything when nothing goes wrong.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +19,51 @@ namespace sd {
 /// True when `pc` is an instruction of sd_copy: the caller then sets the result register to 1 and returns to *(stack pointer).
 inline bool is_copy_fault(uintptr_t pc) noexcept {
     return pc >= reinterpret_cast<uintptr_t>(sd_copy_begin) && pc < reinterpret_cast<uintptr_t>(sd_copy_end);
+}
+
+/// Instructions that may fault, and where to go on then: distances from the places of these words.
+struct CopyPlace {
+    int32_t begin, end, after_fault;
+};
+extern "C" {
+// The linker's names for the beginning and end of the table; not there where nothing uses copy_small().
+[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __start_sd_copy_places[]; // NOLINT(bugprone-reserved-identifier)
+[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __stop_sd_copy_places[]; // NOLINT(bugprone-reserved-identifier)
+}
+
+/// Where to go on after a fault at `pc` in a copy_small(); 0: that is none.
+inline uintptr_t small_copy_fault(uintptr_t pc) noexcept {
+    const auto at = [](const int32_t &word) {
+        return reinterpret_cast<uintptr_t>(&word) + static_cast<uintptr_t>(intptr_t{word});
+    };
+    for (const CopyPlace *p = __start_sd_copy_places; p != __stop_sd_copy_places; ++p)
+        if (pc >= at(p->begin) && pc < at(p->end))
+            return at(p->after_fault);
+    return 0;
+}
+
+/// sd_copy(), with 8 to 16 bytes in place.
+[[gnu::always_inline, nodiscard]] inline bool copy_small(void *to, const void *from, size_t n) noexcept {
+    if (n - 8 > 8)
+        return sd_copy(to, from, n) != 0;
+    asm goto("1: movq (%[from]), %%r10\n"
+             "   movq -8(%[from], %[n]), %%r11\n"
+             "   movq %%r10, (%[to])\n"
+             "   movq %%r11, -8(%[to], %[n])\n"
+             "2:\n"
+             "   .pushsection sd_copy_places, \"a\", @progbits\n"
+             "   .balign 4\n"
+             "   .long 1b - .\n"
+             "   .long 2b - .\n"
+             "   .long %l[fault] - .\n"
+             "   .popsection"
+             :
+             : [to] "r"(to), [from] "r"(from), [n] "r"(n)
+             : "r10", "r11", "memory"
+             : fault);
+    return false;
+fault:
+    return true;
 }
 
 } // namespace sd

@@ -17,7 +17,7 @@ namespace sd::ring {
     if (unread + need + 8 > size || at + need + 8 > size) [[unlikely]]
         return false;
     uint8_t *here = p.at(cls) + at;
-    if (sd_copy(here + 8, from, n)) [[unlikely]]
+    if (copy_small(here + 8, from, n)) [[unlikely]]
         return false;
     word(here, need).store(0, std::memory_order_relaxed);
     word(here, 0).store(make_header(Kind::data, n | (++send_count & kOrderMask) << kOrderShift, tail),
@@ -44,7 +44,7 @@ namespace sd::ring {
         return 0;
     if (length < n && word(here, need).load(std::memory_order_acquire) != 0)
         return 0;
-    if (sd_copy(to, here + 8, length)) [[unlikely]]
+    if (copy_small(to, here + 8, length)) [[unlikely]]
         return 0;
     in_order();
     s.head = head + need;

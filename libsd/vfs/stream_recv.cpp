@@ -5,6 +5,7 @@
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <sys/single_threaded.h>
 
 namespace sd {
 
@@ -188,21 +189,69 @@ struct Asked {
 constinit thread_local Asked asked{};
 constexpr unsigned kBriefLooks = 64; ///< about a microsecond
 
-/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to prepare for waiting: looks
-/// that long, once for each message, so that who only receives falls behind as above. Not while others want this core.
-bool answer_came(const File &f, int flags) noexcept {
-    const Ofd &o = *f.ofd;
+/// Has nothing been sent since this was last asked of the connection? The first to ask after each message may wait for the answer in a short way.
+bool nothing_asked(const Ofd &o) noexcept {
     if (asked.ofd == &o && asked.sent == o.tx.s.messages)
-        return false;
+        return true;
     asked = {&o, o.tx.s.messages};
-    if (is_nonblocking(f, flags) || core_is_shared())
-        return false;
+    return false;
+}
+
+/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to prepare for waiting: looks
+/// that long, once for each message, so that who only receives falls behind as above.
+bool answer_came(const File &f) noexcept {
     for (unsigned n = 0; n < kBriefLooks; ++n) {
-        if (ring::peek_header(o.rx.s, f.rx_place) != 0)
+        if (ring::peek_header(f.ofd->rx.s, f.rx_place) != 0)
             return true;
         __builtin_ia32_pause();
     }
     return false;
+}
+
+enum class Brief { no, looked, shared_core };
+
+/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it.
+long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief) noexcept {
+    Ofd &o = *f.ofd;
+    Claim c(f.seg, o.rx.token, f.rx_name());
+    if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
+        return 0;
+    RxState &s = o.rx.s;
+    long done = 0;
+    ring::Record rec;
+    do {
+        if (const uint32_t whole = take_message(f, p, n)) {
+            c.release();
+            notify_room(f);
+            return whole;
+        }
+        while (static_cast<size_t>(done) < n &&
+               ring::next_record(s, f.rx_place, f.mine->credit.consumed, &rec) == 1) {
+            long r =
+                ring::take(s, f.rx_place, rec, static_cast<char *>(p) + done, n - static_cast<size_t>(done));
+            if (r < 0) {
+                if (done == 0)
+                    return r;
+                break;
+            }
+            done += r;
+            if (r >= 8192)
+                f.mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+        }
+        if (done) {
+            f.mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+            ++s.messages;
+            c.release();
+            notify_room(f);
+            return done;
+        }
+        if (*brief != Brief::looked || is_nonblocking(f, flags) || nothing_asked(o)) {
+            *brief = Brief::no;
+        } else if (core_is_shared()) { // looking would keep others from it
+            *brief = Brief::shared_core;
+        }
+    } while (*brief == Brief::looked && answer_came(f));
+    return 0;
 }
 
 } // namespace
@@ -212,39 +261,20 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
-        Ofd &o = *f->ofd;
-        Claim c(f->seg, o.rx.token, f->rx_name());
-        if (c && f->kind == Kind::stream && o.rcvlowat.load(std::memory_order_relaxed) <= 1) [[likely]] {
-            RxState &s = o.rx.s;
-            long done = 0;
-            ring::Record rec;
-            do {
-                if (const uint32_t whole = take_message(*f, p, n)) {
-                    c.release();
-                    notify_room(*f);
-                    return whole;
-                }
-                while (static_cast<size_t>(done) < n &&
-                       ring::next_record(s, f->rx_place, f->mine->credit.consumed, &rec) == 1) {
-                    long r = ring::take(s, f->rx_place, rec, static_cast<char *>(p) + done,
-                                        n - static_cast<size_t>(done));
-                    if (r < 0) {
-                        if (done == 0)
-                            return r;
-                        break;
-                    }
-                    done += r;
-                    if (r >= 8192)
-                        f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
-                }
-                if (done) {
-                    f->mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
-                    ++s.messages;
-                    c.release();
-                    notify_room(*f);
-                    return done;
-                }
-            } while (answer_came(*f, flags));
+        Brief brief = Brief::looked;
+        if (const long r = recv_plain(*f, p, n, flags, &brief))
+            return r;
+        // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
+        // can do anything to the socket meanwhile.
+        if (brief == Brief::shared_core && __libc_single_threaded &&
+            f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
+            const uint64_t handled = self.handled, interrupts = self.interrupts;
+            if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
+                if (const long r = recv_plain(*f, p, n, flags, &brief))
+                    return r;
+                if (self.interrupts != interrupts)
+                    return -EINTR;
+            }
         }
     }
     iovec v{p, n > 0x7ffff000 ? 0x7ffff000 : n};

@@ -10,6 +10,7 @@ BEHAVES("a handler that sends to the call it interrupts", edges, handler_sends_t
         accelerated)
 BEHAVES("close after a reset", edges, close_after_a_reset, accelerated)
 BEHAVES("nothing sent to a closed peer resets nothing", edges, nothing_sent_to_a_closed_peer, accelerated)
+BEHAVES("small messages at bad addresses", edges, small_messages_at_bad_addresses, accelerated)
 BEHAVES("much sent to a closed peer", edges, much_sent_to_a_closed_peer, accelerated)
 BEHAVES("a connection undone with AF_UNSPEC", edges, undone_connection, accelerated)
 BEHAVES("a listener undone with AF_UNSPEC", edges, undone_listener, any)

@@ -69,6 +69,28 @@ BEHAVIOUR(nothing_sent_to_a_closed_peer) {
     SHOW(send(pair.server, "data", 4, MSG_NOSIGNAL));
 }
 
+// Wholly, and in part: the end of the buffer lies on a page that may not be touched. What was not received is still there.
+BEHAVIOUR(small_messages_at_bad_addresses) {
+    const Pair pair = make_pair();
+    const size_t page = 4096;
+    char *two = static_cast<char *>(
+        mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    MUST(mprotect(two + page, page, PROT_NONE));
+    for (const size_t size : {1, 3, 7, 8, 9, 12, 16, 17, 33, 100}) {
+        for (const size_t inside : {size_t{0}, size / 2, size - 1}) {
+            char *from = two + page - inside;
+            SHOW(send(pair.client, from, size, 0));
+            SHOW(write(pair.client, from, size));
+            const std::string message = pattern(size);
+            send_all(pair.client, message);
+            wait_for(pair.server, POLLIN);
+            SHOW(recv(pair.server, from, size, 0));
+            SHOW(read(pair.server, from, size));
+            say("%s", receive(pair.server, size) == message ? "the message" : "another");
+        }
+    }
+}
+
 // What a buffer cannot hold is refused after the reset, so a program that sends much learns of it.
 BEHAVIOUR(much_sent_to_a_closed_peer) {
     signal(SIGPIPE, SIG_IGN);
