@@ -141,7 +141,7 @@ def main():
                 os.makedirs(sources_directory(), exist_ok=True)
                 module.fetch(sources_directory())
         return 0
-    loopback_up()
+    loopback_up(NAMED_PORTS[-1] + 1)
     directory = tempfile.mkdtemp(prefix="sd-compat.")
     os.chmod(directory, 0o755)
     tools = copy_tools(options.build, directory)

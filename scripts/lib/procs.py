@@ -25,19 +25,19 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def loopback_up():
-    """Brings `lo` up in the (private) network namespace, and opens the port range but for the ports that runs name
-    themselves: a server could not bind one that the kernel gave to some client a moment ago (TIME_WAIT lasts a minute)."""
+def loopback_up(first_port=10000):
+    """Brings `lo` up in the (private) network namespace, and lets the kernel give clients the ports from `first_port` on. Those that a run names itself
+    lie below: a server could not bind one that some client had a moment ago (TIME_WAIT lasts a minute). Reserving them within the range would not do:
+    the kernel starts its search anywhere, and whoever it sends into a reserved stretch gets the first port behind, the same one each time."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         request = struct.pack("16sh14x", b"lo", 0)
         flags = struct.unpack("16sh14x", fcntl.ioctl(s, 0x8913, request))[1]  # SIOCGIFFLAGS
         fcntl.ioctl(s, 0x8914, struct.pack("16sh14x", b"lo", flags | 1))  # SIOCSIFFLAGS, IFF_UP
-    for name, value in (("ip_local_reserved_ports", f"{NAMED_PORTS[0]}-{NAMED_PORTS[-1]}"), ("ip_local_port_range", "10000 65000")):
-        try:
-            with open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as f:
-                f.write(value)
-        except OSError:
-            return  # the default range is only smaller, and apart from these ports
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", "w", encoding="ascii") as f:
+            f.write(f"{first_port} 65000")
+    except OSError:
+        pass  # the default range is only smaller, and apart from these ports
 
 
 def listening(port):
