@@ -187,7 +187,7 @@ struct Asked {
     uint64_t sent;
 };
 constinit thread_local Asked asked{};
-constexpr unsigned kBriefLooks = 64; ///< about a microsecond
+constexpr unsigned kBriefLooks = 256; ///< some one or two microseconds
 
 /// Has nothing been sent since this was last asked of the connection? The first to ask after each message may wait for the answer in a short way.
 bool nothing_asked(const Ofd &o) noexcept {
@@ -198,12 +198,13 @@ bool nothing_asked(const Ofd &o) noexcept {
 }
 
 /// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to prepare for waiting: looks
-/// that long, once for each message, so that who only receives falls behind as above.
+/// that long, once for each message, so that who only receives falls behind as above. One look at a time: several in flight are thrown away, with all
+/// that follows, when the peer writes, and a pause is longer than it takes to see the answer (8 B round trip: 160 ns without, 130 with pauses, 115 so).
 bool answer_came(const File &f) noexcept {
     for (unsigned n = 0; n < kBriefLooks; ++n) {
         if (ring::peek_header(f.ofd->rx.s, f.rx_place) != 0)
             return true;
-        __builtin_ia32_pause();
+        __builtin_ia32_lfence();
     }
     return false;
 }

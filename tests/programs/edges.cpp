@@ -73,8 +73,8 @@ BEHAVIOUR(nothing_sent_to_a_closed_peer) {
 BEHAVIOUR(small_messages_at_bad_addresses) {
     const Pair pair = make_pair();
     const size_t page = 4096;
-    char *two = static_cast<char *>(
-        mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char *two =
+        static_cast<char *>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     MUST(mprotect(two + page, page, PROT_NONE));
     for (const size_t size : {1, 3, 7, 8, 9, 12, 16, 17, 33, 100}) {
         for (const size_t inside : {size_t{0}, size / 2, size - 1}) {
