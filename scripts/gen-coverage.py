@@ -33,8 +33,8 @@ A test compares the same list with the symbols that the built library exports.
 - **pass**: deliberately not interposed, for the reason given.
 - **uncovered**: not handled; the note says what happens.
 
-Beyond single functions: statically linked programs, programs that make system calls without libc, set-user-ID programs
-and libraries loaded with `RTLD_DEEPBIND` cannot be reached by preloading. Their sockets are the kernel's, as without us.
+Beyond single functions: statically linked programs, programs that make system calls without libc and set-user-ID programs
+cannot be reached by preloading. Their sockets are the kernel's, as without us.
 
 """
 

@@ -6,6 +6,7 @@
 
 #include <aio.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <mqueue.h>
 #include <netinet/in.h>

@@ -34,6 +34,16 @@ BEHAVES("a program that empties its environment first", images, environment_empt
 BEHAVES("SCM_RIGHTS to a child", images, passed_to_a_relative, accelerated)
 BEHAVES("SCM_RIGHTS to itself", images, passed_to_itself, accelerated)
 
+#ifdef SD_HAVE_PLUGINS
+BEHAVES("a library with RTLD_DEEPBIND, bound when it calls", loading, deep_and_lazy, all_accelerated)
+BEHAVES("a library with RTLD_DEEPBIND, bound at once", loading, deep_and_now, all_accelerated)
+BEHAVES("a library with RTLD_DEEPBIND, made to be bound at once", loading, deep_and_sealed, all_accelerated)
+BEHAVES("a library that another with RTLD_DEEPBIND needs", loading, deep_as_a_dependency, all_accelerated)
+BEHAVES("a library with RTLD_DEEPBIND and names of its own", loading, deep_keeps_its_own_names, accelerated)
+BEHAVES("dlerror after RTLD_DEEPBIND", loading, deep_leaves_no_error, any)
+BEHAVES("a library in the caller's search path", loading, found_where_the_caller_says, any)
+#endif
+
 BEHAVES("data that was on the way", executing, data_on_the_way, accelerated)
 BEHAVES("flags, options, names, duplicates", executing, state_of_the_socket, accelerated)
 BEHAVES("what is marked ends", executing, marked_ones_end, accelerated)

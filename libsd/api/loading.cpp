@@ -1,0 +1,266 @@
+// Libraries loaded with RTLD_DEEPBIND, as PHP loads its extensions: the dynamic linker leads what they call to the C library, past everything preloaded, and what a
+// program's sockets have become would be used as if it were the kernel's. After such a load the references of the new objects to what is interposed here
+// are written anew, unless the objects among themselves have something else of that name: that is what the flag is for.
+#include "libsd/api/wrap.hpp"
+#include "libsd/control/sys.hpp"
+#include <bitset>
+#include <dlfcn.h>
+#include <link.h>
+
+namespace sd {
+
+namespace {
+
+constexpr uintptr_t kPage = 4096;
+
+/// A loaded object, as its dynamic section describes it.
+struct Object {
+    const dl_phdr_info *info;
+    const ElfW(Sym) *symbols = nullptr;
+    const char *names = nullptr;
+    const uint32_t *hash = nullptr; ///< DT_GNU_HASH
+    struct {
+        const ElfW(Rela) * at;
+        size_t bytes;
+    } references[2]{};                         ///< of data, and of calls
+    uintptr_t sealed_from = 0, sealed_end = 0; ///< read-only since the relocations were done
+
+    explicit Object(const dl_phdr_info &i) noexcept : info(&i) {
+        for (const ElfW(Dyn) *d = dynamic(); d && d->d_tag != DT_NULL; ++d)
+            note(*d);
+    }
+
+    /// False: there is nothing in it to look through.
+    bool complete() const noexcept { return symbols && names; }
+
+    bool writable(uintptr_t at) const noexcept {
+        for (unsigned n = 0; n < info->dlpi_phnum; ++n)
+            if (const ElfW(Phdr) &part = info->dlpi_phdr[n]; part.p_type == PT_LOAD && part.p_flags & PF_W &&
+                                                             at - info->dlpi_addr - part.p_vaddr < part.p_memsz)
+                return true;
+        return false;
+    }
+
+  private:
+    const ElfW(Dyn) * dynamic() noexcept {
+        const ElfW(Dyn) *found = nullptr;
+        for (unsigned n = 0; n < info->dlpi_phnum; ++n) {
+            const ElfW(Phdr) &part = info->dlpi_phdr[n];
+            const uintptr_t from = info->dlpi_addr + part.p_vaddr;
+            if (part.p_type == PT_DYNAMIC) {
+                found = reinterpret_cast<const ElfW(Dyn) *>(from);
+            } else if (part.p_type == PT_GNU_RELRO) {
+                sealed_from = from & ~(kPage - 1);
+                sealed_end = (from + part.p_memsz) & ~(kPage - 1);
+            }
+        }
+        return found;
+    }
+
+    /// The dynamic linker makes most of these addresses absolute, but not in every object.
+    template <class T> void take(const T *&pointer, const ElfW(Dyn) & d) noexcept {
+        const uintptr_t base = info->dlpi_addr, at = d.d_un.d_ptr;
+        pointer = reinterpret_cast<const T *>(at < base ? base + at : at);
+    }
+
+    void note(const ElfW(Dyn) & d) noexcept {
+        switch (d.d_tag) {
+        case DT_SYMTAB:
+            return take(symbols, d);
+        case DT_STRTAB:
+            return take(names, d);
+        case DT_GNU_HASH:
+            return take(hash, d);
+        case DT_RELA:
+            return take(references[0].at, d);
+        case DT_RELASZ:
+            references[0].bytes = d.d_un.d_val;
+            return;
+        case DT_JMPREL:
+            return take(references[1].at, d);
+        case DT_PLTRELSZ:
+            references[1].bytes = d.d_un.d_val;
+            return;
+        }
+    }
+};
+
+/// What an object exports, by its DT_GNU_HASH: words, buckets of the first symbol of each hash, and the hashes of the symbols from `first` on, the last of a bucket odd.
+uint32_t exported(const Object &o, const char *name) noexcept {
+    if (!o.hash)
+        return 0;
+    uint32_t value = 5381;
+    for (const char *c = name; *c; ++c)
+        value = value * 33 + static_cast<unsigned char>(*c);
+    const uint32_t buckets = o.hash[0], first = o.hash[1], words = o.hash[2];
+    const uint32_t *bucket = o.hash + 4 + 2 * words, *chain = bucket + buckets;
+    if (!buckets)
+        return 0;
+    for (uint32_t i = bucket[value % buckets]; i >= first; ++i) {
+        const uint32_t h = chain[i - first];
+        if ((h | 1) == (value | 1) && strcmp(o.names + o.symbols[i].st_name, name) == 0)
+            return i;
+        if (h & 1)
+            break;
+    }
+    return 0;
+}
+
+/// Goes through the objects that were loaded after the last one of before; our own comes before them.
+struct Pass {
+    const void *last = nullptr; ///< program headers of the last object before
+    bool is_new = false, own_known = false;
+    dl_phdr_info own_info{};
+    std::bitset<4096> wanted; ///< numbers of exported symbols that new objects refer to
+    bool write = false;
+
+    void look() noexcept {
+        is_new = own_known = false;
+        dl_iterate_phdr(
+            [](dl_phdr_info *info, size_t, void *self) { return static_cast<Pass *>(self)->visit(*info); }, this);
+    }
+
+    int visit(const dl_phdr_info &info) noexcept {
+        if (is_new && own_known)
+            look_at(Object(info), Object(own_info));
+        is_new = is_new || info.dlpi_phdr == last;
+        if (!own_known && contains(info, reinterpret_cast<uintptr_t>(&bind_real_symbols))) {
+            own_info = info;
+            own_known = true;
+        }
+        return 0;
+    }
+
+    static bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
+        for (unsigned n = 0; n < info.dlpi_phnum; ++n)
+            if (const ElfW(Phdr) &part = info.dlpi_phdr[n];
+                part.p_type == PT_LOAD && at - info.dlpi_addr - part.p_vaddr < part.p_memsz)
+                return true;
+        return false;
+    }
+
+    static long protect(const Object &o, int how) noexcept {
+        return sys::call(SYS_mprotect, static_cast<long>(o.sealed_from),
+                         static_cast<long>(o.sealed_end - o.sealed_from), how);
+    }
+
+    void look_at(const Object &o, const Object &own) noexcept {
+        if (!o.complete() || !own.complete())
+            return;
+        bool opened = false;
+        for (const auto &table : o.references)
+            for (size_t i = 0; table.at && i < table.bytes / sizeof *table.at; ++i)
+                refer(o, own, table.at[i], opened);
+        if (opened)
+            protect(o, PROT_READ);
+    }
+
+    void refer(const Object &o, const Object &own, const ElfW(Rela) & r, bool &opened) noexcept {
+        const auto kind = ELF64_R_TYPE(r.r_info);
+        const ElfW(Sym) &symbol = o.symbols[ELF64_R_SYM(r.r_info)];
+        if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT && kind != R_X86_64_64) || r.r_addend ||
+            !ELF64_R_SYM(r.r_info) || symbol.st_shndx != SHN_UNDEF)
+            return;
+        const uint32_t number = exported(own, o.names + symbol.st_name);
+        if (!number || number >= wanted.size())
+            return;
+        if (!write) {
+            wanted.set(number);
+            return;
+        }
+        const uintptr_t at = o.info->dlpi_addr + r.r_offset;
+        if (!wanted.test(number) || at % sizeof at || !o.writable(at))
+            return;
+        if (at >= o.sealed_from && at < o.sealed_end && !opened) {
+            if (protect(o, PROT_READ | PROT_WRITE) < 0)
+                return;
+            opened = true;
+        }
+        __atomic_store_n(reinterpret_cast<uintptr_t *>(at),
+                         own.info->dlpi_addr + own.symbols[number].st_value, __ATOMIC_RELAXED);
+    }
+
+    /// Leaves those whose name leads to the C library from the objects of `handle`. No lock of the dynamic linker is held here: dlsym takes another one.
+    void keep_those_of_libc(void *handle) noexcept {
+        const Object own(own_info);
+        for (size_t i = 0; i < wanted.size(); ++i) {
+            if (!wanted.test(i))
+                continue;
+            const char *name = own.names + own.symbols[i].st_name;
+            const void *next = dlsym(RTLD_NEXT, name), *found = dlsym(handle, name);
+            if (next && found != next) // of liburing's functions there may be none but the new objects' own
+                wanted.reset(i);
+        }
+        dlerror(); // the program is not to see that a name was not found
+    }
+};
+
+/// dlopen() looks at who calls it: a name without a slash is also searched for where that object says so.
+bool same_from_here(const char *file, void *caller) noexcept {
+    if (!file || strchr(file, '$'))
+        return false;
+    if (strchr(file, '/'))
+        return true;
+    Dl_info info;
+    void *object = nullptr;
+    if (!dladdr1(caller, &info, &object, RTLD_DL_LINKMAP) || !object)
+        return false;
+    for (const ElfW(Dyn) *d = static_cast<const link_map *>(object)->l_ld; d->d_tag != DT_NULL; ++d)
+        if (d->d_tag == DT_RUNPATH || d->d_tag == DT_RPATH)
+            return false;
+    return true;
+}
+
+void *open_deep(const char *file, int mode) {
+    Pass pass;
+    dl_iterate_phdr(
+        [](dl_phdr_info *info, size_t, void *last) {
+            *static_cast<const void **>(last) = info->dlpi_phdr;
+            return 0;
+        },
+        &pass.last);
+    void *handle = real.dlopen(file, mode);
+    if (!handle)
+        return nullptr;
+    pass.look();
+    if (pass.wanted.any()) {
+        pass.keep_those_of_libc(handle);
+        pass.write = true;
+        pass.look();
+    }
+    return handle;
+}
+
+} // namespace
+
+} // namespace sd
+
+using namespace sd;
+
+/// Where a call of dlopen goes.
+extern "C" __attribute__((visibility("hidden"), used)) void *sd_way_to_dlopen(const char *file, int mode,
+                                                                              void *caller) noexcept {
+    return mode & RTLD_DEEPBIND && active() && same_from_here(file, caller)
+               ? reinterpret_cast<void *>(open_deep)
+               : reinterpret_cast<void *>(real.dlopen);
+}
+
+// The C library's function must see its caller, so it is gone to and not called.
+SD_EXPORT __attribute__((naked)) void *dlopen(const char *, int) noexcept {
+    asm("endbr64\n"
+        "push %rdi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "push %rsi\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "sub $8, %rsp\n"
+        ".cfi_adjust_cfa_offset 8\n"
+        "mov 24(%rsp), %rdx\n"
+        "call sd_way_to_dlopen\n"
+        "add $8, %rsp\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "pop %rsi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "pop %rdi\n"
+        ".cfi_adjust_cfa_offset -8\n"
+        "jmp *%rax\n");
+}
