@@ -110,7 +110,7 @@ bool step_over_locked(pid_t pid) {
             return true;
         if (enters_kernel(code) && goes_to_sleep(pid, registers))
             return false;
-        was_locked = dear_instruction(code) != nullptr && !enters_kernel(code);
+        was_locked = dear_instruction(code) != nullptr && !enters_kernel(code) && !only_orders_loads(code);
         MUST(ptrace(PTRACE_SINGLESTEP, pid, nullptr, nullptr));
         int status = 0;
         MUST(waitpid(pid, &status, 0));
