@@ -201,6 +201,9 @@ bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept 
 Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *entry) noexcept {
     if (f.refuse_cause)
         return static_cast<Cause>(f.refuse_cause);
+    // HAProxy's checks connect so, and reset the connection at once: servers never see them.
+    if (handshake_waits(f))
+        return Cause::option;
     if (namespace_changed)
         return Cause::foreign_namespace;
     bool loopback = is_loopback(to.ip);

@@ -341,6 +341,11 @@ bool is_v6only(const File &f) noexcept {
     return f.family == AF_INET6 && find_record(f, IPPROTO_IPV6, IPV6_V6ONLY, &o) && o.value[0] != 0;
 }
 
+bool handshake_waits(const File &f) noexcept {
+    FreshOption o;
+    return find_record(f, IPPROTO_TCP, TCP_QUICKACK, &o) && o.value[0] == 0;
+}
+
 SD_FORK_CODE void options_fork_child() noexcept {
     pool.reset_lock();
     fresh_lock.reset();

@@ -56,6 +56,9 @@ void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept;
 
 /// IPV6_V6ONLY was set on a socket that is not connected yet.
 bool is_v6only(const File &f) noexcept;
+/// TCP_QUICKACK was switched off on a socket that is not connected yet: the kernel then ends the handshake with
+/// the first data, or 200 ms later, and the server does not see the client before.
+bool handshake_waits(const File &f) noexcept;
 
 void options_fork_child() noexcept;
 

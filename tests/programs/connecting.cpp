@@ -146,6 +146,38 @@ BEHAVIOUR(options_survive_refusal) {
         get_option(client, SOL_SOCKET, SO_KEEPALIVE));
 }
 
+// Without quick acknowledgements the client ends the handshake with its first data, or some time later. HAProxy's checks reset the connection before
+// that, and no server sees them.
+BEHAVIOUR(handshake_that_waits) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const auto client = [&to] {
+        const int fd = non_blocking_socket();
+        set_option(fd, IPPROTO_TCP, TCP_QUICKACK, 0);
+        SHOW_BOOL(started(fd, to));
+        wait_for(fd, POLLOUT);
+        return fd;
+    };
+    const int check = client();
+    const linger abort{1, 0};
+    MUST(setsockopt(check, SOL_SOCKET, SO_LINGER, &abort, sizeof abort));
+    MUST(close(check));
+    say("reset: %s", event_names(static_cast<uint32_t>(poll_now(listener, POLLIN, 400))).c_str());
+
+    const int sender = client();
+    say("sender: QUICKACK %d", get_option(sender, IPPROTO_TCP, TCP_QUICKACK));
+    SHOW(send(sender, "data", 4, 0));
+    wait_for(listener, POLLIN);
+    say("%s", receive(MUST(accept(listener, nullptr, nullptr)), 4).c_str());
+
+    const int silent = client();
+    wait_for(listener, POLLIN);
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    SHOW(send(server, "hello", 5, 0));
+    wait_for(silent, POLLIN);
+    say("%s", receive(silent, 5).c_str());
+}
+
 BEHAVIOUR(already) {
     const int listener = make_listener("127.0.0.1", 0);
     const Address to = local_address(listener);
