@@ -131,11 +131,16 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
     }
 }
 
+/// Counts of the thread's signal handlers at one moment.
+struct Handlers {
+    uint64_t handled, interrupts;
+};
+
 /// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT.
 /// From the first sleep on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is closed meanwhile.
-long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
+/// `since`: handlers that ran after it end the call, also those that ran while it was not asleep.
+long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since) noexcept {
     Listener &l = *f.listener;
-    const uint64_t handled = self.handled, interrupts = self.interrupts;
     Bell *bell = thread_bell();
     if (!bell)
         return -EMFILE;
@@ -148,7 +153,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
             spin.paid();
             return 0;
         }
-        if (self.interrupts != interrupts)
+        if (self.interrupts != since.interrupts)
             return -EINTR;
         if (int64_t now = sys::now_ns(); now - kernel_look > 20'000) {
             kernel_look = now;
@@ -191,7 +196,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
     pollfd p{fd, POLLIN, 0};
     long r = 0;
     if (!listener_pending(l))
-        r = sleep_on(*bell, &p, 1, deadline, blind, handled);
+        r = sleep_on(*bell, &p, 1, deadline, blind, since.handled);
     for (unsigned i = 0; i < n; ++i)
         if (unsigned id = bell->id[links[i]->index])
             links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
@@ -200,8 +205,14 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin) noexcept {
         link_unuse(*links[i]);
     if (blind)
         control::maintain();
-    if (r < 0 && (self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled)))
-        return -EINTR;
+    if (r < 0) {
+        // In this order, so that a handler that comes now is seen before the next sleep.
+        const uint64_t handled = self.handled;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (self.interrupts != since.interrupts || (deadline != INT64_MAX && handled != since.handled))
+            return -EINTR;
+        since.handled = handled; // they ask for the call to go on
+    }
     if (deadline != INT64_MAX && sys::now_ns() >= deadline)
         return -ETIMEDOUT;
     return 0;
@@ -233,6 +244,9 @@ uint32_t listener_events(File &f) noexcept {
 namespace vfs {
 
 long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    // Before the number is looked up: who replaces the number and then sends a signal ends the call, or the number is the new one already.
+    Handlers since{self.handled, self.interrupts};
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     File *f = file_of(fd);
     if (!f)
         return kPass;
@@ -272,7 +286,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             int64_t ns = int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000;
             deadline = ns > 0 ? sys::now_ns() + ns : INT64_MAX;
         }
-        long w = wait_listener(number, *f, deadline, pin);
+        long w = wait_listener(number, *f, deadline, pin, since);
         if (w == -ETIMEDOUT)
             return -EAGAIN;
         if (w < 0)

@@ -18,6 +18,7 @@ BEHAVES("interrupted after a part was done", interrupted, after_a_part, accelera
 BEHAVES("interrupted: one of two threads", interrupted, one_of_two_threads, accelerated)
 BEHAVES("interrupted by a handler that uses the socket", interrupted, handler_uses_the_socket, accelerated)
 BEHAVES("interrupted: amounts are right", interrupted, amounts_are_right, accelerated)
+BEHAVES("interrupted: the number is replaced first", interrupted, number_replaced_first, any)
 BEHAVES("disturbed: the socket of a blocked call is closed", disturbed, closed, accelerated)
 BEHAVES("disturbed: another file under the number of a blocked call", disturbed, replaced, accelerated)
 BEHAVES("disturbed: what poll says of a number taken away", disturbed, polled_numbers, accelerated)

@@ -144,4 +144,42 @@ BEHAVIOUR(amounts_are_right) {
     }
 }
 
+// As Java closes a socket that another thread uses: the number first becomes something else, then the thread gets a signal. It is to end at any
+// moment of the call.
+BEHAVIOUR(number_replaced_first) {
+    set_handler(count, 0);
+    int ends[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+    close(ends[1]);
+    int left = 0;
+    for (int round = 0; round < 200 && left == 0; ++round) {
+        const int listener = make_listener();
+        std::atomic<bool> begins{false}, over{false};
+        std::thread acceptor([&] {
+            begins = true;
+            const int fd = accept(listener, nullptr, nullptr);
+            if (fd >= 0)
+                close(fd);
+            over = true;
+        });
+        while (!begins)
+            sched_yield();
+        const timespec a_moment{0, round % 40 * 5000};
+        nanosleep(&a_moment, nullptr);
+        MUST(dup2(ends[0], listener));
+        pthread_kill(acceptor.native_handle(), SIGUSR1);
+        for (Stopwatch watch; !over && watch.ms() < 1000;)
+            sleep_ms(1);
+        if (!over)
+            ++left;
+        while (!over) { // one signal more, and it sleeps for certain
+            pthread_kill(acceptor.native_handle(), SIGUSR1);
+            sleep_ms(10);
+        }
+        acceptor.join();
+        close(listener);
+    }
+    SHOW(left);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
