@@ -158,10 +158,10 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     return r == -EINTR || r == -ECANCELED ? r : 0;
 }
 
-long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept {
+long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts) noexcept {
     events |= EPOLLERR | EPOLLHUP;
     const uint32_t generation = f.generation.load(std::memory_order_acquire);
-    const uint64_t handled = self.handled, interrupts = self.interrupts;
+    const uint64_t handled = self.handled;
     auto undone = [&] {
         return f.generation.load(std::memory_order_acquire) != generation || f.kind != Kind::stream;
     };

@@ -31,7 +31,9 @@ long iov_total(const iovec *iov, int count) noexcept;
 /// Sends with the semantics of sendmsg(2) on a TCP socket. Raises SIGPIPE where TCP does.
 long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
 /// Receives with the semantics of recvmsg(2).
-long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept;
+/// `interrupts`: as for wait_stream().
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags,
+                 uint64_t interrupts = self.interrupts) noexcept;
 
 /// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept;

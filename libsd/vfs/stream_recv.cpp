@@ -77,7 +77,7 @@ void fall_behind(const Ofd &o) noexcept {
 
 } // namespace
 
-long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcept {
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_t interrupts) noexcept {
     Ofd &o = *f.ofd;
     const uint64_t handled = self.handled;
     if (flags & MSG_OOB)
@@ -88,7 +88,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         char byte;
         iovec v{&byte, 1};
         IoCursor one{&v, 1};
-        long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK);
+        long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK, interrupts);
         return r > 0 ? 0 : r;
     }
     Pin pin;
@@ -172,7 +172,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags) noexcep
         if (r == 0)
             fall_behind(o);
         pin.hold(f);
-        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline);
+        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
     }
@@ -260,6 +260,8 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief) noexcept {
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
         return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    const uint64_t interrupts =
+        self.interrupts; // handlers that come from here on end the call, also one that does not sleep yet
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Brief brief = Brief::looked;
@@ -269,7 +271,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         // can do anything to the socket meanwhile.
         if (brief == Brief::shared_core && __libc_single_threaded &&
             f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
-            const uint64_t handled = self.handled, interrupts = self.interrupts;
+            const uint64_t handled = self.handled;
             if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
                 if (const long r = recv_plain(*f, p, n, flags, &brief))
                     return r;
@@ -280,7 +282,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     }
     iovec v{p, n > 0x7ffff000 ? 0x7ffff000 : n};
     IoCursor cur{&v, 1};
-    return stream_recv(fd, *f, cur, v.iov_len, flags);
+    return stream_recv(fd, *f, cur, v.iov_len, flags, interrupts);
 }
 
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {

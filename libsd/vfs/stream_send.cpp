@@ -124,6 +124,7 @@ void answered_by_reset(File &f) noexcept {
 long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
     Ofd &o = *f.ofd;
     Pin pin;
+    const uint64_t interrupts = self.interrupts;
     const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
@@ -201,7 +202,7 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         if (o.tx.s.stalls == 0 && ring::may_grow(o.tx.s) && o.tx.s.cls < most_class(o))
             continue;
         pin.hold(f);
-        long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline);
+        long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, flags) : w;
     }

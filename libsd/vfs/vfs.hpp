@@ -83,7 +83,8 @@ uint32_t listener_events(File &f) noexcept;
 void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
 /// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a signal.
 /// 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran).
-long wait_stream(File &f, uint32_t events, int64_t deadline) noexcept;
+/// `interrupts`: self.interrupts when the program's call began; a handler that came since ends it.
+long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts = self.interrupts) noexcept;
 /// Turns a fresh placeholder into a kernel socket under the same number, with its options. 0 or -errno.
 long materialise(int fd, File &f) noexcept;
 /// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the table.

@@ -144,6 +144,36 @@ BEHAVIOUR(amounts_are_right) {
     }
 }
 
+namespace {
+
+/// Whether a thread in `call` is left in it by who puts something else under the number `fd`, which becomes `instead`, and then sends one signal,
+/// `microseconds` after the call began.
+template <class F> bool left_in(F call, int fd, int instead, int microseconds) {
+    std::atomic<bool> begins{false}, over{false};
+    std::thread caller([&] {
+        begins = true;
+        call(fd);
+        over = true;
+    });
+    while (!begins)
+        sched_yield();
+    const timespec a_moment{0, microseconds * 1000};
+    nanosleep(&a_moment, nullptr);
+    MUST(dup2(instead, fd));
+    pthread_kill(caller.native_handle(), SIGUSR1);
+    for (Stopwatch watch; !over && watch.ms() < 1000;)
+        sleep_ms(1);
+    const bool left = !over;
+    while (!over) { // one signal more, and it sleeps for certain
+        pthread_kill(caller.native_handle(), SIGUSR1);
+        sleep_ms(10);
+    }
+    caller.join();
+    return left;
+}
+
+} // namespace
+
 // As Java closes a socket that another thread uses: the number first becomes something else, then the thread gets a signal. It is to end at any
 // moment of the call.
 BEHAVIOUR(number_replaced_first) {
@@ -154,30 +184,31 @@ BEHAVIOUR(number_replaced_first) {
     int left = 0;
     for (int round = 0; round < 200 && left == 0; ++round) {
         const int listener = make_listener();
-        std::atomic<bool> begins{false}, over{false};
-        std::thread acceptor([&] {
-            begins = true;
-            const int fd = accept(listener, nullptr, nullptr);
-            if (fd >= 0)
-                close(fd);
-            over = true;
-        });
-        while (!begins)
-            sched_yield();
-        const timespec a_moment{0, round % 40 * 5000};
-        nanosleep(&a_moment, nullptr);
-        MUST(dup2(ends[0], listener));
-        pthread_kill(acceptor.native_handle(), SIGUSR1);
-        for (Stopwatch watch; !over && watch.ms() < 1000;)
-            sleep_ms(1);
-        if (!over)
-            ++left;
-        while (!over) { // one signal more, and it sleeps for certain
-            pthread_kill(acceptor.native_handle(), SIGUSR1);
-            sleep_ms(10);
-        }
-        acceptor.join();
+        left += left_in(
+            [](int fd) {
+                if (const int got = accept(fd, nullptr, nullptr); got >= 0)
+                    close(got);
+            },
+            listener, ends[0], round % 40 * 5);
         close(listener);
+    }
+    SHOW(left);
+    for (int round = 0; round < 200 && left == 0; ++round) {
+        const Pair pair = make_pair();
+        send_all(pair.client, "x"); // whoever answered looks for the next thing before it sleeps
+        left += left_in(
+            [](int fd) {
+                char byte;
+                for (ssize_t n = 1; n > 0;) {
+                    n = recv(fd, &byte, 1, 0);
+                    if (n > 0)
+                        n = send(fd, &byte, 1, MSG_NOSIGNAL);
+                }
+            },
+            pair.server, ends[0], round % 40 * 3);
+        close(pair.client);
+        close(pair.server);
+        close(pair.listener);
     }
     SHOW(left);
 }
