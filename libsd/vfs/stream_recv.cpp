@@ -211,8 +211,9 @@ bool answer_came(const File &f) noexcept {
 
 enum class Brief { no, looked, shared_core };
 
-/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it.
-long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief) noexcept {
+/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
+/// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
+long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
     Ofd &o = *f.ofd;
     Claim c(f.seg, o.rx.token, f.rx_name());
     if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
@@ -246,6 +247,7 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief) noexcept {
             notify_room(f);
             return done;
         }
+        *interrupts = self.interrupts; // with the token, so before any handler that comes during the call
         if (*brief != Brief::looked || is_nonblocking(f, flags) || nothing_asked(o)) {
             *brief = Brief::no;
         } else if (core_is_shared()) { // looking would keep others from it
@@ -260,12 +262,11 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief) noexcept {
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     if (f->kind != Kind::stream)
         return f->kind == Kind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
-    const uint64_t interrupts =
-        self.interrupts; // handlers that come from here on end the call, also one that does not sleep yet
+    uint64_t interrupts = self.interrupts;
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Brief brief = Brief::looked;
-        if (const long r = recv_plain(*f, p, n, flags, &brief))
+        if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts))
             return r;
         // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
         // can do anything to the socket meanwhile.
@@ -273,7 +274,8 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
             const uint64_t handled = self.handled;
             if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
-                if (const long r = recv_plain(*f, p, n, flags, &brief))
+                uint64_t now;
+                if (const long r = recv_plain(*f, p, n, flags, &brief, &now))
                     return r;
                 if (self.interrupts != interrupts)
                     return -EINTR;
