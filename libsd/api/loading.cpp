@@ -240,6 +240,11 @@ using namespace sd;
 /// Where a call of dlopen goes.
 extern "C" __attribute__((visibility("hidden"), used)) void *sd_way_to_dlopen(const char *file, int mode,
                                                                               void *caller) noexcept {
+    static std::atomic<bool> bound{false};
+    if (!active() && !bound.exchange(true, std::memory_order_relaxed)) {
+        bind_real_symbols(); // a constructor may run before ours: the stand-in would call from here
+        dlerror();           // the program is not to see that a name was not found
+    }
     return mode & RTLD_DEEPBIND && active() && same_from_here(file, caller)
                ? reinterpret_cast<void *>(open_deep)
                : reinterpret_cast<void *>(real.dlopen);
