@@ -88,6 +88,7 @@ long add(Epoll &x, int ep, int fd, File &f, const epoll_event &e) noexcept {
     i->fd = fd;
     i->events = e.events;
     i->data = e.data.u64;
+    i->added = ++x.added;
     i->place = static_cast<uint32_t>(x.items.size());
     long r = x.items.push(i) ? enter(x, ep, *i, e) : -ENOMEM;
     if (r < 0) {

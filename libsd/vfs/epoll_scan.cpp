@@ -119,12 +119,17 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
 struct Standing {
     const LinkMap *link; ///< nullptr: not known
     uint32_t order;
-    enum : uint8_t { other, listener, request } kind; ///< request: waits to be accepted
+    enum : uint8_t {
+        other,
+        listener,
+        request,
+        opened
+    } kind; ///< request: waits to be accepted; opened: a client's, for writing
 };
 
 bool is_listener(const EpollItem &i) noexcept { return i.always_hot && i.file->kind == Kind::listener; }
 
-Standing standing_of(const EpollItem &i, uint32_t events, bool listening) noexcept {
+Standing standing_of(const EpollItem &i, uint32_t events, bool listening, bool first) noexcept {
     if (listening && is_listener(i))
         return {nullptr, 0, Standing::listener};
     if (listening && i.link && i.link->side == 0 &&
@@ -132,7 +137,7 @@ Standing standing_of(const EpollItem &i, uint32_t events, bool listening) noexce
             static_cast<uint32_t>(SlotState::syn))
         return {nullptr, 0, Standing::request};
     if (!i.link || !(events & (EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
-        return {nullptr, 0, Standing::other};
+        return {nullptr, i.added, first && i.link && i.link->side == 0 ? Standing::opened : Standing::other};
     if (uint64_t h = ring::peek_header(i.file->ofd->rx.s, i.file->rx_place))
         return {i.link, ring::header_order(h), Standing::other};
     const uint32_t end = i.file->peer->control.ended_at.load(std::memory_order_relaxed);
@@ -150,6 +155,8 @@ bool one_sender(const LinkMap &a, const LinkMap &b) noexcept {
 bool belongs_before(const Standing &a, const Standing &b) noexcept {
     if (a.kind == Standing::listener)
         return b.kind == Standing::request; // it was ready as soon as the client was
+    if (a.kind == Standing::opened && b.kind == Standing::opened)
+        return static_cast<int32_t>(a.order - b.order) < 0; // the first to be connected was the first to be writable
     return a.link && b.link && ring::earlier(a.order, b.order) && one_sender(*a.link, *b.link);
 }
 
@@ -161,12 +168,14 @@ struct Reports {
     unsigned found = 0;
     bool listening = false; ///< there may be a listener among them
     EpollItem *item[kBatch];
+    bool first[kBatch]; ///< never reported before
 
     Reports(Epoll &set, epoll_event *to, unsigned n) noexcept : x(set), out(to), room(n) {}
 
     /// False: the item has left the hot list.
     bool add(EpollItem &i, uint32_t events) noexcept {
         item[found] = &i;
+        first[found] = i.reported == 0;
         listening |= i.always_hot;
         out[found].events = events;
         out[found++].data.u64 = i.data;
@@ -195,7 +204,7 @@ struct Reports {
         unsigned n = 0;
         bool right = true;
         for (; n < found && n < kBatch; ++n) {
-            standing[n] = standing_of(*item[n], out[n].events, listening);
+            standing[n] = standing_of(*item[n], out[n].events, listening, first[n]);
             right = right && (n == 0 || !belongs_before(standing[n], standing[n - 1]));
         }
         if (right)

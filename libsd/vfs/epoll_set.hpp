@@ -41,6 +41,7 @@ struct EpollItem {
     uint32_t place = 0;       ///< in Epoll::items
     uint32_t list_place = 0;
     uint32_t nested_place = 0; ///< in Epoll::nested
+    uint32_t added = 0;        ///< which of the set's registrations it is, counted from the beginning
     uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
     LinkMap *link = nullptr;   ///< stream: in the slot table of this link
     uint32_t slot = 0;
@@ -121,6 +122,7 @@ struct Epoll {
     int64_t held_until = INT64_MAX; ///< as of the last any_ready(): when the first of what peers hold back is due
     int64_t barrier_at = 0;         ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
+    uint32_t added = 0; ///< registrations so far
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;
     EpollItem **spare_table = nullptr; ///< the empty slot table of a link that has no members any more

@@ -72,6 +72,8 @@ BEHAVES("a client after the last connection has left the set", epoll_more,
 BEHAVES("a set with a readable pipe in another", epoll_more, nested_set_with_a_readable_pipe, accelerated)
 BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, accelerated)
 
+BEHAVES("clients are writable in the order of their connecting", epoll_order,
+        clients_are_writable_as_they_connected, accelerated)
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)
 BEHAVES("flags of accept4", accepting, flags, accelerated)

@@ -267,4 +267,24 @@ BEHAVIOUR(no_edge_is_lost) {
     reap("server", server);
 }
 
+// ab has more connections under way than it has requests left: a server that takes one at a time waits for the silent ones if they are not the last.
+BEHAVIOUR(clients_are_writable_as_they_connected) {
+    const int listener = make_listener(), set = MUST(epoll_create1(0));
+    constexpr int kClients = 12;
+    int client[kClients];
+    for (int i = 0; i < kClients; ++i) {
+        client[i] = connect_to(local_address(listener));
+        epoll_event event{};
+        event.events = EPOLLOUT;
+        event.data.u32 = static_cast<uint32_t>(i);
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, client[i], &event));
+    }
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, client[1], nullptr));
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, client[4], nullptr));
+    epoll_event events[kClients];
+    const int n = MUST(epoll_wait(set, events, kClients, kPatience));
+    for (int i = 0; i < n; ++i)
+        say("%u", events[i].data.u32);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
