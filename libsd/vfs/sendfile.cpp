@@ -159,10 +159,11 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
             grow_far = false;
             continue;
         }
-        if (!checked)
-            if (const long wrong = done ? 0 : check_source(in, pos); wrong < 0)
+        if (!checked && done == 0) {
+            if (const long wrong = check_source(in, pos); wrong < 0)
                 return wrong; // comes before anything that the connection says
-        checked = true;
+            checked = true;
+        }
         if (how == Fill::ok)
             return result(0);
         if (how == Fill::failed)
@@ -335,12 +336,6 @@ bool appends(const File &f) noexcept {
     return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed) & O_APPEND;
 }
 
-} // namespace
-
-SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
-
-namespace {
-
 /// The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked instructions are for calls that may sleep.
 class NoCancellation {
   public:
@@ -361,6 +356,8 @@ class NoCancellation {
 };
 
 } // namespace
+
+SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 
 namespace vfs {
 

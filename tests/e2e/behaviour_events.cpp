@@ -72,8 +72,6 @@ BEHAVES("a client after the last connection has left the set", epoll_more,
 BEHAVES("a set with a readable pipe in another", epoll_more, nested_set_with_a_readable_pipe, accelerated)
 BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, accelerated)
 
-BEHAVES("clients are writable in the order of their connecting", epoll_order,
-        clients_are_writable_as_they_connected, accelerated)
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)
 BEHAVES("flags of accept4", accepting, flags, accelerated)
@@ -131,6 +129,8 @@ BEHAVES("an asynchronous write that nobody can receive raises no SIGPIPE", other
 
 BEHAVES("epoll reports in order of arrival, level-triggered", epoll_order, level_triggered, accelerated)
 BEHAVES("epoll reports in order of arrival, edge-triggered", epoll_order, edge_triggered, accelerated)
+BEHAVES("clients are writable in the order of their connecting", epoll_order,
+        clients_are_writable_as_they_connected, accelerated)
 BEHAVES("epoll reports in order of arrival, with EPOLLOUT", epoll_order, with_interest_in_writing, accelerated)
 BEHAVES("epoll reports ends in order of arrival", epoll_order, ends, accelerated)
 BEHAVES("epoll reports in order what comes to a program that is client and server", epoll_order,
