@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 namespace sd::monitor {
 
@@ -101,16 +102,13 @@ void Segment::free_threads(unsigned proc_index) {
 
 /// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment has further members.
 void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link) {
-    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
-    const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
+    // Looked up when there is something to end: many a forked child holds nothing.
+    std::optional<DataExtents> proc_data, ofd_data;
     ProcRecord &proc = view_.proc(index);
     // Before anybody is woken: who wakes up looks whether its tokens were those of a thread that has ended.
     free_threads(index);
     view_.header().deaths.fetch_add(1, std::memory_order_seq_cst);
-    for (unsigned word = 0; word < kOfds / 64; ++word) {
-        if (!proc_data.contains(held_offset(index, word), sizeof(uint64_t))) {
-            continue;
-        }
+    for_each_touched(memfd_.get(), held_offset(index, 0), sizeof(uint64_t), kOfds / 64, [&](unsigned word) {
         // Clear our bit first and then look at the others', as a living holder that closes does: of two, at
         // least one sees that nobody is left, and the state decides which one acts.
         uint64_t keep = 0;
@@ -119,16 +117,20 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
         }
         uint64_t held = proc.held[word].load(std::memory_order_relaxed) & ~keep;
         if (held == 0) {
-            continue;
+            return;
+        }
+        if (!ofd_data) {
+            proc_data.emplace(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+            ofd_data.emplace(memfd_.get(), kSegOfdOffset, kSegmentBytes);
         }
         held &= proc.held[word].fetch_and(~held, std::memory_order_seq_cst);
         for (; held != 0; held &= held - 1) {
             const unsigned i = word * 64 + static_cast<unsigned>(std::countr_zero(held));
-            if (!ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
+            if (!ofd_data->contains(ofd_offset(i), sizeof(uint32_t))) {
                 continue;
             }
             Ofd &ofd = view_.ofd(i);
-            if (others && held_by_living(i, proc_data)) {
+            if (others && held_by_living(i, *proc_data)) {
                 // Its last act may have been to publish something without getting to ring, or to disarm whoever it was going to
                 // ring for. And its relatives may have to finish what it had begun.
                 const uint32_t slot = once(ofd.slot);
@@ -145,7 +147,7 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
                 close_ofd(ofd, find_link);
             }
         }
-    }
+    });
 }
 
 void Segment::retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link) {

@@ -444,9 +444,10 @@ SD_FORK_CODE void fork_child() noexcept {
     if (child_channel >= 0) {
         timeval limit{2, 0};
         sys::setsockopt(child_channel, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        // Nothing is waited for: whatever the child asks for later comes after this, and what is wrong with it shows there.
         wire::Child c{static_cast<uint32_t>(sys::getpid()), 0};
-        Reply r;
-        if (exchange(child_channel, wire::Op::child, &c, sizeof c, nullptr, 0, &r) == 0 && r.status == 0) {
+        PlainPacket packet;
+        if (packet.send(child_channel, wire::Op::child, wire::kNoAnswer, &c, sizeof c) >= 0) {
             chan.store(child_channel, std::memory_order_release);
             my_id.store(child_id, std::memory_order_relaxed);
             epoch_count.fetch_add(1, std::memory_order_release);

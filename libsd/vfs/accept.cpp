@@ -169,7 +169,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     if (fd = listener_fd(f, number); fd < 0)
         return 0; // closed before we slept
     shrink_idle_rings();
-    bool blind = !control::connected() || listener_bell(l, *bell) < 0;
+    bool blind = !control::connected() || !listener_announces(l, *bell);
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
     const unsigned mark = Held::mark();

@@ -14,7 +14,8 @@ namespace {
 
 SD_FORK_STATE constinit Pool<Listener> pool;
 SD_FORK_STATE constinit Lock all_lock;
-SD_FORK_STATE MapVector<File *> all; ///< every listener of this process, for restore
+SD_FORK_STATE MapVector<File *> all;  ///< every listener of this process, for restore
+std::atomic<uint32_t> retirements{0}; ///< listeners given up: the monitor has forgotten their bells
 
 /// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
 ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
@@ -210,6 +211,24 @@ long listener_bell(Listener &l, Bell &b) noexcept {
     return r;
 }
 
+bool listener_announces(Listener &l, Bell &bell) noexcept {
+    struct Known {
+        uint32_t listener, epoch, ended;
+        Bell *bell;
+    };
+    // The last few, because asking is a message to the monitor.
+    static constinit thread_local Known known[4]{};
+    static constinit thread_local unsigned next = 0;
+    const uint32_t epoch = control::epoch(), ended = retirements.load(std::memory_order_relaxed);
+    for (const Known &k : known)
+        if (k.bell == &bell && k.listener == l.id && k.epoch == epoch && k.ended == ended)
+            return true;
+    if (listener_bell(l, bell) < 0)
+        return false;
+    known[next++ % 4] = {l.id, epoch, ended, &bell};
+    return true;
+}
+
 bool listener_pending(Listener &l) noexcept {
     listener_refresh(l);
     // The list only changes under the lock; a scan that sees a removed entry reads a link that is still mapped until its users are gone,
@@ -328,6 +347,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
 void retire_listener(Listener &l) noexcept {
     if (l.retired.exchange(true))
         return;
+    retirements.fetch_add(1, std::memory_order_relaxed);
     wire::ListenerRef ref{l.id, 0};
     control::request(wire::Op::unlisten, &ref, sizeof ref);
     LinkMap *links[64];

@@ -45,6 +45,8 @@ int listener_fd(const File &f, int fd) noexcept;
 void listeners_moved(int from, int to) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
 long listener_bell(Listener &l, Bell &b) noexcept;
+/// The same for the calling thread's own bell, which is registered already as a rule. False: wake-ups cannot be relied on.
+bool listener_announces(Listener &l, Bell &b) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
 bool listener_pending(Listener &l) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.

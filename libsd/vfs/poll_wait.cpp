@@ -117,24 +117,6 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
     }
 }
 
-/// Has the listener announce new links to this thread's doorbell? Remembers the last few, because asking is a message to the monitor.
-bool announced(Listener &l, Bell &bell) noexcept {
-    struct Known {
-        uint32_t listener, epoch;
-        Bell *bell;
-    };
-    static constinit thread_local Known known[4]{};
-    static constinit thread_local unsigned next = 0;
-    const uint32_t epoch = control::epoch();
-    for (const Known &k : known)
-        if (k.bell == &bell && k.listener == l.id && k.epoch == epoch)
-            return true;
-    if (listener_bell(l, bell) < 0)
-        return false;
-    known[next++ % 4] = {l.id, epoch, &bell};
-    return true;
-}
-
 /// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
 bool provide(Poll &p, Bell &bell) noexcept {
     bool ok = control::connected() && bell.efd >= 0;
@@ -147,7 +129,7 @@ bool provide(Poll &p, Bell &bell) noexcept {
         } else if (f->kind == Kind::listener) {
             LinkMap *links[64];
             unsigned n = listener_links(*f->listener, links, 64);
-            ok = n <= 64 && announced(*f->listener, bell) && ok;
+            ok = n <= 64 && listener_announces(*f->listener, bell) && ok;
             p.links |= n > 0;
             for (unsigned k = 0; k < n && k < 64; ++k)
                 ok = bell_id(bell, *links[k]) != 0 && ok;
