@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <system_error>
 
 namespace sd::monitor {
 
@@ -144,6 +145,41 @@ Reply Monitor::presence(Client &client, Request &request) {
     return {};
 }
 
+std::pair<Client &, UniqueFd> Monitor::make_channel() {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        throw std::system_error(errno, std::generic_category(), "socketpair");
+    }
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    return {add_client(std::move(ours)), std::move(theirs)};
+}
+
+/// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is decided as with all others, by who sends on it. It is
+/// a socket of our own making: another one's SO_PASSCRED would be in the client's hands.
+Reply Monitor::enter(Client &, Request &request) {
+    const int to = request.fds[0].get();
+    int domain = 0, type = 0;
+    ucred maker{};
+    socklen_t number = sizeof(int), length = sizeof maker;
+    // The other end of anything else may be ours, or a service's: it would take this for a request that we make.
+    if (getsockopt(to, SOL_SOCKET, SO_DOMAIN, &domain, &number) != 0 || domain != AF_UNIX ||
+        getsockopt(to, SOL_SOCKET, SO_TYPE, &type, &number) != 0 || type != SOCK_SEQPACKET ||
+        getsockopt(to, SOL_SOCKET, SO_PEERCRED, &maker, &length) != 0 || maker.pid != request.sender.pid) {
+        return Reply::error(EINVAL);
+    }
+    Reply reply;
+    if (clients_.size() >= config_.limits.clients) {
+        reply = Reply::error(EMFILE, Cause::limit);
+    } else {
+        auto [made, theirs] = make_channel();
+        reply.set(wire::ForkReply{made.id});
+        reply.fds.push_back(theirs.get());
+        reply.owned.push_back(std::move(theirs));
+    }
+    send(to, request.header, reply); // who is not there to take it has no channel either: it hangs up
+    return {};
+}
+
 Reply Monitor::fork(Client &client, Request &request) {
     const auto body = request.as<wire::Fork>();
     if (body.segments > std::size(body.child_in)) {
@@ -152,12 +188,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     if (clients_.size() >= config_.limits.clients) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
-        return Reply::error(errno, Cause::no_descriptor);
-    }
-    UniqueFd ours(ends[0]), theirs(ends[1]);
-    Client &made = add_client(std::move(ours));
+    auto [made, theirs] = make_channel();
     made.kind = Client::Kind::expected;
     made.who = client.who;
     made.comm = client.comm;

@@ -38,6 +38,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
     static const Operation operations[] = {
         {Op::hello, "hello", sizeof(wire::Hello), 2, kNotChild, &Monitor::hello},
         {Op::presence, "presence", 0, 0, bit(Client::Kind::fresh), &Monitor::presence},
+        {Op::enter, "enter", 0, 1, bit(Client::Kind::fresh) | bit(Client::Kind::presence), &Monitor::enter},
         {Op::fork, "fork", sizeof(wire::Fork), 0, kProcess, &Monitor::fork},
         {Op::child, "child", sizeof(wire::Child), 0, bit(Client::Kind::expected), &Monitor::child},
         {Op::segment, "segment", sizeof(wire::Segment), 1, kProcess, &Monitor::segment},

@@ -33,6 +33,8 @@ class Monitor {
     static const Operation *find_operation(uint16_t op);
     void accept_client();
     Client &add_client(UniqueFd channel);
+    /// A client at one end of a pair of sockets, and the other end.
+    std::pair<Client &, UniqueFd> make_channel();
     void channel_ready(uint64_t client_id);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
@@ -43,6 +45,7 @@ class Monitor {
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
     Reply presence(Client &client, Request &request);
+    Reply enter(Client &client, Request &request);
     Reply fork(Client &client, Request &request);
     Reply child(Client &client, Request &request);
     Reply segment(Client &client, Request &request);

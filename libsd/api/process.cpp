@@ -7,6 +7,7 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/asked_first.hpp"
+#include "libsd/control/client.hpp"
 #include "libsd/vfs/inheritable.hpp"
 #include "libsd/vfs/process.hpp"
 #include <alloca.h>
@@ -188,6 +189,14 @@ SD_EXPORT int forkpty(int *outer, char *name, const termios *settings, const win
     else if (r == 0)
         standard_replaced();
     return r;
+}
+
+// The monitor's socket is not to be found in there. Becoming another user is not watched: the system's monitor may be reached by everybody, and who uses a
+// private one has been started by sdrun, whose channel stays.
+SD_EXPORT int chroot(const char *path) noexcept {
+    if (active())
+        control::keep_door();
+    return real.chroot(path);
 }
 
 SD_EXPORT int unshare(int flags) noexcept {

@@ -260,6 +260,8 @@ long dispatch(const Arguments &c) {
     case SYS_prlimit64:
         return prlimit64(as_int(a[0]), static_cast<__rlimit_resource>(a[1]), c.pointer<rlimit64>(2),
                          c.pointer<rlimit64>(3));
+    case SYS_chroot:
+        return chroot(c.pointer<char>(0));
     case SYS_unshare:
         return unshare(as_int(a[0]));
     case SYS_setns:

@@ -39,6 +39,10 @@ bool env_read = false;
 // not belong to something quiet by then. So it stays open, hung up, until the next one takes its place.
 SD_FORK_STATE std::atomic<int> retired{-1};
 
+// See set_door(). Many processes may have the same one, so nothing is ever received from it.
+std::atomic<int> door{-1};
+bool own_door = false; ///< opened by keep_door(), not handed over by name
+
 void drop_channel() noexcept {
     if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
         sys::call(SYS_shutdown, fd, SHUT_RDWR);
@@ -65,39 +69,40 @@ wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned n
     return h;
 }
 
-/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
-             Reply *r) noexcept {
-    wire::Header h = make_header(op, next_sequence(), length, nfds);
-    iovec iov[2] = {{&h, sizeof h}, {const_cast<void *>(body), length}};
+/// Sends one packet; what sendmsg says.
+long send_packet(int fd, const wire::Header &h, const void *body, const int *fds, int flags = 0) noexcept {
+    iovec iov[2] = {{const_cast<wire::Header *>(&h), sizeof h}, {const_cast<void *>(body), h.length}};
     alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
     msghdr m{};
     m.msg_iov = iov;
-    m.msg_iovlen = length ? 2 : 1;
-    if (nfds) {
+    m.msg_iovlen = h.length ? 2 : 1;
+    if (h.fds) {
         m.msg_control = ctl;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * nfds);
+        m.msg_controllen = CMSG_SPACE(sizeof(int) * h.fds);
         cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int) * nfds);
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * nfds);
+        c->cmsg_len = CMSG_LEN(sizeof(int) * h.fds);
+        memcpy(CMSG_DATA(c), fds, sizeof(int) * h.fds);
     }
     long n;
-    while ((n = sys::sendmsg(fd, &m, MSG_NOSIGNAL)) == -EINTR) {
+    while ((n = sys::sendmsg(fd, &m, flags | MSG_NOSIGNAL)) == -EINTR) {
     }
-    if (n < 0) {
-        r->status = n;
-        return -1;
-    }
+    return n;
+}
+
+/// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
+int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
     for (;;) {
         wire::Header rh;
         iovec riov[2] = {{&rh, sizeof rh}, {r->body, sizeof r->body}};
+        alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
         msghdr rm{};
         rm.msg_iov = riov;
         rm.msg_iovlen = 2;
         rm.msg_control = ctl;
         rm.msg_controllen = sizeof ctl;
+        long n;
         while ((n = sys::recvmsg(fd, &rm, MSG_CMSG_CLOEXEC)) == -EINTR) {
         }
         r->fds = 0;
@@ -109,7 +114,7 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
                 }
         bool sane = n >= static_cast<long>(sizeof rh) && rh.magic == wire::kMagic &&
                     static_cast<size_t>(n) == sizeof rh + rh.length && !(rm.msg_flags & MSG_TRUNC);
-        if (sane && rh.sequence == h.sequence) {
+        if (sane && rh.sequence == number) {
             if (rh.version != wire::kVersion) {
                 r->status = -EPROTO;
                 r->cause = Cause::monitor_version;
@@ -136,6 +141,17 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
             return -1;
         }
     }
+}
+
+/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
+int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
+             Reply *r) noexcept {
+    const wire::Header h = make_header(op, next_sequence(), length, nfds);
+    if (const long n = send_packet(fd, h, body, fds); n < 0) {
+        r->status = n;
+        return -1;
+    }
+    return receive_answer(fd, h.sequence, r);
 }
 
 /// A packet without descriptors. As everything in a process in a sandbox, with write alone.
@@ -186,30 +202,89 @@ bool trusted_listener(int fd) noexcept {
            (peer.uid == 0 || static_cast<long>(peer.uid) == sys::call(SYS_getuid));
 }
 
+/// A monitor that is stopped must not stop us.
+void limit_waiting(int fd) noexcept {
+    timeval limit{2, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    sys::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+/// A connection to the monitor at `path`, at a low number; or -errno.
+long connect_monitor(const char *path) noexcept {
+    sockaddr_un a{};
+    a.sun_family = AF_UNIX;
+    memcpy(a.sun_path, path, strlen(path) + 1);
+    long fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    limit_waiting(static_cast<int>(fd));
+    long r = sys::connect(static_cast<int>(fd), &a, sizeof a);
+    if (r == 0 && !env_path[0] && !trusted_listener(static_cast<int>(fd)))
+        r = -EPERM;
+    if (r == 0)
+        return fd;
+    sys::close(static_cast<int>(fd));
+    return r;
+}
+
+/// Whether the door is one to the monitor at `path`, which may be bound to the name it had before it was ready.
+bool door_leads_to(int fd, const char *path) noexcept {
+    struct {
+        sockaddr_un a;
+        char end;
+    } peer{};
+    socklen_t n = sizeof peer.a;
+    const size_t length = strlen(path);
+    return sys::call(SYS_getpeername, fd, sys::arg(&peer.a), sys::arg(&n)) == 0 &&
+           peer.a.sun_family == AF_UNIX && strncmp(peer.a.sun_path, path, length) == 0 &&
+           (!peer.a.sun_path[length] || strcmp(peer.a.sun_path + length, ".new") == 0) &&
+           (env_path[0] || trusted_listener(fd));
+}
+
+/// As connect_monitor, without looking for the path again. The answer comes on a socket of this request's own, as the door is one for many processes.
+long pass_door(const char *path) noexcept {
+    const int through = door.load(std::memory_order_acquire);
+    if (through < 0 || !(own_door || door_leads_to(through, path)))
+        return -ECONNREFUSED;
+    int ends[2];
+    if (long r = sys::call(SYS_socketpair, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sys::arg(ends)); r < 0)
+        return r;
+    limit_waiting(ends[0]);
+    const wire::Header h = make_header(wire::Op::enter, wire::kNoAnswer, 0, 1);
+    const long sent = send_packet(through, h, nullptr, &ends[1], MSG_DONTWAIT);
+    sys::close(ends[1]);
+    Reply r;
+    const bool answered = sent >= 0 && receive_answer(ends[0], h.sequence, &r) == 0;
+    sys::close(ends[0]);
+    if (answered && r.status == 0 && r.fds == 1) {
+        limit_waiting(r.fd[0]);
+        return r.fd[0];
+    }
+    for (unsigned i = 0; i < r.fds; ++i)
+        sys::close(r.fd[i]);
+    return -ECONNREFUSED;
+}
+
 long open_channel() noexcept {
     read_environment();
     char path[108];
     long last = -ENOENT;
     for (unsigned i = 0; socket_path(i, path); ++i) {
-        sockaddr_un a{};
-        a.sun_family = AF_UNIX;
-        memcpy(a.sun_path, path, strlen(path) + 1);
-        long fd = sys::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-        if (fd < 0)
-            return fd;
-        // A monitor that is stopped must not stop us.
-        timeval limit{2, 0};
-        sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-        long r = sys::connect(static_cast<int>(fd), &a, sizeof a);
-        if (r == 0 && !env_path[0] && !trusted_listener(static_cast<int>(fd)))
-            r = -EPERM;
-        if (r == 0)
-            return hide_fd(static_cast<int>(fd));
-        sys::close(static_cast<int>(fd));
+        long r = connect_monitor(path);
+        if (r < 0)
+            if (const long through = pass_door(path); through >= 0)
+                r = through;
+        if (r >= 0)
+            return hide_fd(static_cast<int>(r));
         last = r;
     }
     return last;
+}
+
+bool hung_up(int fd) noexcept {
+    pollfd p{fd, 0, 0};
+    timespec zero{0, 0};
+    return sys::ppoll(&p, 1, &zero, nullptr) > 0 && (p.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
 /// The answer to hello or image: maps the directory, and the channel is the one that is used. False: the channel is closed.
@@ -269,6 +344,8 @@ void channel_moved(int from, int to) noexcept {
     chan.compare_exchange_strong(expected, to);
     expected = from;
     retired.compare_exchange_strong(expected, to);
+    expected = from;
+    door.compare_exchange_strong(expected, to);
 }
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
@@ -283,6 +360,28 @@ void read_environment() noexcept {
         memcpy(env_path, e, strlen(e) + 1);
     if (const char *e = getenv("XDG_RUNTIME_DIR"); e && *e && strlen(e) < sizeof run_directory)
         memcpy(run_directory, e, strlen(e) + 1);
+}
+
+void set_door(int fd) noexcept { door.store(fd, std::memory_order_release); }
+
+void keep_door() noexcept {
+    LockGuard g(call_lock);
+    const int now = door.load(std::memory_order_relaxed);
+    if (confined() || (now >= 0 && !hung_up(now)))
+        return;
+    read_environment();
+    SpareNumbers spare;
+    char path[108];
+    for (unsigned i = 0; socket_path(i, path); ++i) {
+        long fd = connect_monitor(path);
+        if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
+            continue;
+        door.store(static_cast<int>(fd), std::memory_order_release);
+        if (own_door)
+            close_hidden(now);
+        own_door = true;
+        return;
+    }
 }
 
 bool socket_path(unsigned i, char *path) noexcept {
@@ -363,9 +462,7 @@ void tell(wire::Op op, const void *body, size_t length) noexcept {
 bool maintain() noexcept {
     int fd = channel();
     if (fd >= 0) {
-        pollfd p{fd, 0, 0};
-        timespec zero{0, 0};
-        if (sys::ppoll(&p, 1, &zero, nullptr) <= 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL)))
+        if (!hung_up(fd))
             return true;
         LockGuard g(call_lock);
         if (channel() == fd) {

@@ -34,6 +34,11 @@ struct Hooks {
 void set_hooks(const Hooks &h) noexcept;
 /// Which monitor the user named. When the program starts.
 void read_environment() noexcept;
+/// A descriptor, shared with other processes, that was connected to the monitor by who started the program: a way there for a process that cannot reach the
+/// monitor's socket, having become another user or being in a chroot.
+void set_door(int fd) noexcept;
+/// The process is about to have another root directory: makes sure that there is such a way, if there is a monitor.
+void keep_door() noexcept;
 
 /// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in `*why`), not asked again for a while.
 bool ensure(Cause *why) noexcept;

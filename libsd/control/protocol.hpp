@@ -11,6 +11,9 @@
 //    with another one all that the old image held is treated as if the process had died.
 //  - An exec that keeps connections open keeps the channel open, too: image says that the next program has taken over. What the
 //    table does not list (Ofds, links, listeners) and all doorbells end, as if the process had died and come again.
+//  - A process that may not, or cannot, connect to the monitor's socket any more (it has become another user, or its root is elsewhere) sends enter on a
+//    channel that it has from before: sdrun's presence, say. That is one socket in the hands of many processes, so nothing but
+//    unanswered requests may be sent there.
 //  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without libsd). The kernel socket that is passed
 //    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
 //    holds the Ofd. A receiver of the same user that claims it comes to share segment and link; where nobody claims it for a while, or it is used
@@ -66,6 +69,7 @@ enum class Op : uint16_t {
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
     unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
     ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell, for a process that does not wait for it or whose sandbox lets it receive none -> empty
+    enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 

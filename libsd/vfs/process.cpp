@@ -124,8 +124,10 @@ void init_process() noexcept {
     control::read_environment();
     if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
         memcpy(stats_path, p, strlen(p) + 1);
-    if (const char *p = getenv("SD_CONTROL_FD"))
+    if (const char *p = getenv("SD_CONTROL_FD")) {
         mark_hidden(atoi(p)); // sdrun's presence channel: stays open for as long as somebody descended from it lives
+        control::set_door(atoi(p));
+    }
     control::set_hooks({identity, dummy_socket, restore});
     fetch_peer_bell = peer_bell;
     hidden_moved = descriptor_moved;

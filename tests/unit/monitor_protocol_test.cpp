@@ -237,3 +237,59 @@ TEST_CASE("limits are per client") {
                 (i < 2 ? 0 : -EMFILE));
     }
 }
+
+TEST_CASE("a channel can be had through somebody else's") {
+    MonitorProcess monitor;
+    Channel door(monitor);
+    REQUIRE(door.ask(Op::presence).header.status == 0);
+    const auto pair = [](int type) {
+        int ends[2];
+        REQUIRE(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends) == 0);
+        return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
+    };
+    auto [mine, theirs] = pair(SOCK_SEQPACKET);
+    REQUIRE(door.ask(Op::enter, "", 0, {theirs.get()}).header.status == 0);
+    theirs.reset();
+    Channel answers(std::move(mine));
+    Answer entered = answers.answer();
+    REQUIRE(entered.header.status == 0);
+    REQUIRE(entered.fds.size() == 1);
+    REQUIRE(answers.answer().closed); // that was all there was to come
+
+    // Now anybody else's way in may end.
+    TestProcess process;
+    process.channel = Channel(std::move(entered.fds[0]));
+    const wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
+    const auto greet = [&] {
+        return process.channel.ask(Op::hello, hello, {process.segment.fd.get(), process.socket.get()});
+    };
+    REQUIRE(greet().as<wire::HelloReply>().client_id == entered.as<wire::ForkReply>().client_id);
+
+    // What the answer could do harm at, or not be received by the caller alone.
+    const auto stream = pair(SOCK_STREAM), datagrams = pair(SOCK_DGRAM);
+    const UniqueFd tcp(socket(AF_INET, SOCK_STREAM, 0)), file(open("/dev/null", O_RDWR)),
+        alone(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    for (const int fd : {stream.first.get(), datagrams.first.get(), tcp.get(), file.get(), alone.get(),
+                         door.fd(), process.channel.fd()}) {
+        REQUIRE(door.ask(Op::enter, "", 0, {fd}).header.status == -EINVAL);
+    }
+    const auto others = pair(SOCK_SEQPACKET);
+    const pid_t child = fork();
+    if (child == 0) { // it did not make the pair
+        _exit(door.ask(Op::enter, "", 0, {others.first.get()}).header.status == -EINVAL ? 0 : 1);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    REQUIRE(status == 0);
+
+    // Nobody is there to receive it.
+    auto [gone, left] = pair(SOCK_SEQPACKET);
+    gone.reset();
+    REQUIRE(door.ask(Op::enter, "", 0, {left.get()}).header.status == 0);
+    REQUIRE(door.ask(Op::enter).header.status == -EPROTO);
+    REQUIRE(door.answer().closed);
+    // A process has a channel already.
+    REQUIRE(greet().header.status == 0);
+    const auto [more, again] = pair(SOCK_SEQPACKET);
+    REQUIRE(process.channel.ask(Op::enter, "", 0, {again.get()}).header.status == -EPROTO);
+}

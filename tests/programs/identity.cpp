@@ -1,0 +1,195 @@
+// A process that has become another user, or has another root directory, before it uses its first socket. Without the privileges to do so the calls fail, in
+// both runs, and the rest is as ever.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <grp.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+using namespace sdtest;
+
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+void become_nobody() {
+    SHOW(setgroups(0, nullptr));
+    SHOW(setgid(kNobody));
+    SHOW(setuid(kNobody));
+}
+
+// Nothing is in there, /proc neither.
+class EmptyRoot {
+  public:
+    EmptyRoot() {
+        if (!mkdtemp(path_))
+            give_up("mkdtemp");
+        MUST(chmod(path_, 0755));
+    }
+    ~EmptyRoot() { rmdir(path_); }
+    EmptyRoot(const EmptyRoot &) = delete;
+    EmptyRoot &operator=(const EmptyRoot &) = delete;
+
+    const char *path() const { return path_; }
+
+  private:
+    char path_[32] = "/tmp/sd-identity-XXXXXX";
+};
+
+// The port, through a pipe.
+void tell_port(int pipe_end, int listener) {
+    const uint16_t port = local_address(listener).port();
+    MUST(write(pipe_end, &port, sizeof port));
+}
+
+Address hear_address(int pipe_end) {
+    uint16_t port = 0;
+    if (read(pipe_end, &port, sizeof port) != sizeof port)
+        give_up("no port");
+    return make_address("127.0.0.1", port);
+}
+
+void echo(int fd) {
+    char buffer[4096];
+    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
+        send_all(fd, buffer, static_cast<size_t>(got));
+    close(fd);
+}
+
+// With pauses, so that each has to wake the other.
+void talk(int fd) {
+    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
+        sleep_ms(50);
+        const std::string data = pattern(size, size);
+        std::thread writer([&] { send_all(fd, data); });
+        SHOW_BOOL(receive(fd, size) == data);
+        writer.join();
+    }
+    MUST(shutdown(fd, SHUT_WR));
+    SHOW_BOOL(receive_to_end(fd).empty());
+    close(fd);
+}
+
+// A server that changes itself first, and a client that does not.
+void serve_changed(
+    const std::function<void()> &change, const std::function<void()> &afterwards = [] {}) {
+    int ends[2];
+    MUST(pipe(ends));
+    const pid_t server = spawn([&] {
+        change();
+        const int listener = make_listener();
+        afterwards();
+        tell_port(ends[1], listener);
+        for (int i = 0; i < 2; ++i)
+            echo(MUST(accept(listener, nullptr, nullptr)));
+    });
+    const Address address = hear_address(ends[0]);
+    talk(connect_to(address));
+    talk(connect_to(address));
+    reap("server", server);
+}
+
+} // namespace
+
+BEHAVIOUR(listens_as_another_user) { serve_changed(become_nobody); }
+
+BEHAVIOUR(connects_as_another_user) {
+    const int listener = make_listener();
+    const pid_t client = spawn([&] {
+        const Address address = local_address(listener);
+        close(listener);
+        become_nobody();
+        talk(connect_to(address));
+    });
+    echo(MUST(accept(listener, nullptr, nullptr)));
+    reap("client", client);
+}
+
+// As ftp servers do around the one call that needs it.
+BEHAVIOUR(listens_as_another_user_for_a_while) {
+    serve_changed([] { SHOW(seteuid(kNobody)); }, [] { SHOW(seteuid(0)); });
+}
+
+BEHAVIOUR(listens_as_root_and_accepts_as_another_user) {
+    serve_changed([] {}, become_nobody);
+}
+
+BEHAVIOUR(another_root) {
+    const EmptyRoot root;
+    serve_changed([&] { SHOW(chroot(root.path())); });
+}
+
+BEHAVIOUR(another_root_by_system_call) {
+    const EmptyRoot root;
+    serve_changed([&] { SHOW(syscall(SYS_chroot, root.path())); });
+}
+
+BEHAVIOUR(another_root_and_another_user) {
+    const EmptyRoot root;
+    serve_changed([&] {
+        SHOW(chroot(root.path()));
+        SHOW(chdir("/"));
+        become_nobody();
+    });
+}
+
+BEHAVIOUR(a_root_that_is_not_there) {
+    SHOW(chroot("/nowhere/at/all"));
+    SHOW(chroot(bad_pointer<char>()));
+    serve_changed([] {});
+}
+
+// Nobody has had a socket before the change; the children of the one who changed each accept and connect on their own.
+BEHAVIOUR(workers_of_another_user) {
+    constexpr int kWorkers = 3;
+    const Gate done;
+    int ends[2];
+    MUST(pipe(ends));
+    const pid_t server = spawn([&] {
+        become_nobody();
+        const int listener = make_listener();
+        pid_t workers[kWorkers];
+        for (pid_t &worker : workers)
+            worker = spawn([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
+        reap("client", spawn([&] { talk(connect_to(listener)); }));
+        tell_port(ends[1], listener);
+        done.pass();
+        for (const pid_t worker : workers)
+            reap("worker", worker);
+    });
+    const Address address = hear_address(ends[0]);
+    const int one = connect_to(address), two = connect_to(address);
+    talk(two);
+    talk(one);
+    done.open();
+    reap("server", server);
+}
+
+// The kernel decides on ports, whoever the monitor thinks that this is.
+BEHAVIOUR(privileged_ports) {
+    serve_changed([] {
+        close(make_listener()); // what there is to say to the monitor, it has been told as root
+        become_nobody();
+        const Address low = make_address("127.0.0.1", 80);
+        const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        SHOW(bind(fd, low.raw(), low.length));
+        close(fd);
+    });
+}
+
+// No sockets: nothing is opened for them, and nothing is to be seen.
+BEHAVIOUR(no_sockets) {
+    const EmptyRoot root;
+    reap("the other", spawn([&] {
+             SHOW(chroot(root.path()));
+             become_nobody();
+             say("lowest free number %d", MUST(dup(0)));
+             int open = 0;
+             for (int fd = 0; fd < 4096; ++fd)
+                 open += fcntl(fd, F_GETFD) >= 0;
+             say("%d open", open);
+         }));
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
