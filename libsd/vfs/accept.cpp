@@ -22,6 +22,15 @@ bool listener_nonblocking(int fd) noexcept {
     return fl >= 0 && (fl & O_NONBLOCK);
 }
 
+/// accept4, with what every call that has the kernel give out a number does.
+long accept_number(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    long r = sys::accept4(fd, a, n, flags);
+    if (r == -EMFILE && vacated())
+        r = sys::accept4(fd, a, n, flags);
+    given_out(r);
+    return r;
+}
+
 /// One connection of the kernel's queue without blocking; -EAGAIN when there is none.
 long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     pollfd p{fd, POLLIN, 0};
@@ -30,15 +39,13 @@ long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (r <= 0 || !(p.revents & ~POLLOUT))
         return r < 0 ? r : -EAGAIN;
     make_room_below();
-    if (listener_nonblocking(fd)) {
-        r = sys::accept4(fd, a, n, flags);
-        return r == -EMFILE && vacated() ? sys::accept4(fd, a, n, flags) : r;
-    }
+    if (listener_nonblocking(fd))
+        return accept_number(fd, a, n, flags);
     // Another acceptor may be faster, and accept4 cannot be told not to wait: make the listener non-blocking for the one call. Everybody who
     // accepts on it does so through here and takes EAGAIN for "look again".
     long fl = sys::fcntl(fd, F_GETFL);
     sys::fcntl(fd, F_SETFL, fl | O_NONBLOCK);
-    r = sys::accept4(fd, a, n, flags);
+    r = accept_number(fd, a, n, flags);
     sys::fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
     return r;
 }

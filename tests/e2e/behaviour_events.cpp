@@ -20,6 +20,7 @@ BEHAVES("the last number connects", exhausted, last_number_connects, any)
 BEHAVES("the last number connects, with no number for the library before", exhausted,
         last_number_from_the_start, any)
 BEHAVES("every number below the limit is the program's", exhausted, all_numbers, accelerated)
+BEHAVES("clients of the kernel's queue get each number", exhausted, kernel_clients_get_each_number, any)
 BEHAVES("fstat and /proc/self/fd", descriptors, file_status, accelerated)
 BEHAVES("a reused number knows nothing of before", descriptors, reused_number_is_a_stranger, accelerated)
 

@@ -2,6 +2,7 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <linux/filter.h>
 #include <sys/resource.h>
 
 using namespace sdtest;
@@ -92,6 +93,28 @@ BEHAVIOUR(last_number_from_the_start) {
     const int server = SHOW_FD(accept(listener, nullptr, nullptr));
     send_all(client, "hello");
     say("%s", receive(server, 5).c_str());
+}
+
+// Clients of the kernel's queue get the lowest free number, too, where the library's own descriptors begin.
+BEHAVIOUR(kernel_clients_get_each_number) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    while (MUST(dup(0)) < 1009) {
+    }
+    MUST(connect_to(listener)); // for which the library gets a number of its own
+    int last = MUST(accept(listener, nullptr, nullptr));
+    bool each = last == 1011;
+    for (int i = 0; i < 20; ++i) {
+        const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
+        const sock_fprog filter{1, &all};
+        MUST(setsockopt(client, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter)); // the kernel's for good
+        MUST(connect(client, to.raw(), to.length));
+        const int server = MUST(accept(listener, nullptr, nullptr));
+        each = each && client == last + 1 && server == last + 2;
+        last = server;
+    }
+    SHOW_BOOL(each);
 }
 
 // A program may have as many descriptors as its limit says, and has no other number when it was told so, whatever ends meanwhile.
