@@ -4,6 +4,7 @@
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/lock.hpp"
+#include <algorithm>
 #include <climits>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -29,6 +30,39 @@ void set_hidden(unsigned fd, bool on) noexcept {
 }
 
 void nobody_moves(int, int) noexcept {}
+
+/// Numbers from 0 to this one, exclusive, were all in use when the program was told so, with ours among them; 0: it never was. From then on those of ours
+/// that are not needed any more are kept, since the program has no reason to find one free.
+std::atomic<long> used_up_below{0};
+constexpr unsigned kMostKept = 64;
+std::atomic<int> kept[kMostKept]; ///< their numbers, which stay hidden and hold a copy of `filler`; 0: none
+
+/// Keeps the number of a hidden descriptor, and closes what stands under it. False: it is not to be kept.
+bool keep(int fd) noexcept {
+    if (fd >= used_up_below.load(std::memory_order_relaxed)) [[likely]]
+        return false;
+    const int fill = filler.load(std::memory_order_acquire);
+    if (fill < 0 || fill == fd || confined() || sys::dup3(fill, fd, O_CLOEXEC) < 0)
+        return false;
+    for (auto &place : kept)
+        if (int none = 0; place.compare_exchange_strong(none, fd, std::memory_order_acq_rel))
+            return true;
+    return false;
+}
+
+/// `fd` under a number that was kept; -1 when there is none.
+long take_kept(int fd) noexcept {
+    if (used_up_below.load(std::memory_order_relaxed) != 0)
+        for (auto &place : kept)
+            if (const int number = place.exchange(0, std::memory_order_acq_rel); number > 0)
+                return sys::dup3(fd, number, O_CLOEXEC);
+    return -1;
+}
+
+void really_close(int fd) noexcept {
+    set_hidden(static_cast<unsigned>(fd), false);
+    sys::close(fd);
+}
 
 /// Hidden numbers start no higher than this, however high the limit is: the kernel's table of descriptors reaches up to the highest one, and every
 /// fork copies it (10,000: 20 µs). Above what select() can take, which is all that some programs can use.
@@ -73,8 +107,11 @@ void lower_limit() noexcept {
 
 SD_ASKED_FIRST std::atomic<unsigned> hidden_from{UINT_MAX};
 void (*hidden_moved)(int, int) noexcept = nobody_moves;
+std::atomic<int> filler{-1};
 
 long hide_copy(int fd) noexcept {
+    if (const long number = take_kept(fd); number >= 0)
+        return number;
     // The upper half of what the limit allows: programs fill numbers from below.
     rlimit lim{};
     sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&lim));
@@ -88,6 +125,8 @@ long hide_copy(int fd) noexcept {
     if (r == -EMFILE) {
         SpareNumbers spare;
         r = sys::fcntl(fd, F_DUPFD_CLOEXEC, top);
+        if (r == -EINVAL) // the limit is final
+            r = -EMFILE;
     }
     if (r >= static_cast<long>(kMaxFd)) {
         sys::close(static_cast<int>(r));
@@ -105,10 +144,15 @@ long hide_fd(int fd) noexcept {
 }
 
 void close_hidden(int fd) noexcept {
-    if (fd < 0)
-        return;
-    set_hidden(static_cast<unsigned>(fd), false);
-    sys::close(fd);
+    if (fd >= 0 && !keep(fd))
+        really_close(fd);
+}
+
+bool give_up_kept(int fd) noexcept {
+    for (auto &place : kept)
+        if (int number = fd; place.compare_exchange_strong(number, 0, std::memory_order_acq_rel))
+            return true;
+    return false;
 }
 
 bool is_among_hidden(int fd) noexcept {
@@ -151,17 +195,30 @@ int give_way(bool early) noexcept {
         return -1;
     unsigned fd = next_hidden(0);
     const rlim_t most = early ? kSmallTable : kMaxFd;
-    if (limit.rlim_cur >= most || fd >= limit.rlim_cur || !single_threaded())
+    if (limit.rlim_cur >= most || fd >= limit.rlim_cur)
         return -1;
+    auto stay = [&] {
+        if (!early)
+            used_up_below.store(static_cast<long>(limit.rlim_cur), std::memory_order_relaxed);
+        return -1;
+    };
+    if (!single_threaded())
+        return stay();
     rlimit wider{limit.rlim_cur + kSpare, limit.rlim_max};
     if (limit.rlim_max <= limit.rlim_cur)
         wider.rlim_max = wider.rlim_cur; // CAP_SYS_RESOURCE
     else if (wider.rlim_cur > wider.rlim_max)
         wider.rlim_cur = wider.rlim_max;
     if (sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&wider), 0) < 0)
-        return -1;
-    int lowest = -1;
-    for (; fd < limit.rlim_cur; fd = next_hidden(fd + 1)) {
+        return stay();
+    int lowest = INT_MAX;
+    used_up_below.store(0, std::memory_order_relaxed);
+    for (auto &place : kept)
+        if (const int number = place.exchange(0, std::memory_order_acq_rel); number > 0) {
+            really_close(number);
+            lowest = std::min(lowest, number);
+        }
+    for (fd = next_hidden(0); fd < limit.rlim_cur; fd = next_hidden(fd + 1)) {
         const int from = static_cast<int>(fd);
         const long flags = sys::fcntl(from, F_GETFD);
         if (flags < 0)
@@ -174,13 +231,12 @@ int give_way(bool early) noexcept {
             break;
         set_hidden(static_cast<unsigned>(to), true);
         hidden_moved(from, static_cast<int>(to));
-        close_hidden(from);
-        if (lowest < 0)
-            lowest = from;
+        really_close(from);
+        lowest = std::min(lowest, from);
     }
     hidden_from.store(next_hidden(0), std::memory_order_relaxed);
     sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, sys::arg(&limit), 0);
-    return lowest;
+    return lowest == INT_MAX ? -1 : lowest;
 }
 
 SD_FORK_CODE void spare_numbers_fork_child() noexcept {

@@ -12,8 +12,13 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 long hide_fd(int fd) noexcept;
 /// A hidden duplicate of `fd`, which stays as it is. Its number, or -errno.
 long hide_copy(int fd) noexcept;
-/// Closes a hidden descriptor.
+/// Closes a hidden descriptor. Its number becomes free, unless the program was told that it has none left while ours stood among its own: then it is kept
+/// for the next hide_fd() or hide_copy().
 void close_hidden(int fd) noexcept;
+/// The number was kept, and is the caller's from now on.
+bool give_up_kept(int fd) noexcept;
+/// A hidden descriptor that tells nobody anything while copies of it are open, for numbers that are kept.
+extern std::atomic<int> filler;
 /// No number below this was ever hidden.
 extern std::atomic<unsigned> hidden_from;
 bool is_among_hidden(int fd) noexcept;

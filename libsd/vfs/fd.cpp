@@ -81,6 +81,10 @@ long enter(long fd, File *f) noexcept {
 
 /// Moves a descriptor of ours away from a number the program wants.
 long clear_number(int fd) noexcept {
+    if (give_up_kept(fd)) {
+        unhide(fd);
+        return 0;
+    }
     long moved = hide_copy(fd);
     if (moved < 0)
         return moved;

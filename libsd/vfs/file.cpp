@@ -141,12 +141,15 @@ long dummy_socket() noexcept {
     if (s < 0 || (s = hide_fd(static_cast<int>(s))) < 0)
         return s;
     dummy.store(static_cast<int>(s), std::memory_order_release);
+    filler.store(static_cast<int>(s), std::memory_order_release);
     return s;
 }
 
 void dummy_moved(int from, int to) noexcept {
-    int expected = from;
-    dummy.compare_exchange_strong(expected, to);
+    for (auto *holder : {&dummy, &filler}) {
+        int expected = from;
+        holder->compare_exchange_strong(expected, to);
+    }
 }
 
 long placeholder_fd(bool cloexec) noexcept {

@@ -20,6 +20,8 @@ BEHAVES("the last number connects", exhausted, last_number_connects, any)
 BEHAVES("the last number connects, with no number for the library before", exhausted,
         last_number_from_the_start, any)
 BEHAVES("every number below the limit is the program's", exhausted, all_numbers, accelerated)
+BEHAVES("used up numbers stay used up, with a final limit", exhausted, final_limit_stays_used_up, any)
+BEHAVES("used up numbers stay used up, with several threads", exhausted, threads_limit_stays_used_up, any)
 BEHAVES("clients of the kernel's queue get each number", exhausted, kernel_clients_get_each_number, any)
 BEHAVES("fstat and /proc/self/fd", descriptors, file_status, accelerated)
 BEHAVES("a reused number knows nothing of before", descriptors, reused_number_is_a_stranger, accelerated)

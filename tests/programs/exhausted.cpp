@@ -2,8 +2,11 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <atomic>
 #include <linux/filter.h>
+#include <optional>
 #include <sys/resource.h>
+#include <thread>
 
 using namespace sdtest;
 
@@ -94,6 +97,59 @@ BEHAVIOUR(last_number_from_the_start) {
     send_all(client, "hello");
     say("%s", receive(server, 5).c_str());
 }
+
+namespace {
+
+/// `final`: the limit cannot be raised. Else another thread is about. Either way the library's own descriptors stay where they are.
+void no_number_until_one_is_closed(bool final) {
+    rlimit limit{};
+    MUST(getrlimit(RLIMIT_NOFILE, &limit));
+    limit.rlim_cur = 1500;
+    if (final)
+        limit.rlim_max = limit.rlim_cur;
+    MUST(setrlimit(RLIMIT_NOFILE, &limit));
+    std::atomic<bool> over{false};
+    std::optional<std::thread> bystander;
+    if (!final)
+        bystander.emplace([&] {
+            while (!over)
+                sleep_ms(10);
+        });
+    const int first = make_listener(), second = make_listener();
+    const int client = connect_to(first);
+    const int server = MUST(accept(first, nullptr, nullptr));
+    const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    const Address to = local_address(second);
+    int last = -1;
+    auto use_up = [&] {
+        for (int fd; (fd = dup(0)) >= 0;)
+            last = fd;
+        return errno;
+    };
+    SHOW_BOOL(use_up() == EMFILE);
+    for (int fd : {client, server, first})
+        close(fd);
+    SHOW_BOOL(use_up() == EMFILE);
+    SHOW(connect(late, to.raw(), to.length)); // what the first connection needed is given back
+    SHOW(dup(0));
+    SHOW(accept(second, nullptr, nullptr));
+    close(last);
+    SHOW_BOOL(accept(second, nullptr, nullptr) == last);
+    send_all(late, "late");
+    say("%s", receive(last, 4).c_str());
+    SHOW(dup(0));
+    for (int fd : {late, last}) // for the library's statistics
+        close(fd);
+    over = true;
+    if (bystander)
+        bystander->join();
+}
+
+} // namespace
+
+// Who was told that no number is left finds one when one was closed, and not because the library needs one of its own no more.
+BEHAVIOUR(final_limit_stays_used_up) { no_number_until_one_is_closed(true); }
+BEHAVIOUR(threads_limit_stays_used_up) { no_number_until_one_is_closed(false); }
 
 // Clients of the kernel's queue get the lowest free number, too, where the library's own descriptors begin.
 BEHAVIOUR(kernel_clients_get_each_number) {
