@@ -1,5 +1,6 @@
 // epoll.
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 
 using namespace sd;
 
@@ -50,6 +51,7 @@ SD_EXPORT int epoll_wait(int ep, epoll_event *events, int count, int timeout_ms)
 SD_EXPORT int epoll_pwait(int ep, epoll_event *events, int count, int timeout_ms, const sigset_t *mask) {
     timespec t = from_ms(timeout_ms);
     long r = wait(ep, events, count, timeout_ms < 0 ? nullptr : &t, mask);
+    const TrueMask before(mask && r == vfs::kPass);
     return r == vfs::kPass ? real.epoll_pwait(ep, events, count, timeout_ms, mask) : answer(r);
 }
 
@@ -58,5 +60,6 @@ SD_EXPORT int epoll_pwait2(int ep, epoll_event *events, int count, const timespe
     long r = vfs::kPass;
     if (file_of(ep) && !(timeout && sd_copy(&copy, timeout, sizeof copy)))
         r = wait(ep, events, count, timeout ? &copy : nullptr, mask);
+    const TrueMask before(mask && r == vfs::kPass);
     return r == vfs::kPass ? real.epoll_pwait2(ep, events, count, timeout, mask) : answer(r);
 }

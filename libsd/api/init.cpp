@@ -31,7 +31,6 @@ __attribute__((constructor(101))) void start() noexcept {
     bind_real_symbols();
     remember_environment();
     init_signals();
-    vfs::expect_faults = install_fault_handler;
     pthread_atfork(nullptr, nullptr, reset_in_child);
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);

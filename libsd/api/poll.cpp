@@ -1,5 +1,6 @@
 // select and poll.
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 
 using namespace sd;
 
@@ -87,6 +88,7 @@ SD_EXPORT int ppoll(pollfd *fds, nfds_t count, const timespec *timeout, const si
         if (r != vfs::kPass)
             return answer(r);
     }
+    const TrueMask before(mask != nullptr);
     return real.ppoll(fds, count, timeout, mask);
 }
 
@@ -121,5 +123,6 @@ SD_EXPORT int pselect(int n, fd_set *r, fd_set *w, fd_set *x, const timespec *ti
         if (result != vfs::kPass)
             return answer(result);
     }
+    const TrueMask before(mask != nullptr);
     return real.pselect(n, r, w, x, timeout, mask);
 }

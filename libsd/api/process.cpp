@@ -10,6 +10,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/inheritable.hpp"
 #include "libsd/vfs/process.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include <alloca.h>
 #include <cstdarg>
 #include <sched.h>
@@ -107,6 +108,7 @@ SD_ALIAS(__clone, clone);
 SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) noexcept {
     announce_exec(!vfs::has_sockets() || would_load(AT_FDCWD, path, 0));
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return exec_failed(real.execve(path, argv, env));
 }
 
@@ -115,6 +117,7 @@ SD_EXPORT int execv(const char *path, char *const argv[]) noexcept { return exec
 SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) noexcept {
     announce_exec(!vfs::has_sockets() || would_load_from_path(file));
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return exec_failed(real.execvpe(file, argv, env));
 }
 
@@ -142,12 +145,14 @@ SD_EXPORT int execle(const char *path, const char *first, ...) noexcept {
 SD_EXPORT int fexecve(int fd, char *const argv[], char *const envp[]) noexcept {
     announce_exec(!vfs::has_sockets() || would_load(fd, "", AT_EMPTY_PATH));
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return exec_failed(real.fexecve(fd, argv, env));
 }
 
 SD_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags) noexcept {
     announce_exec(!vfs::has_sockets() || would_load(dir, path, flags));
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return exec_failed(real.execveat(dir, path, argv, env, flags));
 }
 

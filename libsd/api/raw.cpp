@@ -1,7 +1,9 @@
 // syscall(): calls that name a descriptor of ours are served as the function of that name; all others are made as they are.
 #include "libsd/api/process.hpp"
+#include "libsd/api/signal.hpp"
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include <cstdarg>
 #include <linux/membarrier.h>
 #include <sys/prctl.h>
@@ -99,6 +101,7 @@ long with_timeout(const Arguments &c) noexcept {
         r = select_updating(as_int(a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3),
                             c.pointer<timespec>(4), c.pointer<long>(5));
     }
+    const TrueMask before(r == vfs::kPass);
     return r == vfs::kPass ? plain(c) : with_errno(r);
 }
 
@@ -268,6 +271,10 @@ long dispatch(const Arguments &c) {
         return setns(c.fd(), as_int(a[1]));
     case SYS_membarrier:
         return barrier(c);
+    case SYS_rt_sigprocmask:
+        return active() && a[3] == 8
+                   ? with_errno(change_kernel_mask(as_int(a[0]), c.pointer<void>(1), c.pointer<void>(2)))
+                   : plain(c);
     case SYS_exit_group:
         vfs::at_exit();
         return plain(c);

@@ -114,6 +114,10 @@ int raw_sigprocmask(int how, const sigset_t *set, sigset_t *old) noexcept {
         with_errno(raw_syscall6(SYS_rt_sigprocmask, how, to_long(set), to_long(old), kSigsetBytes)));
 }
 
+int raw_sigsuspend(const sigset_t *mask) {
+    return static_cast<int>(with_errno(raw_syscall6(SYS_rt_sigsuspend, to_long(mask), kSigsetBytes)));
+}
+
 int raw_pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept {
     return static_cast<int>(-raw_syscall6(SYS_rt_sigprocmask, how, to_long(set), to_long(old), kSigsetBytes));
 }

@@ -28,11 +28,13 @@
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <threads.h>
 #include <unistd.h>
 #include <utmp.h>
 #include <wordexp.h>
 
 #include <atomic>
+#include <csetjmp>
 #include <csignal>
 #include <cstdarg>
 #include <cstdio>
@@ -43,6 +45,7 @@ extern "C" {
 
 // Declared in fortified builds only, or no longer.
 int __vdprintf_chk(int fd, int flag, const char *format, va_list list);
+[[noreturn]] void __longjmp_chk(__jmp_buf_tag *to, int value) noexcept;
 int __fxstat(int version, int fd, struct stat *s) noexcept;
 int __fxstat64(int version, int fd, struct stat64 *s) noexcept;
 }

@@ -6,7 +6,9 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include <pthread.h>
+#include <threads.h>
 #include <ucontext.h>
 
 using namespace sd;
@@ -19,8 +21,7 @@ constexpr int kSignals = 65;
 constexpr uint64_t bit(int signal) noexcept { return uint64_t{1} << (signal - 1); }
 /// Signals that an instruction can raise. They are never put off and never blocked by us.
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
-/// Those that sd_copy recovers from, hence must stay deliverable.
-constexpr uint64_t kCopyFaults = bit(SIGSEGV) | bit(SIGBUS);
+static_assert(kCopyFaults == (bit(SIGSEGV) | bit(SIGBUS)));
 
 /// What the program wants. `function` keeps the last real handler, for a signal that was on its way while the disposition changed.
 struct Disposition {
@@ -34,9 +35,6 @@ SD_FORK_STATE constinit Lock table_lock;
 constinit std::atomic<bool> fault_handler_installed{false};
 /// Signals that signal() installs without SA_RESTART, see siginterrupt().
 constinit std::atomic<uint64_t> interrupting{0};
-
-/// This thread's view of the two signals that are never really blocked.
-constinit thread_local uint64_t pretended_mask = 0;
 
 /// Signals put off until the operation in progress ends. More than a few at once are rare: they are left to the kernel.
 struct PutOff {
@@ -68,6 +66,26 @@ void requeue(int signal, siginfo_t *info) noexcept {
     sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info));
 }
 
+/// A signal that was sent while the program has it blocked: it becomes pending, where it was sent to, and is really blocked in this thread until the program
+/// lets it through. So a process's signal goes from thread to thread until it meets one that wants it. (Of one sent with a value nobody can tell whether
+/// it was for the thread; it is taken for the process's.)
+bool keep_pending(int signal, siginfo_t *info, void *context) noexcept {
+    const uint64_t one = bit(signal);
+    if (!(pretended_mask & one) || info->si_code > 0) [[likely]]
+        return false;
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, sys::arg(&one), 0, 8); // SA_NODEFER: this handler does not block it
+    // The kernel takes only one's own number where the sender is named; a thread's stands for its process here.
+    const long r = info->si_code == SI_TKILL
+                       ? sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info))
+                       : sys::call(SYS_rt_sigqueueinfo, sys::gettid(), signal, sys::arg(info));
+    if (r < 0) // no room, or a sandbox: better early than never
+        return false;
+    auto &mask = static_cast<ucontext_t *>(context)->uc_sigmask;
+    set_word(mask, word_of(mask) | one);
+    pretended_mask &= ~one;
+    return true;
+}
+
 /// The kernel's default takes over, with the flags that the program gave.
 void set_default(int signal) noexcept {
     struct sigaction def {};
@@ -93,6 +111,37 @@ void put_off(int signal, siginfo_t *info, void *context) noexcept {
     self.deferred = 1;
 }
 
+/// The program's mask, which it gets back after the handler, in the handler's context; and what the handler made of it.
+class ShownMask {
+  public:
+    explicit ShownMask(void *context) noexcept
+        : mask_(static_cast<ucontext_t *>(context)->uc_sigmask), own_{word_of(mask_), pretended_mask},
+          outer_(outer_mask) {
+        outer_mask = nullptr;
+        set_word(mask_, of_program());
+    }
+    ~ShownMask() {
+        WholeMask &program = outer_ ? *outer_ : own_;
+        const uint64_t changed = word_of(mask_) ^ of_program();
+        program.kernels ^= changed & ~program.pretended;
+        program.pretended &= ~changed;
+        set_word(mask_, own_.kernels);
+        outer_mask = outer_;
+        pretended_mask = own_.pretended;
+    }
+    ShownMask(const ShownMask &) = delete;
+    ShownMask &operator=(const ShownMask &) = delete;
+
+  private:
+    uint64_t of_program() const noexcept {
+        const WholeMask &program = outer_ ? *outer_ : own_;
+        return program.kernels | program.pretended;
+    }
+    sigset_t &mask_;
+    WholeMask own_;
+    WholeMask *outer_;
+};
+
 void call_program(int signal, siginfo_t *info, void *context) noexcept {
     Disposition &d = table[signal];
     int flags = d.flags.load(std::memory_order_relaxed);
@@ -107,6 +156,7 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
         ++self.interrupts;
     if (!h)
         return;
+    const ShownMask shown(context);
     if (!self.asleep) [[likely]] {
         h(signal, info, context);
         return;
@@ -134,7 +184,7 @@ void run_put_off() noexcept {
         self.deferred = waiting.count != 0; // the handler may not come back
         int signal = info.si_signo;
         const Disposition &d = table[signal];
-        uint64_t during = mask | (d.mask.load(std::memory_order_relaxed) & ~kCopyFaults);
+        uint64_t during = mask | d.mask.load(std::memory_order_relaxed);
         if (!(d.flags.load(std::memory_order_relaxed) & SA_NODEFER))
             during |= bit(signal);
         set_word(context.uc_sigmask, mask);
@@ -148,9 +198,7 @@ void run_put_off() noexcept {
 
 /// Stands for every handler of the program.
 void entry(int signal, siginfo_t *info, void *context) noexcept {
-    if ((bit(signal) & pretended_mask) && info->si_code > 0) [[unlikely]]
-        set_default(signal); // a fault that the program has blocked: it happens again and ends the program
-    else if (!(bit(signal) & kFaults) && inside_operation()) [[unlikely]]
+    if (!(bit(signal) & kFaults) && inside_operation()) [[unlikely]]
         put_off(signal, info, context);
     else
         call_program(signal, info, context);
@@ -171,6 +219,8 @@ void fault_entry(int signal, siginfo_t *info, void *context) noexcept {
         registers[REG_RIP] = static_cast<greg_t>(on);
         return;
     }
+    if (keep_pending(signal, info, context))
+        return;
     Handler set = table[signal].set.load(std::memory_order_acquire);
     bool blocked = pretended_mask & bit(signal);
     if (is_function(set) && !(blocked && raised_by_instruction)) {
@@ -190,7 +240,6 @@ int install(int signal, Handler front, const struct sigaction &act, struct sigac
     struct sigaction ours = act;
     ours.sa_sigaction = front;
     ours.sa_flags = (act.sa_flags & ~static_cast<int>(SA_RESETHAND)) | SA_SIGINFO;
-    set_word(ours.sa_mask, word_of(act.sa_mask) & ~kCopyFaults);
     return real.sigaction(signal, &ours, old);
 }
 
@@ -210,7 +259,6 @@ void translate(int signal, struct sigaction *old) noexcept {
     if (old->sa_sigaction == fault_entry && !is_function(d.set.load(std::memory_order_relaxed))) {
         old->sa_handler = as_plain(d.set.load(std::memory_order_relaxed));
         old->sa_flags &= ~(SA_SIGINFO | SA_ONSTACK);
-        set_word(old->sa_mask, word_of(old->sa_mask) | (d.mask.load(std::memory_order_relaxed) & kCopyFaults));
         return;
     }
     if (old->sa_sigaction != entry && old->sa_sigaction != fault_entry)
@@ -218,7 +266,6 @@ void translate(int signal, struct sigaction *old) noexcept {
     constexpr int kChanged = static_cast<int>(SA_SIGINFO | SA_RESETHAND | SA_ONSTACK);
     old->sa_sigaction = d.function.load(std::memory_order_relaxed);
     old->sa_flags = (old->sa_flags & ~kChanged) | (d.flags.load(std::memory_order_relaxed) & kChanged);
-    set_word(old->sa_mask, word_of(old->sa_mask) | (d.mask.load(std::memory_order_relaxed) & kCopyFaults));
 }
 
 int set_fault_action(int signal, const struct sigaction &act) noexcept {
@@ -277,11 +324,11 @@ bool signal_argument(int signal, sighandler_t handler) noexcept {
     return false;
 }
 
-/// Both mask functions: SIGSEGV and SIGBUS only seem to be blocked.
+/// Both mask functions: once there are sockets of ours SIGSEGV and SIGBUS only seem to be blocked.
 template <class F> int change_mask(F call, int how, const sigset_t *set, sigset_t *old) noexcept {
-    if (!active())
+    if (!fault_handler_installed.load(std::memory_order_acquire))
         return call(how, set, old);
-    uint64_t pretended = pretended_mask;
+    const uint64_t before = pretended_mask;
     sigset_t real_set;
     if (set) {
         real_set = *set;
@@ -289,15 +336,30 @@ template <class F> int change_mask(F call, int how, const sigset_t *set, sigset_
         if (how != SIG_UNBLOCK)
             set_word(real_set, wanted & ~kCopyFaults);
         wanted &= kCopyFaults;
-        pretended = how == SIG_SETMASK ? wanted : how == SIG_BLOCK ? pretended | wanted : pretended & ~wanted;
+        // Known before the kernel delivers what it lets through.
+        pretended_mask = how == SIG_SETMASK ? wanted : how == SIG_BLOCK ? before | wanted : before & ~wanted;
     }
-    int r = call(how, set ? &real_set : nullptr, old);
-    if (r == 0) {
-        if (old)
-            set_word(*old, word_of(*old) | pretended_mask);
-        pretended_mask = pretended;
-    }
+    const int r = call(how, set ? &real_set : nullptr, old);
+    if (r != 0)
+        pretended_mask = before;
+    else if (old)
+        set_word(*old, word_of(*old) | before);
     return r;
+}
+
+/// In a thread that begins to use sockets of ours: what it has blocked only seems to be from now on.
+void let_faults_through() noexcept {
+    if (!fault_handler_installed.load(std::memory_order_acquire))
+        return;
+    uint64_t mask = 0;
+    // libc and we ourselves block everything at times, libc's own signals with the rest: that is not the program's mask.
+    constexpr uint64_t kOfLibc = bit(32) | bit(33);
+    if (sys::call(SYS_rt_sigprocmask, SIG_BLOCK, 0, sys::arg(&mask), 8) < 0 || !(mask & kCopyFaults) ||
+        (mask & kOfLibc) == kOfLibc)
+        return;
+    mask &= kCopyFaults;
+    pretended_mask |= mask;
+    sys::call(SYS_rt_sigprocmask, SIG_UNBLOCK, sys::arg(&mask), 0, 8);
 }
 
 } // namespace
@@ -307,20 +369,27 @@ namespace sd {
 void install_fault_handler() noexcept {
     if (fault_handler_installed.load(std::memory_order_acquire))
         return;
-    LockGuard guard(table_lock);
-    if (fault_handler_installed.load(std::memory_order_relaxed))
-        return;
-    for (int signal : {SIGSEGV, SIGBUS}) {
-        struct sigaction was {};
-        if (real.sigaction(signal, nullptr, &was) != 0)
-            continue;
-        translate(signal, &was);
-        set_fault_action(signal, was);
+    {
+        LockGuard guard(table_lock);
+        if (fault_handler_installed.load(std::memory_order_relaxed))
+            return;
+        for (int signal : {SIGSEGV, SIGBUS}) {
+            struct sigaction was {};
+            if (real.sigaction(signal, nullptr, &was) != 0)
+                continue;
+            translate(signal, &was);
+            set_fault_action(signal, was);
+        }
+        fault_handler_installed.store(true, std::memory_order_release);
     }
-    fault_handler_installed.store(true, std::memory_order_release);
+    let_faults_through();
 }
 
-void init_signals() noexcept { run_deferred = run_put_off; }
+void init_signals() noexcept {
+    run_deferred = run_put_off;
+    vfs::expect_faults = install_fault_handler;
+    vfs::expect_faults_here = let_faults_through;
+}
 
 SD_FORK_CODE void reset_signals_in_child() noexcept { table_lock.reset(); }
 
@@ -392,4 +461,93 @@ SD_EXPORT int sigprocmask(int how, const sigset_t *set, sigset_t *old) noexcept 
 
 SD_EXPORT int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept {
     return change_mask(real.pthread_sigmask, how, set, old);
+}
+
+namespace sd {
+
+long change_kernel_mask(int how, const void *set, void *old) noexcept {
+    sigset_t wanted{}, was{};
+    if (set && sd_copy(&wanted, set, 8))
+        return -EFAULT;
+    const auto call = [](int h, const sigset_t *s, sigset_t *o) {
+        return static_cast<int>(sys::call(SYS_rt_sigprocmask, h, sys::arg(s), sys::arg(o), 8));
+    };
+    const int r = change_mask(call, how, set ? &wanted : nullptr, &was);
+    return r == 0 && old && sd_copy(old, &was, 8) ? -EFAULT : r;
+}
+
+} // namespace sd
+
+namespace {
+
+int change_one(int how, int signal) noexcept {
+    sigset_t one;
+    sigemptyset(&one);
+    return sigaddset(&one, signal) < 0 ? -1 : sigprocmask(how, &one, nullptr);
+}
+
+/// Masks of the first 32 signals.
+int change_first(int how, int mask) noexcept {
+    sigset_t set, old;
+    sigemptyset(&set);
+    sigemptyset(&old);
+    set_word(set, static_cast<unsigned>(mask));
+    return sigprocmask(how, &set, &old) < 0 ? -1 : static_cast<int>(word_of(old));
+}
+
+} // namespace
+
+SD_EXPORT int sighold(int signal) noexcept { return change_one(SIG_BLOCK, signal); }
+SD_EXPORT int sigrelse(int signal) noexcept { return change_one(SIG_UNBLOCK, signal); }
+SD_EXPORT int sigignore(int signal) noexcept { return simple(signal, SIG_IGN, 0) == SIG_ERR ? -1 : 0; }
+SD_EXPORT int sigblock(int mask) noexcept { return change_first(SIG_BLOCK, mask); }
+SD_EXPORT int sigsetmask(int mask) noexcept { return change_first(SIG_SETMASK, mask); }
+
+SD_EXPORT int sigsuspend(const sigset_t *mask) {
+    const TrueMask during;
+    return real.sigsuspend(mask);
+}
+
+namespace {
+
+/// What was sent while it was blocked has been taken: a bad pointer may be answered again.
+int taken(int signal) noexcept {
+    if (signal == SIGSEGV || signal == SIGBUS)
+        let_faults_through();
+    return signal;
+}
+
+} // namespace
+
+SD_EXPORT int sigwait(const sigset_t *set, int *signal) {
+    const int r = real.sigwait(set, signal);
+    if (r == 0)
+        taken(*signal);
+    return r;
+}
+
+SD_EXPORT int sigwaitinfo(const sigset_t *set, siginfo_t *info) { return taken(real.sigwaitinfo(set, info)); }
+
+SD_EXPORT int sigtimedwait(const sigset_t *set, siginfo_t *info, const timespec *timeout) {
+    return taken(real.sigtimedwait(set, info, timeout));
+}
+
+/// sigpause() of the standard.
+extern "C" __attribute__((visibility("default"))) int __xpg_sigpause(int signal) {
+    sigset_t mask;
+    if (sigprocmask(SIG_BLOCK, nullptr, &mask) < 0 || sigdelset(&mask, signal) < 0)
+        return -1;
+    return sigsuspend(&mask);
+}
+
+// A new thread begins with the mask of the one that makes it.
+SD_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
+                             void *argument) noexcept {
+    const TrueMask inherited;
+    return real.pthread_create(thread, attributes, start, argument);
+}
+
+SD_EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument) {
+    const TrueMask inherited;
+    return real.thrd_create(thread, start, argument);
 }

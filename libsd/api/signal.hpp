@@ -10,4 +10,7 @@ void reset_signals_in_child() noexcept;
 /// Puts the handler that lets bad pointers end in EFAULT in front of the program's for SIGSEGV and SIGBUS; once, when first needed.
 void install_fault_handler() noexcept;
 
+/// rt_sigprocmask as the system call is. For raw.cpp.
+long change_kernel_mask(int how, const void *set, void *old) noexcept;
+
 } // namespace sd

@@ -7,6 +7,7 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/inheritable.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include <linux/futex.h>
 #include <sys/wait.h>
 
@@ -172,6 +173,7 @@ int spawn_forked(Request &q, pid_t *pid) noexcept {
     q.report = new (page) Report{};
     const int saved = errno;
     // Nothing of the program's may run in the child, and a cancellation has to wait.
+    const TrueMask inherited;
     sys::block_signals(&q.mask);
     const long child = fork_by_hand([](void *) -> long { return real._Fork(); }, nullptr);
     if (child == 0)
@@ -210,6 +212,7 @@ SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_a
     if (concerns_us(q))
         return spawn_forked(q, pid);
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return real.posix_spawn(pid, path, actions, attributes, argv, env);
 }
 
@@ -219,5 +222,6 @@ SD_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_
     if (concerns_us(q))
         return spawn_forked(q, pid);
     SD_EXEC_ENVIRONMENT(env, envp);
+    const TrueMask inherited;
     return real.posix_spawnp(pid, file, actions, attributes, argv, env);
 }

@@ -34,11 +34,17 @@ void wake_up(void *set, size_t) noexcept {
 }
 
 /// The thread was cancelled in its sleep.
-void give_up(void *) noexcept { Held::give_back_all(); }
+void give_up(void *) noexcept {
+    outer_mask = nullptr;
+    Held::give_back_all();
+}
 
 long kernel_sleep(Wait &w, int64_t timeout) noexcept {
     watch_thread(); // which gives the set back if it ends after a jump out of here
-    return cancellable(give_up, nullptr, [&] { return kernel_wait(w.ep, w.user, w.room, timeout, w.mask); });
+    return cancellable(give_up, nullptr, [&] {
+        const TrueMask before(w.mask != nullptr);
+        return kernel_wait(w.ep, w.user, w.room, timeout, w.mask);
+    });
 }
 
 /// Should the kernel's set be looked at in this round? With the lock.
@@ -286,6 +292,9 @@ long wait_accelerated(Wait &w) noexcept {
         return r;
     const int64_t start = sys::now_ns();
     const int64_t deadline = w.timeout < 0 || w.timeout > INT64_MAX - start ? INT64_MAX : start + w.timeout;
+    HeldMask during(w.mask);
+    if (during.blocks_more())
+        w.handled = self.handled;
     for (;;) {
         if (x.streams) {
             r = spin(w);

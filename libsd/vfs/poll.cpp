@@ -1,5 +1,6 @@
 // poll and select on lists that may hold accelerated descriptors.
 #include "libsd/vfs/poll_wait.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd::vfs {
@@ -179,6 +180,7 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
             if (deadline < 0 || now < deadline) {
                 left = deadline < 0 ? -1 : deadline - now;
                 timespec pause{0, 1'000'000};
+                const TrueMask before(mask != nullptr);
                 sys::ppoll(nullptr, 0, &pause, mask ? &asked : nullptr);
                 if (self.handled != handled)
                     return -EINTR;

@@ -81,13 +81,15 @@ long merge(Poll &p) noexcept {
     return more;
 }
 
-long look_at_kernel(Poll &p) noexcept {
-    if (p.kernel_n == 0)
+/// With a mask, a signal that it lets through ends even a call that only looks.
+long look_at_kernel(Poll &p, const uint64_t *mask = nullptr) noexcept {
+    if (p.kernel_n == 0 && !mask)
         return 0;
     if (p.listeners)
         p.held.find_listeners(p.kernel_n);
     timespec zero{0, 0};
-    long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, nullptr);
+    const TrueMask before(mask != nullptr);
+    long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, mask);
     return r <= 0 ? r : merge(p);
 }
 
@@ -201,6 +203,7 @@ void give_up(void *sleeper) noexcept {
     auto &s = *static_cast<Sleeper *>(sleeper);
     disarm(s.p, s.bell);
     s.p.held.end();
+    outer_mask = nullptr;
     Held::give_back_all();
 }
 
@@ -239,6 +242,7 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
             r = -EINTR;
         else
             r = cancellable(give_up, &sleeper, [&] {
+                const TrueMask before(mask != nullptr);
                 long got = sys::ppoll(p.l.kernel, n, tp, mask);
                 if (got == -EINVAL && channel >= 0) { // RLIMIT_NOFILE bounds the list as well
                     p.l.kernel[n - 1].revents = 0;
@@ -303,7 +307,7 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
         return ready;
     }
     if (timeout_ns == 0 || (p.kernel_n && p.streams)) {
-        ready = look_at_kernel(p);
+        ready = look_at_kernel(p, timeout_ns == 0 ? mask : nullptr);
         if (ready != 0 || timeout_ns == 0)
             return ready;
     }
@@ -312,6 +316,9 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
     Bell *bell = thread_bell();
     if (!bell)
         return -ENOMEM;
+    HeldMask during(mask);
+    if (during.blocks_more())
+        p.handled = self.handled;
     for (;;) {
         if (p.streams) {
             SpinMask swapped(mask);

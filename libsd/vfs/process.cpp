@@ -115,6 +115,7 @@ void watch_this_thread() noexcept {
 } // any non-null value makes the destructor run
 bool register_and_watch(unsigned seg) noexcept {
     watch_this_thread();
+    vfs::expect_faults_here();
     return register_in_segment(seg);
 }
 

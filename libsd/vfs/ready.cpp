@@ -3,6 +3,7 @@
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/orphans.hpp"
+#include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -93,6 +94,7 @@ namespace {
 
 void wait_cancelled(void *) noexcept {
     self.asleep = false;
+    outer_mask = nullptr;
     Held::give_back_all();
 }
 
@@ -132,8 +134,11 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
         tp = &t;
     }
     // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the mask.
-    uint64_t mask;
-    sys::block_signals(&mask);
+    WholeMask mask{};
+    sys::block_signals(&mask.kernels);
+    mask.pretended = pretended_mask;
+    const uint64_t asleep = mask.kernels | mask.pretended; // nothing is copied meanwhile
+    outer_mask = &mask;
     // A cancellation point, as the C library makes one: asynchronous for as long as the thread sleeps, and only there can the signal get in.
     int cancel_type;
     // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call only, see above
@@ -141,10 +146,12 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     self.asleep = cancel_type == PTHREAD_CANCEL_DEFERRED;
     long r = -ECANCELED;
     if (self.handled == handled)
-        r = cancellable_wait(p, n, tp, &mask);
+        r = cancellable_wait(p, n, tp, &asleep);
     self.asleep = false;
     pthread_setcanceltype(cancel_type, nullptr);
-    sys::restore_signals(&mask);
+    outer_mask = nullptr;
+    pretended_mask = mask.pretended;
+    sys::restore_signals(&mask.kernels);
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
     bool rung = r > 0 && p[bell_at].revents;
     if (rung)

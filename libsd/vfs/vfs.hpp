@@ -97,6 +97,8 @@ namespace vfs {
 /// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the first time. Called before anything of ours
 /// can be asked about, and by what reads the program's memory before there is anything.
 inline void (*expect_faults)() noexcept = []() noexcept {};
+/// The same for the calling thread, which may have blocked the signals of faults before.
+inline void (*expect_faults_here)() noexcept = []() noexcept {};
 } // namespace vfs
 
 } // namespace sd
