@@ -196,12 +196,26 @@ void run_put_off() noexcept {
     sys::restore_signals(&mask);
 }
 
-/// Stands for every handler of the program.
-void entry(int signal, siginfo_t *info, void *context) noexcept {
+[[gnu::noinline]] void entry_with_sockets(int signal, siginfo_t *info, void *context) noexcept {
     if (!(bit(signal) & kFaults) && inside_operation()) [[unlikely]]
         put_off(signal, info, context);
     else
         call_program(signal, info, context);
+}
+
+/// Stands for every handler of the program. As long as the process has had no sockets of ours nothing is written to the stack, which the program may have made
+/// just large enough, or read-only: the handler is jumped to.
+void entry(int signal, siginfo_t *info, void *context) noexcept {
+    const Disposition &d = table[signal];
+    const int flags = d.flags.load(std::memory_order_relaxed);
+    const Handler h = d.function.load(std::memory_order_acquire);
+    if (fault_handler_installed.load(std::memory_order_relaxed) || self.depth || self.asleep || !h ||
+        (flags & static_cast<int>(SA_RESETHAND))) [[unlikely]]
+        return entry_with_sockets(signal, info, context);
+    ++self.handled;
+    if (!(flags & SA_RESTART))
+        ++self.interrupts;
+    h(signal, info, context);
 }
 
 /// In front of the program's disposition for SIGSEGV and SIGBUS.

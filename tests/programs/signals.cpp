@@ -928,4 +928,30 @@ BEHAVIOUR(blocked_for_a_call) {
     }
 }
 
+// A program without sockets: its handler runs on a signal stack that becomes read-only, again and again, once the kernel has written the frame.
+BEHAVIOUR(read_only_signal_stack) {
+    alignas(4096) static char spare[40960];
+    stack_t stack{};
+    stack.ss_sp = spare;
+    stack.ss_size = sizeof spare;
+    MUST(sigaltstack(&stack, nullptr));
+    const struct sigaction nothing = with([](int) {}, 0);
+    MUST(sigaction(SIGSEGV, &nothing, nullptr)); // of a frame that could not be written
+    const struct sigaction action = with([](int) {}, SA_ONSTACK);
+    MUST(sigaction(SIGHUP, &action, nullptr));
+    std::atomic<bool> done{false};
+    std::thread changing([&] {
+        while (!done) {
+            mprotect(spare, sizeof spare, PROT_READ);
+            mprotect(spare, sizeof spare, PROT_READ | PROT_WRITE);
+        }
+    });
+    const int self_id = gettid();
+    for (int i = 0; i < 30000; ++i)
+        tgkill(getpid(), self_id, SIGHUP);
+    done = true;
+    changing.join();
+    say("survived");
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
