@@ -291,6 +291,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             socklen_t len = sizeof t;
             sys::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, &len);
             int64_t ns = int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000;
+            if (ns == 0 && f->listener->options.impatient())
+                return -EAGAIN;
             deadline = ns > 0 ? sys::now_ns() + ns : INT64_MAX;
         }
         long w = wait_listener(number, *f, deadline, pin, since);

@@ -115,8 +115,8 @@ bool is_news(EpollItem &i, uint32_t &events) noexcept {
     bool news = i.due;
     if (f.kind == Kind::stream) {
         const uint32_t state = state_of(f);
-        // A close says nothing that the end of the data before it has not said: TCP sends nothing.
-        const bool changed = (state & ~i.state & ~(kFlagClosed | kFlagReleased)) != 0;
+        // A close says nothing that the end of the data before it has not said, and one end of reading says nothing at all: TCP sends nothing.
+        const bool changed = (state & ~i.state & ~(kFlagClosed | kFlagReleased | kFlagReadShut)) != 0;
         i.state = state;
         const bool arrived = data_arrived(i, f);
         if (changed || arrived)

@@ -334,7 +334,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     l->kept.store(-1, std::memory_order_relaxed);
     l->seen_sequence = 0;
     l->links.truncate(0);
-    l->options.forget();
+    l->options.begin(*f);
     f->listener = l;
     f->real_socket = true;
     std::atomic_signal_fence(std::memory_order_release);

@@ -129,7 +129,32 @@ void apply(Ofd &o, const InheritedSet &s) noexcept {
 
 } // namespace
 
+void ListenerOptions::note(int level, int name, const void *value, socklen_t n) noexcept {
+    ParsedOption p;
+    if (const KnownOption *k = known_option(level, name);
+        k && k->rule == Rule::timeout && parse_option(*k, value, n, p) == 0)
+        no_wait_[k->name == SO_SNDTIMEO].store(p.ns == kNoWait, std::memory_order_relaxed);
+    forget();
+}
+
+void ListenerOptions::begin(const File &f) noexcept {
+    for (auto &w : no_wait_)
+        w.store(false, std::memory_order_relaxed);
+    for (uint32_t i = 0, n = f.fresh ? f.fresh->count : 0; i < n; ++i) {
+        const FreshOption &o = f.fresh->option[i];
+        note(o.level, o.name, o.value, static_cast<socklen_t>(o.length));
+    }
+    forget();
+}
+
 void ListenerOptions::read(int fd, InheritedSet &out) noexcept {
+    read_kernels(fd, out);
+    for (unsigned i = 0; i < 2; ++i)
+        if (no_wait_[i].load(std::memory_order_relaxed)) [[unlikely]]
+            (i == 0 ? out.rcvtimeo_ns : out.sndtimeo_ns) = kNoWait;
+}
+
+void ListenerOptions::read_kernels(int fd, InheritedSet &out) noexcept {
     static_assert(sizeof(InheritedSet) % sizeof(uint32_t) == 0);
     uint32_t copy[kWords];
     if (sys::coarse_now_ns() < valid_until_.load(std::memory_order_acquire)) {

@@ -24,15 +24,23 @@ struct InheritedSet {
 class ListenerOptions {
   public:
     void forget() noexcept { valid_until_.store(0, std::memory_order_release); }
+    /// Something was set. A timeout of {-1, 0}, which means not to wait at all, reads back from the kernel as none.
+    void note(int level, int name, const void *value, socklen_t n) noexcept;
+    /// The socket has begun to listen: the same for what was set on it before.
+    void begin(const File &f) noexcept;
+    /// Is accept() not to wait?
+    bool impatient() const noexcept { return no_wait_[0].load(std::memory_order_relaxed); }
     /// From the cache if it is young, else from the kernel's socket `fd`.
     void read(int fd, InheritedSet &out) noexcept;
 
   private:
+    void read_kernels(int fd, InheritedSet &out) noexcept;
     static constexpr unsigned kWords = sizeof(InheritedSet) / sizeof(uint32_t);
     static constexpr unsigned kHeadWords = offsetof(InheritedSet, extra) / sizeof(uint32_t);
     // A sequence lock: `sequence_` is odd while a thread writes; readers never wait.
     std::atomic<uint32_t> sequence_{0};
     std::atomic<int64_t> valid_until_{0};
+    std::atomic<bool> no_wait_[2]{}; ///< to receive, to send
     std::atomic<uint32_t> word_[kWords]{};
 };
 

@@ -41,6 +41,8 @@ BEHAVES("the peer closes meanwhile", waiting, closed_while_waiting_elsewhere, ac
 
 BEHAVES("level triggering", epoll_basics, level, accelerated)
 BEHAVES("edge triggering", epoll_basics, edge, accelerated)
+BEHAVES("edge triggering, and a peer that stops reading", epoll_basics, edge_and_a_peer_that_stops_reading,
+        accelerated)
 BEHAVES("edge triggering for writing", epoll_basics, edge_writable, accelerated)
 BEHAVES("EPOLLOUT after a drain", epoll_basics, edge_and_level_writable_after_drain, accelerated)
 BEHAVES("one-shot", epoll_basics, one_shot, accelerated)
@@ -78,6 +80,7 @@ BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, acc
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)
 BEHAVES("flags of accept4", accepting, flags, accelerated)
+BEHAVES("a timeout that is no wait at all", accepting, does_not_wait, accelerated)
 BEHAVES("first come, first served", accepting, first_come_first_served, accelerated)
 BEHAVES("data before accept", accepting, data_before_accept, accelerated)
 BEHAVES("closed before accept", accepting, closed_before_accept, accelerated)

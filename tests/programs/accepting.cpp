@@ -51,6 +51,29 @@ BEHAVIOUR(flags) {
     SHOW(accept4(listener, nullptr, nullptr, SOCK_STREAM));
 }
 
+BEHAVIOUR(does_not_wait) {
+    const timeval none{-1, 0}, forever{};
+    const int early = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(setsockopt(early, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
+    MUST(listen(early, 8));
+    SHOW(accept(early, nullptr, nullptr));
+    const int late = make_listener();
+    MUST(setsockopt(late, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
+    SHOW(accept(late, nullptr, nullptr));
+    const int client = connect_to(late);
+    const int server = MUST(accept(late, nullptr, nullptr));
+    char byte;
+    SHOW(read(server, &byte, 1)); // it has its listener's timeout
+    MUST(setsockopt(late, SOL_SOCKET, SO_RCVTIMEO, &forever, sizeof forever));
+    const pid_t child = spawn([&] {
+        usleep(20'000);
+        connect_to(late);
+    });
+    SHOW_FD(accept(late, nullptr, nullptr));
+    reap("client", child);
+    close(client);
+}
+
 BEHAVIOUR(first_come_first_served) {
     const int listener = make_listener();
     std::vector<int> clients;

@@ -91,6 +91,20 @@ BEHAVIOUR(edge) {
     show_set("not again", set);
 }
 
+BEHAVIOUR(edge_and_a_peer_that_stops_reading) {
+    Pair p = make_pair();
+    const int set = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, p.client, &event));
+    SHOW(epoll_wait(set, &event, 1, 0));
+    MUST(shutdown(p.server, SHUT_RD));
+    SHOW(epoll_wait(set, &event, 1, 50));
+    MUST(write(p.server, "x", 1));
+    SHOW(epoll_wait(set, &event, 1, kPatience));
+    say("events %#x", static_cast<unsigned>(event.events));
+}
+
 BEHAVIOUR(edge_writable) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
