@@ -3,6 +3,7 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include <cstdarg>
 #include <linux/membarrier.h>
@@ -285,6 +286,47 @@ long dispatch(const Arguments &c) {
 
 } // namespace
 
+namespace {
+
+/// Those of the calls above whose names in libc are cancellation points. Made by number they are none.
+bool is_cancellation_point(long number) noexcept {
+    switch (number) {
+    case SYS_read:
+    case SYS_write:
+    case SYS_readv:
+    case SYS_writev:
+    case SYS_preadv2:
+    case SYS_pwritev2:
+    case SYS_recvfrom:
+    case SYS_sendto:
+    case SYS_recvmsg:
+    case SYS_sendmsg:
+    case SYS_recvmmsg:
+    case SYS_sendmmsg:
+    case SYS_connect:
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_poll:
+    case SYS_ppoll:
+    case SYS_select:
+    case SYS_pselect6:
+    case SYS_epoll_wait:
+    case SYS_epoll_pwait:
+    case SYS_epoll_pwait2:
+    case SYS_close:
+    case SYS_fcntl:
+    case SYS_splice:
+    case SYS_open:
+    case SYS_openat:
+    case SYS_creat:
+        return true;
+    default:
+        return false;
+    }
+}
+
+} // namespace
+
 SD_EXPORT long syscall(long number, ...) noexcept {
     Arguments c{number, {}};
     va_list list;
@@ -292,5 +334,6 @@ SD_EXPORT long syscall(long number, ...) noexcept {
     for (long &word : c.a)
         word = va_arg(list, long);
     va_end(list);
+    const NoCancellation whole_call(!__libc_single_threaded && is_cancellation_point(number));
     return dispatch(c);
 }

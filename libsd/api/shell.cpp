@@ -3,6 +3,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/pool.hpp"
+#include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/inheritable.hpp"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -57,10 +58,10 @@ pid_t wait_for(pid_t child, int *status) {
 void cancelled(void *child) noexcept {
     const auto pid = *static_cast<pid_t *>(child);
     ::kill(pid, SIGKILL);
-    int state;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
-    wait_for(pid, nullptr);
-    pthread_setcancelstate(state, nullptr);
+    {
+        const NoCancellation until_it_ends;
+        wait_for(pid, nullptr);
+    }
     restore_keyboard();
 }
 
@@ -256,11 +257,9 @@ bool close_popened(FILE *f, int *status) {
     *status = real.fclose(f);
     if (*status != 0)
         return true;
-    int state;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    const NoCancellation until_it_ends;
     if (wait_for(child, status) != child)
         *status = -1;
-    pthread_setcancelstate(state, nullptr);
     return true;
 }
 

@@ -24,4 +24,23 @@ template <class F> long cancellable(void (*undo)(void *), void *arg, F sleep) no
     return r;
 }
 
+/// The thread is not cancelled in this scope, if that is `wanted`: two locked instructions.
+class NoCancellation {
+  public:
+    explicit NoCancellation(bool wanted = true) noexcept : wanted_(wanted) {
+        if (wanted_)
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_);
+    }
+    ~NoCancellation() {
+        if (wanted_)
+            pthread_setcancelstate(before_, nullptr);
+    }
+    NoCancellation(const NoCancellation &) = delete;
+    NoCancellation &operator=(const NoCancellation &) = delete;
+
+  private:
+    const bool wanted_;
+    int before_ = 0;
+};
+
 } // namespace sd

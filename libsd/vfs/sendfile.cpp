@@ -5,11 +5,11 @@
 // pipe or a connection before the other side has room for it.
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
-#include <pthread.h>
 #include <sys/ioctl.h>
 
 namespace sd {
@@ -336,25 +336,6 @@ bool appends(const File &f) noexcept {
     return (f.kind == Kind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed) & O_APPEND;
 }
 
-/// The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked instructions are for calls that may sleep.
-class NoCancellation {
-  public:
-    explicit NoCancellation(bool wanted) noexcept : wanted_(wanted) {
-        if (wanted_)
-            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_);
-    }
-    ~NoCancellation() {
-        if (wanted_)
-            pthread_setcancelstate(before_, nullptr);
-    }
-    NoCancellation(const NoCancellation &) = delete;
-    NoCancellation &operator=(const NoCancellation &) = delete;
-
-  private:
-    const bool wanted_;
-    int before_ = 0;
-};
-
 } // namespace
 
 SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
@@ -381,6 +362,7 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
     }
     if (n > 0x7ffff000)
         n = 0x7ffff000;
+    // The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked instructions are for calls that may sleep.
     const NoCancellation whole_call(!is_nonblocking(*f, 0));
     const long r = send_from_file(out, *f, in, pos, n);
     if (r > 0)

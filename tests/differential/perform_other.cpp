@@ -186,6 +186,7 @@ void standard(int fd, int kind, Observation &o) {
         break;
     default:
         setvbuf(stdin, nullptr, _IONBF, 0);
+        errno = 0; // the end of the data sets none
         o.result(kind == 4 ? getchar() : kind == 5 ? static_cast<long>(fread(word, 1, 1, stdin)) : -2);
         o.say(" %s error %d end %d", word, ferror(stdin) != 0, feof(stdin) != 0);
         clearerr(stdin);

@@ -119,6 +119,7 @@ BEHAVES("SIGIO of a listener", notified, io_signal_of_a_listener, any)
 BEHAVES("SIGIO of a connection that is not accepted yet", notified, io_signal_before_accept, any)
 BEHAVES("a fork beside a blocked reader keeps nothing open", threads, fork_beside_blocked_reader, accelerated)
 BEHAVES("a cancelled reader", threads, cancelled_reader, accelerated)
+BEHAVES("a cancelled thread's calls by number", threads, cancelled_call_by_number, accelerated)
 BEHAVES("a thread that is cancelled and never sleeps", threads, cancelled_without_sleep, accelerated)
 
 BEHAVES("random sizes, blocking", transfer, blocking, accelerated)

@@ -3,6 +3,7 @@
 #include "tests/programs/process.hpp"
 
 #include <sys/ioctl.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 
 using namespace sdtest;
@@ -375,6 +376,42 @@ BEHAVIOUR(cancelled_without_sleep) {
             nullptr));
         usleep(20'000);
         SHOW(pthread_cancel(thread));
+        void *result = nullptr;
+        MUST(-pthread_join(thread, &result));
+        SHOW_BOOL(result == PTHREAD_CANCELED);
+    }
+}
+
+// A call that is made by its number is no cancellation point, asleep or not.
+BEHAVIOUR(cancelled_call_by_number) {
+    static Pair pair;
+    static std::atomic<bool> asked{false};
+    pair = make_pair();
+    for (const bool sleeps : {false, true}) {
+        pthread_t thread;
+        if (!sleeps)
+            send_all(pair.client, "x");
+        MUST(-pthread_create(
+            &thread, nullptr,
+            [](void *first) -> void * {
+                char byte;
+                while (first == nullptr && !asked) { // the request is there when the call is made
+                }
+                SHOW(syscall(SYS_recvfrom, pair.server, &byte, 1, 0, nullptr, nullptr));
+                const int fresh = static_cast<int>(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+                SHOW(syscall(SYS_recvfrom, fresh, &byte, 1, 0, nullptr, nullptr));
+                pthread_testcancel();
+                return nullptr;
+            },
+            sleeps ? &pair : nullptr));
+        if (sleeps)
+            sleep_ms(60);
+        SHOW(pthread_cancel(thread));
+        asked = true;
+        if (sleeps) {
+            sleep_ms(30);
+            send_all(pair.client, "y");
+        }
         void *result = nullptr;
         MUST(-pthread_join(thread, &result));
         SHOW_BOOL(result == PTHREAD_CANCELED);
