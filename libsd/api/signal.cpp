@@ -480,6 +480,8 @@ SD_EXPORT int pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexc
 namespace sd {
 
 long change_kernel_mask(int how, const void *set, void *old) noexcept {
+    if (!fault_handler_installed.load(std::memory_order_acquire))
+        return sys::call(SYS_rt_sigprocmask, how, sys::arg(set), sys::arg(old), 8);
     sigset_t wanted{}, was{};
     if (set && sd_copy(&wanted, set, 8))
         return -EFAULT;

@@ -840,6 +840,7 @@ BEHAVIOUR(let_through_by_a_look) {
 
 // Older and lower ways to the mask.
 BEHAVIOUR(other_ways_to_the_mask) {
+    SHOW(syscall(SYS_rt_sigprocmask, SIG_BLOCK, bad_pointer<char>(), nullptr, sizeof(uint64_t)));
     const Pair pair = make_pair();
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
