@@ -72,12 +72,11 @@ asm("    .pushsection .text\n"
 static_assert(kMark == 0x5d6a756d70730000 && kWord == 192, "as in the assembly above");
 
 // libc's own functions do not come back.
-#define SD_JUMP(name, call)                                                                                  \
-    extern "C" [[noreturn]] __attribute__((visibility("default"))) void name(__jmp_buf_tag *to,              \
-                                                                             int value) noexcept {           \
-        go_back(to);                                                                                         \
-        real.call(to, value);                                                                                \
-        __builtin_unreachable();                                                                             \
+#define SD_JUMP(name, call)                                                                                        \
+    extern "C" __attribute__((noreturn, visibility("default"))) void name(__jmp_buf_tag *to, int value) noexcept { \
+        go_back(to);                                                                                               \
+        real.call(to, value);                                                                                      \
+        __builtin_unreachable();                                                                                   \
     }
 
 SD_JUMP(siglongjmp, siglongjmp)
