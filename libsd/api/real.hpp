@@ -57,6 +57,7 @@ struct Real {
 #define SD_REAL_SYS(name, number) decltype(&::name) name;
 #define SD_REAL_RAW(name) decltype(&::name) name;
 #define SD_REAL_LIBC(name) decltype(&::name) name;
+#define SD_REAL_JUMP(name) void (*name)(__jmp_buf_tag *, int) noexcept;
 #include "libsd/api/real.def"
 #undef SD_REAL_SYS
 #undef SD_REAL_RAW
