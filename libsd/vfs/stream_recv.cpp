@@ -213,7 +213,9 @@ enum class Brief { no, looked, shared_core };
 
 /// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
 /// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
-long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
+/// At the beginning of a cache line: where it began decided between 110 and 130 ns for an 8 B round trip.
+[[gnu::aligned(64)]] long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief,
+                                     uint64_t *interrupts) noexcept {
     Ofd &o = *f.ofd;
     Claim c(f.seg, o.rx.token, f.rx_name());
     if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
