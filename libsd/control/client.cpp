@@ -91,6 +91,13 @@ long send_packet(int fd, const wire::Header &h, const void *body, const int *fds
     return n;
 }
 
+/// The descriptors that came with an answer nobody wants.
+void close_received(Reply &r) noexcept {
+    for (unsigned i = 0; i < r.fds; ++i)
+        sys::close(r.fd[i]);
+    r.fds = 0;
+}
+
 /// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
 int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
     for (;;) {
@@ -124,16 +131,12 @@ int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
             r->cause = static_cast<Cause>(rh.cause);
             r->length = rh.length;
             if (rm.msg_flags & MSG_CTRUNC) { // no number was left for a descriptor
-                for (unsigned i = 0; i < r->fds; ++i)
-                    sys::close(r->fd[i]);
-                r->fds = 0;
+                close_received(*r);
                 r->status = -EMFILE;
             }
             return 0;
         }
-        for (unsigned i = 0; i < r->fds; ++i)
-            sys::close(r->fd[i]);
-        r->fds = 0;
+        close_received(*r);
         if (n <= 0 || !sane) { // closed, timed out, or not our protocol
             r->status = n < 0 ? n : -ECONNRESET;
             if (n > 0)
@@ -260,8 +263,7 @@ long pass_door(const char *path) noexcept {
         limit_waiting(r.fd[0]);
         return r.fd[0];
     }
-    for (unsigned i = 0; i < r.fds; ++i)
-        sys::close(r.fd[i]);
+    close_received(r);
     return -ECONNREFUSED;
 }
 
@@ -326,8 +328,7 @@ bool greet(Cause *why) noexcept {
     Reply r;
     int e = exchange(static_cast<int>(fd), wire::Op::hello, &hello, sizeof hello, fds, 2, &r);
     if (e < 0 || r.status < 0 || r.fds != 1 || r.length != sizeof(wire::HelloReply)) {
-        for (unsigned i = 0; i < r.fds; ++i)
-            sys::close(r.fd[i]);
+        close_received(r);
         close_hidden(static_cast<int>(fd));
         *why = r.cause != Cause::none ? r.cause : e < 0 ? Cause::no_monitor : Cause::monitor_version;
         return false;
@@ -495,8 +496,7 @@ void resume(int channel_fd, uint64_t client, int table_fd) noexcept {
         welcome(channel_fd, r, &why);
         return;
     }
-    for (unsigned i = 0; i < r.fds; ++i)
-        sys::close(r.fd[i]);
+    close_received(r);
     close_hidden(channel_fd);
 }
 

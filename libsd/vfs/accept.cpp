@@ -4,9 +4,11 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/names.hpp"
+#include "libsd/vfs/option_table.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/passing.hpp"
+#include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 
@@ -287,13 +289,10 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         if (listener_nonblocking(fd))
             return -EAGAIN;
         if (deadline == 0) {
-            timeval t{};
-            socklen_t len = sizeof t;
-            sys::getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, &len);
-            int64_t ns = int64_t{t.tv_sec} * 1'000'000'000 + int64_t{t.tv_usec} * 1000;
-            if (ns == 0 && f->listener->options.impatient())
+            const int64_t ns = f->listener->options.receive_timeout(fd);
+            if (ns == kNoWait)
                 return -EAGAIN;
-            deadline = ns > 0 ? sys::now_ns() + ns : INT64_MAX;
+            deadline = deadline_after(ns);
         }
         long w = wait_listener(number, *f, deadline, pin, since);
         if (w == -ETIMEDOUT)

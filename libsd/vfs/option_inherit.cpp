@@ -133,7 +133,7 @@ void ListenerOptions::note(int level, int name, const void *value, socklen_t n) 
     ParsedOption p;
     if (const KnownOption *k = known_option(level, name);
         k && k->rule == Rule::timeout && parse_option(*k, value, n, p) == 0)
-        no_wait_[k->name == SO_SNDTIMEO].store(p.ns == kNoWait, std::memory_order_relaxed);
+        no_wait_[k->name == SO_SNDTIMEO ? to_send : to_receive].store(p.ns == kNoWait, std::memory_order_relaxed);
     forget();
 }
 
@@ -149,9 +149,16 @@ void ListenerOptions::begin(const File &f) noexcept {
 
 void ListenerOptions::read(int fd, InheritedSet &out) noexcept {
     read_kernels(fd, out);
-    for (unsigned i = 0; i < 2; ++i)
-        if (no_wait_[i].load(std::memory_order_relaxed)) [[unlikely]]
-            (i == 0 ? out.rcvtimeo_ns : out.sndtimeo_ns) = kNoWait;
+    out.rcvtimeo_ns = as_set(to_receive, out.rcvtimeo_ns);
+    out.sndtimeo_ns = as_set(to_send, out.sndtimeo_ns);
+}
+
+int64_t ListenerOptions::receive_timeout(int fd) const noexcept {
+    return as_set(to_receive, ask_timeout(fd, SO_RCVTIMEO));
+}
+
+int64_t ListenerOptions::as_set(Direction d, int64_t read_back) const noexcept {
+    return read_back == 0 && no_wait_[d].load(std::memory_order_relaxed) ? kNoWait : read_back;
 }
 
 void ListenerOptions::read_kernels(int fd, InheritedSet &out) noexcept {

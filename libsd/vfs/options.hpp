@@ -28,19 +28,22 @@ class ListenerOptions {
     void note(int level, int name, const void *value, socklen_t n) noexcept;
     /// The socket has begun to listen: the same for what was set on it before.
     void begin(const File &f) noexcept;
-    /// Is accept() not to wait?
-    bool impatient() const noexcept { return no_wait_[0].load(std::memory_order_relaxed); }
+    /// SO_RCVTIMEO, which is accept()'s, asked of the kernel's socket: ns, 0: none, kNoWait.
+    int64_t receive_timeout(int fd) const noexcept;
     /// From the cache if it is young, else from the kernel's socket `fd`.
     void read(int fd, InheritedSet &out) noexcept;
 
   private:
     void read_kernels(int fd, InheritedSet &out) noexcept;
+    enum Direction : uint8_t { to_receive, to_send };
+    /// What was set, of which `read_back` is what the kernel tells.
+    int64_t as_set(Direction d, int64_t read_back) const noexcept;
     static constexpr unsigned kWords = sizeof(InheritedSet) / sizeof(uint32_t);
     static constexpr unsigned kHeadWords = offsetof(InheritedSet, extra) / sizeof(uint32_t);
     // A sequence lock: `sequence_` is odd while a thread writes; readers never wait.
     std::atomic<uint32_t> sequence_{0};
     std::atomic<int64_t> valid_until_{0};
-    std::atomic<bool> no_wait_[2]{}; ///< to receive, to send
+    std::atomic<bool> no_wait_[2]{}; ///< by Direction
     std::atomic<uint32_t> word_[kWords]{};
 };
 
