@@ -12,8 +12,10 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr std::chrono::milliseconds kFirstLook{50};
-constexpr unsigned kMostDoublings = 3;
+constexpr std::chrono::milliseconds kFirstLook{2};
+constexpr unsigned kMostDoublings = 8;
+/// Looks in which only the kernel is asked: whoever takes the listener out of a queue is given 60 ms to register it.
+constexpr unsigned kPatientLooks = 4;
 
 bool has_waiting_connections(const Listener &listener) {
     return std::any_of(listener.place.begin(), listener.place.end(),
@@ -26,7 +28,8 @@ ino_t inode_of(const Listener &listener) {
 
 } // namespace
 
-/// Nobody holds the listener: ends it, or waits for somebody to take it up again.
+/// Nobody holds the listener: ends it, or waits for somebody to take it up again. An end of a process, or an exec, may close its channel a moment before
+/// its listeners.
 void Monitor::abandon(Listener &listener) {
     // One that was taken out of the directory before is with somebody who does not accept our connections.
     if (listener.directory_index < 0 || !has_waiting_connections(listener) || inode_of(listener) == 0) {
@@ -53,7 +56,7 @@ void Monitor::look_for_holder_later(Listener &listener) {
         ++found.looks;
         const ino_t inode = inode_of(found);
         bool over = inode == 0 || !has_waiting_connections(found);
-        if (!over && std::chrono::steady_clock::now() >= next_look_) {
+        if (!over && found.looks > kPatientLooks && std::chrono::steady_clock::now() >= next_look_) {
             over = look_at_descriptors(inode) == InHands::stranger;
         }
         if (over) {
