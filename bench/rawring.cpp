@@ -1,5 +1,6 @@
 // The limit: a bare single-producer single-consumer byte ring in shared memory with the record format of libsd and
 // nothing around it, one call per message.
+#include "bench/common/bare_ring.hpp"
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
@@ -7,7 +8,6 @@
 #include <sched.h>
 
 #include <atomic>
-#include <cstring>
 #include <vector>
 
 using namespace sd::bench;
@@ -16,100 +16,15 @@ namespace {
 
 constexpr std::size_t kMaxRing = std::size_t{8} << 20;
 
-// A record is a header word (its size, or 0 for "nothing yet") and the bytes, padded to 8; it may wrap around. The
-// producer clears the header behind a record before it publishes the record, so the consumer writes nothing but its
-// credits. Longer messages are several records.
 struct Ring {
-    alignas(64) std::atomic<std::uint64_t> credits{0}; // bytes consumed
-    alignas(4096) std::atomic<std::uint64_t> words[kMaxRing / 8]{};
+    alignas(64) RingWord credits{0};
+    alignas(4096) RingWord words[kMaxRing / 8]{};
 };
 
 struct Pair {
     Ring to_server;
     Ring to_client;
     std::atomic<bool> stop{false};
-};
-
-struct Shape {
-    std::size_t ring;   // bytes, a power of two
-    std::size_t record; // bytes of payload at most
-};
-
-class Position {
-  public:
-    Position(Ring &ring, const Shape &shape) : ring_(ring), shape_(shape), mask_(shape.ring - 1) {}
-
-  protected:
-    std::atomic<std::uint64_t> &word(std::uint64_t position) { return ring_.words[(position & mask_) / 8]; }
-    char *byte(std::uint64_t position) { return reinterpret_cast<char *>(ring_.words) + (position & mask_); }
-    [[nodiscard]] std::size_t until_wrap(std::uint64_t position) const {
-        return shape_.ring - (position & mask_);
-    }
-
-    Ring &ring_;
-    Shape shape_;
-    std::size_t mask_;
-    std::uint64_t position_ = 0;
-};
-
-constexpr std::size_t padded(std::size_t size) { return (size + 7) & ~std::size_t{7}; }
-
-class Producer : public Position {
-  public:
-    using Position::Position;
-    // One record of the message; the bytes it took, 0 when there is no room.
-    __attribute__((noinline)) std::size_t push(const char *data, std::size_t left) {
-        const std::size_t size = left < shape_.record ? left : shape_.record;
-        const std::size_t record = 8 + padded(size);
-        if (position_ + record + 8 - seen_ > shape_.ring) {
-            seen_ = ring_.credits.load(std::memory_order_acquire);
-            if (position_ + record + 8 - seen_ > shape_.ring) {
-                return 0;
-            }
-        }
-        const std::size_t first = until_wrap(position_ + 8);
-        if (size <= first) {
-            std::memcpy(byte(position_ + 8), data, size);
-        } else {
-            std::memcpy(byte(position_ + 8), data, first);
-            std::memcpy(byte(0), data + first, size - first);
-        }
-        word(position_ + record).store(0, std::memory_order_relaxed);
-        word(position_).store(size, std::memory_order_release);
-        position_ += record;
-        return size;
-    }
-
-  private:
-    std::uint64_t seen_ = 0;
-};
-
-class Consumer : public Position {
-  public:
-    using Position::Position;
-    // One record; its size, 0 when there is none.
-    __attribute__((noinline)) std::size_t pop(char *data) {
-        const std::size_t size = word(position_).load(std::memory_order_acquire);
-        if (size == 0) {
-            return 0;
-        }
-        const std::size_t first = until_wrap(position_ + 8);
-        if (size <= first) {
-            std::memcpy(data, byte(position_ + 8), size);
-        } else {
-            std::memcpy(data, byte(position_ + 8), first);
-            std::memcpy(data + first, byte(0), size - first);
-        }
-        position_ += 8 + padded(size);
-        if (position_ - told_ >= shape_.ring / 8) {
-            told_ = position_;
-            ring_.credits.store(position_, std::memory_order_release);
-        }
-        return size;
-    }
-
-  private:
-    std::uint64_t told_ = 0;
 };
 
 inline void cpu_relax() {
@@ -134,8 +49,8 @@ int main(int argc, char **argv) {
          {"warmup", "0.2", "seconds before that"},
          {"cpu", "0,1", "processors of the two ends"}});
     const auto size = static_cast<std::size_t>(options.integer("size"));
-    Shape shape{static_cast<std::size_t>(options.integer("ring")),
-                static_cast<std::size_t>(options.integer("record"))};
+    AnyShape shape{static_cast<std::size_t>(options.integer("ring")),
+                   static_cast<std::size_t>(options.integer("record"))};
     if (shape.record > shape.ring / 4) {
         shape.record = shape.ring / 4;
     }
@@ -156,7 +71,7 @@ int main(int argc, char **argv) {
         }
     };
     // False when the run is over.
-    const auto send_all = [&](Producer &producer, const char *data, const Pair &pair) {
+    const auto send_all = [&](Producer<AnyShape> &producer, const char *data, const Pair &pair) {
         for (std::size_t done = 0; done < size;) {
             const std::size_t put = producer.push(data + done, size - done);
             done += put;
@@ -169,7 +84,7 @@ int main(int argc, char **argv) {
         }
         return true;
     };
-    const auto receive_all = [&](Consumer &consumer, char *data, const Pair &pair, long pauses) {
+    const auto receive_all = [&](Consumer<AnyShape> &consumer, char *data, const Pair &pair, long pauses) {
         for (std::size_t done = 0; done < size;) {
             const std::size_t got = consumer.pop(data + done);
             done += got;
@@ -185,8 +100,8 @@ int main(int argc, char **argv) {
     };
     const auto serve = [&](Pair *pair) {
         std::vector<char> buffer(size + 8, 'x');
-        Consumer consumer(pair->to_client, shape);
-        Producer producer(pair->to_server, shape);
+        Consumer<AnyShape> consumer(pair->to_client.words, &pair->to_client.credits, shape);
+        Producer<AnyShape> producer(pair->to_server.words, &pair->to_server.credits, shape);
         while (!pair->stop.load(std::memory_order_relaxed)) {
             if (latency && !receive_all(consumer, buffer.data(), *pair, 0)) {
                 break;
@@ -202,8 +117,8 @@ int main(int argc, char **argv) {
         helpers.push_back(start_child(options.cpu(1), [&, pair] { serve(pair); }));
         helpers.push_back(start_child(options.cpu(0), [&, pair] {
             std::vector<char> buffer(size + 8, 'y');
-            Consumer consumer(pair->to_server, shape);
-            Producer producer(pair->to_client, shape);
+            Consumer<AnyShape> consumer(pair->to_server.words, &pair->to_server.credits, shape);
+            Producer<AnyShape> producer(pair->to_client.words, &pair->to_client.credits, shape);
             while ((!latency || send_all(producer, buffer.data(), *pair)) &&
                    receive_all(consumer, buffer.data(), *pair, backoff)) {
             }
@@ -213,8 +128,8 @@ int main(int argc, char **argv) {
     const pid_t other = start_child(options.cpu(1), [&] { serve(pair); });
     pin_to_cpu(options.cpu(0));
     std::vector<char> buffer(size + 8, 'y');
-    Consumer consumer(pair->to_server, shape);
-    Producer producer(pair->to_client, shape);
+    Consumer<AnyShape> consumer(pair->to_server.words, &pair->to_server.credits, shape);
+    Producer<AnyShape> producer(pair->to_client.words, &pair->to_client.credits, shape);
     Report report("rawring");
     report.add("what", options.text("what"));
     report.add("size", static_cast<long>(size));

@@ -57,19 +57,22 @@ def connections(_build):
                [Bar("20 times kernel TCP", factor=20), Bar("1.4 M/s", value=1.4e6)])
     for count in (1, 10, 100, 1000):
         words = ["manyconn", "--connections", str(count)]
-        variants, bars = both(*words), []
+        variants, bars = both(*words, limit=["manyrings", "--connections", str(count)]), []
         if count == 1000:
             variants["one"] = Variant(["manyconn", "--connections", "1"], True)
             bars = [Bar("8 times kernel TCP", factor=8), Bar("at most 1.3 times the cost of one connection", "one", 1 / 1.3)]
         yield Case(f"epoll-{count}", "connections",
                    f"64 B requests, {count} connection{'s' * (count > 1)} in one epoll", "ns_per_request", "ns",
                    variants, bars)
-    many = ["manyconn", "--connections", "100000", "--active", "100", "--pairs", "6"]
+    pairs = 6
+    many = ["manyconn", "--connections", "100000", "--active", "100", "--pairs", str(pairs)]
+    few = ["--connections", "100"]
     yield Case("open-100000", "connections", "64 B requests, 100 of 100,000 connections active", "ns_per_request", "ns",
-               both(*many, few=Variant(["manyconn", "--connections", "100"], True)),
-               [Bar("within 10 % of 100 open", "few", 0.9)], rounds=3,
+               both(*many, limit_few=["manyrings", *few], limit=["manyrings", "--connections", str(100000 // pairs), "--active", "100"],
+                    few=Variant(["manyconn", *few], True)),
+               [Bar("within 10 % of 100 open", "few", 0.9, limit="limit", limit_against="limit_few")],
                note="A process may have 20,000 descriptors where this was written, and root cannot raise that there: the connections "
-               "are spread over six pairs of processes; the active ones are among the 16,667 of one pair.")
+               "are spread over six pairs of processes; the active ones are among the 16,666 of one pair, and so are the bare rings.")
     memory = both("membytes", "--connections", "10000")
     yield Case("memory-connection", "connections", "memory of a silent connection, both ends", "user_bytes", "B", memory,
                [Bar("at most 4 KiB", value=4096)], seconds=0, rounds=1,

@@ -76,10 +76,11 @@ def judge_bar(result, bar, lower_is_better):
             other["text"] = bar.text
             return other
     if bar.limit and bar.value is None:
-        limit = times_better(figure(result, bar.limit, bar), theirs, lower)
+        base = figure(result, bar.limit_against, bar) if bar.limit_against else theirs
+        limit = times_better(figure(result, bar.limit, bar), base, lower)
         if limit:
             answer["limit"] = statistics.median(limit)
-            if answer["verdict"] in (MISSED, WIDE) and answer["limit"] < bar.factor:
+            if answer["verdict"] in (MISSED, WIDE) and verdict_on(limit, bar.factor) == MISSED:
                 answer["why"] = f"the bare limit reaches {answer['limit']:.3g}, asked is {bar.factor:.3g}; {answer['verdict']}"
                 answer["verdict"] = IMPOSSIBLE
     return answer

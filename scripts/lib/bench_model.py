@@ -21,13 +21,15 @@ class Bar:
     """Met when we are at least `factor` times as good as the variant `against`; or, with `value`, when the result is
     at least (where lower is better: at most) that; or, with `over`, when it is at most `value` above that variant.
     `limit` names the variant that shows what the machine can do at all: where that misses the bar too, no library can
-    meet it here. `either` is a second bar, one of the two being enough."""
+    meet it here. It is compared with the variant `limit_against` where the bar compares us with ourselves in another
+    setting. `either` is a second bar, one of the two being enough."""
     text: str
     against: str | None = "kernel"
     factor: float = 1.0
     value: float | None = None
     over: str | None = None
     limit: str | None = None
+    limit_against: str | None = None
     either: "Bar | None" = None
     metric: str | None = None  # another figure than the case's own
     lower: bool | None = None
