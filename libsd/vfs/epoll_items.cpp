@@ -189,6 +189,7 @@ void leave_list(Epoll &x, EpollItem &i) noexcept {
     if (i.list == EpollItem::List::none)
         return;
     auto &list = i.list == EpollItem::List::hot ? x.hot : x.unconfirmed;
+    x.hot_mixed |= i.list == EpollItem::List::hot && i.list_place + 1 < list.size();
     list.remove_unordered(i.list_place);
     if (i.list_place < list.size())
         list[i.list_place]->list_place = i.list_place;
@@ -205,6 +206,7 @@ void make_hot(Epoll &x, EpollItem &i) noexcept {
             return; // no memory for the list: it only grows while members are added
         i.list = EpollItem::List::hot;
         i.list_place = static_cast<uint32_t>(x.hot.size() - 1);
+        x.hot_mixed |= i.list_place > 0 && x.hot[i.list_place - 1]->added > i.added;
     }
 }
 

@@ -4,6 +4,7 @@
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <algorithm>
 #include <utility>
 
 namespace sd {
@@ -245,11 +246,28 @@ void ask_ahead(Epoll &x, uint32_t at) noexcept {
             __builtin_prefetch(&ring::next_header(o->rx.s, x.hot[at + 1]->file->rx_place));
 }
 
+constexpr size_t kMostOrdered = 1024;  ///< busy members
+constexpr unsigned kOrderReports = 16; ///< reports for each of them before they are put in order again
+
+/// Busy members in the order of their registration: it is that of the peer's set, too, so that both ends go the same way and seldom look at what the
+/// other has not come to yet; and what was made one after the other lies so in memory.
+[[gnu::noinline]] void order_hot(Epoll &x) noexcept {
+    x.hot_mixed = false;
+    x.ordered_at = x.reports;
+    std::sort(x.hot.begin(), x.hot.end(),
+              [](const EpollItem *a, const EpollItem *b) { return a->added < b->added; });
+    for (uint32_t k = 0; k < x.hot.size(); ++k)
+        x.hot[k]->list_place = k;
+}
+
 } // namespace
 
 unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept {
     if (x.links.size())
         collect(x, thorough);
+    if (x.hot_mixed && x.hot.size() <= kMostOrdered && x.reports - x.ordered_at > x.hot.size() * kOrderReports)
+        [[unlikely]]
+        order_hot(x);
     const uint64_t pass = ++x.passes;
     Reports r(x, out, room);
     unsigned in_vain = 0; // looks before the first that found something

@@ -112,7 +112,9 @@ struct Epoll {
     uint32_t channel_epoch = 0;
     int channel_fd = -1; ///< as registered with the kernel's set
     uint32_t cursor = 0, link_cursor = 0;
-    uint32_t streak = 0; ///< waits answered without sleeping
+    bool hot_mixed = false;  ///< `hot` is not in the order of registration
+    uint64_t ordered_at = 0; ///< `reports` when it was last put into that order
+    uint32_t streak = 0;     ///< waits answered without sleeping
     uint32_t rounds = 0;
     bool kernel_first = false;
     bool talks_to_itself = false; ///< has accepted, among its members, from its own process
