@@ -177,37 +177,32 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
 long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     if ((flags & ~(CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC)) || first > last)
         return -EINVAL;
-    // Ours have the flag already; setting it again does no harm. What is kept is given up: its numbers are free, so no flag of theirs is the program's.
-    if (flags & CLOSE_RANGE_CLOEXEC) {
-        make_room_below();
-        const long r = sys::call(SYS_close_range, first, last, static_cast<long>(flags));
-        if (r == 0)
-            note_cloexec_range(first, last);
-        return r;
-    }
+    const unsigned mark = flags & CLOSE_RANGE_CLOEXEC;
     // Sockets first, by number: their last descriptor ends the connection. A kernel without the call is found
     // out before anything is closed.
     if (long r = sys::call(SYS_close_range, kMaxFd * 4, kMaxFd * 4, static_cast<long>(flags)); r < 0)
         return r;
-    const uint32_t high = fd_high.load(std::memory_order_acquire);
+    const uint32_t high = mark ? 0 : fd_high.load(std::memory_order_acquire);
     for (unsigned fd = first; fd < high && fd <= last; ++fd)
         if (fd_table[fd].load(std::memory_order_relaxed) && !is_hidden(static_cast<int>(fd)))
             close(static_cast<int>(fd));
-    make_room_below();
-    // The rest in one go each, around our own descriptors.
+    make_room_below(); // what is kept is given up: its numbers are free, so no flag of theirs is the program's
+    // The rest in one go each, around our own descriptors: sdrun's channel stays open in programs to come.
     for (unsigned from = first;;) {
         unsigned mine = from < kMaxFd ? next_hidden(from) : kMaxFd;
         bool end = mine >= kMaxFd || mine > last;
         if (end || mine > from)
-            if (long r = sys::call(SYS_close_range, from, end ? last : mine - 1, 0); r < 0)
+            if (long r = sys::call(SYS_close_range, from, end ? last : mine - 1, mark); r < 0)
                 return r;
-        if (end || mine == last) {
-            if (first < kMaxFd)
-                number_freed(static_cast<int>(first));
-            return 0;
-        }
+        if (end || mine == last)
+            break;
         from = mine + 1;
     }
+    if (mark)
+        note_cloexec_range(first, last);
+    else if (first < kMaxFd)
+        number_freed(static_cast<int>(first));
+    return 0;
 }
 
 long fcntl(int fd, int cmd, long arg) noexcept {
