@@ -74,7 +74,7 @@ SD_ALIAS(__close, close);
 
 SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
     // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it parted from.
-    if (active() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
+    if (active_or_borrowing() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
         long r = vfs::close_range(first, last, static_cast<unsigned>(flags));
         for (unsigned fd = first; fd <= last && fd < 3; ++fd)
             check_standard(static_cast<int>(fd));
@@ -86,7 +86,7 @@ SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
 
 SD_EXPORT void closefrom(int lowest) noexcept {
     unsigned first = lowest < 0 ? 0 : static_cast<unsigned>(lowest);
-    if (active() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
+    if (active_or_borrowing() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
         return;
     real.closefrom(lowest);
     number_freed(static_cast<int>(first));

@@ -1,6 +1,7 @@
 // The library's constructor and what belongs to the end of the process.
 #include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
+#include "libsd/api/lending.hpp"
 #include "libsd/api/process.hpp"
 #include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
@@ -31,6 +32,7 @@ __attribute__((constructor(101))) void start() noexcept {
     bind_real_symbols();
     remember_environment();
     init_signals();
+    init_lending();
     pthread_atfork(nullptr, nullptr, reset_in_child);
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);

@@ -2,6 +2,7 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/aio.hpp"
 #include "libsd/api/exec_env.hpp"
+#include "libsd/api/lending.hpp"
 #include "libsd/api/loadable.hpp"
 #include "libsd/api/shell.hpp"
 #include "libsd/api/signal.hpp"
@@ -50,15 +51,10 @@ long fork_by_hand(long (*make)(void *), void *context) noexcept {
 } // namespace sd
 
 SD_EXPORT pid_t _Fork() noexcept {
-    if (!active())
+    if (!active_or_borrowing())
         return real._Fork();
     return static_cast<pid_t>(fork_by_hand([](void *) -> long { return real._Fork(); }, nullptr));
 }
-
-// A vfork child runs in its parent's memory until it executes something: its close() and dup2() would change the parent's table.
-// As a fork it has a copy, which the standard allows.
-SD_EXPORT pid_t vfork() noexcept { return real.fork(); }
-SD_ALIAS(__vfork, vfork);
 
 namespace {
 
@@ -70,6 +66,7 @@ struct CloneCall {
     pid_t *parent_tid;
     void *tls;
     pid_t *child_tid;
+    const Lent *lent = nullptr;
 };
 
 /// Where the child begins, with a copy of the call's arguments.
@@ -81,10 +78,16 @@ int begin_clone(void *context) noexcept {
     return call.function(call.argument);
 }
 
+int begin_with_lent_memory(void *context) noexcept {
+    const CloneCall call = *static_cast<const CloneCall *>(context);
+    sys::restore_signals(&call.lent->mask);
+    return call.function(call.argument);
+}
+
 } // namespace
 
-// A process that borrows its parent's memory until it executes something would change the parent's table with close() and dup2(): as with
-// vfork() it gets a copy. One that shares memory for good is left alone, like a thread.
+// A process that borrows its parent's memory until it executes something gets a copy unless lend() allows it, as with vfork(). One that shares memory for good
+// is left alone, like a thread.
 SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) noexcept {
     va_list list;
     va_start(list, argument);
@@ -92,9 +95,19 @@ SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argum
         function, stack, flags, argument, va_arg(list, pid_t *), va_arg(list, void *), va_arg(list, pid_t *)};
     va_end(list);
     const bool borrows = (flags & CLONE_VM) && (flags & CLONE_VFORK);
-    if (!active() || (flags & (CLONE_THREAD | CLONE_FILES)) || ((flags & CLONE_VM) && !borrows) ||
-        !function || !stack)
+    if ((flags & CLONE_VM) && !borrows && !(flags & CLONE_THREAD))
+        memory_is_shared();
+    if (!active_or_borrowing() || (flags & (CLONE_THREAD | CLONE_FILES)) ||
+        ((flags & CLONE_VM) && !borrows) || !function || !stack)
         return real.clone(function, stack, flags, argument, call.parent_tid, call.tls, call.child_tid);
+    // Dispositions that stay the parent's must not be put back.
+    if (Lent *lent = borrows && !(flags & CLONE_SIGHAND) ? lend() : nullptr) {
+        call.lent = lent;
+        const int child =
+            real.clone(begin_with_lent_memory, stack, flags, &call, call.parent_tid, call.tls, call.child_tid);
+        lent_back(lent);
+        return child;
+    }
     call.flags &= ~CLONE_VM;
     vfs::fork_prepare();
     const int r = real.clone(begin_clone, stack, call.flags, &call, call.parent_tid, call.tls, call.child_tid);

@@ -135,7 +135,7 @@ long barrier(const Arguments &c) noexcept {
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
 long forking(const Arguments &c) noexcept {
     bool plain_fork = c.number == SYS_fork || (c.number == SYS_clone && !(c.a[0] & CLONE_VM) && c.a[1] == 0);
-    if (!plain_fork || !active())
+    if (!plain_fork || !active_or_borrowing())
         return plain(c);
     return fork_by_hand(
         [](void *context) -> long {
@@ -273,7 +273,7 @@ long dispatch(const Arguments &c) {
     case SYS_membarrier:
         return barrier(c);
     case SYS_rt_sigprocmask:
-        return active() && a[3] == 8
+        return active_or_borrowing() && a[3] == 8
                    ? with_errno(change_kernel_mask(as_int(a[0]), c.pointer<void>(1), c.pointer<void>(2)))
                    : plain(c);
     case SYS_exit_group:

@@ -138,7 +138,7 @@ int limit_resource(pid_t pid, int resource, const void *set, void *old) noexcept
     const bool own = pid == 0 || pid == sys::getpid();
     if (own)
         before_limit(resource, set);
-    if (own && resource == RLIMIT_AS && active())
+    if (own && resource == RLIMIT_AS && active_or_borrowing())
         return answer(limit_space(set, old));
     return answer(raw_syscall6(SYS_prlimit64, pid, resource, reinterpret_cast<long>(set),
                                reinterpret_cast<long>(old), 0, 0));

@@ -219,7 +219,7 @@ Popened *take_popened(const FILE *f) noexcept {
 } // namespace
 
 SD_EXPORT FILE *popen(const char *command, const char *type) {
-    if (!active())
+    if (!active_or_borrowing())
         return lowest().popen(command, type);
     const Mode mode(type);
     if (!mode.valid()) {

@@ -410,7 +410,7 @@ SD_FORK_CODE void reset_signals_in_child() noexcept { table_lock.reset(); }
 } // namespace sd
 
 SD_EXPORT int sigaction(int signal, const struct sigaction *act, struct sigaction *old) noexcept {
-    return active() ? change(signal, act, old) : real.sigaction(signal, act, old);
+    return active_or_borrowing() ? change(signal, act, old) : real.sigaction(signal, act, old);
 }
 SD_ALIAS(__sigaction, sigaction);
 

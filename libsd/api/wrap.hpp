@@ -72,6 +72,8 @@ template <class T> inline T freed(int fd, T result) noexcept {
 
 /// False until the library is up, and for good when it is switched off.
 inline bool active() noexcept { return vfs::enabled(); }
+/// Also in a process that runs in its parent's memory, where no sockets are ours: our own descriptors, and what is executed, are the same there.
+inline bool active_or_borrowing() noexcept { return vfs::enabled() || vfs::borrowing(); }
 
 /// Some thread of this process was cancelled. From then on calls of ours that are cancellation points look, as libc's do at their beginning; a call that
 /// sleeps is one anyway.

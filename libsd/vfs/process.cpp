@@ -162,8 +162,10 @@ SD_FORK_CODE void fork_parent() noexcept {
 }
 
 SD_FORK_CODE void fork_child() noexcept {
-    if (!enabled())
+    if (!enabled()) {
+        end_borrowing_in_child(); // where nothing of ours had been used
         return;
+    }
     segments_fork_child();
     reset_link_locks_in_child();
     const bool calls_were_pinned = files_fork_child();

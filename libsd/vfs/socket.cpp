@@ -90,10 +90,24 @@ namespace vfs {
 
 namespace {
 SD_FORK_STATE bool on = false; ///< every fork reads it
+SD_FORK_STATE bool borrows = false;
 bool has_v6 = false;
 } // namespace
 
 bool enabled() noexcept { return on; }
+bool borrowing() noexcept { return borrows; }
+
+void begin_borrowing() noexcept {
+    borrows = borrows || on;
+    on = false;
+}
+
+SD_FORK_CODE void end_borrowing_in_child() noexcept {
+    if (borrows) {
+        borrows = false;
+        on = true;
+    }
+}
 
 void init() noexcept {
     if (!init_fd_table())

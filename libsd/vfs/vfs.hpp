@@ -16,6 +16,11 @@ constexpr long kPass = INT64_MIN;
 void init() noexcept;
 /// False before init, or when SD_DISABLE is set: everything passes through.
 bool enabled() noexcept;
+/// This process and the child that it is about to make use the same memory for a while (api/lending.hpp): no socket of theirs becomes ours until the variables
+/// are put back, or the child has forked a process with memory of its own.
+void begin_borrowing() noexcept;
+bool borrowing() noexcept;
+void end_borrowing_in_child() noexcept;
 
 // --- sockets (socket.cpp, connect.cpp, accept.cpp, options.cpp, names.cpp)
 /// socket() for AF_INET/AF_INET6 SOCK_STREAM TCP; kPass for anything else.
