@@ -180,20 +180,17 @@ Reply Monitor::enter(Client &, Request &request) {
     return {};
 }
 
-Reply Monitor::fork(Client &client, Request &request) {
-    const auto body = request.as<wire::Fork>();
+/// A client for a child that does not exist yet, and the answer that takes the channel to its parent.
+std::pair<Client *, Reply> Monitor::expect_child(const Client &client, const wire::Fork &body) {
     if (body.segments > std::size(body.child_in)) {
-        return Reply::error(EINVAL);
+        return {nullptr, Reply::error(EINVAL)};
     }
     if (clients_.size() >= config_.limits.clients) {
-        return Reply::error(EMFILE, Cause::limit);
+        return {nullptr, Reply::error(EMFILE, Cause::limit)};
     }
     auto [made, theirs] = make_channel();
     made.kind = Client::Kind::expected;
-    made.who = client.who;
-    made.comm = client.comm;
     made.ns = client.ns;
-    copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.
     for (uint32_t i = 0; i < body.segments; ++i) {
         const auto &entry = body.child_in[i];
@@ -208,7 +205,39 @@ Reply Monitor::fork(Client &client, Request &request) {
     reply.set(wire::ForkReply{made.id});
     reply.fds.push_back(theirs.get());
     reply.owned.push_back(std::move(theirs));
-    return reply;
+    return {&made, std::move(reply)};
+}
+
+/// The parent has counted the child among the holders of its listeners.
+void Monitor::inherit(const Client &client, Client &child) {
+    child.parent = 0;
+    child.who = client.who;
+    child.comm = client.comm;
+    copy_holdings(client, child);
+}
+
+Reply Monitor::fork(Client &client, Request &request) {
+    auto [made, reply] = expect_child(client, request.as<wire::Fork>());
+    if (made != nullptr) {
+        inherit(client, *made);
+    }
+    return std::move(reply);
+}
+
+void Monitor::child_begins(Client &client, const wire::ForkNext &body) {
+    if (const auto it = clients_.find(body.child); it != clients_.end() && it->second->parent == client.id) {
+        inherit(client, *it->second);
+    }
+}
+
+Reply Monitor::fork_next(Client &client, Request &request) {
+    const auto body = request.as<wire::ForkNext>();
+    child_begins(client, body);
+    auto [made, reply] = expect_child(client, body.next);
+    if (made != nullptr) {
+        made->parent = client.id;
+    }
+    return std::move(reply);
 }
 
 /// Listeners and attachments to links, not segments: who holds what in those is the processes' own affair.
@@ -229,6 +258,9 @@ void Monitor::copy_holdings(const Client &from, Client &to) {
 /// For a program that handed its segment on to the next one in the same process.
 void Monitor::move_holdings(Client &from, Client &to) {
     copy_holdings(from, to);
+    for (Listener *listener : from.listeners) {
+        listener->segment().holders.fetch_add(1, std::memory_order_seq_cst);
+    }
     for (Client::Share &share : from.segments) {
         for (Segment::Member &member : share.segment->members) {
             if (member.client == &from && member.proc_index == share.proc_index) {
@@ -299,6 +331,7 @@ Reply Monitor::segment(Client &client, Request &request) {
 void Monitor::channel_closed(Client &client) {
     loop_.remove(client.channel_watch, client.channel.get());
     client.channel_watch = 0;
+    hear_out(client);
     client.channel.reset();
     if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
         (client.impatient || has_presence(client.pid, client.start))) {
@@ -347,7 +380,7 @@ void Monitor::release_holdings(Client &client) {
     client.bells_given = client.links_made = 0;
 }
 
-/// Whom a process rang before it ended, without waiting for us to do so.
+/// Whom a process rang, and which child it made, before it ended, without waiting for us to do so.
 void Monitor::hear_out(Client &client) {
     for (bool more = static_cast<bool>(client.channel); more;) {
         Request request;
@@ -355,6 +388,9 @@ void Monitor::hear_out(Client &client) {
         if (more && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
             request.header.length == sizeof(wire::BellRef)) {
             ring_peer(client, request);
+        } else if (more && request.header.op == static_cast<uint16_t>(wire::Op::fork_next) &&
+                   request.header.length == sizeof(wire::ForkNext)) {
+            child_begins(client, request.as<wire::ForkNext>());
         }
     }
 }

@@ -1,9 +1,10 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/channel.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
-#include "libsd/control/lock.hpp"
+#include "libsd/control/packets.hpp"
 #include "libsd/transport/link_layout.hpp"
 #include <cstdio>
 #include <cstdlib>
@@ -13,189 +14,29 @@
 
 namespace sd::control {
 
+SD_FORK_STATE constinit Lock call_lock;
+SD_FORK_STATE std::atomic<int> chan{-1};
+SD_FORK_STATE std::atomic<int> retired{-1};
+std::atomic<uint32_t> epoch_count{0};
+std::atomic<uint64_t> my_id{0};
+
 namespace {
 
 constexpr int64_t kRetryNs = 500'000'000;
 
-SD_FORK_STATE constinit Lock call_lock;
-SD_FORK_STATE std::atomic<int> chan{-1};
-std::atomic<uint32_t> epoch_count{0};
 std::atomic<const Directory *> dir{nullptr};
 std::atomic<int64_t> next_try{0};
-std::atomic<uint64_t> my_id{0};
 std::atomic<uint8_t> last_cause{0};
-uint32_t sequence = 0;
 bool greeted_before = false;
-SD_FORK_STATE int child_channel = -1;
-uint64_t child_id = 0;
-uint64_t fork_mask = 0;
 Hooks hooks{};
 // Read once: getenv is not safe while the program changes its environment, and there are programs that empty it before they listen.
 char env_path[108];
 char run_directory[80] = "/tmp";
 bool env_read = false;
 
-// The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
-// not belong to something quiet by then. So it stays open, hung up, until the next one takes its place.
-SD_FORK_STATE std::atomic<int> retired{-1};
-
 // See set_door(). Many processes may have the same one, so nothing is ever received from it.
 std::atomic<int> door{-1};
 bool own_door = false; ///< opened by keep_door(), not handed over by name
-
-void drop_channel() noexcept {
-    if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
-        sys::call(SYS_shutdown, fd, SHUT_RDWR);
-        if (int old = retired.exchange(fd); old >= 0)
-            close_hidden(old);
-    }
-    next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
-}
-
-uint32_t next_sequence() noexcept {
-    if (++sequence == wire::kNoAnswer)
-        ++sequence;
-    return sequence;
-}
-
-wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept {
-    wire::Header h{};
-    h.magic = wire::kMagic;
-    h.version = wire::kVersion;
-    h.op = static_cast<uint16_t>(op);
-    h.sequence = number;
-    h.length = static_cast<uint16_t>(length);
-    h.fds = nfds;
-    return h;
-}
-
-/// Sends one packet; what sendmsg says.
-long send_packet(int fd, const wire::Header &h, const void *body, const int *fds, int flags = 0) noexcept {
-    iovec iov[2] = {{const_cast<wire::Header *>(&h), sizeof h}, {const_cast<void *>(body), h.length}};
-    alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
-    msghdr m{};
-    m.msg_iov = iov;
-    m.msg_iovlen = h.length ? 2 : 1;
-    if (h.fds) {
-        m.msg_control = ctl;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * h.fds);
-        cmsghdr *c = CMSG_FIRSTHDR(&m);
-        c->cmsg_level = SOL_SOCKET;
-        c->cmsg_type = SCM_RIGHTS;
-        c->cmsg_len = CMSG_LEN(sizeof(int) * h.fds);
-        memcpy(CMSG_DATA(c), fds, sizeof(int) * h.fds);
-    }
-    long n;
-    while ((n = sys::sendmsg(fd, &m, flags | MSG_NOSIGNAL)) == -EINTR) {
-    }
-    return n;
-}
-
-/// The descriptors that came with an answer nobody wants.
-void close_received(Reply &r) noexcept {
-    for (unsigned i = 0; i < r.fds; ++i)
-        sys::close(r.fd[i]);
-    r.fds = 0;
-}
-
-/// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
-int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
-    for (;;) {
-        wire::Header rh;
-        iovec riov[2] = {{&rh, sizeof rh}, {r->body, sizeof r->body}};
-        alignas(cmsghdr) char ctl[CMSG_SPACE(sizeof(int) * wire::kMaxFds)];
-        msghdr rm{};
-        rm.msg_iov = riov;
-        rm.msg_iovlen = 2;
-        rm.msg_control = ctl;
-        rm.msg_controllen = sizeof ctl;
-        long n;
-        while ((n = sys::recvmsg(fd, &rm, MSG_CMSG_CLOEXEC)) == -EINTR) {
-        }
-        r->fds = 0;
-        if (n >= 0)
-            for (cmsghdr *c = CMSG_FIRSTHDR(&rm); c; c = CMSG_NXTHDR(&rm, c))
-                if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-                    r->fds = static_cast<unsigned>((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-                    memcpy(r->fd, CMSG_DATA(c), r->fds * sizeof(int));
-                }
-        bool sane = n >= static_cast<long>(sizeof rh) && rh.magic == wire::kMagic &&
-                    static_cast<size_t>(n) == sizeof rh + rh.length && !(rm.msg_flags & MSG_TRUNC);
-        if (sane && rh.sequence == number) {
-            if (rh.version != wire::kVersion) {
-                r->status = -EPROTO;
-                r->cause = Cause::monitor_version;
-                return -1;
-            }
-            r->status = rh.status;
-            r->cause = static_cast<Cause>(rh.cause);
-            r->length = rh.length;
-            if (rm.msg_flags & MSG_CTRUNC) { // no number was left for a descriptor
-                close_received(*r);
-                r->status = -EMFILE;
-            }
-            return 0;
-        }
-        close_received(*r);
-        if (n <= 0 || !sane) { // closed, timed out, or not our protocol
-            r->status = n < 0 ? n : -ECONNRESET;
-            if (n > 0)
-                r->cause = Cause::monitor_version;
-            return -1;
-        }
-    }
-}
-
-/// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
-             Reply *r) noexcept {
-    const wire::Header h = make_header(op, next_sequence(), length, nfds);
-    if (const long n = send_packet(fd, h, body, fds); n < 0) {
-        r->status = n;
-        return -1;
-    }
-    return receive_answer(fd, h.sequence, r);
-}
-
-/// A packet without descriptors. As everything in a process in a sandbox, with write alone.
-struct PlainPacket {
-    wire::Header header;
-    unsigned char body[256];
-
-    long send(int fd, wire::Op op, uint32_t number, const void *from, size_t length) noexcept {
-        header = make_header(op, number, length, 0);
-        if (length)
-            memcpy(body, from, length);
-        long n;
-        while ((n = sys::write(fd, this, sizeof header + length)) == -EINTR) {
-        }
-        return n;
-    }
-};
-
-/// The same with read and write alone, for a process in a sandbox: no descriptor goes along, and none that comes back is received.
-int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept {
-    PlainPacket packet{};
-    r->status = -EPERM;
-    if (length > sizeof packet.body)
-        return 0;
-    const uint32_t mine = next_sequence();
-    long n = packet.send(fd, op, mine, body, length);
-    while (n >= 0) {
-        while ((n = sys::read(fd, &packet, sizeof packet)) == -EINTR) { // bounded by SO_RCVTIMEO
-        }
-        if (n < static_cast<long>(sizeof packet.header) || packet.header.sequence == mine)
-            break;
-    }
-    if (n < static_cast<long>(sizeof packet.header) || packet.header.magic != wire::kMagic) {
-        r->status = n < 0 ? n : -ECONNRESET;
-        return -1;
-    }
-    r->status = packet.header.status;
-    r->length = packet.header.length <= sizeof r->body ? packet.header.length : 0;
-    memcpy(r->body, packet.body, r->length);
-    return 0;
-}
 
 /// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor is believed.
 bool trusted_listener(int fd) noexcept {
@@ -338,6 +179,15 @@ bool greet(Cause *why) noexcept {
 
 } // namespace
 
+void drop_channel() noexcept {
+    if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
+        sys::call(SYS_shutdown, fd, SHUT_RDWR);
+        if (int old = retired.exchange(fd); old >= 0)
+            close_hidden(old);
+    }
+    next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
+}
+
 void set_hooks(const Hooks &h) noexcept { hooks = h; }
 bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
 void channel_moved(int from, int to) noexcept {
@@ -347,6 +197,7 @@ void channel_moved(int from, int to) noexcept {
     retired.compare_exchange_strong(expected, to);
     expected = from;
     door.compare_exchange_strong(expected, to);
+    next_child_moved(from, to);
 }
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
@@ -498,62 +349,6 @@ void resume(int channel_fd, uint64_t client, int table_fd) noexcept {
     }
     close_received(r);
     close_hidden(channel_fd);
-}
-
-SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
-    uint64_t mask;
-    call_lock.lock(&mask);
-    fork_mask = mask; // only now: another thread may be between its own fork's two halves
-    child_channel = -1;
-    int fd = channel();
-    if (fd < 0)
-        return;
-    Reply r;
-    SpareNumbers spare;
-    if (exchange(fd, wire::Op::fork, &f, sizeof f, nullptr, 0, &r) < 0) {
-        drop_channel();
-        return;
-    }
-    if (r.status == 0 && r.fds == 1) {
-        long h = hide_fd(r.fd[0]);
-        if (h >= 0) {
-            child_channel = static_cast<int>(h);
-            child_id = r.as<wire::ForkReply>().client_id;
-        }
-    }
-}
-
-SD_FORK_CODE void fork_parent() noexcept {
-    if (child_channel >= 0)
-        close_hidden(child_channel);
-    child_channel = -1;
-    const uint64_t mask = fork_mask;
-    call_lock.unlock(&mask);
-}
-
-SD_FORK_CODE void fork_child() noexcept {
-    for (auto *parents : {&chan, &retired})
-        if (int fd = parents->load(); fd >= 0) {
-            parents->store(-1);
-            close_hidden(fd);
-        }
-    call_lock.reset();
-    if (child_channel >= 0) {
-        timeval limit{2, 0};
-        sys::setsockopt(child_channel, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        // Nothing is waited for: whatever the child asks for later comes after this, and what is wrong with it shows there.
-        wire::Child c{static_cast<uint32_t>(sys::getpid()), 0};
-        PlainPacket packet;
-        if (packet.send(child_channel, wire::Op::child, wire::kNoAnswer, &c, sizeof c) >= 0) {
-            chan.store(child_channel, std::memory_order_release);
-            my_id.store(child_id, std::memory_order_relaxed);
-            epoch_count.fetch_add(1, std::memory_order_release);
-        } else {
-            close_hidden(child_channel);
-        }
-        child_channel = -1;
-    }
-    sys::restore_signals(&fork_mask);
 }
 
 } // namespace sd::control

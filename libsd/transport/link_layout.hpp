@@ -17,7 +17,7 @@
 namespace sd {
 
 constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
-constexpr uint32_t kLayoutVersion = 2;
+constexpr uint32_t kLayoutVersion = 3;
 
 constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link

@@ -349,7 +349,13 @@ void retire_listener(Listener &l) noexcept {
         return;
     retirements.fetch_add(1, std::memory_order_relaxed);
     wire::ListenerRef ref{l.id, 0};
-    control::request(wire::Op::unlisten, &ref, sizeof ref);
+    // Where others hold it, nothing changes for clients: the monitor may hear of it later.
+    const bool others = l.seg && l.seg->leaving.fetch_add(1, std::memory_order_seq_cst) + 1 <
+                                     l.seg->holders.load(std::memory_order_seq_cst);
+    if (others)
+        control::tell(wire::Op::unlisten, &ref, sizeof ref);
+    else
+        control::request(wire::Op::unlisten, &ref, sizeof ref);
     LinkMap *links[64];
     unsigned n;
     do {
@@ -426,6 +432,15 @@ SD_FORK_CODE void drop_uncounted_listeners() noexcept {
     for (size_t i = all.size(); i-- > 0;)
         if (File *f = all[i]; f->refs.load(std::memory_order_relaxed) == 0)
             discard_file(f); // takes it out of the list
+}
+
+SD_FORK_CODE void listeners_fork_prepare() noexcept {
+    if (!control::connected())
+        return;
+    LockGuard g(all_lock);
+    for (const File *f : all)
+        if (!f->listener->retired.load(std::memory_order_relaxed))
+            f->listener->seg->holders.fetch_add(1, std::memory_order_seq_cst);
 }
 
 SD_FORK_CODE void listeners_fork_child() noexcept {

@@ -148,9 +148,18 @@ SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
     epoll_fork_prepare();
-    wire::Fork message;
-    segments_fork_prepare(&message);
-    control::fork_prepare(message);
+    listeners_fork_prepare();
+    segments_fork_lock();
+    control::NextChild ahead = control::fork_begin();
+    if (ahead.refused)
+        release_next_child();
+    if (ahead.made && !next_child_fits()) {
+        control::forget_next_child();
+        ahead.made = false;
+    }
+    wire::Fork message, next;
+    segments_fork_prepare(ahead.made, &message);
+    control::fork_prepare(message, ahead.wanted && prepare_next_child(&next) ? &next : nullptr);
 }
 
 SD_FORK_CODE void fork_parent() noexcept {
@@ -182,7 +191,7 @@ SD_FORK_CODE void fork_child() noexcept {
     drop_bells_in_child();
     epoll_fork_child();
     if (calls_were_pinned)
-        drop_uncounted_listeners();
+        drop_uncounted_files();
 }
 
 void at_exit() noexcept {

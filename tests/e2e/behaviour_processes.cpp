@@ -32,6 +32,12 @@ BEHAVES("fork in a vfork child", lending, forks_in_lent_memory, accelerated)
 BEHAVES("sockets in a vfork child", lending, sockets_in_lent_memory, accelerated)
 BEHAVES("what vfork children execute", lending, programs_of_vfork_children, accelerated)
 
+BEHAVES("a server forks for each connection", forking, server_forks_for_each, accelerated)
+BEHAVES("parents that end at once", forking, parents_end_at_once, accelerated)
+BEHAVES("whoever closes a listener last", forking, last_to_close_a_listener, accelerated)
+BEHAVES("a connection is handed on while another holder dies", forking, handed_on_while_another_dies, accelerated)
+BEHAVES("a connection closed in a blocked call before a fork", forking, closed_in_a_call_before_fork, accelerated)
+
 BEHAVES("exec keeps a connection", images, exec_keeps_connection, accelerated)
 BEHAVES("exec closes what is marked", images, exec_closes_marked, accelerated)
 BEHAVES("exec keeps a listener", images, exec_keeps_listener, accelerated)

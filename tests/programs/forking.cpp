@@ -1,0 +1,193 @@
+// Servers that fork for each connection, parents that end at once, and what calls of other threads hold when one forks. Several forks each: from the third on
+// the library has asked for the child's channel in advance.
+#include "tests/programs/blocking.hpp"
+#include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+using namespace sdtest;
+
+namespace {
+
+void wait_for_child(pid_t pid) {
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+}
+
+void echo_until_end(int fd) {
+    char buffer[64];
+    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;)
+        send_all(fd, buffer, static_cast<size_t>(n));
+}
+
+bool talk(int fd, const std::string &text) { return send_all(fd, text) && receive(fd, text.size()) == text; }
+
+} // namespace
+
+BEHAVIOUR(server_forks_for_each) {
+    const int listener = make_listener();
+    signal(SIGCHLD, SIG_IGN);
+    const pid_t server = spawn([&] {
+        for (;;) {
+            const int fd = accept(listener, nullptr, nullptr);
+            if (fd < 0)
+                continue;
+            const pid_t child = fork();
+            if (child == 0) {
+                close(listener);
+                echo_until_end(fd);
+                _exit(0);
+            }
+            close(fd);
+        }
+    });
+    const Address address = local_address(listener);
+    close(listener);
+    int right = 0, ended = 0;
+    for (int i = 0; i < 200; ++i) {
+        const int fd = connect_to(address);
+        for (int k = 0; k < 3; ++k)
+            right += talk(fd, "message " + std::to_string(i + k));
+        MUST(shutdown(fd, SHUT_WR));
+        ended += receive_to_end(fd).empty();
+        MUST(close(fd));
+    }
+    say("%d of 600 right, %d of 200 ended", right, ended);
+    kill(server, SIGKILL);
+}
+
+// Each generation makes the next one and ends without waiting for anything.
+BEHAVIOUR(parents_end_at_once) {
+    int right = 0;
+    for (int i = 0; i < 20; ++i) {
+        const int listener = make_listener();
+        const Pair pair = connect_through(listener);
+        const pid_t first = spawn([&] {
+            for (int generation = 0; generation < 6; ++generation) {
+                if (generation < 4)
+                    wait_for_child(spawn([] {})); // so that the next one is expected
+                if (MUST(fork()) > 0)
+                    _exit(0);
+            }
+            close(pair.client);
+            echo_until_end(pair.server);
+            const int fd = MUST(accept(listener, nullptr, nullptr));
+            close(listener);
+            echo_until_end(fd);
+            _exit(0);
+        });
+        const Address address = local_address(listener);
+        wait_for_child(first);
+        close(pair.server);
+        close(listener);
+        right += talk(pair.client, "to the last");
+        close(pair.client);
+        const int later = connect_to(address);
+        right += talk(later, "to its listener");
+        right += shutdown(later, SHUT_WR) == 0 && receive_to_end(later).empty();
+        close(later);
+    }
+    say("%d of 60 right", right);
+}
+
+// Whoever closes a listener last, nobody can connect any more when close has returned.
+BEHAVIOUR(last_to_close_a_listener) {
+    int refused[2] = {};
+    for (int i = 0; i < 60; ++i) {
+        const bool child_is_last = i % 2 == 0;
+        const int listener = make_listener();
+        const Address address = local_address(listener);
+        close(connect_to(address)); // there is a way to the listener
+        int closed[2];
+        MUST(pipe(closed));
+        char byte = 0;
+        const pid_t child = spawn([&] {
+            close(closed[1]);
+            if (!child_is_last) {
+                close(listener);
+                _exit(0);
+            }
+            MUST(read(closed[0], &byte, 1));
+            close(listener);
+            const int fd = socket(AF_INET, SOCK_STREAM, 0);
+            _exit(connect(fd, address.raw(), address.length) < 0 && errno == ECONNREFUSED ? 0 : 1);
+        });
+        int status = -1;
+        if (child_is_last) {
+            close(listener);
+            MUST(write(closed[1], &byte, 1));
+            MUST(waitpid(child, &status, 0));
+            refused[1] += status == 0;
+        } else {
+            MUST(waitpid(child, &status, 0));
+            close(listener);
+            const int fd = socket(AF_INET, SOCK_STREAM, 0);
+            refused[0] += connect(fd, address.raw(), address.length) < 0 && errno == ECONNREFUSED;
+            close(fd);
+        }
+        close(closed[0]);
+        close(closed[1]);
+    }
+    say("refused after the parent's close %d, after the child's %d of 30", refused[0], refused[1]);
+}
+
+// The parent closes what it has given its child while a third process that has it, too, is killed.
+BEHAVIOUR(handed_on_while_another_dies) {
+    int right = 0;
+    for (int i = 0; i < 60; ++i) {
+        const Pair pair = make_pair();
+        const pid_t other = spawn([] { sleep_ms(kPatience); });
+        const pid_t parent = spawn([&] {
+            close(pair.client);
+            wait_for_child(spawn([] {}));
+            wait_for_child(spawn([] {}));
+            const pid_t heir = spawn([&] { echo_until_end(pair.server); });
+            close(pair.server);
+            wait_for_child(heir);
+        });
+        close(pair.server);
+        sleep_ms(i % 4);
+        kill(other, SIGKILL);
+        right += talk(pair.client, "still there");
+        close(pair.client);
+        wait_for_child(other);
+        wait_for_child(parent);
+    }
+    say("%d of 60 right", right);
+}
+
+// One thread reads, another closes the number and forks, a signal ends the read: the child has nothing of the connection, so it ends.
+BEHAVIOUR(closed_in_a_call_before_fork) {
+    struct sigaction action {};
+    action.sa_handler = [](int) {};
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+    const Pair pair = make_pair();
+    std::atomic<pid_t> entered{0};
+    std::atomic<bool> returned{false};
+    std::thread reader([&] {
+        entered = thread_id();
+        char byte;
+        SHOW(recv(pair.client, &byte, 1, 0));
+        returned = true;
+    });
+    SHOW_BOOL(wait_until_blocked(entered, returned));
+    MUST(close(pair.client));
+    int release[2];
+    MUST(pipe(release));
+    const pid_t child = spawn([&] {
+        char byte;
+        close(release[1]);
+        [[maybe_unused]] const ssize_t n = read(release[0], &byte, 1);
+        _exit(0);
+    });
+    while (!returned) {
+        pthread_kill(reader.native_handle(), SIGUSR1);
+        sleep_ms(1);
+    }
+    reader.join();
+    SHOW_BOOL(wait_for(pair.server, POLLIN));
+    say("%s", receive_to_end(pair.server).empty() ? "end" : "data");
+    close(release[1]);
+    reap("child", child);
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
