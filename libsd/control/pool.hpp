@@ -8,6 +8,8 @@
 namespace sd {
 
 template <class T> class Pool {
+    static constexpr size_t want = sizeof(T) * 16 > 65536 ? sizeof(T) * 16 : 65536; ///< bytes taken at a time
+
   public:
     /// A value-initialised object on first use, else one as release() left it; nullptr when memory is out.
     template <class Guard = LockGuard> T *allocate() noexcept {
@@ -17,12 +19,14 @@ template <class T> class Pool {
             return t;
         }
         if (next_ == end_) {
-            constexpr size_t want = sizeof(T) * 16 > 65536 ? sizeof(T) * 16 : 65536;
             void *p = sys::mmap(nullptr, want, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             if (!p)
                 return nullptr;
             next_ = static_cast<T *>(p);
-            end_ = next_ + want / sizeof(T);
+            end_ = next_ + (want - sizeof(void *)) / sizeof(T);
+            auto *before = reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *));
+            *before = chunks_;
+            chunks_ = p;
         }
         return new (next_++) T();
     }
@@ -32,11 +36,23 @@ template <class T> class Pool {
         free_ = t;
     }
     void reset_lock() noexcept { lock_.reset(); }
+    /// Every object that was ever allocated, released ones too. For a forked child, which has one thread.
+    template <class Act> void for_each(Act act) noexcept {
+        constexpr size_t room = (want - sizeof(void *)) / sizeof(T);
+        bool newest = true;
+        for (void *p = chunks_; p; p = *reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *))) {
+            auto *t = static_cast<T *>(p);
+            for (T *end = newest ? next_ : t + room; t != end; ++t)
+                act(*t);
+            newest = false;
+        }
+    }
 
   private:
     static T **link(T *t) noexcept { return &t->pool_next; }
     Lock lock_;
     T *free_ = nullptr, *next_ = nullptr, *end_ = nullptr;
+    void *chunks_ = nullptr; ///< the newest; the last word of each leads to the one before
 };
 
 /// A growing array of trivially copyable things in mmap'ed memory.

@@ -189,7 +189,11 @@ SD_FORK_CODE bool files_fork_child() noexcept {
             if (File *f = fd_table[fd].load(std::memory_order_relaxed); f && f != &parked_file)
                 act(*f);
     };
-    uncount_listeners(); // they may have no number any more
+    uncount_listeners(); // they may have no number any more, and so may connections
+    files.for_each([](File &f) {
+        if (f.kind == Kind::stream)
+            f.refs.store(0, std::memory_order_relaxed);
+    });
     each([](File &f) { f.refs.store(0, std::memory_order_relaxed); });
     each([](File &f) { f.refs.fetch_add(1, std::memory_order_relaxed); });
     Held::for_each_own(unpin, [](void *f) noexcept {
@@ -197,6 +201,14 @@ SD_FORK_CODE bool files_fork_child() noexcept {
         pinned.fetch_add(1, std::memory_order_relaxed);
     });
     return true;
+}
+
+SD_FORK_CODE void drop_uncounted_files() noexcept {
+    drop_uncounted_listeners();
+    files.for_each([](File &f) {
+        if (f.kind == Kind::stream && f.refs.load(std::memory_order_relaxed) == 0)
+            discard_file(&f);
+    });
 }
 
 void unpin(void *file, size_t) noexcept {

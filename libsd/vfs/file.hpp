@@ -128,6 +128,8 @@ void drop_placeholder(int fd) noexcept;
 void dummy_moved(int from, int to) noexcept;
 /// Did calls of the parent's threads hold Files?
 bool files_fork_child() noexcept;
+/// Later in the child, where that returned true: what only calls of other threads held there is closed. Needs the monitor.
+void drop_uncounted_files() noexcept;
 /// References that blocked calls hold, see Pin; of all threads.
 extern std::atomic<uint32_t> pinned;
 /// Gives one back.
