@@ -21,7 +21,8 @@ void close_received(Reply &r) noexcept;
 /// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
 int receive_answer(int fd, uint32_t number, Reply *r) noexcept;
 /// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds, Reply *r) noexcept;
+int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
+             Reply *r) noexcept;
 
 /// A packet without descriptors. As everything in a process in a sandbox, with write alone.
 struct PlainPacket {

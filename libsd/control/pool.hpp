@@ -40,7 +40,8 @@ template <class T> class Pool {
     template <class Act> void for_each(Act act) noexcept {
         constexpr size_t room = (want - sizeof(void *)) / sizeof(T);
         bool newest = true;
-        for (void *p = chunks_; p; p = *reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *))) {
+        for (void *p = chunks_; p;
+             p = *reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *))) {
             auto *t = static_cast<T *>(p);
             for (T *end = newest ? next_ : t + room; t != end; ++t)
                 act(*t);
