@@ -19,8 +19,7 @@ struct Client {
 
     uint64_t id = 0;
     Kind kind = Kind::fresh;
-    uint64_t parent = 0; ///< of one that was made ahead (fork_next), until the parent has said that it makes it
-    UniqueFd channel;    ///< none: the process gave up its channel (exec) but a presence says that it goes on
+    UniqueFd channel; ///< none: the process gave up its channel (exec) but a presence says that it goes on
     EventLoop::Watch channel_watch = 0;
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;

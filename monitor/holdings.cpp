@@ -94,7 +94,6 @@ Listener *Monitor::held_listener(const Client &client, uint32_t id) const {
 void Monitor::leave_listener(Client &client, Listener &listener) {
     client.listeners.erase(&listener);
     listener.holders.erase(&client);
-    listener.segment().holders.fetch_sub(1, std::memory_order_seq_cst);
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
     if (listener.holders.empty()) {
         abandon(listener);

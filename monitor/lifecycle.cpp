@@ -20,8 +20,8 @@ bool hung_up(int channel) {
 
 } // namespace
 
-/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already.
-bool Monitor::identify(Client &client, const ucred &sender) {
+/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already. `forked`: its program is its parent's, which is filled in.
+bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
     client.pid = sender.pid;
     client.who.uid = sender.uid;
     client.who.gid = sender.gid;
@@ -34,8 +34,10 @@ bool Monitor::identify(Client &client, const ucred &sender) {
         return errno != ESRCH;
     }
     client.start = start_time(sender.pid);
-    client.who.exe = process_exe(sender.pid);
-    client.comm = process_comm(sender.pid);
+    if (!forked) {
+        client.who.exe = process_exe(sender.pid);
+        client.comm = process_comm(sender.pid);
+    }
     loop_.remove(client.pidfd_watch, client.pidfd.get());
     client.pidfd = std::move(pidfd);
     client.pidfd_watch = loop_.add(client.pidfd.get(), EPOLLIN, [this, id = client.id](uint32_t) {
@@ -180,17 +182,20 @@ Reply Monitor::enter(Client &, Request &request) {
     return {};
 }
 
-/// A client for a child that does not exist yet, and the answer that takes the channel to its parent.
-std::pair<Client *, Reply> Monitor::expect_child(const Client &client, const wire::Fork &body) {
+Reply Monitor::fork(Client &client, Request &request) {
+    const auto body = request.as<wire::Fork>();
     if (body.segments > std::size(body.child_in)) {
-        return {nullptr, Reply::error(EINVAL)};
+        return Reply::error(EINVAL);
     }
     if (clients_.size() >= config_.limits.clients) {
-        return {nullptr, Reply::error(EMFILE, Cause::limit)};
+        return Reply::error(EMFILE, Cause::limit);
     }
     auto [made, theirs] = make_channel();
     made.kind = Client::Kind::expected;
+    made.who = client.who;
+    made.comm = client.comm;
     made.ns = client.ns;
+    copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.
     for (uint32_t i = 0; i < body.segments; ++i) {
         const auto &entry = body.child_in[i];
@@ -205,39 +210,7 @@ std::pair<Client *, Reply> Monitor::expect_child(const Client &client, const wir
     reply.set(wire::ForkReply{made.id});
     reply.fds.push_back(theirs.get());
     reply.owned.push_back(std::move(theirs));
-    return {&made, std::move(reply)};
-}
-
-/// The parent has counted the child among the holders of its listeners.
-void Monitor::inherit(const Client &client, Client &child) {
-    child.parent = 0;
-    child.who = client.who;
-    child.comm = client.comm;
-    copy_holdings(client, child);
-}
-
-Reply Monitor::fork(Client &client, Request &request) {
-    auto [made, reply] = expect_child(client, request.as<wire::Fork>());
-    if (made != nullptr) {
-        inherit(client, *made);
-    }
-    return std::move(reply);
-}
-
-void Monitor::child_begins(Client &client, const wire::ForkNext &body) {
-    if (const auto it = clients_.find(body.child); it != clients_.end() && it->second->parent == client.id) {
-        inherit(client, *it->second);
-    }
-}
-
-Reply Monitor::fork_next(Client &client, Request &request) {
-    const auto body = request.as<wire::ForkNext>();
-    child_begins(client, body);
-    auto [made, reply] = expect_child(client, body.next);
-    if (made != nullptr) {
-        made->parent = client.id;
-    }
-    return std::move(reply);
+    return reply;
 }
 
 /// Listeners and attachments to links, not segments: who holds what in those is the processes' own affair.
@@ -258,9 +231,6 @@ void Monitor::copy_holdings(const Client &from, Client &to) {
 /// For a program that handed its segment on to the next one in the same process.
 void Monitor::move_holdings(Client &from, Client &to) {
     copy_holdings(from, to);
-    for (Listener *listener : from.listeners) {
-        listener->segment().holders.fetch_add(1, std::memory_order_seq_cst);
-    }
     for (Client::Share &share : from.segments) {
         for (Segment::Member &member : share.segment->members) {
             if (member.client == &from && member.proc_index == share.proc_index) {
@@ -276,7 +246,7 @@ void Monitor::move_holdings(Client &from, Client &to) {
 }
 
 Reply Monitor::child(Client &client, Request &request) {
-    if (!identify(client, request.sender)) {
+    if (!identify(client, request.sender, true)) {
         return Reply::error(ESRCH);
     }
     client.kind = Client::Kind::process;
@@ -331,7 +301,6 @@ Reply Monitor::segment(Client &client, Request &request) {
 void Monitor::channel_closed(Client &client) {
     loop_.remove(client.channel_watch, client.channel.get());
     client.channel_watch = 0;
-    hear_out(client);
     client.channel.reset();
     if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
         (client.impatient || has_presence(client.pid, client.start))) {
@@ -380,7 +349,7 @@ void Monitor::release_holdings(Client &client) {
     client.bells_given = client.links_made = 0;
 }
 
-/// Whom a process rang, and which child it made, before it ended, without waiting for us to do so.
+/// Whom a process rang before it ended, without waiting for us to do so.
 void Monitor::hear_out(Client &client) {
     for (bool more = static_cast<bool>(client.channel); more;) {
         Request request;
@@ -388,9 +357,6 @@ void Monitor::hear_out(Client &client) {
         if (more && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
             request.header.length == sizeof(wire::BellRef)) {
             ring_peer(client, request);
-        } else if (more && request.header.op == static_cast<uint16_t>(wire::Op::fork_next) &&
-                   request.header.length == sizeof(wire::ForkNext)) {
-            child_begins(client, request.as<wire::ForkNext>());
         }
     }
 }

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
-#include <poll.h>
 #include <random>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
@@ -41,7 +40,6 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::presence, "presence", 0, 0, bit(Client::Kind::fresh), &Monitor::presence},
         {Op::enter, "enter", 0, 1, bit(Client::Kind::fresh) | bit(Client::Kind::presence), &Monitor::enter},
         {Op::fork, "fork", sizeof(wire::Fork), 0, kProcess, &Monitor::fork},
-        {Op::fork_next, "fork_next", sizeof(wire::ForkNext), 0, kProcess, &Monitor::fork_next},
         {Op::child, "child", sizeof(wire::Child), 0, bit(Client::Kind::expected), &Monitor::child},
         {Op::segment, "segment", sizeof(wire::Segment), 1, kProcess, &Monitor::segment},
         {Op::listen, "listen", sizeof(wire::Listen), 1, kProcess, &Monitor::listen},
@@ -176,31 +174,7 @@ void Monitor::accept_client() {
     add_client(std::move(channel));
 }
 
-namespace {
-bool has_packet(int channel) {
-    pollfd p{channel, POLLIN, 0};
-    return poll(&p, 1, 0) == 1;
-}
-} // namespace
-
-/// What a child says may come to us before what its parent has said about it, which it follows from: that is heard first.
-void Monitor::hear_parent(uint64_t client_id) {
-    for (;;) {
-        const auto it = clients_.find(client_id);
-        if (it == clients_.end() || it->second->parent == 0) {
-            return;
-        }
-        const auto parent = clients_.find(it->second->parent);
-        if (parent == clients_.end() || !parent->second->channel || !has_packet(parent->second->channel.get())) {
-            it->second->parent = 0;
-            return;
-        }
-        channel_ready(parent->first);
-    }
-}
-
 void Monitor::channel_ready(uint64_t client_id) {
-    hear_parent(client_id);
     // A few packets at a time, so that no client keeps the others waiting.
     for (int i = 0; i < 8; ++i) {
         const auto it = clients_.find(client_id);

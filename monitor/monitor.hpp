@@ -35,7 +35,6 @@ class Monitor {
     Client &add_client(UniqueFd channel);
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel();
-    void hear_parent(uint64_t client_id);
     void channel_ready(uint64_t client_id);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
@@ -47,14 +46,10 @@ class Monitor {
     Reply hello(Client &client, Request &request);
     Reply presence(Client &client, Request &request);
     Reply enter(Client &client, Request &request);
-    std::pair<Client *, Reply> expect_child(const Client &client, const wire::Fork &body);
-    void inherit(const Client &client, Client &child);
-    void child_begins(Client &client, const wire::ForkNext &body);
     Reply fork(Client &client, Request &request);
-    Reply fork_next(Client &client, Request &request);
     Reply child(Client &client, Request &request);
     Reply segment(Client &client, Request &request);
-    bool identify(Client &client, const ucred &sender);
+    bool identify(Client &client, const ucred &sender, bool forked = false);
     std::shared_ptr<Segment> find_segment(UniqueFd memfd);
     void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
                        uint64_t name);

@@ -60,9 +60,7 @@ Reply Monitor::listen(Client &client, Request &request) {
     }
     const bool was_orphan = take_up(*listener, backlog);
     client.listeners.insert(listener);
-    if (listener->holders.insert(&client).second) {
-        listener->segment().holders.fetch_add(1, std::memory_order_seq_cst);
-    }
+    listener->holders.insert(&client);
     Reply reply;
     reply.set(wire::ListenReply{listener->id, was_orphan});
     reply.fds.push_back(listener->memfd.get());
@@ -74,11 +72,7 @@ Reply Monitor::unlisten(Client &client, Request &request) {
     if (listener == nullptr) {
         return Reply::error(ENOENT);
     }
-    const uint32_t id = listener->id;
     leave_listener(client, *listener);
-    if (const auto left = listeners_.find(id); left != listeners_.end()) {
-        left->second->segment().leaving.fetch_sub(1, std::memory_order_seq_cst); // after the holders: see ListenerSegment
-    }
     return {};
 }
 

@@ -6,8 +6,6 @@
 
 namespace sd::control {
 
-struct Reply;
-
 extern constinit Lock call_lock; ///< one request at a time
 extern std::atomic<int> chan;    ///< -1: none
 /// The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
@@ -18,9 +16,5 @@ extern std::atomic<uint64_t> my_id;
 
 /// Under call_lock: the channel is of no use any more.
 void drop_channel() noexcept;
-/// Of forking.cpp, under call_lock: the answer to a fork_next was among what was received. Takes its descriptor.
-void take_next_child(uint32_t number, Reply &r) noexcept;
-/// hidden_moved, for the channel of the next child.
-void next_child_moved(int from, int to) noexcept;
 
 } // namespace sd::control

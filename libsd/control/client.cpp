@@ -197,7 +197,6 @@ void channel_moved(int from, int to) noexcept {
     retired.compare_exchange_strong(expected, to);
     expected = from;
     door.compare_exchange_strong(expected, to);
-    next_child_moved(from, to);
 }
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }

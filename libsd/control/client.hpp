@@ -60,18 +60,8 @@ uint32_t epoch() noexcept;
 /// The listeners of this network namespace; nullptr before ensure(). Read-only memory.
 const Directory *directory() noexcept;
 
-/// A child's channel, asked for when its parent made the child before, so that a server that forks for each connection waits for nothing.
-struct NextChild {
-    bool made; ///< it is here, and the monitor knows what records in the segments the child is going to have
-    bool refused; ///< the monitor did not want it
-    bool wanted;  ///< another one should be asked for now
-};
-/// Around fork(): takes the lock.
-NextChild fork_begin() noexcept;
-/// Its records are not those that are needed.
-void forget_next_child() noexcept;
-/// The child is about to be made. `next`: the records of the one after it, if that is wanted. One of the others follows.
-void fork_prepare(const wire::Fork &f, const wire::Fork *next) noexcept;
+/// Around fork(): prepare makes the child's channel (if connected) and takes the lock; one of the others follows.
+void fork_prepare(const wire::Fork &f) noexcept;
 void fork_parent() noexcept;
 void fork_child() noexcept;
 /// After an exec: goes on with the channel of the former program image, which called this process `client`, and tells the monitor what was

@@ -53,9 +53,6 @@ struct ListenerSegment {
     std::atomic<uint32_t> closed;
     std::atomic<uint32_t> link_high;     ///< places below this index have been used
     std::atomic<uint64_t> link_sequence; ///< bumped by the monitor whenever a link is added or removed
-    /// Processes that hold it: counted up by the monitor, and by a parent for the child it is about to make, counted down by the monitor.
-    std::atomic<uint32_t> holders;
-    std::atomic<uint32_t> leaving; ///< of these, those whose unlisten is on its way
     ListenerLink link[kListenerLinks];
 };
 

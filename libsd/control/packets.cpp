@@ -1,6 +1,6 @@
 // Packets to and from the monitor.
 #include "libsd/control/packets.hpp"
-#include "libsd/control/channel.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sys.hpp"
 #include <cstring>
@@ -8,12 +8,13 @@
 namespace sd::control {
 
 namespace {
-uint32_t sequence = 0;
+SD_FORK_STATE uint32_t sequence = 0;
 } // namespace
 
 uint32_t next_sequence() noexcept {
-    sequence = (sequence + 1) & (kAheadBit - 1);
-    return sequence == wire::kNoAnswer ? ++sequence : sequence;
+    if (++sequence == wire::kNoAnswer)
+        ++sequence;
+    return sequence;
 }
 
 wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept {
@@ -90,12 +91,6 @@ int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
                 r->status = -EMFILE;
             }
             return 0;
-        }
-        if (sane && (rh.sequence & kAheadBit)) {
-            r->status = rh.status;
-            take_next_child(rh.sequence, *r);
-            r->status = 0;
-            continue;
         }
         close_received(*r);
         if (n <= 0 || !sane) { // closed, timed out, or not our protocol

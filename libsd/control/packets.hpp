@@ -7,11 +7,7 @@ namespace sd::control {
 
 struct Reply;
 
-/// Set in the numbers of requests whose answer is read later, with that to another request: after an exec, the next program image does not take it for one
-/// to its own.
-constexpr uint32_t kAheadBit = 1u << 31;
-
-/// Another number for each request, without kAheadBit.
+/// Another number for each request.
 uint32_t next_sequence() noexcept;
 wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept;
 /// Sends one packet; what sendmsg says.

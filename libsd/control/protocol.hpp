@@ -70,7 +70,6 @@ enum class Op : uint16_t {
     unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
     ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell, for a process that does not wait for it or whose sandbox lets it receive none -> empty
     enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
-    fork_next = 26, ///< ForkNext -> ForkReply + {channel for the child after the one named}: the parent waits for neither, and reads the answer when it forks again
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
@@ -137,10 +136,6 @@ struct Fork {
 };
 struct ForkReply {
     uint64_t client_id; ///< the child's
-};
-struct ForkNext {
-    uint64_t child; ///< that of the last answer to fork_next: is about to be made, and shares all that the parent has registered; 0: none was taken ahead
-    Fork next;      ///< what the child after that will have in each segment: empty until then
 };
 struct Child {
     uint32_t pid;

@@ -140,20 +140,25 @@ void free_bell(Bell *b) noexcept {
     pool.release(b);
 }
 
-Bell *thread_bell() noexcept {
+Bell *looking_bell() noexcept {
     if (!self.bell) {
         watch_thread();
         self.bell = make_bell();
-    } else if (self.bell->efd < 0) [[unlikely]] {
-        complete_bell(*self.bell);
     }
     return self.bell;
+}
+
+Bell *thread_bell() noexcept {
+    Bell *b = looking_bell();
+    if (b && b->efd < 0) [[unlikely]]
+        complete_bell(*b);
+    return b;
 }
 
 unsigned bell_id(Bell &b, LinkMap &l) noexcept {
     if (b.id[l.index]) [[likely]]
         return b.id[l.index];
-    if (b.efd < 0)
+    if (b.efd < 0 && !complete_bell(b))
         return 0;
     wire::Bell want{l.id, l.side, 0};
     auto r = control::request(wire::Op::bell, &want, sizeof want, &b.efd, 1);
@@ -222,6 +227,11 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
             i = 0;
         if (b->efd < 0)
             continue;
+        if (b == self.bell) { // many a child ends before it sleeps
+            close_hidden(b->efd);
+            b->efd = -1;
+            continue;
+        }
         SpareNumbers spare;
         long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
         if (fd < 0)

@@ -25,6 +25,8 @@ void free_bell(Bell *b) noexcept;
 extern void (*watch_thread)() noexcept;
 /// The calling thread's own; freed by the thread-exit hook of vfs.
 Bell *thread_bell() noexcept;
+/// The same for a caller that only looks for now, and calls bell_id() or complete_bell() before it sleeps: it may have no descriptor yet.
+Bell *looking_bell() noexcept;
 /// The id under which `b` can be armed on `l`, registering it with the monitor on first use. 0: not possible now, so sleep in short steps.
 unsigned bell_id(Bell &b, LinkMap &l) noexcept;
 /// The link is about to be unmapped.

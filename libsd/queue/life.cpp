@@ -5,8 +5,10 @@
 // the monitor, which frees the records of the dead, can tell.
 #include "libsd/queue/life.hpp"
 #include "libsd/control/append.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/sys.hpp"
+#include <ctime>
 #include <sys/stat.h>
 
 namespace sd {
@@ -66,7 +68,15 @@ struct Identity {
     std::atomic<uint32_t> pid{0}, pid_namespace{0};
     std::atomic<uint64_t> birth{0};
 };
-constinit Identity identity; // of this process; a forked child finds that the number is not its own
+SD_FORK_STATE constinit Identity identity; // of this process; a forked child finds that the number is not its own
+SD_FORK_STATE uint64_t fork_tick = 0;
+
+/// Time in the unit of births in /proc, USER_HZ.
+uint64_t birth_now() noexcept {
+    timespec t;
+    ::clock_gettime(CLOCK_BOOTTIME, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 100 + static_cast<uint64_t>(t.tv_nsec) / 10'000'000;
+}
 
 const Identity &own_identity() noexcept {
     const auto pid = static_cast<uint32_t>(sys::getpid());
@@ -77,6 +87,22 @@ const Identity &own_identity() noexcept {
     }
     return identity;
 }
+
+} // namespace
+
+SD_FORK_CODE void identity_fork_prepare() noexcept { fork_tick = birth_now(); }
+
+// A parent in another pid namespace has another number for its child, or none (0). The kernel takes the child's birth between the two looks at its clock; in
+// another time namespace they differ.
+SD_FORK_CODE void identity_fork_child() noexcept {
+    const uint32_t parent = identity.pid.load(std::memory_order_relaxed);
+    if (!parent || parent != static_cast<uint32_t>(sys::call(SYS_getppid)) || birth_now() != fork_tick)
+        return; // own_identity() asks
+    identity.birth.store(fork_tick, std::memory_order_relaxed);
+    identity.pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_release);
+}
+
+namespace {
 
 bool ended(char state) noexcept { return state == 0 || state == 'Z' || state == 'X' || state == 'x'; }
 

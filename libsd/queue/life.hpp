@@ -7,6 +7,10 @@ namespace sd {
 /// Enters in a record who the calling thread is.
 void note_identity(ThreadRecord &r) noexcept;
 
+/// Around fork: the child then knows who it is without asking the kernel, which takes 30 µs, as a rule.
+void identity_fork_prepare() noexcept;
+void identity_fork_child() noexcept;
+
 /// The record was given back, or is somebody else's by now. No system call.
 inline bool record_gone(const ThreadRecord &r, ThreadId id) noexcept {
     return r.state.load(std::memory_order_acquire) == 0 ||

@@ -150,7 +150,7 @@ struct Handlers {
 /// `since`: handlers that ran after it end the call, also those that ran while it was not asleep.
 long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since) noexcept {
     Listener &l = *f.listener;
-    Bell *bell = thread_bell();
+    Bell *bell = looking_bell();
     if (!bell)
         return -EMFILE;
     const int number = fd;

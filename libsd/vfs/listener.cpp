@@ -14,8 +14,8 @@ namespace {
 
 SD_FORK_STATE constinit Pool<Listener> pool;
 SD_FORK_STATE constinit Lock all_lock;
-SD_FORK_STATE MapVector<File *> all;  ///< every listener of this process, for restore
-std::atomic<uint32_t> retirements{0}; ///< listeners given up: the monitor has forgotten their bells
+SD_FORK_STATE MapVector<File *> all;                ///< every listener of this process, for restore
+SD_FORK_STATE std::atomic<uint32_t> retirements{0}; ///< listeners given up: the monitor has forgotten their bells
 
 /// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
 ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
@@ -200,7 +200,7 @@ void listeners_moved(int from, int to) noexcept {
 }
 
 long listener_bell(Listener &l, Bell &b) noexcept {
-    if (b.efd < 0)
+    if (b.efd < 0 && !complete_bell(b))
         return -EMFILE;
     wire::ListenerRef ref{l.id, 0};
     long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
@@ -349,13 +349,7 @@ void retire_listener(Listener &l) noexcept {
         return;
     retirements.fetch_add(1, std::memory_order_relaxed);
     wire::ListenerRef ref{l.id, 0};
-    // Where others hold it, nothing changes for clients: the monitor may hear of it later.
-    const bool others = l.seg && l.seg->leaving.fetch_add(1, std::memory_order_seq_cst) + 1 <
-                                     l.seg->holders.load(std::memory_order_seq_cst);
-    if (others)
-        control::tell(wire::Op::unlisten, &ref, sizeof ref);
-    else
-        control::request(wire::Op::unlisten, &ref, sizeof ref);
+    control::request(wire::Op::unlisten, &ref, sizeof ref);
     LinkMap *links[64];
     unsigned n;
     do {
@@ -432,15 +426,6 @@ SD_FORK_CODE void drop_uncounted_listeners() noexcept {
     for (size_t i = all.size(); i-- > 0;)
         if (File *f = all[i]; f->refs.load(std::memory_order_relaxed) == 0)
             discard_file(f); // takes it out of the list
-}
-
-SD_FORK_CODE void listeners_fork_prepare() noexcept {
-    if (!control::connected())
-        return;
-    LockGuard g(all_lock);
-    for (const File *f : all)
-        if (!f->listener->retired.load(std::memory_order_relaxed))
-            f->listener->seg->holders.fetch_add(1, std::memory_order_seq_cst);
 }
 
 SD_FORK_CODE void listeners_fork_child() noexcept {

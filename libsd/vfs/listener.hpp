@@ -61,8 +61,6 @@ void restore_listeners() noexcept;
 void unlist(const Listener &l) noexcept;
 /// Every listener leaves the directory and stays an ordinary one.
 void withdraw_listeners() noexcept;
-/// The child counts as a holder of each from now on.
-void listeners_fork_prepare() noexcept;
 void listeners_fork_child() noexcept;
 /// In a forked child, before and after the references to Files are counted anew: those that only calls of the parent's other threads held are closed.
 /// The second needs the monitor.

@@ -1,5 +1,6 @@
 // Keeping closed placeholders; see parked.hpp.
 #include "libsd/vfs/parked.hpp"
+#include "libsd/control/around_fork.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/vfs/fd.hpp"
 
@@ -31,7 +32,7 @@ struct Bits {
             word[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
     }
 };
-constinit Bits parked{}, ours{}, cloexec_set{};
+SD_FORK_STATE constinit Bits parked{}, ours{}, cloexec_set{};
 
 /// True for the one caller that may have the number.
 bool claim(unsigned fd) noexcept {

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/queue/life.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -148,18 +149,10 @@ SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
     epoll_fork_prepare();
-    listeners_fork_prepare();
-    segments_fork_lock();
-    control::NextChild ahead = control::fork_begin();
-    if (ahead.refused)
-        release_next_child();
-    if (ahead.made && !next_child_fits()) {
-        control::forget_next_child();
-        ahead.made = false;
-    }
-    wire::Fork message, next;
-    segments_fork_prepare(ahead.made, &message);
-    control::fork_prepare(message, ahead.wanted && prepare_next_child(&next) ? &next : nullptr);
+    wire::Fork message;
+    segments_fork_prepare(&message);
+    identity_fork_prepare();
+    control::fork_prepare(message);
 }
 
 SD_FORK_CODE void fork_parent() noexcept {
@@ -175,6 +168,7 @@ SD_FORK_CODE void fork_child() noexcept {
         end_borrowing_in_child(); // where nothing of ours had been used
         return;
     }
+    identity_fork_child();
     segments_fork_child();
     reset_link_locks_in_child();
     const bool calls_were_pinned = files_fork_child();

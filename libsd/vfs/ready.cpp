@@ -176,7 +176,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
     auto interrupted = [&] {
         return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled);
     };
-    Bell *bell = thread_bell();
+    Bell *bell = looking_bell();
     if (!bell)
         return -EMFILE;
     for (Spinner spin(*bell);;) {

@@ -12,7 +12,7 @@
 
 namespace sd {
 
-MappedSegment segments[kMaxSegments];
+SD_FORK_STATE MappedSegment segments[kMaxSegments];
 SD_FORK_STATE std::atomic<uint32_t> segment_count{0};
 SD_FORK_STATE std::atomic<int> own_segment_index{-1};
 
@@ -22,10 +22,7 @@ SD_FORK_STATE constinit Lock make_lock;
 SD_FORK_STATE constinit Lock join_lock; // one segment is joined once
 SegmentStats no_segment_stats;          // counts until there is a segment; moved there when it is made
 SD_FORK_STATE uint32_t child_proc[kMaxSegments];
-/// The records of the child after that, where it has been announced to the monitor already.
-SD_FORK_STATE uint32_t next_proc[kMaxSegments];
-SD_FORK_STATE uint32_t next_segments = 0;
-uint32_t ofd_hint = 1;
+SD_FORK_STATE uint32_t ofd_hint = 1;
 
 /// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
 /// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
@@ -376,75 +373,30 @@ void unregister_thread() noexcept {
     }
 }
 
-namespace {
-
-/// A record for a child that does not exist yet, whose holdings are empty; kSegProcs: there is none.
-uint32_t claim_for_child(uint32_t s) noexcept {
-    SegmentView v = segments[s].view;
-    SegmentLock g(v);
-    const uint32_t c = segments[s].proc < kSegProcs ? claim_proc(v) : kSegProcs;
-    if (c < kSegProcs) {
-        v.proc(c).pid.store(0, std::memory_order_relaxed);
-        note_high(v.header().proc_high, c);
-    }
-    return c;
-}
-
-void name_record(wire::Fork *message, uint32_t s, uint32_t proc) noexcept {
-    auto &m = message->child_in[message->segments++];
-    m.owner_client =
-        static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;
-    m.proc_index = proc;
-}
-
-} // namespace
-
-SD_FORK_CODE void segments_fork_lock() noexcept { make_lock.lock_unmasked(); }
-
-SD_FORK_CODE bool next_child_fits() noexcept {
-    return next_segments == segment_count.load(std::memory_order_relaxed);
-}
-
-SD_FORK_CODE void segments_fork_prepare(bool made_ahead, wire::Fork *message) noexcept {
-    *message = {};
-    const uint32_t n = segment_count.load(std::memory_order_relaxed);
+SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
+    make_lock.lock_unmasked();
+    *message = wire::Fork{};
+    uint32_t n = segment_count.load(std::memory_order_relaxed);
     for (uint32_t s = 0; s < n; ++s) {
         SegmentView v = segments[s].view;
-        const uint32_t mine = segments[s].proc;
-        const uint32_t c = child_proc[s] = made_ahead ? next_proc[s] : claim_for_child(s);
+        uint32_t mine = segments[s].proc;
+        SegmentLock g(v);
+        uint32_t c = child_proc[s] = mine < kSegProcs ? claim_proc(v) : kSegProcs; // not yet joined: holds nothing
         if (c == kSegProcs)
             continue; // the child then works on the sockets, but its death is not seen for those it alone holds
-        SegmentLock g(v); // no other thread takes or closes an Ofd in between
         ProcRecord &r = v.proc(c);
-        const uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;
+        r.pid.store(0, std::memory_order_relaxed);
+        uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;
         for (uint32_t w = 0; w < kOfds / 64 && w < words; ++w)
             r.held[w].store(v.proc(mine).held[w].load(std::memory_order_relaxed), std::memory_order_relaxed);
+        note_high(v.header().proc_high, c);
         v.header().forks.fetch_add(1, std::memory_order_seq_cst); // before the parent can close anything
-        name_record(message, s, c);
+        uint64_t owner =
+            static_cast<int>(s) == own_segment_index.load() ? control::client_id() : segments[s].owner_client;
+        auto &m = message->child_in[message->segments++];
+        m.owner_client = owner;
+        m.proc_index = c;
     }
-    next_segments = 0;
-}
-
-SD_FORK_CODE void release_next_child() noexcept {
-    for (uint32_t s = 0; s < next_segments; ++s)
-        segments[s].view.proc(next_proc[s]).state.store(0, std::memory_order_release);
-    next_segments = 0;
-}
-
-SD_FORK_CODE bool prepare_next_child(wire::Fork *message) noexcept {
-    *message = {};
-    const uint32_t n = segment_count.load(std::memory_order_relaxed);
-    for (uint32_t s = 0; s < n; ++s) {
-        next_proc[s] = claim_for_child(s);
-        if (next_proc[s] == kSegProcs) {
-            next_segments = s;
-            release_next_child();
-            return false;
-        }
-        name_record(message, s, next_proc[s]);
-    }
-    next_segments = n;
-    return true;
 }
 
 SD_FORK_CODE void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }

@@ -53,14 +53,7 @@ void unregister_thread() noexcept; ///< at thread exit: gives back its records a
 
 /// Around fork. prepare: makes a ProcRecord with the same holdings for the child in every segment and fills the message for the
 /// monitor. child: switches to those records and forgets the own segment (a new one is made on need). parent_failed: takes it back.
-void segments_fork_lock() noexcept;
-/// Whether the records of a child that was made ahead are those of all segments there are now.
-bool next_child_fits() noexcept;
-void segments_fork_prepare(bool made_ahead, wire::Fork *message) noexcept;
-/// Takes records for the child after this one. False: there are none left.
-bool prepare_next_child(wire::Fork *message) noexcept;
-/// The monitor does not know of these records, and will not.
-void release_next_child() noexcept;
+void segments_fork_prepare(wire::Fork *message) noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;
 void segments_fork_failed() noexcept;

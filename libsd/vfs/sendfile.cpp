@@ -311,7 +311,7 @@ long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcep
         deadline = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
     if (!grow_far) {
         grow_far = true;
-        if (Bell *b = thread_bell()) {
+        if (Bell *b = looking_bell()) {
             Spinner spin(*b);
             while (spin.again())
                 if (stream_events(f) & (EPOLLOUT | EPOLLERR)) {

@@ -187,7 +187,7 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more, as the kernel does.
         if (!grow_far) {
             grow_far = true;
-            if (Bell *b = thread_bell()) {
+            if (Bell *b = looking_bell()) {
                 Spinner spin(*b);
                 bool room = false;
                 while (!(room = stream_events(f) & (EPOLLOUT | EPOLLERR)) && spin.again()) {
