@@ -3,6 +3,8 @@
 
 #include "tests/differential/option_list.hpp"
 
+#include <algorithm>
+
 namespace sd::differential {
 
 namespace {
@@ -271,8 +273,14 @@ bool Generator::ending_step(int actor) {
         return true;
     }
     if (choice < 7) { // to be closed with a reset, or after waiting for the peer
+        const int how = random_.pick({0, 1, 1, 3});
+        // Not with a time where the connection stays open: docs/compatibility.md, "SO_LINGER and exec".
+        const auto &open = model_.process_of(actor).open;
+        const bool stays = shared || std::count_if(open.begin(), open.end(), [&](const Descriptor &other) {
+                                         return other.object == descriptor.object;
+                                     }) > 1;
         emit(actor, Op::setsockopt,
-             {descriptor.reference, option_index(SOL_SOCKET, SO_LINGER), random_.pick({0, 1, 1, 3})});
+             {descriptor.reference, option_index(SOL_SOCKET, SO_LINGER), stays && how == 3 ? 1 : how});
     }
     if (choice < 9) {
         Process &process = model_.process_of(actor);

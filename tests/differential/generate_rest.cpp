@@ -158,7 +158,9 @@ bool Generator::option_step(int actor) {
         }
         return true;
     }
-    const int id = emit(actor, Op::setsockopt, {fd, index, value});
+    // A linger time only right before a close: docs/compatibility.md, "SO_LINGER and exec".
+    const bool lingers = option.kind == OptionKind::linger && (value & 3) == 3;
+    const int id = emit(actor, Op::setsockopt, {fd, index, lingers ? 1 : value});
     if (option.kind == OptionKind::time && value > 0) {
         timed_ = true;
         if (found != nullptr) {

@@ -81,6 +81,7 @@ void get_stdio(int fd, size_t size, Observation &o) {
     }
     setvbuf(stream, nullptr, _IONBF, 0);
     char letter[2] = "";
+    errno = 0; // the end of a stream leaves it alone, and libc's own calls may have set it
     if (size % 2 == 0) {
         o.result(static_cast<long>(fread(letter, 1, 1, stream)));
     } else {
