@@ -67,27 +67,9 @@ bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_
            (view_.proc(member.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
 }
 
-Segment::Records Segment::look_at_records() const {
-    const uint32_t forks = view_.header().forks.load(std::memory_order_seq_cst); // first
-    return {forks, DataExtents(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord))};
-}
-
-bool Segment::held_by_living(unsigned ofd, Records &records) const {
-    if (parcels.count(ofd) != 0) {
-        return true;
-    }
-    // Again if children came to hold something meanwhile (SegmentHeader::forks); not for ever, because the counter is in the clients' hands.
-    for (int tries = 0; tries < 100; ++tries) {
-        if (std::any_of(members.begin(), members.end(),
-                        [&](const Member &m) { return holds(m, ofd, records.data); })) {
-            return true;
-        }
-        if (records.forks == view_.header().forks.load(std::memory_order_seq_cst)) {
-            break;
-        }
-        records = look_at_records();
-    }
-    return false;
+bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
+    return parcels.count(ofd) != 0 || std::any_of(members.begin(), members.end(),
+                                                  [&](const Member &m) { return holds(m, ofd, proc_data); });
 }
 
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
@@ -121,8 +103,7 @@ void Segment::free_threads(unsigned proc_index) {
 /// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment has further members.
 void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link) {
     // Looked up when there is something to end: many a forked child holds nothing.
-    std::optional<Records> records;
-    std::optional<DataExtents> ofd_data;
+    std::optional<DataExtents> proc_data, ofd_data;
     ProcRecord &proc = view_.proc(index);
     // Before anybody is woken: who wakes up looks whether its tokens were those of a thread that has ended.
     free_threads(index);
@@ -139,7 +120,7 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
             return;
         }
         if (!ofd_data) {
-            records.emplace(look_at_records());
+            proc_data.emplace(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
             ofd_data.emplace(memfd_.get(), kSegOfdOffset, kSegmentBytes);
         }
         held &= proc.held[word].fetch_and(~held, std::memory_order_seq_cst);
@@ -149,7 +130,7 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
                 continue;
             }
             Ofd &ofd = view_.ofd(i);
-            if (others && held_by_living(i, *records)) {
+            if (others && held_by_living(i, *proc_data)) {
                 // Its last act may have been to publish something without getting to ring, or to disarm whoever it was going to
                 // ring for. And its relatives may have to finish what it had begun.
                 const uint32_t slot = once(ofd.slot);
@@ -194,16 +175,16 @@ void Segment::reap(const Member &member, const FindLink &find_link) {
 }
 
 void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
-    Records records = look_at_records();
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
     const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
-    if (!records.data.contains(held_offset(kParcelProc, i / 64), sizeof(uint64_t)) ||
+    if (!proc_data.contains(held_offset(kParcelProc, i / 64), sizeof(uint64_t)) ||
         !ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
         return;
     }
     // The same order as where a holder closes: our bit first, then a look at the others'.
     view_.proc(kParcelProc).held[i / 64].fetch_and(~(uint64_t{1} << i % 64), std::memory_order_seq_cst);
     uint32_t expected = kOpen;
-    if (!held_by_living(i, records) &&
+    if (!held_by_living(i, proc_data) &&
         view_.ofd(i).state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst)) {
         close_ofd(view_.ofd(i), find_link);
     }
@@ -293,11 +274,7 @@ Segment::Census &Segment::Census::operator+=(const Census &other) {
 Segment::Census Segment::census() const {
     Census result;
     for_each_touched(memfd_.get(), kSegProcOffset, sizeof(ProcRecord), kSegProcs, [&](unsigned i) {
-        // Without a pid: a child that is only going to be made.
-        result.processes += i != kParcelProc && view_.proc(i).state.load(std::memory_order_relaxed) != 0 &&
-                                    view_.proc(i).pid.load(std::memory_order_relaxed) != 0
-                                ? 1
-                                : 0;
+        result.processes += i != kParcelProc && view_.proc(i).state.load(std::memory_order_relaxed) != 0 ? 1 : 0;
     });
     for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
         result.threads += view_.thread(i).state.load(std::memory_order_relaxed) != 0 ? 1 : 0;

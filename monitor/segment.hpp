@@ -80,12 +80,7 @@ class Segment {
 
   private:
     bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
-    struct Records {
-        uint32_t forks; ///< SegmentHeader::forks before the look
-        DataExtents data;
-    };
-    Records look_at_records() const;
-    bool held_by_living(unsigned ofd, Records &records) const;
+    bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
     void close_ofd(Ofd &ofd, const FindLink &find_link);
     void let_go(unsigned proc_index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link);
     void free_threads(unsigned proc_index);

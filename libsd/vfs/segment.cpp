@@ -223,14 +223,27 @@ bool holds_ofd(unsigned seg, uint32_t index) noexcept {
            1;
 }
 
-bool held_elsewhere(unsigned seg, uint32_t index) noexcept {
+namespace {
+
+/// Whether a record other than this process's names the Ofd; that of connections on their way to another process only with `parcels`.
+bool held_by_others(unsigned seg, uint32_t index, bool parcels) noexcept {
     SegmentView v = segments[seg].view;
-    for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs; ++i)
-        if (i != kParcelProc && i != segments[seg].proc && v.proc(i).state.load(std::memory_order_acquire) == 1 &&
-            (v.proc(i).held[index / 64].load(std::memory_order_acquire) >> index % 64 & 1))
-            return true;
+    uint32_t forks;
+    do { // see SegmentHeader::forks
+        forks = v.header().forks.load(std::memory_order_seq_cst);
+        for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs;
+             ++i)
+            if (i != segments[seg].proc && (parcels || i != kParcelProc) &&
+                v.proc(i).state.load(std::memory_order_acquire) == 1 &&
+                (v.proc(i).held[index / 64].load(std::memory_order_seq_cst) >> index % 64 & 1))
+                return true;
+    } while (forks != v.header().forks.load(std::memory_order_seq_cst));
     return false;
 }
+
+} // namespace
+
+bool held_elsewhere(unsigned seg, uint32_t index) noexcept { return held_by_others(seg, index, false); }
 
 void hold_for_parcel(unsigned seg, uint32_t index) noexcept {
     SegmentView v = segments[seg].view;
@@ -336,15 +349,8 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept {
     if (segments[seg].proc >= kSegProcs)
         return false; // this process got no record (see segments_fork_prepare), so it never counts as a holder
     v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
-    uint32_t forks;
-    do {
-        forks = v.header().forks.load(std::memory_order_seq_cst);
-        for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs;
-             ++i)
-            if (v.proc(i).state.load(std::memory_order_acquire) == 1 &&
-                (v.proc(i).held[index / 64].load(std::memory_order_seq_cst) & bit))
-                return false;
-    } while (forks != v.header().forks.load(std::memory_order_seq_cst));
+    if (held_by_others(seg, index, true))
+        return false;
     // Two last holders may both get here: only one wins the right to close.
     uint32_t open = static_cast<uint32_t>(OfdState::open);
     return v.ofd(index).state.compare_exchange_strong(open, static_cast<uint32_t>(OfdState::closing));

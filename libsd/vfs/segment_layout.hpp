@@ -100,8 +100,9 @@ struct SegmentHeader {
     std::atomic<uint32_t> proc_high, thread_high;
     std::atomic<uint32_t> ofd_lock; ///< allocation of Ofds, processes and threads: slow path
     std::atomic<uint32_t> deaths;   ///< members that the monitor has buried
-    /// Children whose records have been filled in. Who looks through the records for holders of an Ofd looks again if it has changed: between two looks a
-    /// parent may have handed its Ofd to a child whose record had been looked at before, and have closed its own.
+    /// Children whose records have been filled in. A process that looks through the records for holders of an Ofd looks again if it has changed: between two
+    /// looks a parent may have handed its Ofd to a child whose record had been looked at before, and have closed its own. Not so for the monitor, which the
+    /// parent asks in between.
     std::atomic<uint32_t> forks;
     SegmentStats stats;
 };
