@@ -147,15 +147,11 @@ int main(int argc, char **argv) {
         }
     }
     const auto run_for = [&](double seconds) {
-        const std::uint64_t start = now_ns();
-        const auto until = start + static_cast<std::uint64_t>(seconds * 1e9);
-        std::uint64_t now = start;
-        answers = 0;
-        while (now < until) {
+        return rate_over(seconds, [&] {
+            answers = 0;
             collect(true);
-            now = now_ns();
-        }
-        return static_cast<double>(answers) / (static_cast<double>(now - start) / 1e9);
+            return answers;
+        });
     };
     run_for(options.number("warmup"));
     const double rate = run_for(options.number("seconds"));

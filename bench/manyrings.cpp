@@ -123,17 +123,7 @@ int main(int argc, char **argv) {
     Side side(slots, connections, 0, size);
     side.open(true);
     side.activate(active, true);
-    const auto run_for = [&](double seconds) {
-        const std::uint64_t start = now_ns();
-        const auto until = start + static_cast<std::uint64_t>(seconds * 1e9);
-        std::uint64_t now = start;
-        std::uint64_t answers = 0;
-        while (now < until) {
-            answers += side.sweep();
-            now = now_ns();
-        }
-        return static_cast<double>(answers) / (static_cast<double>(now - start) / 1e9);
-    };
+    const auto run_for = [&](double seconds) { return rate_over(seconds, [&] { return side.sweep(); }); };
     run_for(options.number("warmup"));
     const double rate = run_for(options.number("seconds"));
     end_child(server);

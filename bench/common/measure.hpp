@@ -18,6 +18,19 @@ namespace sd::bench {
     return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000ULL + static_cast<std::uint64_t>(t.tv_nsec);
 }
 
+// What `step` counts each time, per second: called for about `seconds`.
+template <typename Step> double rate_over(double seconds, Step step) {
+    const std::uint64_t start = now_ns();
+    const auto until = start + static_cast<std::uint64_t>(seconds * 1e9);
+    std::uint64_t now = start;
+    std::uint64_t count = 0;
+    while (now < until) {
+        count += step();
+        now = now_ns();
+    }
+    return static_cast<double>(count) / (static_cast<double>(now - start) / 1e9);
+}
+
 // The cheapest clock there is: what is measured here can be shorter than a clock_gettime.
 [[nodiscard]] inline std::uint64_t ticks() {
 #if defined(__x86_64__)
