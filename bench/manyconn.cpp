@@ -4,6 +4,7 @@
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -77,7 +78,10 @@ int main(int argc, char **argv) {
          {"size", "64", "bytes of a request and of its answer"},
          {"seconds", "1", "time measured"},
          {"warmup", "0.2", "seconds before that"},
+         kWindowsOption,
+         kTurnsOption,
          {"cpu", "0,1", "processors of server and client"}});
+    Windows windows(options);
     raise_fd_limit();
     std::signal(SIGPIPE, SIG_IGN);
     const long pairs = options.integer("pairs");
@@ -153,16 +157,16 @@ int main(int argc, char **argv) {
             return answers;
         });
     };
-    run_for(options.number("warmup"));
-    const double rate = run_for(options.number("seconds"));
+    windows.run(run_for, [&](double seconds) { return 1e9 / run_for(seconds); });
     end_child(server);
 
     Report report("manyconn");
     report.add("connections", connections * pairs);
     report.add("active", active);
     report.add("open_s", opened);
-    report.add("requests_per_s", rate);
-    report.add("ns_per_request", 1e9 / rate);
+    report.add("requests_per_s", 1e9 / windows.median());
+    report.add("ns_per_request", windows.median());
+    report.add("windows", windows.figures());
     report.print();
     return 0;
 }

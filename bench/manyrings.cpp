@@ -4,6 +4,7 @@
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 #include "libsd/transport/link_layout.hpp"
 
 #include <sys/mman.h>
@@ -97,7 +98,10 @@ int main(int argc, char **argv) {
                            {"size", "64", "bytes of a request and of its answer"},
                            {"seconds", "1", "time measured"},
                            {"warmup", "0.2", "seconds before that"},
+                           kWindowsOption,
+                           kTurnsOption,
                            {"cpu", "0,1", "processors of server and client"}});
+    Windows windows(options);
     const long connections = options.integer("connections");
     const long active = options.integer("active") > 0 ? options.integer("active") : connections;
     const auto size = static_cast<std::size_t>(options.integer("size"));
@@ -111,11 +115,13 @@ int main(int argc, char **argv) {
         die("mmap");
     }
     auto *slots = static_cast<sd::Slot *>(memory);
+    auto *rest = shared_value<Rest>();
     const pid_t server = start_child(options.cpu(0), [&] {
         Side side(slots, connections, 1, size);
         side.open(false);
         side.activate(active, false);
         for (;;) {
+            rest->heed();
             side.sweep();
         }
     });
@@ -124,15 +130,24 @@ int main(int argc, char **argv) {
     side.open(true);
     side.activate(active, true);
     const auto run_for = [&](double seconds) { return rate_over(seconds, [&] { return side.sweep(); }); };
-    run_for(options.number("warmup"));
-    const double rate = run_for(options.number("seconds"));
+    windows.run(
+        [&](double seconds) {
+            rest->end();
+            run_for(seconds);
+        },
+        [&](double seconds) {
+            const double rate = run_for(seconds);
+            rest->begin();
+            return 1e9 / rate;
+        });
     end_child(server);
 
     Report report("manyrings");
     report.add("connections", connections);
     report.add("active", active);
-    report.add("requests_per_s", rate);
-    report.add("ns_per_request", 1e9 / rate);
+    report.add("requests_per_s", 1e9 / windows.median());
+    report.add("ns_per_request", windows.median());
+    report.add("windows", windows.figures());
     report.print();
     return 0;
 }

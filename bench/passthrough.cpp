@@ -3,6 +3,7 @@
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -59,7 +60,10 @@ int main(int argc, char **argv) {
          {"size", "64", "bytes of a message of tcp"},
          {"seconds", "1", "time measured"},
          {"warmup", "0.2", "seconds before that"},
+         kWindowsOption,
+         kTurnsOption,
          {"cpu", "0", "processor"}});
+    Windows windows(options);
     pin_to_cpu(options.cpu(0));
     const std::string &what = options.text("what");
     const auto port = static_cast<std::uint16_t>(options.integer("port"));
@@ -105,27 +109,22 @@ int main(int argc, char **argv) {
     }
 
     // Two percent are asked for, so what is told is the median of short batches: being scheduled away is not our doing.
-    Histogram batches;
     const auto run_for = [&](double seconds) {
-        batches.clear();
-        const std::uint64_t start = ticks();
-        const auto budget = static_cast<std::uint64_t>(seconds * 1e9 * ticks_per_ns());
-        std::uint64_t before = start;
-        while (before - start < budget) {
+        Histogram batches;
+        const auto batch = [&] {
             for (int i = 0; i < kBatch; ++i) {
                 once();
             }
-            const std::uint64_t after = ticks();
-            batches.add(after - before);
-            before = after;
-        }
+        };
+        return latency_over(
+                   seconds, batches, [] { return false; }, batch) /
+               kBatch;
     };
-    run_for(options.number("warmup"));
-    run_for(options.number("seconds"));
-    const double ns = batches.quantile(0.5) / ticks_per_ns() / kBatch;
+    windows.run(run_for, run_for);
     Report report("passthrough");
     report.add("what", what);
-    report.add("ns_per_operation", ns);
+    report.add("ns_per_operation", windows.median());
+    report.add("windows", windows.figures());
     report.print();
     return 0;
 }

@@ -3,6 +3,7 @@
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <ctime>
 #include <vector>
@@ -42,9 +43,12 @@ int main(int argc, char **argv) {
          {"size", "8", "bytes of a message"},
          {"seconds", "1", "time measured"},
          {"warmup", "0.2", "seconds before that"},
+         kWindowsOption,
+         kTurnsOption,
          {"gap-us", "0", "silence before each message, in microseconds"},
          {"pairs", "1", "client and server pairs at work at the same time; the first is measured"},
          {"cpu", "0,1", "processors of server and client"}});
+    Windows windows(options);
     const Waiting waiting = waiting_from(options.text("mode"));
     const auto size = static_cast<std::size_t>(options.integer("size"));
     const long gap = options.integer("gap-us");
@@ -74,24 +78,19 @@ int main(int argc, char **argv) {
     Mover mover(channel.client(), waiting);
     std::vector<char> buffer(size);
     Histogram latency;
-    const double rate = ticks_per_ns();
-    const auto warm_until = now_ns() + static_cast<std::uint64_t>(options.number("warmup") * 1e9);
-    do {
-        round_trip(mover, buffer);
-    } while (now_ns() < warm_until);
-    const auto budget = static_cast<std::uint64_t>(options.number("seconds") * 1e9 * rate);
-    const std::uint64_t start = ticks();
-    std::uint64_t before = start;
-    do {
-        if (gap > 0) {
-            pause_us(gap);
-            before = ticks();
-        }
-        round_trip(mover, buffer);
-        const std::uint64_t after = ticks();
-        latency.add(after - before);
-        before = after;
-    } while (before - start < budget);
+    const auto warm_up = [&](double seconds) {
+        const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+        do {
+            round_trip(mover, buffer);
+        } while (now_ns() < until);
+    };
+    const auto pause = [gap] {
+        pause_us(gap);
+        return gap > 0;
+    };
+    windows.run(warm_up, [&](double seconds) {
+        return latency_over(seconds, latency, pause, [&] { round_trip(mover, buffer); });
+    });
     mover.close();
     join_child(server);
     for (const pid_t helper : helpers) {
@@ -103,6 +102,7 @@ int main(int argc, char **argv) {
     report.add("mode", options.text("mode"));
     report.add("size", static_cast<long>(size));
     report.add_latency(latency);
+    report.add("windows", windows.figures());
     report.print();
     return 0;
 }

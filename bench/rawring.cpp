@@ -4,6 +4,7 @@
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <sched.h>
 
@@ -24,7 +25,7 @@ struct Ring {
 struct Pair {
     Ring to_server;
     Ring to_client;
-    std::atomic<bool> stop{false};
+    Rest rest;
 };
 
 inline void cpu_relax() {
@@ -47,7 +48,10 @@ int main(int argc, char **argv) {
          {"pairs", "1", "client and server pairs at work at the same time; the first is measured"},
          {"seconds", "1", "time measured"},
          {"warmup", "0.2", "seconds before that"},
+         kWindowsOption,
+         kTurnsOption,
          {"cpu", "0,1", "processors of the two ends"}});
+    Windows windows(options);
     const auto size = static_cast<std::size_t>(options.integer("size"));
     AnyShape shape{static_cast<std::size_t>(options.integer("ring")),
                    static_cast<std::size_t>(options.integer("record"))};
@@ -71,12 +75,12 @@ int main(int argc, char **argv) {
         }
     };
     // False when the run is over.
-    const auto send_all = [&](Producer<AnyShape> &producer, const char *data, const Pair &pair) {
+    const auto send_all = [&](Producer<AnyShape> &producer, const char *data, Pair &pair) {
         for (std::size_t done = 0; done < size;) {
             const std::size_t put = producer.push(data + done, size - done);
             done += put;
             if (put == 0) {
-                if (pair.stop.load(std::memory_order_relaxed)) {
+                if (!pair.rest.heed()) {
                     return false;
                 }
                 nothing_yet(0);
@@ -84,12 +88,12 @@ int main(int argc, char **argv) {
         }
         return true;
     };
-    const auto receive_all = [&](Consumer<AnyShape> &consumer, char *data, const Pair &pair, long pauses) {
+    const auto receive_all = [&](Consumer<AnyShape> &consumer, char *data, Pair &pair, long pauses) {
         for (std::size_t done = 0; done < size;) {
             const std::size_t got = consumer.pop(data + done);
             done += got;
             if (got == 0) {
-                if (pair.stop.load(std::memory_order_relaxed)) {
+                if (!pair.rest.heed()) {
                     return false;
                 }
                 // A consumer at the producer's heels takes its cache line away at every record.
@@ -102,7 +106,7 @@ int main(int argc, char **argv) {
         std::vector<char> buffer(size + 8, 'x');
         Consumer<AnyShape> consumer(pair->to_client.words, &pair->to_client.credits, shape);
         Producer<AnyShape> producer(pair->to_server.words, &pair->to_server.credits, shape);
-        while (!pair->stop.load(std::memory_order_relaxed)) {
+        while (pair->rest.heed()) {
             if (latency && !receive_all(consumer, buffer.data(), *pair, 0)) {
                 break;
             }
@@ -133,47 +137,52 @@ int main(int argc, char **argv) {
     Report report("rawring");
     report.add("what", options.text("what"));
     report.add("size", static_cast<long>(size));
-    const auto warm_until = now_ns() + static_cast<std::uint64_t>(options.number("warmup") * 1e9);
     if (latency) {
         Histogram histogram;
-        const auto budget = static_cast<std::uint64_t>(options.number("seconds") * 1e9 * ticks_per_ns());
-        while (now_ns() < warm_until) {
+        const auto round_trip = [&] {
             send_all(producer, buffer.data(), *pair);
             receive_all(consumer, buffer.data(), *pair, 0);
-        }
-        const std::uint64_t start = ticks();
-        std::uint64_t before = start;
-        while (before - start < budget) {
-            send_all(producer, buffer.data(), *pair);
-            receive_all(consumer, buffer.data(), *pair, 0);
-            const std::uint64_t after = ticks();
-            histogram.add(after - before);
-            before = after;
-        }
+        };
+        const auto warm_up = [&](double seconds) {
+            pair->rest.end();
+            const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
+            while (now_ns() < until) {
+                round_trip();
+            }
+        };
+        windows.run(warm_up, [&](double seconds) {
+            const double median = latency_over(
+                seconds, histogram, [] { return false; }, round_trip);
+            pair->rest.begin();
+            return median;
+        });
+        report.add("windows", windows.figures());
         report.add_latency(histogram);
     } else {
-        const int calls = size >= 16384 ? 1 : static_cast<int>(16384 / size);
-        while (now_ns() < warm_until) {
-            for (int i = 0; i < calls; ++i) {
-                receive_all(consumer, buffer.data(), *pair, backoff);
-            }
-        }
-        std::uint64_t messages = 0;
-        const std::uint64_t start = now_ns();
-        const auto until = start + static_cast<std::uint64_t>(options.number("seconds") * 1e9);
-        std::uint64_t now = start;
-        while (now < until) {
-            for (int i = 0; i < calls; ++i) {
-                receive_all(consumer, buffer.data(), *pair, backoff);
-            }
-            messages += static_cast<std::uint64_t>(calls);
-            now = now_ns();
-        }
-        const double rate = static_cast<double>(messages) / (static_cast<double>(now - start) / 1e9);
-        report.add("messages_per_s", rate);
-        report.add("bytes_per_s", rate * static_cast<double>(size));
+        const std::size_t calls = size >= 16384 ? 1 : 16384 / size;
+        const auto run_for = [&](double seconds) {
+            return rate_over(seconds, [&] {
+                for (std::size_t i = 0; i < calls; ++i) {
+                    receive_all(consumer, buffer.data(), *pair, backoff);
+                }
+                return calls * size;
+            });
+        };
+        windows.run(
+            [&](double seconds) {
+                pair->rest.end();
+                run_for(seconds);
+            },
+            [&](double seconds) {
+                const double rate = run_for(seconds);
+                pair->rest.begin();
+                return rate;
+            });
+        report.add("messages_per_s", windows.median() / static_cast<double>(size));
+        report.add("bytes_per_s", windows.median());
+        report.add("windows", windows.figures());
     }
-    pair->stop.store(true);
+    pair->rest.finish();
     join_child(other);
     for (const pid_t helper : helpers) {
         end_child(helper);

@@ -4,6 +4,7 @@
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <vector>
 
@@ -17,8 +18,11 @@ int main(int argc, char **argv) {
                            {"read", "0", "bytes asked for by each read; 0: a whole message"},
                            {"seconds", "1", "time measured"},
                            {"warmup", "0.2", "seconds before that"},
+                           kWindowsOption,
+                           kTurnsOption,
                            {"nodelay", "0", "1: set TCP_NODELAY on the sending end"},
                            {"cpu", "0,1", "processors of receiver and sender"}});
+    Windows windows(options);
     const Waiting waiting = waiting_from(options.text("mode"));
     const auto size = static_cast<std::size_t>(options.integer("size"));
     const bool nodelay = options.text("via") == "tcp" && options.integer("nodelay") != 0;
@@ -40,26 +44,18 @@ int main(int argc, char **argv) {
     std::vector<char> buffer(chunk);
     // The clock is looked at every 16 KiB at most, so that small messages do not pay for it.
     const std::size_t calls = chunk >= 16384 ? 1 : 16384 / chunk;
-    std::uint64_t bytes = 0;
     const auto run_for = [&](double seconds) {
-        const std::uint64_t start = now_ns();
-        const auto until = start + static_cast<std::uint64_t>(seconds * 1e9);
-        std::uint64_t now = start;
-        bytes = 0;
-        while (now < until) {
+        return rate_over(seconds, [&] {
             for (std::size_t i = 0; i < calls; ++i) {
                 if (!mover.receive(buffer.data(), chunk)) {
                     errno = 0;
                     die("the sender went away");
                 }
             }
-            bytes += calls * chunk;
-            now = now_ns();
-        }
-        return static_cast<double>(now - start) / 1e9;
+            return calls * chunk;
+        });
     };
-    run_for(options.number("warmup"));
-    const double took = run_for(options.number("seconds"));
+    windows.run(run_for, run_for);
     mover.close();
     join_child(sender);
 
@@ -67,8 +63,9 @@ int main(int argc, char **argv) {
     report.add("via", options.text("via"));
     report.add("mode", options.text("mode"));
     report.add("size", static_cast<long>(size));
-    report.add("messages_per_s", static_cast<double>(bytes) / static_cast<double>(size) / took);
-    report.add("bytes_per_s", static_cast<double>(bytes) / took);
+    report.add("messages_per_s", windows.median() / static_cast<double>(size));
+    report.add("bytes_per_s", windows.median());
+    report.add("windows", windows.figures());
     report.print();
     return 0;
 }

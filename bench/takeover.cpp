@@ -104,7 +104,7 @@ int main(int argc, char **argv) {
     }
     player.job.store(Job::end, std::memory_order_release);
     second.join();
-    const auto ns = [&](const Histogram &h) { return h.quantile(0.5) / per_ns; };
+    const auto ns = [&](const Histogram &h) { return h.quantile(0.5, tick_step()) / per_ns; };
     Report report("takeover");
     report.add("alone_ns", ns(alone));
     report.add("takeover_ns", ns(takeover));

@@ -16,6 +16,7 @@ from bench_page import page, print_tables, show
 from bench_plot import draw
 from procs import Processes, RunError, loopback_up, say, tail
 
+WINDOW = 0.02  # seconds that one of several programs measures before it is the next one's turn
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
@@ -64,18 +65,27 @@ class Bench:
             raise RunError(f"sdrun does not work: {tail(holder.log) or holder.returncode}")
 
 
+def figures(command, text):
+    """The line of JSON that a program of build/bench prints last."""
+    try:
+        return json.loads(text.strip().splitlines()[-1])
+    except (ValueError, IndexError) as error:
+        raise RunError(f"{' '.join(command)} printed no result: {text[-300:]!r}") from error
+
+
 class CommandRunner:
     """A case whose variants are commands of build/bench that print one line of JSON."""
 
     def __init__(self, bench, case):
         self.bench, self.case, self.server = bench, case, None
+        self.in_turn = {}  # (variant, round) -> result
         if case.server:
             self.server = bench.processes.server([self.path(case.server[0]), *case.server[1:]], int(case.server[-1]), cpu=0)
 
     def path(self, name):
         return os.path.join(self.bench.options.build, "bench", name)
 
-    def once(self, name, seconds, round_number):
+    def command(self, name, seconds):
         variant = self.case.variants[name]
         command = [self.path(variant.words[0])]
         command += [self.bench.sdrun if word == "{sdrun}" else word for word in variant.words[1:]]
@@ -85,17 +95,41 @@ class CommandRunner:
             command = ["4" if a == "10" and b == "--seconds" else a for a, b in zip(command, [""] + command)]
         if variant.under_sdrun:
             command.insert(0, self.bench.sdrun)
+        return command
+
+    def once(self, name, seconds, round_number):
+        if name in self.case.turns:
+            if (name, round_number) not in self.in_turn:
+                self.measure_in_turn(seconds, round_number)
+            return self.in_turn[name, round_number]
+        command = self.command(name, seconds)
         key = (*command, round_number)
         if not seconds and key in self.bench.cache:
             return self.bench.cache[key]
-        text = self.bench.processes.run(command, max(60.0, seconds * 10), env=self.bench.env, name=variant.words[0])
-        try:
-            result = json.loads(text.strip().splitlines()[-1])
-        except (ValueError, IndexError) as error:
-            raise RunError(f"{' '.join(command)} printed no result: {text[-300:]!r}") from error
+        text = self.bench.processes.run(command, max(60.0, seconds * 10), env=self.bench.env, name=self.case.variants[name].words[0])
+        result = figures(command, text)
         if not seconds:
             self.bench.cache[key] = result
         return result
+
+    def measure_in_turn(self, seconds, round_number):
+        """All variants of `turns` at the same time: the n-th windows of all are measured one right after the other."""
+        names = [n for n in self.case.turns if not (self.bench.options.kernel_only and self.case.variants[n].under_sdrun)]
+        shared = os.path.join(self.bench.directory, f"turns-{self.case.key}-{round_number}")
+        open(shared, "wb").close()
+        windows = max(1, round(seconds / WINDOW))
+        running = []
+        for place, name in enumerate(names):
+            command = self.command(name, seconds) + ["--windows", str(windows), "--turns", f"{shared}:{place}:{len(names)}"]
+            running.append((name, self.bench.processes.start(command, stdout=subprocess.PIPE, env=self.bench.env, name=name)))
+        try:
+            for name, process in running:
+                text = self.bench.processes.output(process, max(60.0, seconds * 10 * len(names)))
+                self.in_turn[name, round_number] = figures(process.args, text)
+        finally:
+            for _, process in running:
+                if process.poll() is None:  # one has failed; the others wait for its turn
+                    self.bench.processes.end(process)
 
     def close(self):
         if self.server:
@@ -108,7 +142,7 @@ def run_case(bench, case):
     names = [n for n, v in case.variants.items()
              if not options.kernel_only or (n != "sd" and not getattr(v, "under_sdrun", False))]
     result = {"key": case.key, "group": case.group, "title": case.title, "metric": case.metric, "unit": case.unit,
-              "note": case.note, "errors": [], "runs": {n: [] for n in names}, "details": {n: [] for n in names}}
+              "note": case.note, "turns": list(case.turns), "errors": [], "runs": {n: [] for n in names}, "details": {n: [] for n in names}}
     try:
         runner = (case.runner or CommandRunner)(bench, case)
     except (RunError, OSError) as error:

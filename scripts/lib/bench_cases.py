@@ -16,7 +16,7 @@ def round_trips(_build):
                         limit=["rawring", "--size", str(size)])
         bars = [Bar("at most 1.25 times the bare ring's", "limit", 1 / 1.25), Bar("100 times lower than kernel TCP", factor=100, limit="limit"),
                 Bar("20 times lower than busy-polling TCP", "busy", 20, limit="limit")] if size == 8 else []
-        yield Case(f"rtt-{size}", "rtt", f"round trip {size_name(size)}", "p50_ns", "ns", variants, bars, seconds=0.6)
+        yield Case(f"rtt-{size}", "rtt", f"round trip {size_name(size)}", "p50_ns", "ns", variants, bars, seconds=0.6, turns=("limit", "sd"))
     for mode, name in (("spin", "both ends asking again and again"), ("epoll", "epoll")):
         yield Case(f"rtt-8-{mode}", "rtt", f"round trip 8 B, {name}", "p50_ns", "ns",
                    both("pingpong", "--mode", mode), seconds=0.6)
@@ -38,7 +38,7 @@ def streams(_build):
                     Bar("45 % of one-thread memcpy", "memcpy", 0.45, limit="limit")]
         metric, unit = ("messages_per_s", "1/s") if size < 4096 else ("bytes_per_s", "B/s")
         yield Case(f"stream-{size}", "stream", f"stream {size_name(size)}", metric, unit, both(*words, **more), bars,
-                   seconds=0.6)
+                   seconds=0.6, turns=("limit", "memcpy", "sd") if "memcpy" in more else ("limit", "sd"))
     for size in (8, 4096, 65536):
         words = ["duplex", "--size", str(size)]
         metric, unit = ("messages_per_s", "1/s") if size < 4096 else ("bytes_per_s", "B/s")
@@ -63,7 +63,7 @@ def connections(_build):
             bars = [Bar("8 times kernel TCP", factor=8), Bar("at most 1.3 times the cost of one connection", "one", 1 / 1.3)]
         yield Case(f"epoll-{count}", "connections",
                    f"64 B requests, {count} connection{'s' * (count > 1)} in one epoll", "ns_per_request", "ns",
-                   variants, bars)
+                   variants, bars, turns=("one", "sd") if count == 1000 else ())
     pairs = 6
     many = ["manyconn", "--connections", "100000", "--active", "100", "--pairs", str(pairs)]
     few = ["--connections", "100"]
@@ -71,6 +71,7 @@ def connections(_build):
                both(*many, limit_few=["manyrings", *few], limit=["manyrings", "--connections", str(100000 // pairs), "--active", "100"],
                     few=Variant(["manyconn", *few], True)),
                [Bar("within 10 % of 100 open", "few", 0.9, limit="limit", limit_against="limit_few")],
+               turns=("limit_few", "limit", "few", "sd"),
                note="A process may have 20,000 descriptors where this was written, and root cannot raise that there: the connections "
                "are spread over six pairs of processes; the active ones are among the 16,666 of one pair, and so are the bare rings.")
     memory = both("membytes", "--connections", "10000")
@@ -117,10 +118,10 @@ def silence(_build):
 def nothing_to_gain(_build):
     for what, title in (("pipe", "64 B through a pipe"), ("file", "4 KiB of a file"), ("open", "open, dup, close")):
         yield Case(f"pass-{what}", "pass", f"pass-through: {title}", "ns_per_operation", "ns",
-                   both("passthrough", "--what", what), [Bar("at most 2 % more", factor=0.98)])
+                   both("passthrough", "--what", what), [Bar("at most 2 % more", factor=0.98)], turns=("kernel", "sd"))
     yield Case("pass-tcp", "pass", "pass-through: TCP to a peer without libsd", "ns_per_operation", "ns",
                both("passthrough", "--what", "tcp", "--port", "9999"), [Bar("at most 2 % more", factor=0.98)],
-               server=["passthrough", "--what", "serve", "--port", "9999"])
+               turns=("kernel", "sd"), server=["passthrough", "--what", "serve", "--port", "9999"])
     start = {"kernel": Variant(["footprint"]), "sd": Variant(["footprint", "--launcher", "{sdrun}"])}
     yield Case("start", "pass", "start and end of /bin/true", "start_ns", "ns", start,
                [Bar("at most 3 ms more", value=3e6, over="kernel")], seconds=0)

@@ -36,6 +36,16 @@ def figure(result, variant, bar):
     return [run.get(bar.metric) for run in result["details"].get(variant, [])]
 
 
+def ratios(result, one, other, bar, lower_is_better):
+    """How many times as good variant `one` is as `other`, for each round. Where the two took turns within the rounds: the median of the windows'
+    ratios, each taken of two windows that follow one another."""
+    if bar.metric is None and {one, other} <= set(result.get("turns", ())):
+        rounds = zip(result["details"].get(one, []), result["details"].get(other, []))
+        windows = [times_better(a["windows"], b["windows"], lower_is_better) for a, b in rounds]
+        return [statistics.median(w) for w in windows if w]
+    return times_better(figure(result, one, bar), figure(result, other, bar), lower_is_better)
+
+
 def verdict_on(values, factor, at_most=False):
     """Values of the rounds against a bar: at least (or at most) `factor`."""
     good = [(v <= factor) if at_most else (v >= factor) for v in middle(values)]
@@ -62,7 +72,7 @@ def judge_bar(result, bar, lower_is_better):
         answer["reached"] = statistics.median(values)
         answer["verdict"] = verdict_on(values, bar.value, at_most=lower)
     else:
-        values = times_better(ours, theirs, lower)
+        values = ratios(result, "sd", bar.against, bar, lower)
         if not values:
             answer["why"] = "a variant measured nothing"
             return answer
@@ -76,8 +86,7 @@ def judge_bar(result, bar, lower_is_better):
             other["text"] = bar.text
             return other
     if bar.limit and bar.value is None:
-        base = figure(result, bar.limit_against, bar) if bar.limit_against else theirs
-        limit = times_better(figure(result, bar.limit, bar), base, lower)
+        limit = ratios(result, bar.limit, bar.limit_against or bar.against, bar, lower)
         if limit:
             answer["limit"] = statistics.median(limit)
             if answer["verdict"] in (MISSED, WIDE) and verdict_on(limit, bar.factor) == MISSED:

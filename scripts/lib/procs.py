@@ -177,7 +177,11 @@ class Processes:
 
     def run(self, command, timeout, meanwhile=None, **options):
         """Runs a command to its end and returns its output; `meanwhile()` is called once while it runs."""
-        process = self.start(command, stdout=subprocess.PIPE, **options)
+        return self.output(self.start(command, stdout=subprocess.PIPE, **options), timeout, meanwhile)
+
+    def output(self, process, timeout, meanwhile=None):
+        """The output of a process that was started with `stdout` as a pipe, once it has ended."""
+        command = process.args
         try:
             if meanwhile:
                 meanwhile()
