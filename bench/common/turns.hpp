@@ -50,9 +50,7 @@ class Rest {
     void end() { wake_with(kWorking); }
     void finish() { wake_with(kOver); }
     // Sleeps while it is time to; false when all is over.
-    bool heed() {
-        return state_.load(std::memory_order_relaxed) == kWorking || sleep();
-    }
+    bool heed() { return state_.load(std::memory_order_relaxed) == kWorking || sleep(); }
 
   private:
     static constexpr std::uint32_t kWorking = 0;

@@ -4,7 +4,6 @@
 #include <climits>
 #include <cstdarg>
 #include <linux/close_range.h>
-#include <sys/single_threaded.h>
 
 using namespace sd;
 
@@ -16,14 +15,6 @@ using namespace sd;
     va_end(list)
 
 namespace {
-
-// After a system call the branches of what follows are cold, and each jump is felt by a program that does nothing but open and close. So where
-// nothing but the C library would come next, its few instructions are done here, in a straight line.
-
-/// May close() be a system call here? libc's is a cancellation point, also in the middle of a close that lingers; this matters to programs with threads.
-inline bool plain_close() noexcept {
-    return libc_is_next.load(std::memory_order_relaxed) && __libc_single_threaded;
-}
 
 /// A listener that was received, and not used yet, is known from here on: its signals are for connections of all kinds.
 void asked_for_signals(int fd) noexcept {
@@ -63,7 +54,7 @@ void asked_for_signals(int fd) noexcept {
 } // namespace
 
 SD_EXPORT int close(int fd) {
-    if (has_entry(fd) || is_hidden(fd) || !plain_close()) [[unlikely]]
+    if (has_entry(fd) || is_hidden(fd) || !plain_call()) [[unlikely]]
         return close_entry(fd);
     const long r = sys::call1(SYS_close, fd);
     if (r != 0 || numbers_in_use.load(std::memory_order_relaxed) != 0) [[unlikely]]

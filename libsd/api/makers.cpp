@@ -11,9 +11,28 @@ using namespace sd;
     mode_t mode = va_arg(list, mode_t);                                                                      \
     va_end(list)
 
+namespace {
+
+[[gnu::noinline]] int open_through_libc(const char *path, int flags, mode_t mode) {
+    return noted(numbered([&] { return real.open(path, flags, mode); }));
+}
+
+[[gnu::noinline, gnu::cold]] int opened(const char *path, int flags, mode_t mode, long r) {
+    return r == -EMFILE ? open_through_libc(path, flags, mode)
+           : r < 0      ? answer(r)
+                        : noted(static_cast<int>(r));
+}
+
+} // namespace
+
 SD_EXPORT int open(const char *path, int flags, ...) {
     SD_TAKE_MODE(mode, flags);
-    return noted(numbered([&] { return real.open(path, flags, mode); }));
+    if (!plain_call() || parked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        return open_through_libc(path, flags, mode);
+    const long r = sys::call4(SYS_openat, AT_FDCWD, sys::arg(path), flags, mode);
+    if (r < 0 || r < fd_high.load(std::memory_order_relaxed) || next_is_ours(r)) [[unlikely]]
+        return opened(path, flags, mode, r);
+    return static_cast<int>(r);
 }
 SD_ALIAS(open64, open);
 SD_ALIAS(__open, open);

@@ -234,7 +234,8 @@ void bind_real_symbols() noexcept {
 #undef SD_REAL_SYS
 #undef SD_REAL_RAW
 #undef SD_REAL_LIBC
-    libc_is_next.store(in_libc(reinterpret_cast<const void *>(real.close)) &&
+    libc_is_next.store(in_libc(reinterpret_cast<const void *>(real.open)) &&
+                           in_libc(reinterpret_cast<const void *>(real.close)) &&
                            in_libc(reinterpret_cast<const void *>(real.dup)),
                        std::memory_order_relaxed);
     errno = saved;

@@ -66,7 +66,7 @@ struct Real {
 
 extern constinit Real real;
 
-/// Does real.close and real.dup lead straight into the C library? Not where another preloaded library or a sanitizer stands behind this one.
+/// Do real.open, real.close and real.dup lead straight into the C library? Not where another preloaded library or a sanitizer stands behind this one.
 /// Written by bind_real_symbols().
 extern constinit std::atomic<bool> libc_is_next;
 

@@ -6,6 +6,7 @@
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
+#include <sys/single_threaded.h>
 
 /// An interposed function: the name and type of libc's own, visible to the program.
 #define SD_EXPORT extern "C" __attribute__((visibility("default")))
@@ -62,6 +63,15 @@ template <class Call> inline auto numbered(Call call) {
         r = call();
     }
     return r;
+}
+
+// After a system call the branches of what follows are cold, and each jump is felt by a program that does nothing but open and close. So where
+// nothing but the C library would come next, its few instructions are done here, in a straight line.
+
+/// May open() and close() be system calls here? libc's are cancellation points, also in the middle of a close that lingers; this matters to programs with
+/// threads, and where the only one cancelled itself, which glibc counts as one of several.
+inline bool plain_call() noexcept {
+    return libc_is_next.load(std::memory_order_relaxed) && __libc_single_threaded;
 }
 
 /// After a call that closed `fd` in the kernel.

@@ -33,6 +33,13 @@ inline long call1(long n, long a) noexcept {
     asm volatile("syscall" : "=a"(r) : "a"(n), "D"(a) : "rcx", "r11", "memory");
     return r;
 }
+/// And with four.
+inline long call4(long n, long a, long b, long c, long d) noexcept {
+    long r;
+    register long r10 asm("r10") = d;
+    asm volatile("syscall" : "=a"(r) : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    return r;
+}
 template <class T> long arg(T *p) noexcept { return reinterpret_cast<long>(p); }
 
 inline long close(int fd) noexcept { return call(SYS_close, fd); }

@@ -22,6 +22,7 @@ BEHAVES("other ways to the mask", signal_masks, other_ways_to_the_mask, accelera
 BEHAVES("signals blocked for a call", signal_masks, blocked_for_a_call, accelerated)
 BEHAVES("a read-only signal stack", signal_masks, read_only_signal_stack, untouched)
 BEHAVES("cancelled threads", signals, cancelled_calls, accelerated)
+BEHAVES("the only thread cancels itself", signals, cancelled_by_itself, accelerated)
 BEHAVES("interrupted: every call", interrupted, every_call, accelerated)
 BEHAVES("interrupted: every call with timeouts", interrupted, every_call_with_timeouts, accelerated)
 BEHAVES("interrupted after a part was done", interrupted, after_a_part, accelerated)

@@ -343,4 +343,28 @@ BEHAVIOUR(cancelled_calls) {
     SHOW(send(another.client, "x", 1, 0));
 }
 
+// The only thread of a process cancels itself: the next call that is a cancellation point ends it.
+BEHAVIOUR(cancelled_by_itself) {
+    const Pair pair = make_pair();
+    const auto cancel_before = [](const char *name, const std::function<void()> &call) {
+        reap(name, spawn([&] {
+                 pthread_cancel(pthread_self());
+                 pthread_cleanup_push([](void *) { say("cancelled"); }, nullptr);
+                 call();
+                 pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
+                 say("returned");
+                 pthread_cleanup_pop(0);
+             }));
+    };
+    cancel_before("open", [] { open("/", O_RDONLY | O_DIRECTORY); });
+    cancel_before("close of a file", [] { close(0); });
+    cancel_before("dup", [] { dup(0); });
+    cancel_before("send", [&] { send(pair.client, "x", 1, 0); });
+    cancel_before("recv", [&] {
+        char byte;
+        recv(pair.client, &byte, 1, 0);
+    });
+    cancel_before("close of a connection", [&] { close(pair.client); });
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
