@@ -221,29 +221,31 @@ struct Reports {
 constexpr unsigned kSecondLook = 32; ///< members that are looked at twice
 
 /// From an item to its ring the way leads over four objects, each in a page of its own where the busy members are few among many. Asks for those of the
-/// next members, each a few looks before it is needed to find the next one.
+/// next members, each a few looks before it is needed to find the next one; of the header two looks ahead, which is about what a line takes to come from a core
+/// far away. Earlier is too early: the peer may not have written yet.
 void ask_ahead(Epoll &x, uint32_t at) noexcept {
     asm volatile(""); // or the compiler finds that the function does nothing, and leaves it out
     const size_t left = x.hot.size() - at;
-    if (left > 6) {
-        const auto *item = reinterpret_cast<const char *>(x.hot[at + 6]);
+    if (left > 8) {
+        const auto *item = reinterpret_cast<const char *>(x.hot[at + 8]);
         __builtin_prefetch(item);
         __builtin_prefetch(item + 64);
     }
-    if (left > 4)
-        __builtin_prefetch(x.hot[at + 4]->file);
+    if (left > 6)
+        __builtin_prefetch(x.hot[at + 6]->file);
     auto ofd_at = [&x](size_t k) {
         const EpollItem &i = *x.hot[k];
         return i.link ? i.file->ofd : nullptr;
     };
-    if (left > 2)
-        if (const Ofd *o = ofd_at(at + 2)) {
+    if (left > 4)
+        if (const Ofd *o = ofd_at(at + 4)) {
             __builtin_prefetch(o);
             __builtin_prefetch(&o->rx);
+            __builtin_prefetch(&x.hot[at + 4]->file->peer->control);
         }
-    if (left > 1)
-        if (const Ofd *o = ofd_at(at + 1))
-            __builtin_prefetch(&ring::next_header(o->rx.s, x.hot[at + 1]->file->rx_place));
+    if (left > 2)
+        if (const Ofd *o = ofd_at(at + 2))
+            __builtin_prefetch(&ring::next_header(o->rx.s, x.hot[at + 2]->file->rx_place));
 }
 
 constexpr size_t kMostOrdered = 1024;  ///< busy members
