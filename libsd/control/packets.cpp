@@ -36,7 +36,7 @@ long send_packet(int fd, const wire::Header &h, const void *body, const int *fds
     m.msg_iovlen = h.length ? 2 : 1;
     if (h.fds) {
         m.msg_control = ctl;
-        m.msg_controllen = CMSG_SPACE(sizeof(int) * h.fds);
+        m.msg_controllen = CMSG_LEN(sizeof(int) * h.fds); // not the padding behind it, which is not written
         cmsghdr *c = CMSG_FIRSTHDR(&m);
         c->cmsg_level = SOL_SOCKET;
         c->cmsg_type = SCM_RIGHTS;
