@@ -145,6 +145,19 @@ long forking(const Arguments &c) noexcept {
         const_cast<Arguments *>(&c));
 }
 
+/// For calls whose names in libc are cancellation points: made by number they are none.
+template <class F> long no_cancellation_point(F call) {
+    const NoCancellation whole_call(!__libc_single_threaded);
+    return call();
+}
+
+long on_fd(const Arguments &c) { return file_of(c.fd()) ? on_our_fd(c) : plain(c); }
+
+long make_descriptor(const Arguments &c) {
+    make_room_below();
+    return noted(as_int(plain(c)));
+}
+
 long dispatch(const Arguments &c) {
     const long *a = c.a;
     switch (c.number) {
@@ -161,6 +174,7 @@ long dispatch(const Arguments &c) {
     case SYS_recvmmsg:
     case SYS_sendmmsg:
     case SYS_connect:
+        return no_cancellation_point([&] { return on_fd(c); });
     case SYS_bind:
     case SYS_listen:
     case SYS_shutdown:
@@ -169,15 +183,17 @@ long dispatch(const Arguments &c) {
     case SYS_getsockopt:
     case SYS_setsockopt:
     case SYS_ioctl:
-        return file_of(c.fd()) ? on_our_fd(c) : plain(c);
+        return on_fd(c);
     case SYS_socket:
         return socket(as_int(a[0]), as_int(a[1]), as_int(a[2]));
     case SYS_accept:
-        return accept(c.fd(), c.pointer<sockaddr>(1), c.pointer<socklen_t>(2));
+        return no_cancellation_point(
+            [&] { return accept(c.fd(), c.pointer<sockaddr>(1), c.pointer<socklen_t>(2)); });
     case SYS_accept4:
-        return accept4(c.fd(), c.pointer<sockaddr>(1), c.pointer<socklen_t>(2), as_int(a[3]));
+        return no_cancellation_point(
+            [&] { return accept4(c.fd(), c.pointer<sockaddr>(1), c.pointer<socklen_t>(2), as_int(a[3])); });
     case SYS_close:
-        return close(c.fd());
+        return no_cancellation_point([&] { return close(c.fd()); });
     case SYS_close_range:
         return close_range(c.number_at<unsigned>(0), c.number_at<unsigned>(1), as_int(a[2]));
     case SYS_dup:
@@ -187,19 +203,22 @@ long dispatch(const Arguments &c) {
     case SYS_dup3:
         return dup3(c.fd(), as_int(a[1]), as_int(a[2]));
     case SYS_fcntl:
-        return fcntl(c.fd(), as_int(a[1]), c.pointer<void>(2));
+        return no_cancellation_point([&] { return fcntl(c.fd(), as_int(a[1]), c.pointer<void>(2)); });
     case SYS_sendfile:
         return sendfile(c.fd(), as_int(a[1]), c.pointer<off_t>(2), c.number_at<size_t>(3));
     case SYS_splice:
-        return splice(c.fd(), c.pointer<off64_t>(1), as_int(a[2]), c.pointer<off64_t>(3),
-                      c.number_at<size_t>(4), c.number_at<unsigned>(5));
+        return no_cancellation_point([&] {
+            return splice(c.fd(), c.pointer<off64_t>(1), as_int(a[2]), c.pointer<off64_t>(3),
+                          c.number_at<size_t>(4), c.number_at<unsigned>(5));
+        });
     case SYS_poll:
-        return poll(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), as_int(a[2]));
+        return no_cancellation_point(
+            [&] { return poll(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), as_int(a[2])); });
     case SYS_select:
-        return active() ? plain_select(c) : plain(c);
+        return no_cancellation_point([&] { return active() ? plain_select(c) : plain(c); });
     case SYS_ppoll:
     case SYS_pselect6:
-        return active() ? with_timeout(c) : plain(c);
+        return no_cancellation_point([&] { return active() ? with_timeout(c) : plain(c); });
     case SYS_epoll_create:
         return epoll_create(as_int(a[0]));
     case SYS_epoll_create1:
@@ -207,17 +226,23 @@ long dispatch(const Arguments &c) {
     case SYS_epoll_ctl:
         return epoll_ctl(c.fd(), as_int(a[1]), as_int(a[2]), c.pointer<epoll_event>(3));
     case SYS_epoll_wait:
-        return epoll_wait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3]));
+        return no_cancellation_point(
+            [&] { return epoll_wait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3])); });
     case SYS_epoll_pwait:
-        return epoll_pwait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3]), mask_of(a[4]));
+        return no_cancellation_point([&] {
+            return epoll_pwait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3]), mask_of(a[4]));
+        });
     case SYS_epoll_pwait2:
-        return epoll_pwait2(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), c.pointer<timespec>(3),
-                            mask_of(a[4]));
+        return no_cancellation_point([&] {
+            return epoll_pwait2(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), c.pointer<timespec>(3),
+                                mask_of(a[4]));
+        });
     // Makers of descriptors.
     case SYS_open:
     case SYS_openat:
-    case SYS_openat2:
     case SYS_creat:
+        return no_cancellation_point([&] { return make_descriptor(c); });
+    case SYS_openat2:
     case SYS_eventfd:
     case SYS_eventfd2:
     case SYS_signalfd:
@@ -233,8 +258,7 @@ long dispatch(const Arguments &c) {
     case SYS_perf_event_open:
     case SYS_bpf:
     case SYS_userfaultfd:
-        make_room_below();
-        return noted(as_int(plain(c)));
+        return make_descriptor(c);
     case SYS_io_uring_setup:
         return uring_setup(c.number_at<unsigned>(0), c.pointer<void>(1));
     case SYS_io_uring_enter:
@@ -286,47 +310,6 @@ long dispatch(const Arguments &c) {
 
 } // namespace
 
-namespace {
-
-/// Those of the calls above whose names in libc are cancellation points. Made by number they are none.
-bool is_cancellation_point(long number) noexcept {
-    switch (number) {
-    case SYS_read:
-    case SYS_write:
-    case SYS_readv:
-    case SYS_writev:
-    case SYS_preadv2:
-    case SYS_pwritev2:
-    case SYS_recvfrom:
-    case SYS_sendto:
-    case SYS_recvmsg:
-    case SYS_sendmsg:
-    case SYS_recvmmsg:
-    case SYS_sendmmsg:
-    case SYS_connect:
-    case SYS_accept:
-    case SYS_accept4:
-    case SYS_poll:
-    case SYS_ppoll:
-    case SYS_select:
-    case SYS_pselect6:
-    case SYS_epoll_wait:
-    case SYS_epoll_pwait:
-    case SYS_epoll_pwait2:
-    case SYS_close:
-    case SYS_fcntl:
-    case SYS_splice:
-    case SYS_open:
-    case SYS_openat:
-    case SYS_creat:
-        return true;
-    default:
-        return false;
-    }
-}
-
-} // namespace
-
 SD_EXPORT long syscall(long number, ...) noexcept {
     Arguments c{number, {}};
     va_list list;
@@ -334,6 +317,5 @@ SD_EXPORT long syscall(long number, ...) noexcept {
     for (long &word : c.a)
         word = va_arg(list, long);
     va_end(list);
-    const NoCancellation whole_call(!__libc_single_threaded && is_cancellation_point(number));
     return dispatch(c);
 }
