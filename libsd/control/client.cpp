@@ -171,7 +171,7 @@ bool greet(Cause *why) noexcept {
     if (e < 0 || r.status < 0 || r.fds != 1 || r.length != sizeof(wire::HelloReply)) {
         close_received(r);
         close_hidden(static_cast<int>(fd));
-        *why = r.cause != Cause::none ? r.cause : e < 0 ? Cause::no_monitor : Cause::monitor_version;
+        *why = cause_of(r, e < 0 ? Cause::no_monitor : Cause::monitor_version);
         return false;
     }
     return welcome(static_cast<int>(fd), r, why);

@@ -20,6 +20,16 @@ struct Reply {
     template <class T> const T &as() const noexcept { return *reinterpret_cast<const T *>(body); }
 };
 
+/// The descriptors that came with an answer nobody wants.
+void close_received(Reply &r) noexcept;
+
+/// Why an answer is of no use: what the monitor says; that no number was left for a descriptor that came with it; or `otherwise`.
+inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
+    return r.cause != Cause::none                       ? r.cause
+           : r.status == -EMFILE || r.status == -ENFILE ? Cause::no_descriptor
+                                                        : otherwise;
+}
+
 /// What HELLO needs from the layer above. Both descriptors stay the caller's.
 struct Identity {
     int segment_fd;

@@ -12,8 +12,6 @@ uint32_t next_sequence() noexcept;
 wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept;
 /// Sends one packet; what sendmsg says.
 long send_packet(int fd, const wire::Header &h, const void *body, const int *fds, int flags = 0) noexcept;
-/// The descriptors that came with an answer nobody wants.
-void close_received(Reply &r) noexcept;
 /// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
 int receive_answer(int fd, uint32_t number, Reply *r) noexcept;
 /// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.

@@ -93,11 +93,8 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     wire::ListenerRef ref{listener, 0};
     auto r = control::request(wire::Op::connect, &ref, sizeof ref);
     if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ConnectReply)) {
-        for (unsigned i = 0; i < r.fds; ++i)
-            sys::close(r.fd[i]);
-        *why = r.cause != Cause::none ? r.cause
-               : r.status == -ENOENT  ? Cause::listener_gone
-                                      : Cause::no_monitor;
+        control::close_received(r);
+        *why = control::cause_of(r, r.status == -ENOENT ? Cause::listener_gone : Cause::no_monitor);
         return nullptr;
     }
     long fd = hide_fd(r.fd[0]), error = 0;

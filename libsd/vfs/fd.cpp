@@ -164,8 +164,10 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
             return r;
     }
     // A placeholder kept under that number is given up, or it would be closed under the new owner later.
-    if (File *replaced = file_of(to))
+    if (File *replaced = file_of(to)) {
+        Held::drop_abandoned(); // as in close()
         keep_for_waiters(*replaced, to);
+    }
     File *f = hold(from);
     if (f && static_cast<unsigned>(to) >= kMaxFd) {
         release_file(f);

@@ -36,9 +36,8 @@ long announce(int fd, uint32_t backlog, wire::ListenReply *reply, ListenerSegmen
     wire::Listen msg{backlog, 0};
     auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
     if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ListenReply)) {
-        for (unsigned i = 0; i < r.fds; ++i)
-            sys::close(r.fd[i]);
-        *why = r.cause != Cause::none ? r.cause : Cause::no_monitor;
+        control::close_received(r);
+        *why = control::cause_of(r, Cause::no_monitor);
         return r.status < 0 ? r.status : -EPROTO;
     }
     *reply = r.as<wire::ListenReply>();
@@ -120,8 +119,7 @@ bool listener_refresh(Listener &l) noexcept {
         while (ask.from != UINT32_MAX) {
             auto r = control::request(wire::Op::links, &ask, sizeof ask);
             if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
-                for (unsigned i = 0; i < r.fds; ++i)
-                    sys::close(r.fd[i]);
+                control::close_received(r);
                 break;
             }
             const auto &reply = r.as<wire::LinksReply>();

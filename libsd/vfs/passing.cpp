@@ -184,8 +184,7 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
 bool claim(int fd) noexcept {
     auto r = control::request(wire::Op::claim, nullptr, 0, &fd, 1);
     if (r.status < 0 || r.fds != 2 || r.length != sizeof(wire::ClaimReply)) {
-        for (unsigned i = 0; i < r.fds; ++i)
-            sys::close(r.fd[i]);
+        control::close_received(r);
         return false;
     }
     const wire::ClaimReply reply = r.as<wire::ClaimReply>();

@@ -79,8 +79,7 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
         return r.status;
     }
     if (r.status < 0 || r.fds != 1) {
-        for (unsigned i = 0; i < r.fds; ++i)
-            sys::close(r.fd[i]);
+        control::close_received(r);
         return r.status < 0 ? r.status : -EPROTO;
     }
     long fd = hide_fd(r.fd[0]);

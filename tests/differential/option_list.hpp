@@ -44,7 +44,8 @@ constexpr Option kOptions[] = {
     SD_OPTION(SOL_SOCKET, SO_REUSEPORT, OptionKind::number, {0, 1, 1, 1}, true),
     SD_OPTION(IPPROTO_TCP, TCP_NODELAY, OptionKind::number, {0, 1, 1, 5}, true),
     SD_OPTION(IPPROTO_TCP, TCP_CORK, OptionKind::number, {0, 1, 0, 1}, true),
-    SD_OPTION(IPPROTO_TCP, TCP_QUICKACK, OptionKind::number, {0, 1, 1, 1}, false),
+    // Never 0: it puts acknowledgements off, and with them what Nagle's algorithm holds back until they come.
+    SD_OPTION(IPPROTO_TCP, TCP_QUICKACK, OptionKind::number, {1, 1, 1, 1}, false),
     SD_OPTION(IPPROTO_TCP, TCP_KEEPIDLE, OptionKind::number, {0, 1, 60, 40000}, true),
     SD_OPTION(IPPROTO_TCP, TCP_KEEPINTVL, OptionKind::number, {0, 1, 60, 40000}, true),
     SD_OPTION(IPPROTO_TCP, TCP_KEEPCNT, OptionKind::number, {0, 1, 9, 128}, true),

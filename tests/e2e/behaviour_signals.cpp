@@ -38,6 +38,8 @@ BEHAVES("disturbed: the socket of a blocked call is made non-blocking", disturbe
 BEHAVES("disturbed: the connection of a blocked call is undone", disturbed, undone, any)
 BEHAVES("disturbed: the socket of a blocked call is shut down", disturbed, shut_down, accelerated)
 BEHAVES("abandoned: jumps out of every call", abandoned, jumps, accelerated)
+BEHAVES("abandoned: the descriptor of a call jumped out of is taken away", abandoned,
+        number_taken_after_a_jump, accelerated)
 BEHAVES("abandoned: every call cancelled", abandoned, cancellations, accelerated)
 BEHAVES("abandoned: jumps leave nothing", abandoned, jumps_leave_nothing, accelerated)
 BEHAVES("abandoned: cancellations leave nothing", abandoned, cancellations_leave_nothing, accelerated)

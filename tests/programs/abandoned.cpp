@@ -125,6 +125,35 @@ BEHAVIOUR(cancellations) {
     }
 }
 
+// Whatever takes the descriptor away ends the connection: nothing of the call holds it.
+BEHAVIOUR(number_taken_after_a_jump) {
+    struct sigaction action {};
+    action.sa_handler = leave;
+    MUST(sigaction(SIGALRM, &action, nullptr));
+    struct Way {
+        const char *name;
+        void (*take)(int fd);
+    };
+    static constexpr Way ways[] = {
+        {"close", [](int fd) { close(fd); }},
+        {"dup2", [](int fd) { dup2(0, fd); }},
+        {"dup3", [](int fd) { dup3(0, fd, O_CLOEXEC); }},
+        {"close_range", [](int fd) { close_range(static_cast<unsigned>(fd), static_cast<unsigned>(fd), 0); }},
+    };
+    for (const Way &way : ways) {
+        const Pair pair = make_pair();
+        if (sigsetjmp(way_out, 1) == 0) {
+            ualarm(50'000, 0);
+            char byte;
+            iovec part{&byte, 1};
+            readv(pair.client, &part, 1);
+            say("%s: returned", way.name);
+        }
+        way.take(pair.client);
+        say("%s: ends %s", way.name, yes_no((poll_now(pair.server, POLLRDHUP, kPatience) & POLLRDHUP) != 0));
+    }
+}
+
 // Each time another listener, hence another link: what is kept of a call that was left keeps the link.
 BEHAVIOUR(jumps_leave_nothing) {
     set_handler();
