@@ -119,9 +119,10 @@ def nothing_to_gain(_build):
     for what, title in (("pipe", "64 B through a pipe"), ("file", "4 KiB of a file"), ("open", "open, dup, close")):
         yield Case(f"pass-{what}", "pass", f"pass-through: {title}", "ns_per_operation", "ns",
                    both("passthrough", "--what", what), [Bar("at most 2 % more", factor=0.98)], turns=("kernel", "sd"))
+    # Not in turn: the server has one client at a time.
     yield Case("pass-tcp", "pass", "pass-through: TCP to a peer without libsd", "ns_per_operation", "ns",
                both("passthrough", "--what", "tcp", "--port", "9999"), [Bar("at most 2 % more", factor=0.98)],
-               turns=("kernel", "sd"), server=["passthrough", "--what", "serve", "--port", "9999"])
+               server=["passthrough", "--what", "serve", "--port", "9999"])
     start = {"kernel": Variant(["footprint"]), "sd": Variant(["footprint", "--launcher", "{sdrun}"])}
     yield Case("start", "pass", "start and end of /bin/true", "start_ns", "ns", start,
                [Bar("at most 3 ms more", value=3e6, over="kernel")], seconds=0)

@@ -76,8 +76,8 @@ bool Generator::epoll_step(int actor) {
         }
         emit(actor, Op::epoll_ctl, {epoll.reference, random_.chance(2) ? 9 : operation, fd, events});
         object.members += operation == EPOLL_CTL_ADD;
-        if (member != nullptr) {
-            model_.at(member->object).in_epoll = true;
+        if (const Descriptor *added = known(actor, fd)) { // not always `member`
+            model_.at(added->object).in_epoll = true;
         }
         return true;
     }
