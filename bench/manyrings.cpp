@@ -131,15 +131,7 @@ int main(int argc, char **argv) {
     side.activate(active, true);
     const auto run_for = [&](double seconds) { return rate_over(seconds, [&] { return side.sweep(); }); };
     windows.run(
-        [&](double seconds) {
-            rest->end();
-            run_for(seconds);
-        },
-        [&](double seconds) {
-            const double rate = run_for(seconds);
-            rest->begin();
-            return 1e9 / rate;
-        });
+        run_for, [&](double seconds) { return 1e9 / run_for(seconds); }, rest);
     end_child(server);
 
     Report report("manyrings");

@@ -78,19 +78,13 @@ int main(int argc, char **argv) {
     Mover mover(channel.client(), waiting);
     std::vector<char> buffer(size);
     Histogram latency;
-    const auto warm_up = [&](double seconds) {
-        const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
-        do {
-            round_trip(mover, buffer);
-        } while (now_ns() < until);
-    };
+    const auto trip = [&] { round_trip(mover, buffer); };
     const auto pause = [gap] {
         pause_us(gap);
         return gap > 0;
     };
-    windows.run(warm_up, [&](double seconds) {
-        return latency_over(seconds, latency, pause, [&] { round_trip(mover, buffer); });
-    });
+    windows.run([&](double seconds) { repeat_for(seconds, trip); },
+                [&](double seconds) { return latency_over(seconds, latency, pause, trip); });
     mover.close();
     join_child(server);
     for (const pid_t helper : helpers) {

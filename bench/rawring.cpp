@@ -143,19 +143,12 @@ int main(int argc, char **argv) {
             send_all(producer, buffer.data(), *pair);
             receive_all(consumer, buffer.data(), *pair, 0);
         };
-        const auto warm_up = [&](double seconds) {
-            pair->rest.end();
-            const auto until = now_ns() + static_cast<std::uint64_t>(seconds * 1e9);
-            while (now_ns() < until) {
-                round_trip();
-            }
-        };
-        windows.run(warm_up, [&](double seconds) {
-            const double median = latency_over(
-                seconds, histogram, [] { return false; }, round_trip);
-            pair->rest.begin();
-            return median;
-        });
+        windows.run([&](double seconds) { repeat_for(seconds, round_trip); },
+                    [&](double seconds) {
+                        return latency_over(
+                            seconds, histogram, [] { return false; }, round_trip);
+                    },
+                    &pair->rest);
         report.add("windows", windows.figures());
         report.add_latency(histogram);
     } else {
@@ -168,16 +161,7 @@ int main(int argc, char **argv) {
                 return calls * size;
             });
         };
-        windows.run(
-            [&](double seconds) {
-                pair->rest.end();
-                run_for(seconds);
-            },
-            [&](double seconds) {
-                const double rate = run_for(seconds);
-                pair->rest.begin();
-                return rate;
-            });
+        windows.run(run_for, run_for, &pair->rest);
         report.add("messages_per_s", windows.median() / static_cast<double>(size));
         report.add("bytes_per_s", windows.median());
         report.add("windows", windows.figures());

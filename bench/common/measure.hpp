@@ -31,6 +31,14 @@ template <typename Step> double rate_over(double seconds, Step step) {
     return static_cast<double>(count) / (static_cast<double>(now - start) / 1e9);
 }
 
+// Calls `step` for about `seconds`, at least once.
+template <typename Step> void repeat_for(double seconds, Step step) {
+    rate_over(seconds, [&] {
+        step();
+        return 1U;
+    });
+}
+
 // The cheapest clock there is: what is measured here can be shorter than a clock_gettime.
 [[nodiscard]] inline std::uint64_t ticks() {
 #if defined(__x86_64__)

@@ -68,12 +68,19 @@ class Windows {
     // Of --seconds, --warmup, --windows and --turns.
     explicit Windows(const Options &options);
 
-    // Calls warm(seconds), then measure(seconds), which answers with its figure, for each window.
-    template <typename Warm, typename Measure> void run(Warm warm, Measure measure) {
+    // Calls warm(seconds), then measure(seconds), which answers with its figure, for each window. `other_end` sleeps
+    // between the windows.
+    template <typename Warm, typename Measure> void run(Warm warm, Measure measure, Rest *other_end = nullptr) {
         for (long i = 0; i < count_; ++i) {
             turns_.take();
+            if (other_end != nullptr) {
+                other_end->end();
+            }
             warm(warmup_);
             figures_.push_back(measure(seconds_));
+            if (other_end != nullptr) {
+                other_end->begin();
+            }
             turns_.give();
         }
     }
