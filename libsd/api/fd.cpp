@@ -1,6 +1,7 @@
 // The life of a descriptor: closing, duplicating, flags.
 #include "libsd/api/standard.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/notice.hpp"
 #include <climits>
 #include <cstdarg>
 #include <linux/close_range.h>

@@ -1,6 +1,7 @@
 // Sending and receiving.
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/quick.hpp"
 #include <climits>
@@ -56,6 +57,7 @@ void note_received(const msghdr *m) noexcept {
         for (size_t i = 0; i < n; ++i) {
             int fd;
             memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            number_received(fd);
             claim_parcel(noted(fd));
         }
     }

@@ -2,6 +2,7 @@
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/vfs/notice.hpp"
 #include <linux/sockios.h>
 
 using namespace sd;

@@ -307,32 +307,6 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     }
 }
 
-void notice_listener(int fd) noexcept {
-    if (!enabled() || confined() || file_of(fd) || static_cast<unsigned>(fd) >= kMaxFd || is_hidden(fd))
-        return;
-    int v = 0;
-    socklen_t n = sizeof v;
-    if (sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &v, &n) < 0 || v != 1)
-        return;
-    n = sizeof v;
-    if (sys::getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &v, &n) < 0 || v != IPPROTO_TCP)
-        return;
-    int family = 0;
-    n = sizeof family;
-    sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &n);
-    Cause why = Cause::none;
-    File *f = new_file(Kind::fresh);
-    if (!f)
-        return;
-    f->family = static_cast<uint8_t>(family);
-    if (register_listener(fd, f, 4095, &why) < 0) {
-        count_fallback(why, nullptr);
-        discard_file(f);
-        return;
-    }
-    install_file(fd, f);
-}
-
 } // namespace vfs
 
 } // namespace sd

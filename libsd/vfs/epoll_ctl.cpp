@@ -1,5 +1,6 @@
 // epoll_ctl: where the events of a member come from, and the kernel's answers to wrong changes.
 #include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

@@ -59,6 +59,13 @@ bool known(Listener &l, uint64_t id) noexcept {
     return false;
 }
 
+/// What the kernel calls the socket behind a descriptor, for as long as it runs; 0: it does not say.
+uint64_t cookie_of(int fd) noexcept {
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
 /// Client side gone for good and everything in the queue taken: nothing will come from this link.
 bool finished(const ListenerLinkRef &ref) noexcept {
     return (ref.link->view.header().side[0].flags.load(std::memory_order_acquire) & kLinkClientDead) &&
@@ -317,6 +324,9 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         *why = Cause::no_memory;
         return -ENOMEM;
     }
+    l->cookie = cookie_of(fd);
+    // Until it is in the list: a File of the same socket that is closed just now would have the monitor forget this one with it.
+    LockGuard g(all_lock);
     // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
     uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
     wire::ListenReply reply;
@@ -337,17 +347,24 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     f->real_socket = true;
     std::atomic_signal_fence(std::memory_order_release);
     f->kind = Kind::listener;
-    LockGuard g(all_lock);
     all.push(f);
     return 0;
 }
 
-void retire_listener(Listener &l) noexcept {
-    if (l.retired.exchange(true))
-        return;
+File *find_listener(int fd) noexcept {
+    const uint64_t cookie = cookie_of(fd);
+    LockGuard g(all_lock);
+    for (File *f : all)
+        if (cookie != 0 && f->listener->cookie == cookie && !f->listener->retired.load() && take_reference(*f))
+            return f;
+    return nullptr;
+}
+
+namespace {
+
+/// The listener needs its links no more.
+void let_go(Listener &l) noexcept {
     retirements.fetch_add(1, std::memory_order_relaxed);
-    wire::ListenerRef ref{l.id, 0};
-    control::request(wire::Op::unlisten, &ref, sizeof ref);
     LinkMap *links[64];
     unsigned n;
     do {
@@ -364,18 +381,36 @@ void retire_listener(Listener &l) noexcept {
     } while (n == 64);
 }
 
+void unlisten(const Listener &l) noexcept {
+    wire::ListenerRef ref{l.id, 0};
+    control::request(wire::Op::unlisten, &ref, sizeof ref);
+}
+
+} // namespace
+
+void retire_listener(Listener &l) noexcept {
+    if (l.retired.exchange(true))
+        return;
+    unlisten(l);
+    let_go(l);
+}
+
 void close_listener(File *f) noexcept {
     Listener *l = f->listener; // the pointer stays: another thread may be about to look at it
     {
         LockGuard g(all_lock);
-        for (size_t i = 0; i < all.size(); ++i)
-            if (all[i] == f) {
+        bool another = false; // somebody has noticed the socket under another number, too late to find this File
+        for (size_t i = all.size(); i-- > 0;) {
+            if (all[i] == f)
                 all.remove_unordered(i);
-                break;
-            }
+            else
+                another |= all[i]->listener->id == l->id && !all[i]->listener->retired.load();
+        }
+        close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
+        if (!l->retired.exchange(true) && !another)
+            unlisten(*l);
     }
-    close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
-    retire_listener(*l);
+    let_go(*l);
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
     pool.release(l);
 }

@@ -14,6 +14,7 @@ struct ListenerLinkRef {
 
 struct Listener {
     uint32_t id = 0;
+    uint64_t cookie = 0; ///< the kernel's name of the socket, SO_COOKIE; 0: it has none
     ListenerSegment *seg = nullptr;
     uint64_t seen_sequence = 0;      ///< of seg->link_sequence
     uint32_t next = 0;               ///< rotates over the links, so that none starves
@@ -51,6 +52,8 @@ bool listener_announces(Listener &l, Bell &b) noexcept;
 bool listener_pending(Listener &l) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
+/// The File that the process has for the listening socket behind a number that is not in the table, with a reference; null: it has none.
+File *find_listener(int fd) noexcept;
 /// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket answers from now on.
 void retire_listener(Listener &l) noexcept;
 /// The last descriptor in this process was closed.

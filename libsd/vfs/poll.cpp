@@ -1,4 +1,5 @@
 // poll and select on lists that may hold accelerated descriptors.
+#include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/poll_wait.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -23,19 +24,12 @@ constexpr size_t kInlineWords = 16; ///< FD_SETSIZE descriptors
 using Word = unsigned long;
 constexpr size_t kWordBits = 8 * sizeof(Word);
 
-/// The File behind a number. A listener that the program inherited may be waited for before anything else is done with it, so every number
-/// that was not ours is asked about once.
+/// The File behind a number. A listener that the program inherited may be waited for before anything else is done with it.
 File *known(int fd) noexcept {
     File *f = file_of(fd);
     if (f || static_cast<unsigned>(fd) >= kMaxFd) [[likely]]
         return f;
-    static std::atomic<uint64_t> asked[kMaxFd / 64];
-    auto &word = asked[static_cast<unsigned>(fd) / 64];
-    const uint64_t bit = uint64_t{1} << (fd % 64);
-    if ((word.load(std::memory_order_relaxed) & bit) || (word.fetch_or(bit, std::memory_order_relaxed) & bit))
-        [[likely]]
-        return nullptr;
-    notice_listener(fd);
+    notice_polled(fd);
     return file_of(fd);
 }
 

@@ -8,6 +8,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/sendfile.hpp"
@@ -172,6 +173,7 @@ SD_FORK_CODE void fork_child() noexcept {
     reset_link_locks_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
+    notice_fork_child();
     connect_fork_child();
     rings_fork_child();
     options_fork_child();

@@ -30,8 +30,6 @@ long bind(int fd, const sockaddr *a, socklen_t n) noexcept;
 long listen(int fd, int backlog) noexcept;
 /// `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC.
 long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
-/// A descriptor not in the table that may be an inherited listener: takes it in. For accept, epoll_ctl and poll on unknown descriptors.
-void notice_listener(int fd) noexcept;
 long shutdown(int fd, int how) noexcept;
 long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept;
 long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept;

@@ -1,73 +1,7 @@
-// SCM_RIGHTS: connections, listeners and sockets in other states passed between processes.
-#include "tests/programs/cases.hpp"
-#include "tests/programs/process.hpp"
-
-#include <sys/un.h>
+// SCM_RIGHTS: connections and sockets in other states passed between processes.
+#include "tests/programs/passing.hpp"
 
 using namespace sdtest;
-
-namespace {
-
-constexpr int kMost = 8;
-
-struct Control {
-    alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int) * kMost)] = {};
-};
-
-void fill(msghdr &message, iovec &part, Control &control, const std::vector<int> &fds) {
-    message = {};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes;
-    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-    cmsghdr *header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-    memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
-}
-
-long pass(int channel, const std::vector<int> &fds) {
-    char byte = 'd';
-    iovec part{&byte, 1};
-    Control control;
-    msghdr message;
-    fill(message, part, control, fds);
-    return sendmsg(channel, &message, 0);
-}
-
-std::vector<int> take(int channel, int flags = 0) {
-    char byte;
-    iovec part{&byte, 1};
-    Control control;
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.bytes;
-    message.msg_controllen = sizeof control.bytes;
-    std::vector<int> fds;
-    if (MUST(recvmsg(channel, &message, flags)) == 0)
-        return fds;
-    if (const cmsghdr *header = CMSG_FIRSTHDR(&message)) {
-        fds.resize((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        memcpy(fds.data(), CMSG_DATA(header), fds.size() * sizeof(int));
-    }
-    return fds;
-}
-
-bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
-
-struct Channel {
-    int parent, child;
-    Channel() {
-        int ends[2];
-        MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-        parent = ends[0];
-        child = ends[1];
-    }
-};
-
-} // namespace
 
 // The sender keeps using it, too.
 BEHAVIOUR(still_at_the_sender) {
@@ -288,29 +222,6 @@ BEHAVIOUR(inherited_and_given_back) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(a_listener) {
-    const Channel channel;
-    const int listener = make_listener();
-    const Address address = local_address(listener);
-    const pid_t child = spawn([&] {
-        close(listener);
-        const int fd = take(channel.child)[0];
-        for (int i = 0; i < 2; ++i) {
-            const int connection = MUST(accept(fd, nullptr, nullptr));
-            send_all(connection, receive(connection, 5));
-            close(connection);
-        }
-    });
-    MUST(pass(channel.parent, {listener}));
-    for (int i = 0; i < 2; ++i) {
-        const int client = connect_to(address);
-        send_all(client, "hello");
-        say("%s", receive_to_end(client).c_str());
-        close(client);
-    }
-    reap("child", child);
-}
-
 // One that is not connected yet; either side connects it.
 BEHAVIOUR(not_connected_yet) {
     const Channel channel;
@@ -415,65 +326,6 @@ BEHAVIOUR(from_one_process_after_another) {
         working += sender.works();
     }
     say("%d of %d", working, kSenders);
-}
-
-// A listener that is only in the mail any more goes on listening, and who waits there goes on waiting.
-BEHAVIOUR(a_listener_in_the_mail) {
-    const Channel channel;
-    const int listener = make_listener();
-    const int client = connect_to(listener);
-    send_all(client, "early");
-    MUST(pass(channel.parent, {listener}));
-    close(listener);
-    show_ready("waiting", client);
-    char byte;
-    SHOW(recv(client, &byte, 1, MSG_DONTWAIT));
-    sleep_ms(150); // the monitor looks where the listener is
-    SHOW(recv(client, &byte, 1, MSG_DONTWAIT));
-    const int taken = take(channel.child)[0];
-    const int second = connect_to(taken);
-    const int server = MUST(accept(taken, nullptr, nullptr));
-    say("%s", receive(server, 5).c_str());
-    send_all(server, "late");
-    say("%s", receive(client, 4).c_str());
-    SHOW_FD(accept(taken, nullptr, nullptr));
-    const int third = connect_to(taken);
-    SHOW_FD(accept(taken, nullptr, nullptr));
-    for (const int fd : {second, third})
-        show_ready("accepted", fd);
-}
-
-// Asked for signals before it is used in any other way.
-BEHAVIOUR(a_listener_asked_for_signals) {
-    static volatile sig_atomic_t arrived;
-    signal(SIGIO, [](int) { arrived = 1; });
-    const Channel channel;
-    const int listener = make_listener();
-    MUST(pass(channel.parent, {listener}));
-    const int taken = take(channel.child)[0];
-    SHOW(fcntl(taken, F_SETOWN, getpid()));
-    SHOW(fcntl(taken, F_SETFL, O_RDWR | O_ASYNC));
-    const int client = connect_to(listener);
-    for (Stopwatch watch; !arrived && watch.ms() < kPatience;)
-        sleep_ms(1);
-    SHOW_BOOL(arrived);
-    const int server = MUST(accept(taken, nullptr, nullptr));
-    send_all(client, "hello");
-    say("%s", receive(server, 5).c_str());
-}
-
-// One that is lost there ends, and so do those who wait.
-BEHAVIOUR(a_listener_lost_in_the_mail) {
-    Channel channel;
-    const int listener = make_listener();
-    const int client = connect_to(listener);
-    MUST(pass(channel.parent, {listener}));
-    close(listener);
-    show_ready("waiting", client);
-    close(channel.child);
-    SHOW_BOOL(peer_is_gone(client));
-    char byte;
-    SHOW(recv(client, &byte, 1, 0));
 }
 
 int main(int argc, char **argv) {
