@@ -85,9 +85,9 @@ bool take_over(File &f, LinkMap &link, uint32_t slot, unsigned family, uint32_t 
     return bind_stream(f, link, slot, family);
 }
 
-/// An accelerated connection under a new descriptor; -EAGAIN when none waits.
-long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) noexcept {
-    Listener &l = *listener.listener;
+/// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has been closed since that life of it.
+long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a, socklen_t *n,
+                 int flags) noexcept {
     // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number that is at hand can be put
     // back; before one is made the queue is looked at.
     long made = take_parked(flags & SOCK_CLOEXEC);
@@ -104,14 +104,14 @@ long accept_link(int fd, File &listener, sockaddr *a, socklen_t *n, int flags) n
     uint32_t slot;
     File *f = nullptr;
     for (;;) {
-        if (take_pending(l, &link, &slot) < 0) {
+        if (long r = take_pending(l, life, &link, &slot); r < 0) {
             if (kept)
                 park(new_fd);
             else
                 drop_placeholder(new_fd);
             if (f)
                 discard_file(f);
-            return -EAGAIN; // another acceptor was faster
+            return r; // another acceptor was faster, maybe
         }
         if (!f)
             f = new_file(Kind::fresh);
@@ -232,7 +232,9 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
 void leave_waiting_to_kernel(File &listener) noexcept {
     LinkMap *link;
     uint32_t slot;
-    while (take_pending(*listener.listener, &link, &slot) == 0) {
+    Listener &l = *listener.listener;
+    const uint32_t life = l.life.load(std::memory_order_relaxed);
+    while (take_pending(l, life, &link, &slot) == 0) {
         File *f = new_file(Kind::fresh);
         if (f && take_over(*f, *link, slot, listener.family, 0)) {
             if (become_kernel_request(*f) == 0)
@@ -265,17 +267,21 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return kPass;
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
+    // Another thread may close the listener at any time, and its File and Listener become another's. Until a sleep holds them its life tells.
+    Listener &l = *f->listener;
+    const uint32_t life = l.life.load(std::memory_order_acquire);
+    if (file_of(fd) != f || f->listener != &l) [[unlikely]]
+        return accept(fd, a, n, flags);
     Held::drop_abandoned(__builtin_frame_address(0));
     int64_t deadline = 0;
     Pin pin;
     for (int number = fd;;) {
         // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
-        const bool kernel_first =
-            f->listener->turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+        const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
         if (kernel_first)
-            f->listener->turns.fetch_add(1, std::memory_order_relaxed);
-        else if (long r = accept_link(fd, *f, a, n, flags); r != -EAGAIN)
-            return r;
+            l.turns.fetch_add(1, std::memory_order_relaxed);
+        else if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+            return r != -EBADF ? r : accept(fd, a, n, flags);
         if (long r = accept_kernel(fd, a, n, flags); r != -EAGAIN) {
             if (r >= 0) {
                 forget_fd(static_cast<int>(r));
@@ -284,12 +290,12 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             return r;
         }
         if (kernel_first)
-            if (long r = accept_link(fd, *f, a, n, flags); r != -EAGAIN)
-                return r;
+            if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+                return r != -EBADF ? r : accept(fd, a, n, flags);
         if (listener_nonblocking(fd))
             return -EAGAIN;
         if (deadline == 0) {
-            const int64_t ns = f->listener->options.receive_timeout(fd);
+            const int64_t ns = l.options.receive_timeout(fd);
             if (ns == kNoWait)
                 return -EAGAIN;
             deadline = deadline_after(ns);
@@ -302,7 +308,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         fd = listener_fd(*f, number);
         if (fd < 0)
             return kPass; // closed or changed before it was held: the kernel knows what the number is now
-        if (f->listener->retired.load(std::memory_order_relaxed))
+        if (l.retired.load(std::memory_order_relaxed))
             return fd == number ? kPass : sys::accept4(fd, a, n, flags);
     }
 }

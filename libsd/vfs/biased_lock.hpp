@@ -34,7 +34,9 @@ class BiasedLock {
         else
             inner_.unlock_unmasked();
     }
-    /// For a new owner, or in a forked child.
+    /// By who holds it: the next thread to come is the favoured one.
+    void favour_next() noexcept { favoured_.store(nullptr, std::memory_order_release); }
+    /// In a forked child.
     void reset() noexcept {
         inner_.reset();
         if (busy_.load(std::memory_order_relaxed) != 0)

@@ -1,5 +1,6 @@
 // epoll_ctl: where the events of a member come from, and the kernel's answers to wrong changes.
 #include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/fd.hpp"
 #include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -162,6 +163,18 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
         nested_became_ours(*outer[k], depth + 1);
 }
 
+/// Of an added File, for the time of the call; see hold_file().
+struct Reference {
+    explicit Reference(File *f) noexcept : file(f) {}
+    ~Reference() {
+        if (file)
+            release_file(file);
+    }
+    Reference(const Reference &) = delete;
+    Reference &operator=(const Reference &) = delete;
+    File *file;
+};
+
 } // namespace
 
 namespace vfs {
@@ -173,14 +186,16 @@ void epoll_created(int fd) noexcept {
     if (long d = dummy_socket();
         d < 0 || sys::epoll_ctl(fd, EPOLL_CTL_DEL, static_cast<int>(d), nullptr) != -ENOENT)
         return;
-    File *f = new_file(Kind::epoll);
-    if (f && !new_set(*f, fd)) {
-        f->kind = Kind::fresh;
+    File *f = new_file(Kind::fresh);
+    if (!f)
+        return;
+    if (!new_set(*f, fd)) {
         discard_file(f);
-        f = nullptr;
+        return;
     }
-    if (f)
-        install_file(fd, f);
+    std::atomic_signal_fence(std::memory_order_release);
+    f->kind = Kind::epoll; // its set is there: the File may be looked at by who knew it when it was another's
+    install_file(fd, f);
 }
 
 long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
@@ -188,11 +203,13 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     if (!ef || ef->kind != Kind::epoll)
         return kPass;
     Epoll &x = *ef->epoll;
-    File *f = file_of(fd);
-    if (!f && op == EPOLL_CTL_ADD) {
+    if (op == EPOLL_CTL_ADD && !file_of(fd))
         notice_listener(fd);
-        f = file_of(fd);
-    }
+    // What is added may be closed by another thread meanwhile: an item made after that would stay for ever. A handler that jumps away would leave
+    // the reference.
+    PutOff quiet;
+    Reference added(op == EPOLL_CTL_ADD ? hold_file(fd) : nullptr);
+    File *f = added.file ? added.file : file_of(fd);
     if (!f) {
         long r = sys::epoll_ctl(ep, op, fd, event);
         if (r == 0 && op != EPOLL_CTL_MOD)
@@ -210,7 +227,9 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
         BiasedGuard c(ctl_lock(*f));
         SetGuard g(x);
         EpollItem *i = find(*f, x, fd);
-        if (op == EPOLL_CTL_ADD) {
+        if (!is_open(x, *ef, ep)) { // closed just now
+            r = -EBADF;
+        } else if (op == EPOLL_CTL_ADD) {
             r = add(x, ep, fd, *f, e);
         } else if (!i) {
             // It may have been added before we knew the socket.

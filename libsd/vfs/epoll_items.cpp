@@ -236,7 +236,9 @@ bool new_set(File &f, int fd) noexcept {
     Epoll *x = sets.allocate();
     if (!x)
         return false;
-    x->lock.reset();
+    // A thread that looked its former File up just before that was closed may be here as well; see is_open().
+    SetGuard g(*x);
+    x->lock.favour_next();
     x->file = &f;
     x->fd = fd;
     x->users = 1;
@@ -256,31 +258,37 @@ bool new_set(File &f, int fd) noexcept {
     return true;
 }
 
+bool is_open(const Epoll &x, const File &f, int ep) noexcept {
+    return x.users != 0 && !x.dead.load(std::memory_order_relaxed) && x.file == &f && file_of(ep) == &f;
+}
+
 void set_unuse(Epoll &x) noexcept {
+    Bell *bell;
     {
         SetGuard g(x);
         --x.users;
         if (x.users != 0)
             return;
+        bell = x.bell;
+        x.bell = nullptr;
+        x.has_bell.store(false, std::memory_order_relaxed);
+        while (EpollItem *i = x.spare) {
+            x.spare = i->pool_next;
+            item_pool.release(i);
+        }
+        x.spares = 0;
+        if (x.spare_table)
+            sys::munmap(x.spare_table, kTableBytes);
+        x.spare_table = nullptr;
+        x.items.clear();
+        x.hot.clear();
+        x.unconfirmed.clear();
+        x.links.clear();
+        x.link_place.clear();
+        x.file = nullptr;
     }
-    if (x.bell)
-        free_bell(x.bell);
-    x.bell = nullptr;
-    x.has_bell.store(false, std::memory_order_relaxed);
-    while (EpollItem *i = x.spare) {
-        x.spare = i->pool_next;
-        item_pool.release(i);
-    }
-    x.spares = 0;
-    if (x.spare_table)
-        sys::munmap(x.spare_table, kTableBytes);
-    x.spare_table = nullptr;
-    x.items.clear();
-    x.hot.clear();
-    x.unconfirmed.clear();
-    x.links.clear();
-    x.link_place.clear();
-    x.file = nullptr;
+    if (bell)
+        free_bell(bell);
     sets.release(&x);
 }
 
@@ -301,7 +309,6 @@ void epoll_destroy(File &f) noexcept {
         if (size_t n = x.items.size(); n && x.items[n - 1]->file == member)
             remove_item(x, *x.items[n - 1]);
     }
-    f.epoll = nullptr;
     set_unuse(x);
 }
 

@@ -159,7 +159,7 @@ uint32_t file_events(File &f) noexcept {
     case Kind::listener:
         return listener_events(f);
     case Kind::epoll:
-        if (Epoll *inner = f.epoll; inner && inner->has_bell.load(std::memory_order_acquire)) {
+        if (Epoll *inner = f.epoll; inner->has_bell.load(std::memory_order_acquire)) {
             SetGuard g(*inner);
             return any_ready(*inner) ? EPOLLIN | EPOLLRDNORM : 0;
         }

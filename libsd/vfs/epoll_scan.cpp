@@ -331,9 +331,9 @@ bool any_ready(Epoll &x) noexcept {
             return true;
         }
         const File &f = *i->file;
-        const int64_t t = f.kind == Kind::stream && !i->off  ? held_until(f)
-                          : f.kind == Kind::epoll && f.epoll ? set_held_until(*f.epoll)
-                                                             : INT64_MAX;
+        const int64_t t = f.kind == Kind::stream && !i->off ? held_until(f)
+                          : f.kind == Kind::epoll           ? set_held_until(*f.epoll)
+                                                            : INT64_MAX;
         x.held_until = t < x.held_until ? t : x.held_until;
     }
     return false;

@@ -158,6 +158,8 @@ class SetGuard : public BiasedGuard {
     }
 };
 
+/// With the lock: is it still what `f` stands for, which was found under the number `ep`? It may have been closed since, and have become another's.
+bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.

@@ -383,10 +383,15 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     int64_t ns = -1;
     if (timeout)
         ns = timeout->tv_sec > 9'000'000'000 ? INT64_MAX : timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
+    bool open;
     {
         SetGuard g(x);
-        ++x.users; // before `ours` is read: see count_ours()
+        open = is_open(x, *f, ep);
+        if (open)
+            ++x.users; // before `ours` is read: see count_ours()
     }
+    if (!open) [[unlikely]] // closed just now
+        return epoll_wait(ep, e, n, timeout, mask);
     Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
     const unsigned held = Held::mark();
     Held::note(unuse, &x, 0, &w);

@@ -41,14 +41,7 @@ long leave_to_kernel(int fd, File &f, Cause why) noexcept {
     return vfs::kPass;
 }
 
-namespace {
-
-/// What F_SETFL can change on a socket.
-constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_ASYNC | O_NOATIME;
-constexpr int kDupfdQuery = 1024 + 3; ///< F_DUPFD_QUERY, newer than the headers
-
-/// One more reference, if the File still is what the number stands for.
-File *hold(int fd) noexcept {
+File *hold_file(int fd) noexcept {
     for (;;) {
         File *f = file_of(fd);
         if (!f)
@@ -61,7 +54,13 @@ File *hold(int fd) noexcept {
     }
 }
 
-/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold() ends. `f`
+namespace {
+
+/// What F_SETFL can change on a socket.
+constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_ASYNC | O_NOATIME;
+constexpr int kDupfdQuery = 1024 + 3; ///< F_DUPFD_QUERY, newer than the headers
+
+/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold_file() ends. `f`
 /// may be null.
 long enter(long fd, File *f) noexcept {
     if (fd >= static_cast<long>(kMaxFd) && f) {
@@ -137,7 +136,7 @@ long close(int fd) noexcept {
 long dup(int fd, int min, bool cloexec) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    File *f = hold(fd);
+    File *f = hold_file(fd);
     make_room_below();
     long r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
     if (r == -EMFILE && vacated())
@@ -168,7 +167,7 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
         Held::drop_abandoned(); // as in close()
         keep_for_waiters(*replaced, to);
     }
-    File *f = hold(from);
+    File *f = hold_file(from);
     if (f && static_cast<unsigned>(to) >= kMaxFd) {
         release_file(f);
         return -EBADF;

@@ -14,6 +14,8 @@ inline bool is_placeholder(const File &f) noexcept {
     return (f.kind == Kind::fresh || f.kind == Kind::stream) && !f.real_socket;
 }
 
+/// What the number stands for, with one more reference, to be ended with release_file(); nullptr: none of ours.
+File *hold_file(int fd) noexcept;
 /// See fd.cpp.
 long leave_to_kernel(int fd, File &f, Cause why) noexcept;
 

@@ -42,9 +42,7 @@ File *new_file(Kind kind) noexcept {
     f->refuse_cause = 0;
     f->last_port = 0;
     f->fresh_error.store(0, std::memory_order_relaxed);
-    f->listener = nullptr;
-    f->epoll = nullptr;
-    f->items = nullptr;
+    // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it was closed may be about to go there.
     bury(*f);
     f->kind = kind;
     return f;

@@ -280,9 +280,11 @@ size_t first_link(Listener &l) noexcept {
 
 } // namespace
 
-long take_pending(Listener &l, LinkMap **link, uint32_t *slot) noexcept {
+long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept {
     listener_refresh(l);
     QuietGuard g(l.lock);
+    if (l.life.load(std::memory_order_relaxed) != life) [[unlikely]]
+        return -EBADF;
     const size_t n = l.links.size();
     const size_t first = n ? first_link(l) : 0;
     for (size_t k = 0; k < n; ++k) {
@@ -363,7 +365,11 @@ File *find_listener(int fd) noexcept {
 namespace {
 
 /// The listener needs its links no more.
-void let_go(Listener &l) noexcept {
+void let_go(Listener &l, bool closed) noexcept {
+    if (closed) {
+        QuietGuard g(l.lock);
+        l.life.fetch_add(1, std::memory_order_release);
+    }
     retirements.fetch_add(1, std::memory_order_relaxed);
     LinkMap *links[64];
     unsigned n;
@@ -392,7 +398,7 @@ void retire_listener(Listener &l) noexcept {
     if (l.retired.exchange(true))
         return;
     unlisten(l);
-    let_go(l);
+    let_go(l, false);
 }
 
 void close_listener(File *f) noexcept {
@@ -410,7 +416,7 @@ void close_listener(File *f) noexcept {
         if (!l->retired.exchange(true) && !another)
             unlisten(*l);
     }
-    let_go(*l);
+    let_go(*l, true);
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
     pool.release(l);
 }

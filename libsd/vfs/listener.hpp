@@ -20,6 +20,7 @@ struct Listener {
     uint32_t next = 0;               ///< rotates over the links, so that none starves
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
+    std::atomic<uint32_t> life{0}; ///< bumped under the lock when it is closed, before it can become another's
     std::atomic<bool> retired{false};
     std::atomic<int> kept{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
     static constexpr uint32_t kKernelNext = 15;

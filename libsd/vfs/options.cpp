@@ -378,8 +378,8 @@ long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noe
     switch (f->kind) {
     case Kind::listener: {
         long r = sys::setsockopt(fd, level, name, value, n);
-        if (Listener *l = f->listener; l && r == 0)
-            l->options.note(level, name, value, n);
+        if (r == 0)
+            f->listener->options.note(level, name, value, n);
         return r;
     }
     case Kind::fresh:

@@ -6,6 +6,14 @@
 
 namespace sd {
 
+namespace {
+
+bool can_be_kept(const File &f) noexcept {
+    return f.kind == Kind::stream || f.kind == Kind::listener || f.kind == Kind::epoll;
+}
+
+} // namespace
+
 void HeldOpen::begin() noexcept {
     if (on_)
         return;
@@ -15,11 +23,11 @@ void HeldOpen::begin() noexcept {
         l_.link[i] = nullptr;
         l_.keep[i] = PollList::Keep::not_at_all;
         File *f = l_.file[i];
-        if (!f || (f->kind != Kind::stream && f->kind != Kind::listener) || !take_reference(*f))
+        if (!f || !can_be_kept(*f) || !take_reference(*f))
             continue;                                   // nothing to keep, or closed at this very moment
         pinned.fetch_add(1, std::memory_order_seq_cst); // before the look at the number, see keep_for_waiters()
         LinkMap *l = f->link;
-        if (file_of(l_.all[i].fd) == f && (f->kind == Kind::stream || f->kind == Kind::listener)) {
+        if (file_of(l_.all[i].fd) == f && can_be_kept(*f)) {
             const bool stream = f->kind == Kind::stream;
             if (stream)
                 l_.link[i] = l;

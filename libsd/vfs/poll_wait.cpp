@@ -70,11 +70,9 @@ long merge(Poll &p) noexcept {
         pollfd &e = p.l.all[p.l.from[k]];
         File *f = p.l.file[p.l.from[k]];
         if (f && f->kind == Kind::epoll) // maybe it is only its doorbell
-            if (Epoll *x = f->epoll;
-                x && x->has_bell.load(std::memory_order_acquire) && !(r & ~POLLIN & ~POLLRDNORM)) {
-                if (!kernel_part_ready(*x))
-                    continue;
-            }
+            if (Epoll &x = *f->epoll; x.has_bell.load(std::memory_order_acquire) &&
+                                      !(r & ~POLLIN & ~POLLRDNORM) && !kernel_part_ready(x))
+                continue;
         more += e.revents == 0;
         e.revents = static_cast<short>(e.revents | r);
     }
@@ -113,8 +111,9 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
         File *file = p.l.file[i];
         if (!file || !p.listeners || file->kind != Kind::listener)
             continue;
-        QuietGuard g(file->listener->lock);
-        for (auto &ref : file->listener->links)
+        Listener &listener = *file->listener;
+        QuietGuard g(listener.lock);
+        for (auto &ref : listener.links)
             f(*ref.link, &ref.link->view.header().side[1].syn_arm);
     }
 }
@@ -135,7 +134,7 @@ bool provide(Poll &p, Bell &bell) noexcept {
             p.links |= n > 0;
             for (unsigned k = 0; k < n && k < 64; ++k)
                 ok = bell_id(bell, *links[k]) != 0 && ok;
-        } else if (is_set(f) && f->epoll) {
+        } else if (is_set(f)) {
             provide_bells(*f->epoll);
         }
     }
@@ -160,7 +159,7 @@ void arm(Poll &p, Bell &bell, bool *blind) noexcept {
         if (LinkMap *link = p.l.link[i]) {
             if (unsigned id = bell.id[link->index])
                 arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
-        } else if (is_set(f) && f->epoll) {
+        } else if (is_set(f)) {
             SetGuard g(*f->epoll);
             prepare_sleep(*f->epoll, blind);
         }
@@ -174,7 +173,7 @@ void disarm(Poll &p, Bell &bell) noexcept {
     });
     if (p.sets)
         for (size_t i = 0; i < p.l.n; ++i)
-            if (File *f = p.l.file[i]; f && is_set(f) && f->epoll) {
+            if (File *f = p.l.file[i]; f && is_set(f)) {
                 SetGuard g(*f->epoll);
                 finish_sleep(*f->epoll);
             }
@@ -185,7 +184,7 @@ int64_t earliest_held(Poll &p) noexcept {
     int64_t first = INT64_MAX;
     for (size_t i = 0; i < p.l.n; ++i) {
         File *f = p.l.file[i];
-        if (!f || (f->kind != Kind::stream && !(is_set(f) && f->epoll)))
+        if (!f || (f->kind != Kind::stream && !is_set(f)))
             continue;
         const int64_t t = f->kind == Kind::stream ? held_until(*f) : set_held_until(*f->epoll);
         first = t < first ? t : first;
@@ -273,7 +272,7 @@ bool poll_classify(PollList &l) noexcept {
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd);
         if (f && (f->kind == Kind::free || (f->kind == Kind::fresh && f->real_socket) ||
-                  (f->kind == Kind::epoll && !(f->epoll && f->epoll->has_bell.load(std::memory_order_acquire)))))
+                  (f->kind == Kind::epoll && !f->epoll->has_bell.load(std::memory_order_acquire))))
             f = nullptr;
         l.file[i] = f;
         any |= f != nullptr;
