@@ -34,12 +34,12 @@ LinkMap *map_side(long memfd, unsigned side) {
 // As libc's names in libsd/api/io.cpp do it. Those are never part of their caller; g++ would make one of these so where it is shorter without tokens.
 [[gnu::noinline]] long send_small(int side, const void *p, size_t n) {
     File *f = file_of(end[side]);
-    const long r = quick_send(*f, p, n, 0);
+    const long r = quick_send(end[side], *f, p, n, 0);
     return r ? r : vfs::send(end[side], f, p, n, 0);
 }
 [[gnu::noinline]] long recv_small(int side, void *p, size_t n, int flags) {
     File *f = file_of(end[side]);
-    const long r = quick_recv(*f, p, n, flags);
+    const long r = quick_recv(end[side], *f, p, n, flags);
     return r ? r : vfs::recv(end[side], f, p, n, flags);
 }
 

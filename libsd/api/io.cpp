@@ -105,16 +105,16 @@ int rwf_to_msg(int flags) noexcept {
 namespace {
 
 // The first thing a call tries on what entry_of() gave, unless it has to see first whether its thread was cancelled.
-[[gnu::always_inline]] inline long try_send(File *f, const void *p, size_t n, int flags) noexcept {
-    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(*f, p, n, flags);
+[[gnu::always_inline]] inline long try_send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(fd, *f, p, n, flags);
 }
-[[gnu::always_inline]] inline long try_recv(File *f, void *p, size_t n, int flags) noexcept {
-    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_recv(*f, p, n, flags);
+[[gnu::always_inline]] inline long try_recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_recv(fd, *f, p, n, flags);
 }
 
 /// read() of a number that has the entry `e`. Apart, as the others like it, so that other descriptors cost no stack frame.
 [[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size, File *e) {
-    if (const long r = try_recv(e, buffer, size, 0)) [[likely]]
+    if (const long r = try_recv(fd, e, buffer, size, 0)) [[likely]]
         return r;
     File *f = called_on(fd);
     if (!f)
@@ -128,7 +128,7 @@ namespace {
 }
 
 [[gnu::noinline]] ssize_t write_entry(int fd, const void *buffer, size_t size, File *e) {
-    if (const long r = try_send(e, buffer, size, 0)) [[likely]]
+    if (const long r = try_send(fd, e, buffer, size, 0)) [[likely]]
         return r;
     File *f = called_on(fd);
     if (!f)
@@ -172,7 +172,7 @@ SD_EXPORT ssize_t readv(int fd, const iovec *parts, int count) {
 SD_EXPORT ssize_t writev(int fd, const iovec *parts, int count) {
     if (File *e = count == 1 ? entry_of(fd) : nullptr)
         if (iovec one; sd_copy(&one, parts, sizeof one) == 0)
-            if (const long r = try_send(e, one.iov_base, one.iov_len, 0))
+            if (const long r = try_send(fd, e, one.iov_base, one.iov_len, 0))
                 return r;
     File *f = called_on(fd);
     if (!f) [[likely]]
@@ -206,7 +206,7 @@ SD_ALIAS(pwritev64v2, pwritev2);
 namespace {
 
 [[gnu::noinline]] ssize_t recv_entry(int fd, void *buffer, size_t size, int flags, File *e) {
-    if (const long r = try_recv(e, buffer, size, flags)) [[likely]]
+    if (const long r = try_recv(fd, e, buffer, size, flags)) [[likely]]
         return r;
     File *f = called_on(fd);
     if (!f)
@@ -216,7 +216,7 @@ namespace {
 }
 
 [[gnu::noinline]] ssize_t send_entry(int fd, const void *buffer, size_t size, int flags, File *e) {
-    if (const long r = try_send(e, buffer, size, flags)) [[likely]]
+    if (const long r = try_send(fd, e, buffer, size, flags)) [[likely]]
         return r;
     File *f = called_on(fd);
     if (!f)
@@ -240,7 +240,7 @@ SD_EXPORT ssize_t __recv_chk(int fd, void *buffer, size_t size, size_t room, int
 
 SD_EXPORT ssize_t recvfrom(int fd, void *buffer, size_t size, int flags, sockaddr *from, socklen_t *from_size) {
     if (File *e = entry_of(fd); e && !from)
-        if (const long r = try_recv(e, buffer, size, flags))
+        if (const long r = try_recv(fd, e, buffer, size, flags))
             return r;
     File *f = called_on(fd);
     if (!f) [[likely]]
@@ -298,7 +298,7 @@ SD_ALIAS(__send, send);
 SD_EXPORT ssize_t sendto(int fd, const void *buffer, size_t size, int flags, const sockaddr *to,
                          socklen_t to_size) {
     if (File *e = entry_of(fd); e && !to)
-        if (const long r = try_send(e, buffer, size, flags))
+        if (const long r = try_send(fd, e, buffer, size, flags))
             return r;
     File *f = called_on(fd);
     if (!f) [[likely]]

@@ -15,6 +15,7 @@ SD_FORK_STATE constinit Pool<LinkMap> pool;
 SD_FORK_STATE constinit Lock table_lock;
 std::atomic<LinkMap *> table[kMaxLinks];
 std::atomic<uint32_t> table_high{0};
+std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 
 long no_bells(LinkMap &, unsigned) noexcept { return -ENOSYS; }
 
@@ -32,12 +33,27 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
     sys::write(fd, &one, sizeof one);
 }
 
+/// Takes what is mapped away. A thread that looked a File up just before another one closed it may be about to go there, so empty memory takes its
+/// place, until the next link does; where the program's address space is limited, nothing does.
+void empty(LinkMap &l) noexcept {
+    rlimit limit{};
+    if (sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) >= 0 && limit.rlim_cur == RLIM_INFINITY &&
+        sys::mmap(l.view.base, kLinkBytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)) {
+        sys::madvise(l.view.base, kLinkBytes, MADV_DONTDUMP);
+        emptied.fetch_add(kLinkBytes, std::memory_order_relaxed);
+        return;
+    }
+    sys::munmap(l.view.base, kLinkBytes);
+    l.view.base = nullptr;
+}
+
 } // namespace
 
 long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
 
 uint64_t mapped_link_bytes() noexcept {
-    uint64_t bytes = 0;
+    uint64_t bytes = emptied.load(std::memory_order_relaxed);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (link_by_index(i))
             bytes += kLinkBytes;
@@ -59,23 +75,28 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     if (sys::call(SYS_fstat, memfd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) != kLinkBytes)
         return nullptr;
     *error = -ENOMEM;
-    void *p = sys::mmap(nullptr, kLinkBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, memfd, 0);
-    if (!p)
+    LinkMap *l = pool.allocate();
+    if (!l)
         return nullptr;
-    sys::madvise(p, kLinkBytes, MADV_DONTDUMP);
-    LinkView v{static_cast<uint8_t *>(p)};
-    if (v.header().magic != kLinkMagic || v.header().version != kLayoutVersion || v.header().slots != kLinkSlots) {
-        sys::munmap(p, kLinkBytes);
-        *error = -EPROTO;
+    uint8_t *const former = l->view.base;
+    void *p = sys::mmap(former, kLinkBytes, PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, 0);
+    if (!p) {
+        pool.release(l);
         return nullptr;
     }
-    LinkMap *l = pool.allocate();
-    if (l) {
+    if (former)
+        emptied.fetch_sub(kLinkBytes, std::memory_order_relaxed);
+    sys::madvise(p, kLinkBytes, MADV_DONTDUMP);
+    const LinkView v{static_cast<uint8_t *>(p)};
+    l->view = v;
+    if (v.header().magic != kLinkMagic || v.header().version != kLayoutVersion || v.header().slots != kLinkSlots) {
+        *error = -EPROTO;
+    } else {
         LockGuard g(table_lock);
         for (uint32_t i = 0; i < kMaxLinks; ++i) {
             if (table[i].load(std::memory_order_relaxed))
                 continue;
-            l->view = v;
             l->id = id;
             l->index = i;
             l->side = static_cast<uint8_t>(side);
@@ -96,9 +117,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             return l;
         }
     }
-    if (l)
-        pool.release(l);
-    sys::munmap(p, kLinkBytes);
+    empty(*l);
+    pool.release(l);
     return nullptr;
 }
 
@@ -125,8 +145,7 @@ void unmap_link(LinkMap *l) noexcept {
     close_hidden(l->memfd);
     l->memfd = -1;
     l->id = 0;
-    sys::munmap(l->view.base, kLinkBytes);
-    l->view.base = nullptr;
+    empty(*l);
     pool.release(l);
 }
 

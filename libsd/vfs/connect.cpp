@@ -350,7 +350,8 @@ void disconnect(File &f, int error) noexcept {
 namespace vfs {
 
 long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f || f->kind == Kind::epoll)
         return kPass;
     sockaddr_storage copy;

@@ -15,7 +15,7 @@ Slot grave_slot;
 } // namespace
 
 void bury(File &f) noexcept {
-    f.ofd = &grave_ofd;
+    __atomic_store_n(&f.ofd, &grave_ofd, __ATOMIC_RELEASE);
     f.mine = &grave_slot.side[0];
     f.peer = &grave_slot.side[1];
     f.tx_place = {grave_slot.ring[0], grave_slot.ring[0]};
@@ -44,7 +44,6 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept
     f.side = static_cast<uint8_t>(side);
     f.link = &l;
     f.slot = slot;
-    f.ofd = o;
     f.ofd_index = ofd_index;
     f.family = o->family;
     f.mine = &s.side[side];
@@ -52,6 +51,7 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept
     f.tx_place = {s.ring[side], l.view.region(slot, side)};
     f.rx_place = {s.ring[1 - side], l.view.region(slot, 1 - side)};
     l.users.fetch_add(1, std::memory_order_relaxed);
+    __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what Bound reads with it
     std::atomic_signal_fence(std::memory_order_release);
     f.kind = Kind::stream;
 }

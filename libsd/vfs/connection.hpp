@@ -2,6 +2,7 @@
 #pragma once
 #include "libsd/vfs/file.hpp"
 #include "libsd/vfs/held.hpp"
+#include <sys/single_threaded.h>
 
 namespace sd {
 
@@ -74,28 +75,24 @@ class Pin {
   public:
     Pin() = default;
     ~Pin() { drop(); }
-    void hold(File &f) noexcept {
-        if (held_)
-            return;
-        Held::drop_abandoned();
-        Held::drop_abandoned_like(this);
-        const unsigned mark = Held::mark();
-        if (!Held::note(unpin, &f, 0, this))
-            return;
-        f.refs.fetch_add(1, std::memory_order_acq_rel);
-        pinned.fetch_add(1, std::memory_order_relaxed);
-        mark_ = mark;
-        held_ = true;
-    }
-    /// For a File of which the caller knows only its number. False: that stands for something else by now, or the thread has too much noted.
+    /// False: the number stands for something else by now. Where the thread has too much noted the File is not held.
     bool hold_open(File &f, int fd) noexcept {
         if (held_)
             return true;
+        Held::drop_abandoned();
+        Held::drop_abandoned_like(this);
         if (!take_reference(f))
             return false;
-        hold(f);
-        release_file(&f);
-        return held_ && file_of(fd) == &f;
+        pinned.fetch_add(1, std::memory_order_seq_cst); // before the look at the number, see keep_for_waiters()
+        if (file_of(fd) != &f && !Held::is_noted(unpin, &f)) { // it may be a part of a call that holds it
+            unpin(&f, 0);
+            return false;
+        }
+        mark_ = Held::mark();
+        held_ = Held::note(unpin, &f, 0, this);
+        if (!held_)
+            unpin(&f, 0);
+        return true;
     }
     void drop() noexcept {
         if (!held_)
@@ -109,6 +106,24 @@ class Pin {
   private:
     unsigned mark_ = 0;
     bool held_ = false;
+};
+
+/// What the number of a call stands for. Among several threads it is kept from being closed, and from becoming another's, until the call ends; in a
+/// program of one thread only its own handlers could do that.
+class InUse {
+  public:
+    explicit InUse(int fd) noexcept {
+        while ((file_ = file_of(fd)) && !__libc_single_threaded && !pin_.hold_open(*file_, fd)) {
+        }
+    }
+    /// The same where it has been looked up already; null afterwards, if the number stands for something else by now.
+    InUse(int fd, File *f) noexcept
+        : file_(f && !__libc_single_threaded && !pin_.hold_open(*f, fd) ? nullptr : f) {}
+    File *file() const noexcept { return file_; }
+
+  private:
+    Pin pin_; // first: what file_ is may depend on it
+    File *file_;
 };
 
 inline bool is_nonblocking(const File &f, int flags) noexcept {

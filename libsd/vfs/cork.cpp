@@ -52,11 +52,12 @@ bool publish_held(File &f, uint32_t n, Hold hold) noexcept {
 }
 
 void cork_changed(File &f, int name, int value) noexcept {
-    Ofd &o = *f.ofd;
+    const Bound bound(f);
+    Ofd &o = *bound.ofd;
     bool shown = false;
     {
-        Claim c(f.seg, o.tx.token, f.tx_name(), Claim::patient);
-        if (!c || f.kind != Kind::stream)
+        Claim c(bound.seg, o.tx.token, bound.tx_name(), Claim::patient);
+        if (!c || !bound.is_of(f))
             return;
         HeldBack &b = f.mine->control.back;
         if (name == TCP_CORK && value != 0) {
@@ -100,9 +101,10 @@ int64_t held_until(const File &f) noexcept {
 void take_overdue(File &f) noexcept {
     if (held_until(f) != 0)
         return;
-    Claim c(f.seg, f.ofd->rx.token, f.rx_name());
-    if (c && f.kind == Kind::stream)
-        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back);
+    const Bound b(f);
+    Claim c(b.seg, b.ofd->rx.token, b.rx_name());
+    if (c && b.is_of(f))
+        ring::show_late(b.ofd->rx.s, f.rx_place, f.peer->control.back);
 }
 
 } // namespace sd

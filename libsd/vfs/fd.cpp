@@ -209,7 +209,8 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
 long fcntl(int fd, int cmd, long arg) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     const bool kept_here = is_placeholder(*f) || f->kind == Kind::stream;

@@ -41,6 +41,13 @@ class Held {
             give_back_last();
     }
 
+    /// Has this thread noted it?
+    static bool is_noted(GiveBack give_back, const void *what) noexcept {
+        for (unsigned i = 0; i < notes.count; ++i)
+            if (notes.entry[i].give_back == give_back && notes.entry[i].what == what)
+                return true;
+        return false;
+    }
     /// act(what) for everything noted by this thread that `give_back` gives back.
     static void for_each_own(GiveBack give_back, void (*act)(void *what) noexcept) noexcept {
         for (unsigned i = 0; i < notes.count; ++i)

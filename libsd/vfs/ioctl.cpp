@@ -38,10 +38,11 @@ long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
 }
 
 long bytes_to_read(File &f) noexcept {
-    Claim c(f.seg, f.ofd->rx.token, f.rx_name());
+    const Bound b(f);
+    Claim c(b.seg, b.ofd->rx.token, b.rx_name());
     if (!c)
         return c.error();
-    if (f.kind != Kind::stream)
+    if (!b.is_of(f))
         return -EBADF;
     show_overdue(f);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
@@ -51,10 +52,11 @@ long bytes_to_read(File &f) noexcept {
 /// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact
 /// when nothing is left.
 long bytes_not_taken(File &f) noexcept {
-    Claim c(f.seg, f.ofd->tx.token, f.tx_name());
+    const Bound b(f);
+    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
     if (!c)
         return c.error();
-    if (f.kind != Kind::stream)
+    if (!b.is_of(f))
         return -EBADF;
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
@@ -70,10 +72,11 @@ long bytes_not_taken(File &f) noexcept {
 }
 
 long bytes_held_back(File &f) noexcept {
-    Claim c(f.seg, f.ofd->tx.token, f.tx_name());
+    const Bound b(f);
+    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
     if (!c)
         return c.error();
-    if (f.kind != Kind::stream)
+    if (!b.is_of(f))
         return -EBADF;
     const HeldBack &back = f.mine->control.back;
     return ring::holding(back) ? ring::hold_place(back).payload : 0;
@@ -86,7 +89,8 @@ namespace vfs {
 long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     request &= 0xffffffff; // the kernel's argument is an unsigned int

@@ -31,6 +31,9 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
         return r;
     if (h.msg_controllen && f->kind == Kind::stream) [[unlikely]]
         if (long r = check_control(h); r < 0) {
+            const InUse use(fd, f);
+            if (!use.file())
+                return -EBADF;
             // A connection that takes no more data says so first, also if nobody has noticed yet.
             absorb_flags(*f);
             const long blocked = f->ofd->tx_block.load() & kTxEnded ? send_blocked(*f, flags) : 0;
@@ -47,8 +50,10 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
         return -EFAULT;
     if (long r = check_header(h, false); r < 0)
         return r;
-    if ((flags & MSG_ERRQUEUE) && f->kind == Kind::stream) [[unlikely]]
-        return read_error_queue(*f, m, &h);
+    if ((flags & MSG_ERRQUEUE) && f->kind == Kind::stream) [[unlikely]] {
+        const InUse use(fd, f);
+        return use.file() ? read_error_queue(*f, m, &h) : -EBADF;
+    }
     long r = recvv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags & ~MSG_CMSG_CLOEXEC);
     if (r < 0)
         return r;
@@ -69,6 +74,9 @@ long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept {
         return kPass;
     if (n > kMaxIov)
         n = kMaxIov;
+    const InUse use(fd, f);
+    if (!use.file())
+        return -EBADF;
     unsigned done = 0;
     for (; done < n; ++done) {
         long r = sendmsg(fd, f, &m[done].msg_hdr, flags);
@@ -89,6 +97,9 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
         return -EFAULT;
     if (timeout && (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1'000'000'000))
         return -EINVAL;
+    const InUse use(fd, f);
+    if (!use.file())
+        return -EBADF;
     // As in the kernel, an error that waits is told before anything is read.
     if (f->kind == Kind::stream && !(flags & MSG_ERRQUEUE)) {
         absorb_flags(*f);

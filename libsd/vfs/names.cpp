@@ -1,6 +1,7 @@
 // getsockname and getpeername.
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/address.hpp"
+#include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/tcp_info.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <netinet/tcp.h>
@@ -71,7 +72,8 @@ long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept {
 namespace vfs {
 
 long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     if (f->kind == Kind::stream)
@@ -84,7 +86,8 @@ long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept {
 }
 
 long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     if (f->kind == Kind::stream)

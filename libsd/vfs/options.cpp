@@ -354,7 +354,8 @@ SD_FORK_CODE void options_fork_child() noexcept {
 namespace vfs {
 
 long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f || (f->kind != Kind::stream && (f->kind != Kind::fresh || f->real_socket)))
         return kPass;
     int room = 0;
@@ -370,7 +371,8 @@ long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept
 }
 
 long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f || f->kind == Kind::epoll)
         return kPass;
     if (static_cast<int>(n) < 0)

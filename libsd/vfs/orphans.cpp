@@ -44,11 +44,12 @@ void adopt(File &f) noexcept {
     if (!take_reference(f))
         return;
     if (f.kind == Kind::stream) {
-        Ofd &o = *f.ofd;
-        if (orphaned(f.seg, o.tx.token))
-            Claim tx(f.seg, o.tx.token, f.tx_name());
-        if (orphaned(f.seg, o.rx.token))
-            Claim rx(f.seg, o.rx.token, f.rx_name());
+        const Bound b(f);
+        Ofd &o = *b.ofd;
+        if (orphaned(b.seg, o.tx.token))
+            Claim tx(b.seg, o.tx.token, b.tx_name());
+        if (orphaned(b.seg, o.rx.token))
+            Claim rx(b.seg, o.rx.token, b.rx_name());
     }
     release_file(&f);
 }

@@ -8,13 +8,18 @@ namespace sd {
 
 constexpr size_t kQuickSend = 8192;
 
-/// Bytes sent (all of them), or 0. `f` may be a File of any kind, also one that is closed meanwhile.
-[[gnu::always_inline]] inline long quick_send(File &f, const void *p, size_t n, int flags) noexcept {
+/// With a token of `o`: does the number still stand for `f`, and that for `o`? Other threads may have closed it, and made it another's, at any time before.
+[[gnu::always_inline]] inline bool still_open(int fd, const File &f, const Ofd &o) noexcept {
+    return fd_table[fd].load(std::memory_order_relaxed) == &f && __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == &o;
+}
+
+/// Bytes sent (all of them), or 0. `f` was found under `fd`, and may be a File of any kind.
+[[gnu::always_inline]] inline long quick_send(int fd, File &f, const void *p, size_t n, int flags) noexcept {
     if (f.kind != Kind::stream || n - 1 >= kQuickSend || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
         return 0;
     Ofd &o = *f.ofd;
     QuickClaim c(f.seg, o.tx.token, f.tx_name());
-    if (!c || f.kind != Kind::stream) [[unlikely]]
+    if (!c || !still_open(fd, f, o)) [[unlikely]]
         return 0;
     auto &peer = *f.peer;
     if (o.tx_block.load(std::memory_order_relaxed) != 0 ||
@@ -34,8 +39,8 @@ constexpr size_t kQuickSend = 8192;
 }
 
 /// With the receive token: the whole message that is all there is, if it fits; its length, or 0. The caller notifies without the token.
-[[gnu::always_inline]] inline uint32_t take_message(File &f, void *p, size_t n) noexcept {
-    RxState &s = f.ofd->rx.s;
+[[gnu::always_inline]] inline uint32_t take_message(File &f, Ofd &o, void *p, size_t n) noexcept {
+    RxState &s = o.rx.s;
     const uint32_t got = ring::take_quick(s, f.rx_place, p, n);
     if (got != 0) {
         f.mine->credit.consumed.store(s.head, std::memory_order_release);
@@ -45,14 +50,14 @@ constexpr size_t kQuickSend = 8192;
 }
 
 /// Bytes received (one message, which is all there is), or 0. `f` as above.
-[[gnu::always_inline]] inline long quick_recv(File &f, void *p, size_t n, int flags) noexcept {
+[[gnu::always_inline]] inline long quick_recv(int fd, File &f, void *p, size_t n, int flags) noexcept {
     if (f.kind != Kind::stream || n - 1 >= size_t{1} << 30 || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
         return 0;
     Ofd &o = *f.ofd;
     QuickClaim c(f.seg, o.rx.token, f.rx_name());
-    if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
+    if (!c || !still_open(fd, f, o) || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
         return 0;
-    const uint32_t got = take_message(f, p, n);
+    const uint32_t got = take_message(f, o, p, n);
     if (got == 0)
         return 0;
     c.release();

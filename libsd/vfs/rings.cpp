@@ -50,8 +50,9 @@ bool visit_pinned(Grown &g) noexcept {
     File &f = *g.file;
     if (f.kind != Kind::stream)
         return true;
-    Claim c(f.seg, f.ofd->tx.token, f.tx_name());
-    if (!c)
+    const Bound b(f);
+    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
+    if (!c || !b.is_of(f))
         return true;
     TxState &s = f.ofd->tx.s;
     if (s.cls == 0)

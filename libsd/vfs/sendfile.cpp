@@ -66,9 +66,10 @@ enum class Fill { ok, full, blocked, not_ready, failed };
 /// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or
 /// the error. `more`: as MSG_MORE.
 Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
-    Ofd &o = *f.ofd;
-    Claim c(f.seg, o.tx.token, f.tx_name());
-    if (!c || f.kind != Kind::stream) {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
+    Claim c(b.seg, o.tx.token, b.tx_name());
+    if (!c || !b.is_of(f)) {
         *r = c ? -EBADF : c.error();
         return Fill::failed;
     }
@@ -148,6 +149,9 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     bool direct = true, grow_far = false, checked = false;
     int64_t deadline = 0;
     Pin pin;
+    const InUse use(out, &f);
+    if (!use.file())
+        return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -169,7 +173,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
         if (how == Fill::failed)
             return result(r == -EISDIR ? -EINVAL : r);
         if (how == Fill::full) {
-            if (long w = wait_for_room(f, grow_far, deadline, pin); w < 0)
+            if (long w = wait_for_room(out, f, grow_far, deadline, pin); w < 0)
                 return result(w);
             continue;
         }
@@ -197,8 +201,8 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     bool grow_far = false;
     int64_t deadline = 0;
     Pin pin;
-    if (wait)
-        pin.hold_open(f, out); // for the pipe, too
+    if ((wait || !__libc_single_threaded) && !pin.hold_open(f, out)) // for the pipe, too
+        return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -216,7 +220,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
             grow_far = false;
             break;
         case Fill::full:
-            if (long w = wait_for_room(f, grow_far, deadline, pin); w < 0)
+            if (long w = wait_for_room(out, f, grow_far, deadline, pin); w < 0)
                 return result(w);
             break;
         case Fill::not_ready: // another reader was faster
@@ -263,7 +267,8 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
     if (!p)
         return -ENOMEM;
     Pin pin;
-    pin.hold_open(f, in); // from the first look at the data to the last byte taken
+    if (!pin.hold_open(f, in)) // from the first look at the data to the last byte taken
+        return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
@@ -302,7 +307,7 @@ bool is_pipe(int fd) noexcept { return sys::fcntl(fd, F_GETPIPE_SZ) >= 0; }
 
 } // namespace
 
-long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
+long wait_for_room(int fd, File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
     if (is_nonblocking(f, 0)) {
         epoll_touch(f); // edge-triggered sets watch for room from here on
         return -EAGAIN;
@@ -324,7 +329,8 @@ long wait_for_room(File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcep
     }
     if (f.ofd->tx.s.stalls == 0 && ring::may_grow(f.ofd->tx.s) && f.ofd->tx.s.cls < most_class(*f.ofd))
         return 0;
-    pin.hold(f);
+    if (!pin.hold_open(f, fd))
+        return -EBADF;
     long w = wait_stream(f, EPOLLOUT, deadline);
     return w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, 0) : w;
 }

@@ -148,7 +148,8 @@ long socket(int domain, int type, int protocol) noexcept {
 }
 
 long bind(int fd, const sockaddr *a, socklen_t n) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f || f->kind == Kind::listener)
         return kPass;
     if (f->kind == Kind::stream) {
@@ -169,7 +170,8 @@ long bind(int fd, const sockaddr *a, socklen_t n) noexcept {
 }
 
 long listen(int fd, int backlog) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     if (f->kind == Kind::stream)
@@ -190,7 +192,8 @@ long listen(int fd, int backlog) noexcept {
 }
 
 long shutdown(int fd, int how) noexcept {
-    File *f = file_of(fd);
+    const InUse use(fd);
+    File *f = use.file();
     if (!f)
         return kPass;
     if (f->kind == Kind::fresh) {

@@ -78,12 +78,15 @@ void fall_behind(const Ofd &o) noexcept {
 } // namespace
 
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_t interrupts) noexcept {
-    Ofd &o = *f.ofd;
+    const Bound b(f);
+    Ofd &o = *b.ofd;
     const uint64_t handled = self.handled;
-    if (flags & MSG_OOB)
-        return recv_urgent(f, to, total, flags);
-    if (flags & MSG_ERRQUEUE)
-        return read_error_queue(f, nullptr, nullptr);
+    Pin pin;
+    if (flags & (MSG_OOB | MSG_ERRQUEUE)) {
+        if (!pin.hold_open(f, fd))
+            return -EBADF;
+        return flags & MSG_OOB ? recv_urgent(f, to, total, flags) : read_error_queue(f, nullptr, nullptr);
+    }
     if (total == 0) { // waits for data like any other, and takes none
         char byte;
         iovec v{&byte, 1};
@@ -91,7 +94,6 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK, interrupts);
         return r > 0 ? 0 : r;
     }
-    Pin pin;
     const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
@@ -103,10 +105,10 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         long r;
         bool end = false;
         {
-            Claim c(f.seg, o.rx.token, f.rx_name());
+            Claim c(b.seg, o.rx.token, b.rx_name());
             if (!c)
                 return done ? done : c.error();
-            if (f.kind != Kind::stream)
+            if (!b.is_of(f))
                 return done ? done : -EBADF;
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
@@ -129,6 +131,9 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
                       (o.tx_block.load(std::memory_order_acquire) & kTxReset);
         }
+        // From here on without the token, so that the File may become another's.
+        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd))
+            return r > 0 ? done + r : done ? done : -EBADF;
         if (r == -EPROTO) {
             condemn(f);
             r = 0;
@@ -139,7 +144,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         if (r > 0) {
             done += r;
             if (!(flags & MSG_PEEK))
-                notify_room(f);
+                notify_room(f); // of whatever it is by now: one wake-up too many at worst
         }
         if (static_cast<size_t>(done) >= target || (done && at_urgent_mark(f)))
             return done;
@@ -171,7 +176,6 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         }
         if (r == 0)
             fall_behind(o);
-        pin.hold(f);
         long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
@@ -216,17 +220,17 @@ enum class Brief { no, looked, shared_core };
 /// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
 /// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
 /// At the beginning of a cache line: where it began decided between 110 and 130 ns for an 8 B round trip.
-[[gnu::aligned(64)]] long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief,
+[[gnu::aligned(64)]] long recv_plain(int fd, File &f, void *p, size_t n, int flags, Brief *brief,
                                      uint64_t *interrupts) noexcept {
     Ofd &o = *f.ofd;
-    Claim c(f.seg, o.rx.token, f.rx_name());
-    if (!c || f.kind != Kind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
+    QuickClaim c(f.seg, o.rx.token, f.rx_name());
+    if (!c || !still_open(fd, f, o) || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
         return 0;
     RxState &s = o.rx.s;
     long done = 0;
     ring::Record rec;
     do {
-        if (const uint32_t whole = take_message(f, p, n)) {
+        if (const uint32_t whole = take_message(f, o, p, n)) {
             c.release();
             notify_room(f);
             return whole;
@@ -270,7 +274,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Brief brief = Brief::looked;
-        if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts))
+        if (const long r = recv_plain(fd, *f, p, n, flags, &brief, &interrupts))
             return r;
         // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
         // can do anything to the socket meanwhile.
@@ -279,7 +283,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             const uint64_t handled = self.handled;
             if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
                 uint64_t now;
-                if (const long r = recv_plain(*f, p, n, flags, &brief, &now))
+                if (const long r = recv_plain(fd, *f, p, n, flags, &brief, &now))
                     return r;
                 if (self.interrupts != interrupts)
                     return -EINTR;

@@ -121,22 +121,29 @@ void answered_by_reset(File &f) noexcept {
     epoll_touch(f);
 }
 
-long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept {
-    Ofd &o = *f.ofd;
+long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
     Pin pin;
     const uint64_t interrupts = self.interrupts;
     const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
     bool grow_far = false;
+    LinkMap *link; // without the token the File may become another's
+    std::atomic<uint64_t> *arm;
+    uint32_t slot;
     for (;;) {
         bool blocked, answered = false, tell = false;
         {
-            Claim c(f.seg, o.tx.token, f.tx_name());
+            Claim c(b.seg, o.tx.token, b.tx_name());
             if (!c)
                 return done ? done : c.error();
-            if (f.kind != Kind::stream)
+            if (!b.is_of(f))
                 return done ? done : -EBADF;
+            link = f.link;
+            arm = &f.peer->control.rx_arm;
+            slot = f.slot;
             blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                       refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
             if (!blocked) {
@@ -157,6 +164,8 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         if (blocked) {
             if (done) // what went before counts; the next call is told why it stopped
                 return done;
+            if (!pin.hold_open(f, fd))
+                return -EBADF;
             long r = send_blocked(f, flags);
             if (r < 0)
                 return r;
@@ -175,9 +184,11 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
             continue;
         }
         if (tell)
-            notify(*f.link, f.slot, f.peer->control.rx_arm);
+            notify(*link, slot, *arm);
         if (answered)
             return done;
+        if (!pin.hold_open(f, fd))
+            return done ? done : -EBADF;
         if (nonblocking) {
             epoll_touch(f); // edge-triggered sets watch for room from here on
             return done ? done : -EAGAIN;
@@ -201,7 +212,6 @@ long stream_send(int, File &f, IoCursor &from, size_t total, int flags) noexcept
         }
         if (o.tx.s.stalls == 0 && ring::may_grow(o.tx.s) && o.tx.s.cls < most_class(o))
             continue;
-        pin.hold(f);
         long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, flags) : w;

@@ -12,13 +12,14 @@ uint32_t taken_name(uint64_t mark) noexcept { return static_cast<uint32_t>(mark 
 
 /// One byte with the mark on it. 1, 0 when the ring is full, or what a send returns.
 long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
-    Ofd &o = *f.ofd;
+    const Bound b(f);
+    Ofd &o = *b.ofd;
     bool blocked;
     {
-        Claim c(f.seg, o.tx.token, f.tx_name());
+        Claim c(b.seg, o.tx.token, b.tx_name());
         if (!c)
             return c.error();
-        if (f.kind != Kind::stream)
+        if (!b.is_of(f))
             return -EBADF;
         blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                   refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
@@ -63,6 +64,9 @@ bool urgent_unread(const File &f) noexcept {
 
 long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
     const int plain = flags & ~MSG_OOB;
+    Pin pin;
+    if (!pin.hold_open(f, fd))
+        return -EBADF;
     if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return stream_send(fd, f, from, total, plain);
     long done = 0;
@@ -86,11 +90,10 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         return done ? done : -EFAULT;
     bool grow_far = false;
     int64_t deadline = 0;
-    Pin pin;
     for (;;) {
         long r = put_mark(fd, f, byte, plain);
         if (r == 0)
-            r = plain & MSG_DONTWAIT ? -EAGAIN : wait_for_room(f, grow_far, deadline, pin);
+            r = plain & MSG_DONTWAIT ? -EAGAIN : wait_for_room(fd, f, grow_far, deadline, pin);
         else if (r > 0)
             return done + 1;
         if (r < 0)
@@ -107,10 +110,11 @@ long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
         return -ENOTCONN;
     const char byte = static_cast<char>(word >> 1);
     if (!(flags & MSG_PEEK)) {
-        Claim c(f.seg, f.ofd->rx.token, f.rx_name());
-        if (!c || f.kind != Kind::stream)
+        const Bound b(f);
+        Claim c(b.seg, b.ofd->rx.token, b.rx_name());
+        if (!c || !b.is_of(f))
             return c ? -EBADF : c.error();
-        f.ofd->rx.s.urgent_taken = taken_name(word >> 9);
+        b.ofd->rx.s.urgent_taken = taken_name(word >> 9);
     }
     if (total == 0 || (flags & MSG_TRUNC))
         return total != 0;
