@@ -102,12 +102,21 @@ int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
     }
 }
 
+namespace {
+
+/// A packet that could not be sent for the descriptors in it, one that another thread has closed just now for instance, says nothing against the channel.
+bool is_about_descriptors(long error, int channel) noexcept {
+    return error == -ETOOMANYREFS || (error == -EBADF && sys::fcntl(channel, F_GETFD) >= 0);
+}
+
+} // namespace
+
 int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
              Reply *r) noexcept {
     const wire::Header h = make_header(op, next_sequence(), length, nfds);
     if (const long n = send_packet(fd, h, body, fds); n < 0) {
         r->status = n;
-        return -1;
+        return is_about_descriptors(n, fd) ? 0 : -1;
     }
     return receive_answer(fd, h.sequence, r);
 }

@@ -46,6 +46,14 @@ bool links_can_be_mapped() noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
 void unmap_link(LinkMap *l) noexcept;
 LinkMap *link_by_index(uint32_t index) noexcept;
+/// One more user, to be ended with link_unuse(). False: the last one has gone, or is going. One that was found without a reference may have become another
+/// link before, so the caller looks once more whether it is the right one.
+inline bool link_use(LinkMap &l) noexcept {
+    uint32_t users = l.users.load(std::memory_order_relaxed);
+    while (users != 0 && !l.users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
+    }
+    return users != 0;
+}
 /// Linear in the number of links; slow paths only.
 LinkMap *find_link(uint64_t id, unsigned side) noexcept;
 uint32_t link_table_high() noexcept;

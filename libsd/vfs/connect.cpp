@@ -82,13 +82,13 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
-        if (!l || !usable(*l, listener))
+        if (!l || !usable(*l, listener) || !link_use(*l))
             continue;
-        *slot = take_slot(*l);
-        if (*slot >= 0) {
-            l->users.fetch_add(1, std::memory_order_relaxed);
+        // Held: another thread may have found it dead just now, and it have become another.
+        *slot = usable(*l, listener) ? take_slot(*l) : -1;
+        if (*slot >= 0)
             return l;
-        }
+        link_unuse(*l);
     }
     wire::ListenerRef ref{listener, 0};
     auto r = control::request(wire::Op::connect, &ref, sizeof ref);
@@ -114,15 +114,23 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     return l;
 }
 
+/// No new connections there, if it is one of this process's that `which` says yes to.
+template <class Which> void retire_link(uint32_t index, Which which) noexcept {
+    LinkMap *l = link_by_index(index);
+    const auto to_be_retired = [&] { return l->side == 0 && !l->retired.load() && which(*l); };
+    if (!l || !to_be_retired() || !link_use(*l))
+        return;
+    if (to_be_retired() && !l->retired.exchange(true)) // held: it is the same still
+        link_unuse(*l);
+    link_unuse(*l);
+}
+
 void retire_dead_links() noexcept {
-    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
-        LinkMap *l = link_by_index(i);
-        if (l && l->side == 0 && !l->retired.load() &&
-            (l->view.header().side[1].flags.load(std::memory_order_acquire) &
-             (kLinkListenerClosed | kLinkServerDead)) &&
-            !l->retired.exchange(true))
-            link_unuse(*l);
-    }
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        retire_link(i, [](const LinkMap &l) {
+            return (l.view.header().side[1].flags.load(std::memory_order_acquire) &
+                    (kLinkListenerClosed | kLinkServerDead)) != 0;
+        });
 }
 
 /// Do as many connections wait to be accepted as the listener wants? With slot_lock.
@@ -295,11 +303,8 @@ SD_FORK_CODE void connect_fork_child() noexcept {
 }
 
 void retire_client_links() noexcept {
-    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
-        LinkMap *l = link_by_index(i);
-        if (l && l->side == 0 && !l->retired.exchange(true))
-            link_unuse(*l);
-    }
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        retire_link(i, [](const LinkMap &) { return true; });
 }
 
 namespace {

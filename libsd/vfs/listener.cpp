@@ -77,14 +77,12 @@ bool finished(const ListenerLinkRef &ref) noexcept {
 /// The descriptor's ownership passes.
 LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
     if (LinkMap *l = find_link(id, 1)) {
-        uint32_t users = l->users.load(std::memory_order_relaxed);
-        while (users != 0 && !l->users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
-        }
-        if (users != 0 && l->id == id) {
+        const bool used = link_use(*l);
+        if (used && l->id == id && l->side == 1) {
             sys::close(memfd);
             return l;
         }
-        if (users != 0)
+        if (used)
             link_unuse(*l);
     }
     const long fd = hide_fd(memfd);

@@ -36,7 +36,9 @@ File *listener_file(int fd, int family, Cause *why) noexcept {
         return nullptr;
     }
     f->family = static_cast<uint8_t>(family);
-    if (register_listener(fd, f, 4095, why) < 0) {
+    if (const long r = register_listener(fd, f, 4095, why); r < 0) {
+        if (r == -EBADF) // closed just now
+            *why = Cause::none;
         discard_file(f);
         return nullptr;
     }
@@ -67,7 +69,7 @@ void notice_listener(int fd) noexcept {
     if (File *f = listener_file(fd, family, &why)) {
         install_file(fd, f);
         release_file(f);
-    } else {
+    } else if (why != Cause::none) {
         count_fallback(why, nullptr);
     }
 }

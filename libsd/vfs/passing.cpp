@@ -113,13 +113,13 @@ SD_FORK_STATE constinit Lock admission;
 /// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor passes.
 LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
     if (LinkMap *l = find_link(id, side)) {
-        uint32_t users = l->users.load(std::memory_order_relaxed);
-        while (users != 0 && !l->users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
-        }
-        if (users != 0) {
+        const bool used = link_use(*l);
+        if (used && l->id == id && l->side == side) {
             close_hidden(memfd);
             return l;
         }
+        if (used)
+            link_unuse(*l);
     }
     long error;
     LinkMap *l = map_link(memfd, id, side, &error);
