@@ -214,9 +214,13 @@ void ring_acceptors(const Link &link) {
     ring_sleepers(link, 1, link.header().side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
 }
 
-void close_to_requests(const Link &link) {
+void stop_requests(const Link &link) {
     link.header().side[1].flags.fetch_or(kLinkListenerClosed, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void close_to_requests(const Link &link) {
+    stop_requests(link);
     for_each_touched_slot(link, [&](unsigned i) {
         auto expected = static_cast<uint32_t>(SlotState::syn);
         if (link.view().slot(i).identity.state.compare_exchange_strong(

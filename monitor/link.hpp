@@ -96,13 +96,14 @@ void ring_everybody(const Link &link, unsigned slot);
 /// Wakes the acceptors; same argument.
 void ring_acceptors(const Link &link);
 
-/// For a listener that has gone: no further connection request will be taken, and those that wait are
-/// refused.
+/// No further connection request is made on the link; those that wait go on waiting.
 ///
 /// A client publishes its request (slot state syn), makes a full fence and then looks at
 /// kLinkListenerClosed. We set that flag, make a full fence, and then look at all slots. So either the
 /// client sees the flag, or we see its slot. Both may: then the compare-and-swap of the state decides who
 /// acts.
+void stop_requests(const Link &link);
+/// For a listener that has gone: those that wait are refused, too.
 void close_to_requests(const Link &link);
 
 /// Slots that are in use on `side` although no end in `held` (one bit per slot) belongs to them, and, for

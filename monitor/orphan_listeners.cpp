@@ -32,13 +32,23 @@ ino_t inode_of(const Listener &listener) {
 /// its listeners.
 void Monitor::abandon(Listener &listener) {
     // One that was taken out of the directory before is with somebody who does not accept our connections.
-    if (listener.directory_index < 0 || !has_waiting_connections(listener) || inode_of(listener) == 0) {
+    if (listener.directory_index < 0) {
+        close_listener(listener);
+        return;
+    }
+    listener.ns->directory.remove(listener.directory_index);
+    listener.directory_index = -1;
+    // First: a client that came between our look and the end would be reset, although the kernel's socket may go on listening.
+    for (const Link *link : listener.place) {
+        if (link != nullptr) {
+            stop_requests(*link);
+        }
+    }
+    if (!has_waiting_connections(listener) || inode_of(listener) == 0) {
         close_listener(listener);
         return;
     }
     spdlog::debug("listener {} on port {} is held by nobody, and waits", listener.id, listener.address.port);
-    listener.ns->directory.remove(listener.directory_index);
-    listener.directory_index = -1;
     listener.orphan = true;
     listener.looks = 0;
     look_for_holder_later(listener);

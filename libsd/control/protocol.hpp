@@ -30,6 +30,7 @@
 //    have published something without getting to ring. Its ThreadRecords are freed first, and the death counted in SegmentHeader::deaths.
 //  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every slot in state syn is
 //    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
+//    Where the kernel still listens the slots are left as they are, for whoever registers the listener next; others make a new link then.
 //  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
 //    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
 #pragma once

@@ -96,6 +96,7 @@ BEHAVES("a listener used by several threads at once", passing_listeners, a_liste
         accelerated)
 BEHAVES("a listener under a number that was polled before", passing_listeners,
         a_listener_under_a_number_polled_before, accelerated)
+BEHAVES("a listener that goes round", passing_listeners, a_listener_that_goes_round, any)
 BEHAVES("from many processes", passing, from_many_processes, any)
 BEHAVES("from one process after another", passing, from_one_process_after_another, any)
 BEHAVES("not connected yet", passing, not_connected_yet, any)

@@ -181,4 +181,46 @@ BEHAVIOUR(a_listener_under_a_number_polled_before) {
     say("%s", receive(server, 5).c_str());
 }
 
+// Two processes give it to each other all the time, so it is often with nobody, but never gone: no client is turned away, whenever it comes.
+BEHAVIOUR(a_listener_that_goes_round) {
+    constexpr int kClients = 4, kConnections = 800;
+    const Channel ways[2];
+    int stop[2];
+    MUST(pipe(stop));
+    const int listener = make_listener();
+    MUST(fcntl(listener, F_SETFL, O_RDWR | O_NONBLOCK));
+    const Address address = local_address(listener);
+    pid_t servers[2], clients[kClients];
+    for (int i = 0; i < 2; ++i)
+        servers[i] = spawn([&, i] {
+            close(listener);
+            for (bool over = false; !over;) {
+                const int taken = take(ways[i].child)[0];
+                for (int server; (server = accept(taken, nullptr, nullptr)) >= 0; close(server))
+                    send_all(server, receive(server, 5));
+                over = poll_now(stop[0], POLLIN) != 0;
+                MUST(pass(ways[1 - i].parent, {taken}));
+                close(taken);
+            }
+        });
+    for (pid_t &client : clients)
+        client = spawn([&] {
+            close(listener);
+            for (int i = 0; i < kConnections; ++i) {
+                const int fd = connect_to(address);
+                send_all(fd, "hello");
+                if (receive_to_end(fd) != "hello")
+                    give_up("no answer");
+                close(fd);
+            }
+        });
+    MUST(pass(ways[0].parent, {listener}));
+    close(listener);
+    for (const pid_t client : clients)
+        reap("client", client);
+    MUST(write(stop[1], "", 1));
+    for (const pid_t server : servers)
+        reap("server", server);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
