@@ -144,7 +144,10 @@ void start_private_monitor(const char *program) {
         }
         return;
     }
-    setsid();
+    // Not a session of its own: the kernel schedules sessions as groups (autogroup), and on a machine that is busy with the caller's a process in
+    // another one waits for up to half a second each time it wakes up, and so would everybody who asks it for something.
+    setpgid(0, 0);
+    signal(SIGHUP, SIG_IGN); // of the caller's terminal
     if (fork() != 0) {
         _exit(0);
     }
