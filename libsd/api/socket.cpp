@@ -48,10 +48,10 @@ SD_EXPORT int bindresvport(int fd, sockaddr_in *address) noexcept {
 }
 
 SD_EXPORT int listen(int fd, int backlog) noexcept {
-    if (!file_of(fd)) [[likely]]
-        return real.listen(fd, backlog);
-    long r = vfs::listen(fd, backlog);
-    return r == vfs::kPass ? real.listen(fd, backlog) : answer(r);
+    if (const long r = file_of(fd) ? vfs::listen(fd, backlog) : vfs::kPass; r != vfs::kPass)
+        return answer(r);
+    const int result = real.listen(fd, backlog);
+    return result == 0 && dummy_listened() ? answer(-EINVAL) : result;
 }
 
 namespace {

@@ -143,6 +143,16 @@ long dummy_socket() noexcept {
     return s;
 }
 
+bool dummy_listened() noexcept {
+    const int fd = dummy.load(std::memory_order_acquire);
+    int on = 0;
+    socklen_t n = sizeof on;
+    if (fd < 0 || sys::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &on, &n) < 0 || !on)
+        return false;
+    sys::call(SYS_shutdown, fd, SHUT_RDWR); // ends that
+    return true;
+}
+
 void dummy_moved(int from, int to) noexcept {
     for (auto *holder : {&dummy, &filler}) {
         int expected = from;

@@ -156,6 +156,9 @@ void drop_uncounted_files() noexcept;
 extern std::atomic<uint32_t> pinned;
 /// Gives one back.
 void unpin(void *file, size_t) noexcept;
+/// After the kernel was told to listen on a number: was that one of the dummy's, as a thread that uses a number it has not got may find one just before
+/// its entry is made? Every placeholder would listen; makes good for it.
+bool dummy_listened() noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
 long dummy_socket() noexcept;
 

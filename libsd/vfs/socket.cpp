@@ -181,6 +181,8 @@ long listen(int fd, int backlog) noexcept {
     if (long r = materialise(fd, *f); r < 0)
         return r;
     long r = sys::call(SYS_listen, fd, backlog);
+    if (r == 0 && dummy_listened()) [[unlikely]]
+        r = -EINVAL;
     if (r < 0)
         return r;
     Cause why = static_cast<Cause>(f->refuse_cause);
