@@ -465,11 +465,18 @@ SD_FORK_CODE void drop_uncounted_listeners() noexcept {
             discard_file(f); // takes it out of the list
 }
 
+SD_FORK_CODE void listeners_fork_prepare() noexcept { all_lock.lock_unmasked(); }
+SD_FORK_CODE void listeners_fork_parent() noexcept { all_lock.unlock_unmasked(); }
+
 SD_FORK_CODE void listeners_fork_child() noexcept {
     pool.reset_lock();
     all_lock.reset();
-    for (File *f : all)
-        f->listener->lock.reset();
+    // Also of those that another thread was just closing: their Files may have numbers still.
+    pool.for_each([](Listener &l) {
+        if (!l.lock.try_lock_unmasked())
+            l.seen_sequence = UINT64_MAX; // that thread may have been changing the list: it is looked through again
+        l.lock.reset();
+    });
 }
 
 } // namespace sd

@@ -65,6 +65,9 @@ void restore_listeners() noexcept;
 void unlist(const Listener &l) noexcept;
 /// Every listener leaves the directory and stays an ordinary one.
 void withdraw_listeners() noexcept;
+/// With signals blocked. Between the two no listener is made or closed.
+void listeners_fork_prepare() noexcept;
+void listeners_fork_parent() noexcept;
 void listeners_fork_child() noexcept;
 /// In a forked child, before and after the references to Files are counted anew: those that only calls of the parent's other threads held are closed.
 /// The second needs the monitor.

@@ -149,6 +149,7 @@ SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
     epoll_fork_prepare();
+    listeners_fork_prepare();
     wire::Fork message;
     segments_fork_prepare(&message);
     identity_fork_prepare();
@@ -160,6 +161,7 @@ SD_FORK_CODE void fork_parent() noexcept {
         return;
     control::fork_parent();
     segments_fork_parent();
+    listeners_fork_parent();
     epoll_fork_parent();
 }
 
