@@ -163,9 +163,12 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
             return r;
     }
     // A placeholder kept under that number is given up, or it would be closed under the new owner later.
-    if (File *replaced = file_of(to)) {
-        Held::drop_abandoned(); // as in close()
-        keep_for_waiters(*replaced, to);
+    if (has_entry(to)) {
+        Held::drop_abandoned();                     // as in close()
+        if (File *const replaced = hold_file(to)) { // else another thread might close it, and nobody what is kept for it
+            keep_for_waiters(*replaced, to);
+            release_file(replaced);
+        }
     }
     File *f = hold_file(from);
     if (f && static_cast<unsigned>(to) >= kMaxFd) {

@@ -82,8 +82,7 @@ struct Bound {
         } while (ofd != __atomic_load_n(&f.ofd, __ATOMIC_RELAXED));
     }
     bool is_of(const File &f) const noexcept {
-        return __atomic_load_n(&f.kind, __ATOMIC_RELAXED) == Kind::stream &&
-               __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
+        return f.kind == Kind::stream && __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
     }
     uint64_t tx_name() const noexcept { return uint64_t{index} * 2 + 2; }
     uint64_t rx_name() const noexcept { return uint64_t{index} * 2 + 3; }

@@ -53,6 +53,8 @@ bool listener_announces(Listener &l, Bell &b) noexcept;
 bool listener_pending(Listener &l) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
+/// Does the number stand for the listener's kernel socket?
+bool is_socket_of(const Listener &l, int fd) noexcept;
 /// The File that the process has for the listening socket behind a number that is not in the table, with a reference; null: it has none.
 File *find_listener(int fd) noexcept;
 /// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket answers from now on.

@@ -68,6 +68,10 @@ void notice_listener(int fd) noexcept {
         return;
     if (File *f = listener_file(fd, family, &why)) {
         install_file(fd, f);
+        // Another thread may have closed the number meanwhile, and found no entry.
+        if (File *entry = f;
+            !is_socket_of(*f->listener, fd) && fd_table[fd].compare_exchange_strong(entry, nullptr))
+            release_file(f);
         release_file(f);
     } else if (why != Cause::none) {
         count_fallback(why, nullptr);

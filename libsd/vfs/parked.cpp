@@ -92,7 +92,10 @@ bool can_park(int fd, const File &f) noexcept {
 
 void park(int fd) noexcept {
     const auto n = static_cast<unsigned>(fd);
-    fd_table[n].store(&parked_file, std::memory_order_release);
+    // A thread that uses a number it has not got may have made another socket's of it meanwhile, with dup2: then there is nothing to keep.
+    File *none = nullptr;
+    if (!fd_table[n].compare_exchange_strong(none, &parked_file, std::memory_order_acq_rel))
+        return;
     parked_count.fetch_add(1, std::memory_order_relaxed);
     parked.word[n / 64].fetch_or(uint64_t{1} << (n % 64), std::memory_order_release);
 }

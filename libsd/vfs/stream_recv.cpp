@@ -101,6 +101,9 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
     size_t target = flags & MSG_WAITALL                ? total
                     : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
                                                        : total;
+    LinkMap *link; // without the token the File may become another's
+    std::atomic<uint64_t> *arm;
+    uint32_t slot;
     for (;;) {
         long r;
         bool end = false;
@@ -110,6 +113,9 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 return done ? done : c.error();
             if (!b.is_of(f))
                 return done ? done : -EBADF;
+            link = f.link;
+            arm = &f.peer->control.tx_arm;
+            slot = f.slot;
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
             show_overdue(f);
@@ -132,8 +138,14 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                       (o.tx_block.load(std::memory_order_acquire) & kTxReset);
         }
         // From here on without the token, so that the File may become another's.
-        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd))
-            return r > 0 ? done + r : done ? done : -EBADF;
+        if (r == 0 && done == 0 && !end && nonblocking)
+            return -EAGAIN;
+        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd)) {
+            if (r <= 0)
+                return done ? done : -EBADF;
+            notify(*link, slot, *arm);
+            return done + r;
+        }
         if (r == -EPROTO) {
             condemn(f);
             r = 0;

@@ -106,8 +106,8 @@ int main(int argc, char **argv) {
             ++ended;
             if (status == 0)
                 continue;
-            fprintf(stderr, "storm: %s ended with status %x\n", pid == pids[kWreckers] ? "the observer" : "a wrecker",
-                    static_cast<unsigned>(status));
+            fprintf(stderr, "storm: %s ended with status %x\n",
+                    pid == pids[kWreckers] ? "the observer" : "a wrecker", static_cast<unsigned>(status));
             failed = 1;
         }
         if (failed || ms > 2 * kPatience) {
@@ -120,7 +120,7 @@ int main(int argc, char **argv) {
         }
         usleep(1000);
     }
-    printf("seed %s: %lu accepted, %lu transfers, %lu answers%s\n", argv[1], board.accepted.load(), board.moved.load(),
-           board.served.load(), failed ? ", FAILED" : "");
+    printf("seed %s: %lu accepted, %lu transfers, %lu answers%s\n", argv[1], board.accepted.load(),
+           board.moved.load(), board.served.load(), failed ? ", FAILED" : "");
     return failed;
 }

@@ -1,10 +1,12 @@
 // One pool of numbers, several threads, no locks: each takes any number from the pool and does something with it, while others close it, replace it, or
-// pass it on. What a call returns is nobody's business here, as long as it returns, and nothing breaks.
+// pass it on. Only who has taken a number out of the pool closes or replaces it: no other socket is destroyed under its owner, which libraries that have
+// descriptors of their own could not survive. What a call returns is nobody's business here, as long as it returns, and nothing breaks.
 #include "tests/e2e/storm/wrecker.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <thread>
@@ -25,13 +28,32 @@ namespace storm {
 
 namespace {
 
-constexpr int kPool = 40, kChannel = 900; // numbers from kChannel on are no part of the storm
-constexpr unsigned kPatience = 60;        ///< seconds after which a child counts as hung
+constexpr int kPool = 40, kChannel = 900;     // numbers from kChannel on are no part of the storm
+constexpr int kTick = 5'000;                  ///< us after which a blocked call is interrupted
+constexpr int kPatience = 60'000'000 / kTick; ///< ticks after which a process counts as hung
 
 Board *board;
 const char *self;
 std::atomic<int> pool[kPool];
 char bytes[4096];
+
+volatile sig_atomic_t ticks;
+
+void tick(int) {
+    ticks = ticks + 1;
+    if (ticks > kPatience)
+        _exit(9);
+}
+
+/// No call blocks for longer: with numbers that mean something else at any moment, a time limit may be set on the wrong socket.
+void interrupt_calls() {
+    struct sigaction action {};
+    action.sa_handler = tick; // without SA_RESTART
+    sigaction(SIGALRM, &action, nullptr);
+    ticks = 0;
+    const itimerval every{{0, kTick}, {0, kTick}};
+    setitimer(ITIMER_REAL, &every, nullptr);
+}
 
 class Thread {
   public:
@@ -117,7 +139,12 @@ int take_number() {
 
 void must_end_well(pid_t child, const char *what) {
     int status = 0;
-    if (child < 0 || waitpid(child, &status, 0) < 0 || status == 0)
+    if (child < 0)
+        return;
+    while (waitpid(child, &status, 0) < 0)
+        if (errno != EINTR)
+            return;
+    if (status == 0)
         return;
     fprintf(stderr, "storm: %s ended with status %x\n", what, static_cast<unsigned>(status));
     abort();
@@ -177,22 +204,28 @@ void Thread::move_data() {
 }
 
 void Thread::copy_number() {
-    const int fd = any(), other = any();
+    const int fd = any();
     switch (below(3)) {
     case 0:
         return keep(dup(fd));
     case 1:
         return keep(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-    default:
-        if (fd >= 3 && other >= 3)
-            dup2(fd, other);
+    default: {
+        std::atomic<int> &place = pool[below(kPool)];
+        const int replaced = place.exchange(-1);
+        if (fd >= 3 && replaced >= 3)
+            dup2(fd, replaced);
+        if (const int old = place.exchange(replaced); old >= 3)
+            close(old);
+    }
     }
 }
 
 void Thread::use_epoll() {
     if (set_ < 0 || below(50) == 0) {
-        set_ = below(3) ? any() : epoll_create1(0);
-        keep(set_);
+        set_ = any();
+        if (below(3) == 0)
+            keep(set_ = epoll_create1(0));
     }
     epoll_event event{};
     for (const uint32_t flag : {uint32_t{EPOLLIN}, uint32_t{EPOLLOUT}, static_cast<uint32_t>(EPOLLET)})
@@ -238,7 +271,7 @@ void Thread::fork_child() {
     const uint64_t seed = random_();
     const pid_t child = fork();
     if (child == 0) {
-        alarm(kPatience);
+        interrupt_calls();
         Thread thread(seed, true);
         for (int i = 0; i < 8; ++i)
             thread.act();
@@ -361,7 +394,7 @@ int connect_somewhere(const Board &all, uint64_t random) {
 }
 
 int inherit(int fd) {
-    alarm(kPatience);
+    interrupt_calls();
     pollfd one{fd, POLLIN, 0};
     if (poll(&one, 1, 1) > 0) {
         if (const int accepted = accept4(fd, nullptr, nullptr, SOCK_NONBLOCK); accepted >= 0)
@@ -375,6 +408,9 @@ int inherit(int fd) {
 int wreck(Board &shared, int index, uint64_t seed, int channel, const char *program) {
     board = &shared;
     self = program;
+    struct sigaction action {};
+    action.sa_handler = [](int) {}; // without SA_RESTART, as above
+    sigaction(SIGUSR1, &action, nullptr);
     dup3(channel, kChannel, O_CLOEXEC);
     close(channel);
     for (auto &fd : pool)
@@ -385,7 +421,15 @@ int wreck(Board &shared, int index, uint64_t seed, int channel, const char *prog
             Thread thread(seed * 1000 + static_cast<uint64_t>(index * kThreads + t), false);
             while (!board->stop)
                 thread.act();
+            ++board->ended[index];
         });
+    // A thread that has ended keeps its handle until it is joined.
+    for (int ended = 0; ended < kThreads;) {
+        usleep(kTick);
+        ended = board->ended[index];
+        for (std::thread &thread : threads)
+            pthread_kill(thread.native_handle(), SIGUSR1);
+    }
     for (std::thread &thread : threads)
         thread.join();
     // Everything goes, also what nobody has a number of any more, and what is in the mail.
