@@ -137,6 +137,7 @@ BEHAVIOUR(a_listener_used_by_threads_at_once) {
         const int taken = take(channel.child)[0];
         std::barrier start(kThreads);
         std::vector<std::thread> threads;
+        threads.reserve(kThreads);
         const auto serve = [&] {
             const int server = accept(taken, nullptr, nullptr);
             if (server < 0 || receive(server, 5) != "hello")

@@ -416,6 +416,7 @@ int wreck(Board &shared, int index, uint64_t seed, int channel, const char *prog
     for (auto &fd : pool)
         fd = -1;
     std::vector<std::thread> threads;
+    threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t)
         threads.emplace_back([=] {
             Thread thread(seed * 1000 + static_cast<uint64_t>(index * kThreads + t), false);
