@@ -81,9 +81,8 @@ class Pin {
             return true;
         Held::drop_abandoned();
         Held::drop_abandoned_like(this);
-        if (!take_reference(f))
+        if (!pin(f))
             return false;
-        pinned.fetch_add(1, std::memory_order_seq_cst); // before the look at the number, see keep_for_waiters()
         if (file_of(fd) != &f && !Held::is_noted(unpin, &f)) { // it may be a part of a call that holds it
             unpin(&f, 0);
             return false;
@@ -94,6 +93,9 @@ class Pin {
             unpin(&f, 0);
         return true;
     }
+    /// The same for a call that does not block: in a program of one thread nobody but its own handlers could close the number meanwhile, and these come
+    /// between two looks of the call at worst.
+    bool hold_among_threads(File &f, int fd) noexcept { return __libc_single_threaded || hold_open(f, fd); }
     void drop() noexcept {
         if (!held_)
             return;
@@ -108,17 +110,16 @@ class Pin {
     bool held_ = false;
 };
 
-/// What the number of a call stands for. Among several threads it is kept from being closed, and from becoming another's, until the call ends; in a
-/// program of one thread only its own handlers could do that.
+/// What the number of a call that does not block stands for. Among several threads it is kept from being closed, and from becoming another's, until the
+/// call ends.
 class InUse {
   public:
     explicit InUse(int fd) noexcept {
-        while ((file_ = file_of(fd)) && !__libc_single_threaded && !pin_.hold_open(*file_, fd)) {
+        while ((file_ = file_of(fd)) && !pin_.hold_among_threads(*file_, fd)) {
         }
     }
     /// The same where it has been looked up already; null afterwards, if the number stands for something else by now.
-    InUse(int fd, File *f) noexcept
-        : file_(f && !__libc_single_threaded && !pin_.hold_open(*f, fd) ? nullptr : f) {}
+    InUse(int fd, File *f) noexcept : file_(f && pin_.hold_among_threads(*f, fd) ? f : nullptr) {}
     File *file() const noexcept { return file_; }
 
   private:

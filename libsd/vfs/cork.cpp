@@ -1,5 +1,6 @@
 // TCP_CORK and MSG_MORE; see cork.hpp.
 #include "libsd/vfs/cork.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/stream.hpp"
 #include <netinet/tcp.h>
 
@@ -56,8 +57,8 @@ void cork_changed(File &f, int name, int value) noexcept {
     Ofd &o = *bound.ofd;
     bool shown = false;
     {
-        Claim c(bound.seg, o.tx.token, bound.tx_name(), Claim::patient);
-        if (!c || !bound.is_of(f))
+        SendClaim c(bound, f, Claim::patient);
+        if (!c)
             return;
         HeldBack &b = f.mine->control.back;
         if (name == TCP_CORK && value != 0) {
@@ -102,8 +103,7 @@ void take_overdue(File &f) noexcept {
     if (held_until(f) != 0)
         return;
     const Bound b(f);
-    Claim c(b.seg, b.ofd->rx.token, b.rx_name());
-    if (c && b.is_of(f))
+    if (ReceiveClaim c(b, f); c)
         ring::show_late(b.ofd->rx.s, f.rx_place, f.peer->control.back);
 }
 

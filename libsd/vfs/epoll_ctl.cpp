@@ -163,18 +163,6 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
         nested_became_ours(*outer[k], depth + 1);
 }
 
-/// Of an added File, for the time of the call; see hold_file().
-struct Reference {
-    explicit Reference(File *f) noexcept : file(f) {}
-    ~Reference() {
-        if (file)
-            release_file(file);
-    }
-    Reference(const Reference &) = delete;
-    Reference &operator=(const Reference &) = delete;
-    File *file;
-};
-
 } // namespace
 
 namespace vfs {
@@ -208,8 +196,8 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     // What is added may be closed by another thread meanwhile: an item made after that would stay for ever. A handler that jumps away would leave
     // the reference.
     PutOff quiet;
-    Reference added(op == EPOLL_CTL_ADD ? hold_file(fd) : nullptr);
-    File *f = added.file ? added.file : file_of(fd);
+    const Reference added(fd, op == EPOLL_CTL_ADD);
+    File *f = added.file() ? added.file() : file_of(fd);
     if (!f) {
         long r = sys::epoll_ctl(ep, op, fd, event);
         if (r == 0 && op != EPOLL_CTL_MOD)

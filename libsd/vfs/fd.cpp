@@ -41,15 +41,17 @@ long leave_to_kernel(int fd, File &f, Cause why) noexcept {
     return vfs::kPass;
 }
 
-File *hold_file(int fd) noexcept {
-    for (;;) {
+Reference::Reference(int fd, bool wanted) noexcept {
+    while (wanted) {
         File *f = file_of(fd);
         if (!f)
-            return nullptr;
+            return;
         if (!take_reference(*f))
             continue;
-        if (file_of(fd) == f)
-            return f;
+        if (file_of(fd) == f) {
+            file_ = f;
+            return;
+        }
         release_file(f);
     }
 }
@@ -60,8 +62,7 @@ namespace {
 constexpr uint32_t kSettable = O_APPEND | O_NONBLOCK | O_ASYNC | O_NOATIME;
 constexpr int kDupfdQuery = 1024 + 3; ///< F_DUPFD_QUERY, newer than the headers
 
-/// Enters a number that the kernel has just made a copy of one of `f`; the reference from hold_file() ends. `f`
-/// may be null.
+/// Enters a number that the kernel has just made a copy of one of `f`, which may be null.
 long enter(long fd, File *f) noexcept {
     if (fd >= static_cast<long>(kMaxFd) && f) {
         sys::close(static_cast<int>(fd)); // beyond the table: as if the limit was there
@@ -73,8 +74,6 @@ long enter(long fd, File *f) noexcept {
         else
             forget_fd(static_cast<int>(fd));
     }
-    if (f)
-        release_file(f);
     return fd;
 }
 
@@ -136,13 +135,13 @@ long close(int fd) noexcept {
 long dup(int fd, int min, bool cloexec) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    File *f = hold_file(fd);
+    const Reference copied(fd);
     make_room_below();
     long r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
     if (r == -EMFILE && vacated())
         r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
     given_out(r);
-    return enter(r, f);
+    return enter(r, copied.file());
 }
 
 long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
@@ -164,18 +163,15 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
     }
     // A placeholder kept under that number is given up, or it would be closed under the new owner later.
     if (has_entry(to)) {
-        Held::drop_abandoned();                     // as in close()
-        if (File *const replaced = hold_file(to)) { // else another thread might close it, and nobody what is kept for it
-            keep_for_waiters(*replaced, to);
-            release_file(replaced);
-        }
+        Held::drop_abandoned();       // as in close()
+        const Reference replaced(to); // else another thread might close it, and nobody what is kept for it
+        if (replaced.file())
+            keep_for_waiters(*replaced.file(), to);
     }
-    File *f = hold_file(from);
-    if (f && static_cast<unsigned>(to) >= kMaxFd) {
-        release_file(f);
+    const Reference copied(from);
+    if (copied.file() && static_cast<unsigned>(to) >= kMaxFd)
         return -EBADF;
-    }
-    return enter(sys::dup3(from, to, flags), f);
+    return enter(sys::dup3(from, to, flags), copied.file());
 }
 
 long close_range(unsigned first, unsigned last, unsigned flags) noexcept {

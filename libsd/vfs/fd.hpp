@@ -14,8 +14,21 @@ inline bool is_placeholder(const File &f) noexcept {
     return (f.kind == Kind::fresh || f.kind == Kind::stream) && !f.real_socket;
 }
 
-/// What the number stands for, with one more reference, to be ended with release_file(); nullptr: none of ours.
-File *hold_file(int fd) noexcept;
+/// What a number stands for, with a reference for the time of a call that neither blocks nor can be cancelled. Null: none of ours, or none wanted.
+class Reference {
+  public:
+    explicit Reference(int fd, bool wanted = true) noexcept;
+    ~Reference() {
+        if (file_)
+            release_file(file_);
+    }
+    Reference(const Reference &) = delete;
+    Reference &operator=(const Reference &) = delete;
+    File *file() const noexcept { return file_; }
+
+  private:
+    File *file_ = nullptr;
+};
 /// See fd.cpp.
 long leave_to_kernel(int fd, File &f, Cause why) noexcept;
 

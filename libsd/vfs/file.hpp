@@ -70,27 +70,6 @@ struct File {
     uint64_t rx_name() const noexcept { return uint64_t{ofd_index} * 2 + 3; }
 };
 
-/// The connection of a File, read in one piece while other threads may close it and make it another's. A token that was claimed by it is the right
-/// one; whether the File still stands for the connection is_of() says then, and it does until the token is given back, because who closes it takes it.
-struct Bound {
-    explicit Bound(const File &f) noexcept {
-        do {
-            ofd = __atomic_load_n(&f.ofd, __ATOMIC_ACQUIRE);
-            seg = __atomic_load_n(&f.seg, __ATOMIC_RELAXED);
-            index = __atomic_load_n(&f.ofd_index, __ATOMIC_RELAXED);
-            std::atomic_thread_fence(std::memory_order_acquire);
-        } while (ofd != __atomic_load_n(&f.ofd, __ATOMIC_RELAXED));
-    }
-    bool is_of(const File &f) const noexcept {
-        return f.kind == Kind::stream && __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
-    }
-    uint64_t tx_name() const noexcept { return uint64_t{index} * 2 + 2; }
-    uint64_t rx_name() const noexcept { return uint64_t{index} * 2 + 3; }
-    Ofd *ofd;
-    unsigned seg;
-    uint32_t index;
-};
-
 /// Sparse: only the pages of numbers in use cost memory.
 extern std::atomic<File *> *fd_table;
 /// Stands in the table for numbers that the program has closed and the library keeps open (vfs/parked.hpp); never of use as a File.
@@ -153,7 +132,14 @@ bool files_fork_child() noexcept;
 void drop_uncounted_files() noexcept;
 /// References that blocked calls hold, see Pin; of all threads.
 extern std::atomic<uint32_t> pinned;
-/// Gives one back.
+/// take_reference() for such a call. Whether the number still stands for the File is looked at afterwards, see keep_for_waiters().
+inline bool pin(File &f) noexcept {
+    if (!take_reference(f))
+        return false;
+    pinned.fetch_add(1, std::memory_order_seq_cst);
+    return true;
+}
+/// Gives it back.
 void unpin(void *file, size_t) noexcept;
 /// After the kernel was told to listen on a number: was that one of the dummy's, as a thread that uses a number it has not got may find one just before
 /// its entry is made? Every placeholder would listen; makes good for it.

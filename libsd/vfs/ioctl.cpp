@@ -1,4 +1,5 @@
 // ioctl on sockets that are accelerated or not connected yet.
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/fd.hpp"
 #include "libsd/vfs/parked.hpp"
@@ -38,12 +39,9 @@ long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
 }
 
 long bytes_to_read(File &f) noexcept {
-    const Bound b(f);
-    Claim c(b.seg, b.ofd->rx.token, b.rx_name());
+    ReceiveClaim c(Bound(f), f);
     if (!c)
         return c.error();
-    if (!b.is_of(f))
-        return -EBADF;
     show_overdue(f);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
@@ -52,12 +50,9 @@ long bytes_to_read(File &f) noexcept {
 /// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact
 /// when nothing is left.
 long bytes_not_taken(File &f) noexcept {
-    const Bound b(f);
-    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
+    SendClaim c(Bound(f), f);
     if (!c)
         return c.error();
-    if (!b.is_of(f))
-        return -EBADF;
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
     const HeldBack &back = f.mine->control.back;
@@ -72,12 +67,9 @@ long bytes_not_taken(File &f) noexcept {
 }
 
 long bytes_held_back(File &f) noexcept {
-    const Bound b(f);
-    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
+    SendClaim c(Bound(f), f);
     if (!c)
         return c.error();
-    if (!b.is_of(f))
-        return -EBADF;
     const HeldBack &back = f.mine->control.back;
     return ring::holding(back) ? ring::hold_place(back).payload : 0;
 }

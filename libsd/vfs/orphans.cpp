@@ -5,6 +5,7 @@
 // it. So the monitor rings for every connection that a dead process held and counts the death in the segment; who wakes up from that looks
 // whether a token's owner is dead, and takes the token.
 #include "libsd/vfs/orphans.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/stream.hpp"
 

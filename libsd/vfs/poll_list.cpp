@@ -23,9 +23,8 @@ void HeldOpen::begin() noexcept {
         l_.link[i] = nullptr;
         l_.keep[i] = PollList::Keep::not_at_all;
         File *f = l_.file[i];
-        if (!f || !can_be_kept(*f) || !take_reference(*f))
-            continue;                                   // nothing to keep, or closed at this very moment
-        pinned.fetch_add(1, std::memory_order_seq_cst); // before the look at the number, see keep_for_waiters()
+        if (!f || !can_be_kept(*f) || !pin(*f))
+            continue; // nothing to keep, or closed at this very moment
         LinkMap *l = f->link;
         if (file_of(l_.all[i].fd) == f && can_be_kept(*f)) {
             const bool stream = f->kind == Kind::stream;

@@ -1,5 +1,6 @@
 // Giving memory back: rings that grew and have been idle since go back to the inline ring of the slot.
 #include "libsd/control/around_fork.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -50,9 +51,8 @@ bool visit_pinned(Grown &g) noexcept {
     File &f = *g.file;
     if (f.kind != Kind::stream)
         return true;
-    const Bound b(f);
-    Claim c(b.seg, b.ofd->tx.token, b.tx_name());
-    if (!c || !b.is_of(f))
+    SendClaim c(Bound(f), f);
+    if (!c)
         return true;
     TxState &s = f.ofd->tx.s;
     if (s.cls == 0)

@@ -5,6 +5,8 @@
 // pipe or a connection before the other side has room for it.
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
@@ -68,9 +70,9 @@ enum class Fill { ok, full, blocked, not_ready, failed };
 Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
     const Bound b(f);
     Ofd &o = *b.ofd;
-    Claim c(b.seg, o.tx.token, b.tx_name());
-    if (!c || !b.is_of(f)) {
-        *r = c ? -EBADF : c.error();
+    SendClaim c(b, f);
+    if (!c) {
+        *r = c.error();
         return Fill::failed;
     }
     if ((o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
@@ -149,8 +151,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     bool direct = true, grow_far = false, checked = false;
     int64_t deadline = 0;
     Pin pin;
-    const InUse use(out, &f);
-    if (!use.file())
+    if (!pin.hold_among_threads(f, out))
         return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
@@ -201,7 +202,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     bool grow_far = false;
     int64_t deadline = 0;
     Pin pin;
-    if ((wait || !__libc_single_threaded) && !pin.hold_open(f, out)) // for the pipe, too
+    if (!(wait ? pin.hold_open(f, out) : pin.hold_among_threads(f, out))) // for the pipe, too
         return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };

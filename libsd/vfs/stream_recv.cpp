@@ -1,5 +1,7 @@
 // Receiving over an accelerated connection.
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/ancillary.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/quick.hpp"
 #include "libsd/vfs/stream.hpp"
@@ -101,21 +103,15 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
     size_t target = flags & MSG_WAITALL                ? total
                     : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
                                                        : total;
-    LinkMap *link; // without the token the File may become another's
-    std::atomic<uint64_t> *arm;
-    uint32_t slot;
     for (;;) {
         long r;
         bool end = false;
+        Recipient writer;
         {
-            Claim c(b.seg, o.rx.token, b.rx_name());
+            ReceiveClaim c(b, f);
             if (!c)
                 return done ? done : c.error();
-            if (!b.is_of(f))
-                return done ? done : -EBADF;
-            link = f.link;
-            arm = &f.peer->control.tx_arm;
-            slot = f.slot;
+            writer = peers_writer(f);
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
             show_overdue(f);
@@ -143,7 +139,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd)) {
             if (r <= 0)
                 return done ? done : -EBADF;
-            notify(*link, slot, *arm);
+            writer.tell();
             return done + r;
         }
         if (r == -EPROTO) {

@@ -1,5 +1,7 @@
 // Sending over an accelerated connection.
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/ancillary.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
@@ -130,20 +132,14 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     long done = 0;
     int64_t deadline = 0;
     bool grow_far = false;
-    LinkMap *link; // without the token the File may become another's
-    std::atomic<uint64_t> *arm;
-    uint32_t slot;
     for (;;) {
         bool blocked, answered = false, tell = false;
+        Recipient reader;
         {
-            Claim c(b.seg, o.tx.token, b.tx_name());
+            SendClaim c(b, f);
             if (!c)
                 return done ? done : c.error();
-            if (!b.is_of(f))
-                return done ? done : -EBADF;
-            link = f.link;
-            arm = &f.peer->control.rx_arm;
-            slot = f.slot;
+            reader = peers_reader(f);
             blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                       refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
             if (!blocked) {
@@ -184,7 +180,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             continue;
         }
         if (tell)
-            notify(*link, slot, *arm);
+            reader.tell();
         if (answered)
             return done;
         if (!pin.hold_open(f, fd))

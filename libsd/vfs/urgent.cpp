@@ -1,5 +1,6 @@
 // Urgent data of an accelerated connection; see urgent.hpp.
 #include "libsd/vfs/urgent.hpp"
+#include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -16,11 +17,9 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
     Ofd &o = *b.ofd;
     bool blocked;
     {
-        Claim c(b.seg, o.tx.token, b.tx_name());
+        SendClaim c(b, f);
         if (!c)
             return c.error();
-        if (!b.is_of(f))
-            return -EBADF;
         blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                   refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
         if (!blocked) {
@@ -111,9 +110,9 @@ long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
     const char byte = static_cast<char>(word >> 1);
     if (!(flags & MSG_PEEK)) {
         const Bound b(f);
-        Claim c(b.seg, b.ofd->rx.token, b.rx_name());
-        if (!c || !b.is_of(f))
-            return c ? -EBADF : c.error();
+        ReceiveClaim c(b, f);
+        if (!c)
+            return c.error();
         b.ofd->rx.s.urgent_taken = taken_name(word >> 9);
     }
     if (total == 0 || (flags & MSG_TRUNC))
