@@ -153,7 +153,9 @@ long craft(const SlotAddress &local, const SlotAddress &peer, unsigned family, i
 
 // --- for everybody: an ordinary connection, through a listener that lives for a moment
 
-constexpr int kPatience = 3000;    ///< ms: the kernel sends a request that got lost again after one second
+constexpr int64_t kPatience = 3'000'000'000; ///< ns: the kernel sends a request that got lost again after one second
+/// Where something is left of a connection of the same names, it may take the request for its own. Names are not worth waiting a second for.
+constexpr int64_t kPatienceForNames = 50'000'000;
 constexpr int kMostStrangers = 64; ///< others that happen to connect to the listener
 
 long bind_near(const Socket &s, const SlotAddress &a, unsigned family, bool same_port) noexcept {
@@ -162,17 +164,27 @@ long bind_near(const Socket &s, const SlotAddress &a, unsigned family, bool same
     return s.bind(Name(a, family, 0));
 }
 
-long wait_for(int fd, short events) noexcept {
-    pollfd p{fd, events, 0};
-    const timespec limit{kPatience / 1000, kPatience % 1000 * 1'000'000};
-    const long r = sys::ppoll(&p, 1, &limit, nullptr);
-    return r < 0 ? r : r == 0 ? -ETIMEDOUT : 0;
+/// The program's signal handlers do not end it: nobody would ask again.
+long wait_for(int fd, short events, int64_t patience) noexcept {
+    const int64_t end = sys::now_ns() + patience;
+    for (;;) {
+        const int64_t left = end - sys::now_ns();
+        if (left <= 0)
+            return -ETIMEDOUT;
+        pollfd p{fd, events, 0};
+        const timespec limit{left / 1'000'000'000, left % 1'000'000'000};
+        const long r = sys::ppoll(&p, 1, &limit, nullptr);
+        if (r > 0)
+            return 0;
+        if (r < 0 && r != -EINTR)
+            return r;
+    }
 }
 
 /// Sockets are told apart by name: the one whose peer is `wanted` is kept.
-long accept_from(const Socket &listener, const Name &wanted, Socket *accepted) noexcept {
+long accept_from(const Socket &listener, const Name &wanted, int64_t patience, Socket *accepted) noexcept {
     for (int i = 0; i < kMostStrangers; ++i) {
-        if (long r = wait_for(listener.fd(), POLLIN); r < 0 && r != -EINTR)
+        if (long r = wait_for(listener.fd(), POLLIN, patience); r < 0)
             return r;
         Name from;
         const long fd = sys::accept4(listener.fd(), &from.storage, &from.length, SOCK_CLOEXEC);
@@ -190,6 +202,7 @@ long accept_from(const Socket &listener, const Name &wanted, Socket *accepted) n
 /// `same_ports`: as far as they can be had.
 long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, bool same_ports,
                   int out[2]) noexcept {
+    const int64_t patience = same_ports ? kPatienceForNames : kPatience;
     Socket listener(family, SOCK_NONBLOCK), a(family, SOCK_NONBLOCK);
     if (listener.fd() < 0 || a.fd() < 0)
         return listener.fd() < 0 ? listener.fd() : a.fd();
@@ -211,9 +224,9 @@ long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fa
     if (r < 0 && r != -EINPROGRESS)
         return r;
     Socket b;
-    if (r = accept_from(listener, a.name(), &b); r < 0)
+    if (r = accept_from(listener, a.name(), patience, &b); r < 0)
         return r;
-    if (r = wait_for(a.fd(), POLLOUT); r < 0)
+    if (r = wait_for(a.fd(), POLLOUT, patience); r < 0)
         return r;
     sys::fcntl(a.fd(), F_SETFL, O_RDWR);
     out[0] = a.release();
@@ -221,15 +234,17 @@ long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fa
     return 0;
 }
 
+/// Other names would not help.
+bool is_shortage(long r) noexcept { return r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -ENOBUFS; }
+
 } // namespace
 
 long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept {
     const long r = craft(local, peer, family, out);
-    if (r >= 0 || r == -EMFILE || r == -ENFILE || r == -ENOMEM)
+    if (r >= 0 || is_shortage(r))
         return r;
     // A pair with just these names exists when the connection has been passed before, and that parcel lies in a queue.
-    if (const long again = connect_pair(local, peer, family, true, out);
-        again != -EADDRNOTAVAIL && again != -EADDRINUSE)
+    if (const long again = connect_pair(local, peer, family, true, out); again >= 0 || is_shortage(again))
         return again;
     return connect_pair(local, peer, family, false, out);
 }
@@ -243,7 +258,7 @@ long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned 
         if (r = bind_near(s, local, family, same_port); r < 0)
             continue;
         if (r = s.connect(Name(peer, family, peer.port)); r == -EINPROGRESS)
-            r = wait_for(s.fd(), POLLOUT);
+            r = wait_for(s.fd(), POLLOUT, kPatience);
         if (r < 0)
             continue;
         sys::fcntl(s.fd(), F_SETFL, O_RDWR);

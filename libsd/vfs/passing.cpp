@@ -41,7 +41,9 @@ long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
     int end[2];
     const bool client = f.side == 0;
     if (long r = kernel_pair(client ? f.client : f.server, client ? f.server : f.client, f.family, end); r < 0)
-        return r;
+        return r == -EMFILE || r == -ENFILE || r == -ENOMEM
+                   ? r
+                   : -ENOBUFS; // nothing that a network says is known of this call
     const int on = 1;
     if (f.fresh)
         replay_options(end[0], *f.fresh);
@@ -175,6 +177,9 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
     File *f = admit_once(p, static_cast<unsigned>(seg), l);
     if (!f)
         return false;
+    // The socket that stood for it goes without a trace: for a minute its names could not be used for the next that is passed.
+    const linger at_once{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
     install_file(fd, f);
     release_file(f);

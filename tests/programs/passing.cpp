@@ -204,6 +204,37 @@ BEHAVIOUR(passed_several_times) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
+/// Does the kernel remember a connection of that port that has ended? Such names cannot be used again for a minute.
+bool is_remembered(uint16_t port) {
+    FILE *f = fopen("/proc/net/tcp", "r");
+    char line[512], local[64], peer[64];
+    unsigned state = 0;
+    bool found = false;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, " %*d: %63s %63s %x", local, peer, &state) == 3 && state == TCP_TIME_WAIT)
+            for (const char *name : {local, peer})
+                found |= strtoul(strchr(name, ':') + 1, nullptr, 16) == port;
+    if (f)
+        fclose(f);
+    return found;
+}
+
+// A server that hands each connection on does so thousands of times, and the ports of its clients come again.
+BEHAVIOUR(no_name_is_used_up) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    const uint16_t port = local_address(pair.client).port();
+    for (int i = 0; i < 3; ++i) {
+        MUST(pass(channel.parent, {pair.server}));
+        const int fd = take(channel.child)[0];
+        send_all(pair.client, "hello");
+        say("%s", receive(fd, 5).c_str());
+        close(fd);
+        sleep_ms(20); // the monitor hears of it
+        SHOW_BOOL(is_remembered(port));
+    }
+}
+
 // A child gives what it has inherited back to its parent.
 BEHAVIOUR(inherited_and_given_back) {
     const Channel channel;

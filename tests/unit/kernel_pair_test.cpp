@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <thread>
 #include <unistd.h>
+#include <vector>
 
 using namespace sd;
 
@@ -183,6 +184,54 @@ void check_pairs(bool exact) {
     }
 }
 
+enum class End { first, second, first_alone, second_by_reset };
+
+void end_pair(const int fd[2], End how) {
+    const linger hard{1, 0};
+    switch (how) {
+    case End::first:
+        close(fd[0]);
+        close(fd[1]);
+        break;
+    case End::second:
+        close(fd[1]);
+        close(fd[0]);
+        break;
+    case End::first_alone: // the caller has the other for longer
+        close(fd[0]);
+        break;
+    case End::second_by_reset: // answers the end of the first
+        close(fd[0]);
+        setsockopt(fd[1], SOL_SOCKET, SO_LINGER, &hard, sizeof hard);
+        close(fd[1]);
+        break;
+    }
+}
+
+/// A pair of the same names again and again: the kernel keeps those of ended connections in various states.
+void check_again(uint16_t port) {
+    for (const Ends &e : kEnds) {
+        Busy busy(address(e.family, e.peer, 0));
+        const SlotAddress peer = address(e.family, e.peer, busy.port), local = address(e.family, e.local, port);
+        std::vector<int> kept;
+        for (unsigned i = 0; i < 24; ++i) {
+            const auto how = static_cast<End>(i % 4);
+            const bool turned = i / 4 % 2 != 0;
+            CAPTURE(e.local, e.peer, i);
+            int fd[2];
+            REQUIRE(kernel_pair(turned ? peer : local, turned ? local : peer, e.family, fd) == 0);
+            char byte = 0;
+            CHECK(write(fd[0], "x", 1) == 1);
+            CHECK(read(fd[1], &byte, 1) == 1);
+            end_pair(fd, how);
+            if (how == End::first_alone)
+                kept.push_back(fd[1]);
+        }
+        for (const int fd : kept)
+            close(fd);
+    }
+}
+
 bool may_craft() {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
     const bool may = setsockopt(fd, IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) == 0;
@@ -196,6 +245,7 @@ TEST_CASE("with the right to craft connections the names are those asked for") {
     if (!may_craft())
         SKIP_TEST("needs CAP_NET_ADMIN");
     check_pairs(true);
+    check_again(43230);
 }
 
 TEST_CASE("without it the addresses are") {
@@ -208,6 +258,7 @@ TEST_CASE("without it the addresses are") {
     REQUIRE(syscall(SYS_capset, &header, now) == 0);
     REQUIRE_FALSE(may_craft());
     check_pairs(false);
+    check_again(43231);
     REQUIRE(syscall(SYS_capset, &header, had) == 0);
 }
 
