@@ -52,6 +52,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::peer_bell, "peer_bell", sizeof(wire::BellRef), 0, kProcess, &Monitor::peer_bell},
         {Op::ring, "ring", sizeof(wire::BellRef), 0, kProcess, &Monitor::ring_peer},
         {Op::accept_bell, "accept_bell", sizeof(wire::ListenerRef), 1, kProcess, &Monitor::accept_bell},
+        {Op::mute_bell, "mute_bell", 0, 1, kProcess, &Monitor::mute_bell},
         {Op::adopt_link, "adopt_link", sizeof(wire::Adopt), 1, kProcess, &Monitor::adopt_link},
         {Op::log, "log", sizeof(wire::Log), 0, kNotChild, &Monitor::log},
         {Op::image, "image", sizeof(wire::Image), 2, kProcess, &Monitor::image},

@@ -117,6 +117,7 @@ class Monitor {
     Reply peer_bell(Client &client, Request &request);
     Reply ring_peer(Client &client, Request &request);
     Reply accept_bell(Client &client, Request &request);
+    Reply mute_bell(Client &client, Request &request);
     Reply log(Client &client, Request &request);
 
     // adopt.cpp: links that outlived a former monitor

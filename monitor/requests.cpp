@@ -255,6 +255,18 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
     return {};
 }
 
+Reply Monitor::mute_bell(Client &client, Request &request) {
+    const auto id = eventfd_id(request.fds[0].get());
+    if (!id) {
+        return Reply::error(EINVAL);
+    }
+    for (Listener *listener : client.listeners) {
+        std::erase_if(listener->accept_bells,
+                      [&](const AcceptBell &bell) { return bell.owner == &client && bell.eventfd->id == *id; });
+    }
+    return {};
+}
+
 Reply Monitor::log(Client &client, Request &request) {
     const auto body = request.as<wire::Log>();
     std::string text(body.text, strnlen(body.text, sizeof body.text));

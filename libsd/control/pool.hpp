@@ -101,6 +101,7 @@ template <class T> class MapVector {
     T &operator[](size_t i) noexcept { return data_[i]; }
     const T &operator[](size_t i) const noexcept { return data_[i]; }
     size_t size() const noexcept { return size_; }
+    size_t capacity_bytes() const noexcept { return capacity_ * sizeof(T); }
     T *begin() noexcept { return data_; }
     T *end() noexcept { return data_ + size_; }
 

@@ -71,6 +71,7 @@ enum class Op : uint16_t {
     unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
     ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell, for a process that does not wait for it or whose sandbox lets it receive none -> empty
     enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
+    mute_bell = 26, ///< no body + {eventfd}: no listener of this process rings it any more -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 

@@ -1,4 +1,4 @@
-// Doorbells: registration with the monitor, and the decision between looking and sleeping.
+// Doorbells: making them, and their registration with the monitor.
 #include "libsd/queue/bell.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
@@ -14,58 +14,12 @@ SD_FORK_STATE constinit Pool<Bell> pool;
 SD_FORK_STATE constinit Lock list_lock;
 SD_FORK_STATE Bell *all = nullptr;
 
-// Nanoseconds. The sum is about what waking an idle core costs.
-constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
-constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means that somebody else ran (alone: 230)
-constexpr unsigned kLooks = 16;           ///< between looks at the clock
-constexpr int kMaxScore = 8;
-constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
-constexpr int64_t kCrowdedFor = 20'000'000, kCrowdedLongest = 1'280'000'000;
-constexpr int kStall = 8,
-              kStalls = 3 * kStall; ///< so many long slices with fewer than kStall other yields between them: crowded
-std::atomic<int> stalls{0};
-constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
-std::atomic<int64_t> crowded_until{0}, crowded_for{0};
-std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
-
-/// Among threads that only yield to each other no yield takes long; among others, one that yields waits for their slices again and again. A
-/// single long wait says nothing, and sleeping because of it would make the others wait: they would all end up asleep.
-void note_stall(int64_t now, int64_t took) noexcept {
-    int n = stalls.load(std::memory_order_relaxed);
-    if (took <= kCrowdedYield) {
-        if (n > 0)
-            stalls.store(n - 1, std::memory_order_relaxed);
-        return;
-    }
-    n += kStall;
-    int64_t last = crowded_for.load(std::memory_order_relaxed);
-    const bool again = last && now - crowded_until.load(std::memory_order_relaxed) < 5 * kCrowdedFor;
-    if (n < (again ? kStalls - kStall : kStalls)) {
-        stalls.store(n, std::memory_order_relaxed);
-        return;
-    }
-    // Again soon after the last such time: for twice as long.
-    last = !again ? kCrowdedFor : last < kCrowdedLongest ? 2 * last : last;
-    crowded_for.store(last, std::memory_order_relaxed);
-    // All processes try again at the same instants: one that yields among those that still sleep learns nothing.
-    crowded_until.store((now + took) / last * last + last, std::memory_order_relaxed);
-    stalls.store(0, std::memory_order_relaxed);
-}
-
-/// sched_yield at `now`, learning from how long it takes, which it returns.
-int64_t timed_yield(int64_t now) noexcept {
-    sys::sched_yield();
-    const int64_t took = sys::now_ns() - now;
-    note_stall(now, took);
-    const int shared = shared_core.load(std::memory_order_relaxed);
-    if (took > kSharedCoreYield) {
-        if (shared < 64)
-            shared_core.store(shared + 16, std::memory_order_relaxed);
-    } else if (shared > 0) {
-        shared_core.store(shared - 1, std::memory_order_relaxed);
-    }
-    return took;
-}
+// Programs that make a thread or an epoll instance for each request would ask the monitor for ids each time, which takes as long as it takes to be run on
+// a busy machine. A few bells are kept instead, with their ids; only a few, since a side of a link has 62 ids for all its processes. They are in the list
+// of all, so that they follow links that go and monitors that come; what is left ready under their ids costs the next user a look in vain.
+constexpr unsigned kMostIdle = 2;
+SD_FORK_STATE Bell *idle = nullptr; ///< under list_lock
+SD_FORK_STATE unsigned idle_count = 0;
 
 void watch_nothing() noexcept {}
 
@@ -81,6 +35,17 @@ long hidden_eventfd() noexcept {
     return fd < 0 ? fd : hide_fd(static_cast<int>(fd));
 }
 
+void forget_registrations(Bell &b) noexcept {
+    for (auto &i : b.id)
+        i = 0;
+    b.announced = false;
+}
+
+void forget_scores(Bell &b) noexcept {
+    b.score.store(kFullScore, std::memory_order_relaxed);
+    b.spin_score.store(kFullScore, std::memory_order_relaxed);
+}
+
 Bell *bell_of(int fd) noexcept {
     Bell *b = pool.allocate();
     if (!b) {
@@ -88,10 +53,8 @@ Bell *bell_of(int fd) noexcept {
         return nullptr;
     }
     b->efd = fd;
-    for (auto &i : b->id)
-        i = 0;
-    b->score.store(kMaxScore, std::memory_order_relaxed);
-    b->spin_score.store(kMaxScore, std::memory_order_relaxed);
+    forget_registrations(*b);
+    forget_scores(*b);
     LockGuard g(list_lock);
     b->all_next = all;
     all = b;
@@ -100,9 +63,73 @@ Bell *bell_of(int fd) noexcept {
 
 } // namespace
 
+namespace {
+
+Bell *take_idle() noexcept {
+    LockGuard g(list_lock);
+    Bell *b = idle;
+    if (b) {
+        idle = b->pool_next;
+        --idle_count;
+    }
+    return b;
+}
+
+bool keep_idle(Bell &b) noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = b.id[i] ? link_by_index(i) : nullptr) {
+            auto &mask = l->view.header().side[l->side].sleep_mask;
+            const uint64_t bit = uint64_t{1} << b.id[i];
+            if (mask.load(std::memory_order_relaxed) & bit)
+                mask.fetch_and(~bit, std::memory_order_relaxed);
+        }
+    LockGuard g(list_lock);
+    if (b.efd < 0 || idle_count == kMostIdle)
+        return false;
+    b.pool_next = idle;
+    idle = &b;
+    ++idle_count;
+    return true;
+}
+
+void end_bell(Bell &b) noexcept {
+    {
+        LockGuard g(list_lock);
+        for (Bell **p = &all; *p; p = &(*p)->all_next)
+            if (*p == &b) {
+                *p = b.all_next;
+                break;
+            }
+    }
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = b.id[i] ? link_by_index(i) : nullptr) {
+            wire::BellRef ref{l->id, l->side, b.id[i]};
+            control::request(wire::Op::unbell, &ref, sizeof ref);
+        }
+    if (b.announced && b.efd >= 0)
+        control::request(wire::Op::mute_bell, nullptr, 0, &b.efd, 1);
+    close_hidden(b.efd);
+    b.efd = -1;
+    pool.release(&b);
+}
+
+bool end_idle() noexcept {
+    Bell *b = take_idle();
+    if (b)
+        end_bell(*b);
+    return b != nullptr;
+}
+
+} // namespace
+
 Bell *make_bell() noexcept {
     if (confined())
         return nullptr;
+    if (Bell *b = take_idle()) {
+        drain(*b);
+        forget_scores(*b);
+        return b;
+    }
     const long fd = hidden_eventfd();
     return bell_of(fd < 0 ? -1 : static_cast<int>(fd));
 }
@@ -121,23 +148,9 @@ void bells_moved(int from, int to) noexcept {
             b->efd = to;
 }
 
-void free_bell(Bell *b) noexcept {
-    {
-        LockGuard g(list_lock);
-        for (Bell **p = &all; *p; p = &(*p)->all_next)
-            if (*p == b) {
-                *p = b->all_next;
-                break;
-            }
-    }
-    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
-        if (LinkMap *l = b->id[i] ? link_by_index(i) : nullptr) {
-            wire::BellRef ref{l->id, l->side, b->id[i]};
-            control::request(wire::Op::unbell, &ref, sizeof ref);
-        }
-    close_hidden(b->efd);
-    b->efd = -1;
-    pool.release(b);
+void free_bell(Bell *b, bool alone) noexcept {
+    if (!alone || !keep_idle(*b))
+        end_bell(*b);
 }
 
 Bell *looking_bell() noexcept {
@@ -162,6 +175,8 @@ unsigned bell_id(Bell &b, LinkMap &l) noexcept {
         return 0;
     wire::Bell want{l.id, l.side, 0};
     auto r = control::request(wire::Op::bell, &want, sizeof want, &b.efd, 1);
+    while ((r.status == -ENOSPC || r.status == -EMFILE) && end_idle()) // no id left, or no more for us
+        r = control::request(wire::Op::bell, &want, sizeof want, &b.efd, 1);
     if (r.status < 0 || r.length != sizeof(wire::BellReply))
         return 0;
     uint32_t id = r.as<wire::BellReply>().id;
@@ -221,10 +236,13 @@ void restore_bells() noexcept {
 SD_FORK_CODE void drop_bells_in_child() noexcept {
     list_lock.reset();
     pool.reset_lock();
+    while (Bell *b = take_idle()) {
+        forget_registrations(*b);
+        end_bell(*b);
+    }
     // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of its own.
     for (Bell *b = all; b; b = b->all_next) {
-        for (auto &i : b->id)
-            i = 0;
+        forget_registrations(*b);
         if (b->efd < 0)
             continue;
         if (b == self.bell) { // many a child ends before it sleeps
@@ -244,90 +262,6 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
 void drain(Bell &b) noexcept {
     uint64_t n;
     sys::read(b.efd, &n, sizeof n);
-}
-
-Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
-    bool pays = b.score.load(std::memory_order_relaxed) > 0;
-    bool shared = shared_core.load(std::memory_order_relaxed) > 0;
-    looked_long_ = pays;
-    spin_end_ = start_ + (shared ? 0
-                          : pays ? kSpin
-                                 : kShortSpin); // on a shared core looking keeps the other side away
-    yield_end_ = spin_end_ + (pays ? kYield : 0);
-    // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps is run soon after it is woken.
-    if (start_ < crowded_until.load(std::memory_order_relaxed)) {
-        looked_long_ = false;
-        only_spins_ = true;
-        int spins = b.spin_score.load(std::memory_order_relaxed);
-        if (spins <= 0) { // counts down to the next try
-            b.spin_score.store(spins > -kProbe ? spins - 1 : 1, std::memory_order_relaxed);
-            spins = 0;
-        }
-        spin_end_ = yield_end_ = start_ + (spins > 0 ? kSpin : 0);
-    }
-    at_ = start_;
-    one_look_ = spin_end_ == start_;
-    if (one_look_)
-        n_ = kLooks - 1; // whoever we wait for waits for the core: no looking before it has had it
-}
-
-bool Spinner::again() noexcept {
-    if (++n_ % kLooks != 0) {
-        __builtin_ia32_pause();
-        return true;
-    }
-    // Where somebody waits for the core there was one look since the clock was read last, which is not worth reading it again.
-    const int64_t now = one_look_ ? at_ : sys::now_ns();
-    if (now < spin_end_)
-        return true;
-    if (now >= yield_end_) {
-        if (looked_long_)
-            bell_.score.fetch_sub(1, std::memory_order_relaxed);
-        if (only_spins_ && spin_end_ > start_)
-            bell_.spin_score.fetch_sub(1, std::memory_order_relaxed);
-        return false;
-    }
-    one_look_ = shared_core.load(std::memory_order_relaxed) > 0;
-    const int64_t took = timed_yield(now);
-    yielded_ = true;
-    at_ = now + took;
-    if (took > kSharedCoreYield) {
-        yield_end_ += took - kSharedCoreYield; // time that others used is not spent on looking
-        spin_end_ = now;
-    }
-    n_ = kLooks - 1 -
-         (one_look_ ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
-    return true;
-}
-
-bool give_core_away() noexcept {
-    if (shared_core.load(std::memory_order_relaxed) <= 0)
-        return false;
-    const int64_t now = sys::now_ns();
-    if (now < crowded_until.load(std::memory_order_relaxed))
-        return false;
-    timed_yield(now);
-    return true;
-}
-
-bool core_is_shared() noexcept {
-    return shared_core.load(std::memory_order_relaxed) > 0 ||
-           crowded_until.load(std::memory_order_relaxed) > sys::coarse_now_ns();
-}
-
-void Spinner::paid() noexcept {
-    if (n_ == 0)
-        return;
-    if (bell_.score.load(std::memory_order_relaxed) < kMaxScore)
-        bell_.score.store(kMaxScore, std::memory_order_relaxed);
-    if (!yielded_ && spin_end_ > start_ && bell_.spin_score.load(std::memory_order_relaxed) < kMaxScore)
-        bell_.spin_score.store(kMaxScore, std::memory_order_relaxed);
-}
-
-void Spinner::slept(Bell &b, int64_t ns, bool event) noexcept {
-    // Had we looked for as long as we can, would we have seen it? The wake-up itself is part of what was measured.
-    if (event && ns < 2 * (kSpin + kYield))
-        b.score.store(kMaxScore, std::memory_order_relaxed);
 }
 
 } // namespace sd

@@ -2,6 +2,7 @@
 #include "libsd/vfs/accept.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/option_table.hpp"

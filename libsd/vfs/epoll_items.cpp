@@ -13,6 +13,10 @@ namespace {
 
 SD_FORK_STATE constinit Pool<Epoll> sets;
 SD_FORK_STATE constinit Pool<EpollItem> item_pool;
+/// Instances that live for one request are made in those that were released last: a few keep their arrays, if those are small.
+constexpr unsigned kMostRoom = 2;
+constexpr size_t kSmallRoom = 65536;
+std::atomic<unsigned> rooms_kept{0};
 constexpr size_t kTableBytes = kLinkSlots * sizeof(EpollItem *);
 constexpr unsigned kStripes = 16;
 SD_FORK_STATE constinit BiasedLock stripes[kStripes];
@@ -232,6 +236,38 @@ void refresh_after_fork(Epoll &x) noexcept {
     x.fork_count.store(now, std::memory_order_release);
 }
 
+namespace {
+
+/// With the lock, of an instance without members.
+void empty_arrays(Epoll &x) noexcept {
+    const size_t bytes = x.items.capacity_bytes() + x.hot.capacity_bytes() + x.unconfirmed.capacity_bytes() +
+                         x.links.capacity_bytes() + x.link_place.capacity_bytes();
+    if (bytes <= kSmallRoom && rooms_kept.load(std::memory_order_relaxed) < kMostRoom) { // or one more than that
+        rooms_kept.fetch_add(1, std::memory_order_relaxed);
+        x.keeps_room = true;
+        x.items.truncate(0);
+        x.hot.truncate(0);
+        x.unconfirmed.truncate(0);
+        x.links.truncate(0);
+        return;
+    }
+    while (EpollItem *i = x.spare) {
+        x.spare = i->pool_next;
+        item_pool.release(i);
+    }
+    x.spares = 0;
+    if (x.spare_table)
+        sys::munmap(x.spare_table, kTableBytes);
+    x.spare_table = nullptr;
+    x.items.clear();
+    x.hot.clear();
+    x.unconfirmed.clear();
+    x.links.clear();
+    x.link_place.clear();
+}
+
+} // namespace
+
 bool new_set(File &f, int fd) noexcept {
     Epoll *x = sets.allocate();
     if (!x)
@@ -239,6 +275,10 @@ bool new_set(File &f, int fd) noexcept {
     // A thread that looked its former File up just before that was closed may be here as well; see is_open().
     SetGuard g(*x);
     x->lock.favour_next();
+    if (x->keeps_room) {
+        x->keeps_room = false;
+        rooms_kept.fetch_sub(1, std::memory_order_relaxed);
+    }
     x->file = &f;
     x->fd = fd;
     x->users = 1;
@@ -264,31 +304,22 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept {
 
 void set_unuse(Epoll &x) noexcept {
     Bell *bell;
+    bool alone;
     {
         SetGuard g(x);
         --x.users;
         if (x.users != 0)
             return;
+        alone = x.born ==
+                forks_done.load(std::memory_order_relaxed); // nobody has inherited the kernel's set, with the eventfd in it
         bell = x.bell;
         x.bell = nullptr;
         x.has_bell.store(false, std::memory_order_relaxed);
-        while (EpollItem *i = x.spare) {
-            x.spare = i->pool_next;
-            item_pool.release(i);
-        }
-        x.spares = 0;
-        if (x.spare_table)
-            sys::munmap(x.spare_table, kTableBytes);
-        x.spare_table = nullptr;
-        x.items.clear();
-        x.hot.clear();
-        x.unconfirmed.clear();
-        x.links.clear();
-        x.link_place.clear();
+        empty_arrays(x);
         x.file = nullptr;
     }
     if (bell)
-        free_bell(bell);
+        free_bell(bell, alone);
     sets.release(&x);
 }
 

@@ -132,6 +132,7 @@ struct Epoll {
     EpollItem *nested[kNestedSets] = {};
     EpollItem *spare = nullptr; ///< for short-lived members: saves the pool's lock
     uint32_t spares = 0;
+    bool keeps_room = false; ///< released, with its arrays
     Epoll *pool_next = nullptr;
 };
 

@@ -1,5 +1,6 @@
 // epoll_wait: looking, sleeping, and giving kernel descriptors their share.
 #include "libsd/control/client.hpp"
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"

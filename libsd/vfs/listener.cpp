@@ -111,8 +111,10 @@ long listener_bell(Listener &l, Bell &b) noexcept {
     long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
     // A link made before the bell was known did not ring it: it has to be in the list that the caller arms next, or its first SYN,
     // sent by a client that finds nobody armed, would be slept through.
-    if (r == 0)
+    if (r == 0) {
+        b.announced = true;
         listener_refresh(l);
+    }
     return r;
 }
 
@@ -223,8 +225,10 @@ void close_listener(File *f) noexcept {
     {
         LockGuard g(all_lock);
         for (size_t i = all.size(); i-- > 0;)
-            if (all[i] == f)
+            if (all[i] == f) {
                 all.remove_unordered(i);
+                break;
+            }
         close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
         // Somebody may have noticed the socket under another number, too late to find this File.
         if (!l->retired.exchange(true))

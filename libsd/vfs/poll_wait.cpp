@@ -1,6 +1,7 @@
 // Waiting for a list of descriptors, some of them accelerated.
 #include "libsd/vfs/poll_wait.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll_set.hpp"

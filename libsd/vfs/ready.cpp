@@ -1,5 +1,6 @@
 // Readiness of an accelerated connection, arming for a wake-up, and blocking until something changes.
 #include "libsd/control/client.hpp"
+#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/orphans.hpp"

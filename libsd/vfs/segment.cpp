@@ -375,7 +375,7 @@ void unregister_thread() noexcept {
     if (self.bell) {
         Bell *b = self.bell;
         self.bell = nullptr;
-        free_bell(b);
+        free_bell(b, true);
     }
 }
 

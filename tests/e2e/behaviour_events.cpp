@@ -77,6 +77,11 @@ BEHAVES("a client after the last connection has left the set", epoll_more,
 
 BEHAVES("a set with a readable pipe in another", epoll_more, nested_set_with_a_readable_pipe, accelerated)
 BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, accelerated)
+BEHAVES("a set for each answer", short_lived, a_set_for_each_answer, accelerated)
+BEHAVES("a set for each client", short_lived, a_set_for_each_client, accelerated)
+BEHAVES("a thread for each answer", short_lived, a_thread_for_each_answer, accelerated)
+BEHAVES("sets and threads in turn", short_lived, sets_and_threads_in_turn, accelerated)
+BEHAVES("a set before a fork and one after", short_lived, a_set_before_a_fork_and_one_after, accelerated)
 
 BEHAVES("readiness and EAGAIN", accepting, readiness, accelerated)
 BEHAVES("edge-triggered listener", accepting, edge_triggered, accelerated)
