@@ -120,10 +120,13 @@ Reply Monitor::hello(Client &client, Request &request) {
         if (old->channel && !hung_up(old->channel.get())) {
             break; // two live channels of one process: each counts for itself
         }
-        if (old->own == segment && client.segments.empty()) {
+        // A forked child may have had no segment of its own before.
+        const bool same_program =
+            old->own == segment || (body.former != 0 && body.former == wire::folded(old->id));
+        if (same_program && client.segments.empty()) {
             move_holdings(*old, client);
         }
-        gone(*old, "was replaced by a new program image");
+        gone(*old, same_program ? "has a new channel" : "was replaced by a new program image");
     }
     client.kind = Client::Kind::process;
     client.ns = find_namespace(cookie);

@@ -164,7 +164,8 @@ bool greet(Cause *why) noexcept {
         *why = fd == -EMFILE || fd == -ENFILE ? Cause::no_descriptor : Cause::no_monitor;
         return false;
     }
-    wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(sys::getpid()), id.proc_index, 0};
+    wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(sys::getpid()), id.proc_index,
+                      wire::folded(client_id())};
     int fds[2] = {id.segment_fd, id.namespace_socket};
     Reply r;
     int e = exchange(static_cast<int>(fd), wire::Op::hello, &hello, sizeof hello, fds, 2, &r);

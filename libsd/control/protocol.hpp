@@ -90,8 +90,10 @@ struct Hello {
     uint32_t layout_version; ///< kLayoutVersion of the shared memory
     uint32_t pid;            ///< as the process sees itself
     uint32_t proc_index;     ///< its ProcRecord in its segment
-    uint32_t pad;
+    uint32_t former;         ///< folded() id this program had before it gave its channel up; 0: it had none
 };
+/// A client id, of which half tells the monitor's run.
+constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(client_id ^ client_id >> 32); }
 struct HelloReply {
     uint64_t client_id;
     uint64_t directory_bytes;

@@ -61,10 +61,6 @@ Bell *bell_of(int fd) noexcept {
     return b;
 }
 
-} // namespace
-
-namespace {
-
 Bell *take_idle() noexcept {
     LockGuard g(list_lock);
     Bell *b = idle;

@@ -4,6 +4,9 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <csignal>
+#include <sys/un.h>
+
 using namespace sdtest;
 
 namespace {
@@ -188,6 +191,62 @@ BEHAVIOUR(closed_in_a_call_before_fork) {
     say("%s", receive_to_end(pair.server).empty() ? "end" : "data");
     close(release[1]);
     reap("child", child);
+}
+
+namespace {
+
+/// libsd's monitor, where there is one, stopped for longer than a program waits for it.
+class StoppedMonitor {
+  public:
+    StoppedMonitor() {
+        const char *path = getenv("SD_MONITOR");
+        if (!path)
+            return;
+        const int fd = MUST(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strncpy(name.sun_path, path, sizeof name.sun_path - 1);
+        MUST(connect(fd, reinterpret_cast<const sockaddr *>(&name), sizeof name));
+        ucred peer{};
+        socklen_t length = sizeof peer;
+        MUST(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length));
+        close(fd);
+        pid_ = peer.pid;
+        MUST(kill(pid_, SIGSTOP));
+    }
+    ~StoppedMonitor() {
+        if (pid_ > 0)
+            kill(pid_, SIGCONT);
+    }
+    StoppedMonitor(const StoppedMonitor &) = delete;
+    StoppedMonitor &operator=(const StoppedMonitor &) = delete;
+
+  private:
+    pid_t pid_ = 0;
+};
+
+} // namespace
+
+// A child that has only what it inherited keeps it when the monitor does not answer for a while.
+BEHAVIOUR(monitor_stopped_for_a_while) {
+    const Pair pair = make_pair();
+    const int listener = make_listener();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        {
+            const StoppedMonitor stopped;
+            close(connect_to(listener)); // asks it, and does not wait for ever
+        }
+        sleep_ms(600); // before that it is not asked again
+        close(connect_to(listener));
+        say("child: %s", receive(pair.server, 4).c_str());
+        send_all(pair.server, "pong");
+    });
+    close(pair.server);
+    send_all(pair.client, "ping");
+    say("%s", receive(pair.client, 4).c_str());
+    reap("child", child);
+    SHOW_BOOL(receive_to_end(pair.client).empty());
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
