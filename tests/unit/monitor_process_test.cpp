@@ -91,10 +91,10 @@ TEST_CASE("a doorbell that was muted is rung for no listener, and counts no more
     for (const int fd : {muted.get(), other.get()})
         REQUIRE(pair.server.channel.ask(Op::accept_bell, wire::ListenerRef{pair.listener, 0}, {fd}).header.status ==
                 0);
-    REQUIRE(pair.client.channel.ask(Op::mute_bell, nullptr, 0, {muted.get()}).header.status == 0); // not its own
-    REQUIRE(pair.server.channel.ask(Op::mute_bell, nullptr, 0, {muted.get()}).header.status == 0);
+    REQUIRE(pair.client.channel.ask(Op::mute_bell, "", 0, {muted.get()}).header.status == 0); // not its own
+    REQUIRE(pair.server.channel.ask(Op::mute_bell, "", 0, {muted.get()}).header.status == 0);
     UniqueFd no_bell(open("/dev/null", O_RDONLY));
-    REQUIRE(pair.server.channel.ask(Op::mute_bell, nullptr, 0, {no_bell.get()}).header.status == -EINVAL);
+    REQUIRE(pair.server.channel.ask(Op::mute_bell, "", 0, {no_bell.get()}).header.status == -EINVAL);
     pair.connect();
     REQUIRE(rang(other.get()));
     uint64_t rings = 0;
