@@ -17,8 +17,11 @@ struct Bound {
             std::atomic_thread_fence(std::memory_order_acquire);
         } while (ofd != __atomic_load_n(&f.ofd, __ATOMIC_RELAXED));
     }
+    /// Both are read here and now, whatever was read of the File before; clang loads no enumeration atomically, hence its byte.
     bool is_of(const File &f) const noexcept {
-        return f.kind == Kind::stream && __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
+        return __atomic_load_n(reinterpret_cast<const uint8_t *>(&f.kind), __ATOMIC_RELAXED) ==
+                   static_cast<uint8_t>(Kind::stream) &&
+               __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
     }
     uint64_t tx_name() const noexcept { return uint64_t{index} * 2 + 2; }
     uint64_t rx_name() const noexcept { return uint64_t{index} * 2 + 3; }
