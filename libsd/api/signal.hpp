@@ -1,5 +1,9 @@
-// What init and raw need of the signal layer.
+// What init and raw need of the signal layer, and its two parts of each other.
 #pragma once
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstring>
 
 namespace sd {
 
@@ -9,8 +13,20 @@ void init_signals() noexcept;
 void reset_signals_in_child() noexcept;
 /// Puts the handler that lets bad pointers end in EFAULT in front of the program's for SIGSEGV and SIGBUS; once, when first needed.
 void install_fault_handler() noexcept;
+/// Whether that is done. Never undone.
+extern constinit std::atomic<bool> fault_handler_installed;
+/// In a thread that begins to use sockets of ours: of what it has blocked, SIGSEGV and SIGBUS only seem to be from now on.
+void let_faults_through() noexcept;
 
 /// rt_sigprocmask as the system call is. For raw.cpp.
 long change_kernel_mask(int how, const void *set, void *old) noexcept;
+
+/// The kernel's part of a sigset_t; contexts on the signal stack hold no more than that.
+inline uint64_t word_of(const sigset_t &s) noexcept {
+    uint64_t w;
+    memcpy(&w, &s, sizeof w);
+    return w;
+}
+inline void set_word(sigset_t &s, uint64_t w) noexcept { memcpy(&s, &w, sizeof w); }
 
 } // namespace sd

@@ -6,6 +6,8 @@ namespace sd {
 
 /// The last descriptor of `f` in this process was closed: all its registrations go. Before the link is given up.
 void epoll_file_closed(File &f) noexcept;
+/// The instance, which `fd` stands for, may be about to go to another process with SCM_RIGHTS.
+void epoll_passed(File &f, int fd) noexcept;
 /// The last descriptor of the instance was closed in this process.
 void epoll_destroy(File &f) noexcept;
 

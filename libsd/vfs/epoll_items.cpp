@@ -289,6 +289,7 @@ bool new_set(File &f, int fd) noexcept {
     x->duals = 0;
     x->sleepers = 0;
     x->streak = 0;
+    x->passed = false;
     x->channel_known = false;
     x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
     x->born = forks_done.load(std::memory_order_relaxed);
@@ -310,8 +311,8 @@ void set_unuse(Epoll &x) noexcept {
         --x.users;
         if (x.users != 0)
             return;
-        alone = x.born ==
-                forks_done.load(std::memory_order_relaxed); // nobody has inherited the kernel's set, with the eventfd in it
+        // Nobody has inherited the kernel's set, with the eventfd in it, or got it in a message.
+        alone = !x.passed && x.born == forks_done.load(std::memory_order_relaxed);
         bell = x.bell;
         x.bell = nullptr;
         x.has_bell.store(false, std::memory_order_relaxed);
@@ -321,6 +322,13 @@ void set_unuse(Epoll &x) noexcept {
     if (bell)
         free_bell(bell, alone);
     sets.release(&x);
+}
+
+void epoll_passed(File &f, int fd) noexcept {
+    Epoll &x = *f.epoll;
+    SetGuard g(x);
+    if (is_open(x, f, fd))
+        x.passed = true;
 }
 
 void epoll_destroy(File &f) noexcept {

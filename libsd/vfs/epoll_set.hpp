@@ -108,6 +108,7 @@ struct Epoll {
     Count sleepers;
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
+    bool passed = false;                 ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     uint32_t channel_epoch = 0;
     int channel_fd = -1; ///< as registered with the kernel's set

@@ -274,8 +274,12 @@ bool OutgoingRights::concerns(const msghdr &m) noexcept {
         sd_copy(copy, m.msg_control, m.msg_controllen))
         return false;
     bool found = false;
-    each_right(copy, m.msg_controllen,
-               [&](const unsigned char *at) { found |= means_nothing_elsewhere(number_at(at)); });
+    each_right(copy, m.msg_controllen, [&](const unsigned char *at) {
+        const int fd = number_at(at);
+        found |= means_nothing_elsewhere(fd);
+        if (File *f = file_of(fd); f && f->kind == Kind::epoll)
+            epoll_passed(*f, fd);
+    });
     return found;
 }
 

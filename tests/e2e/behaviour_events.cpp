@@ -56,8 +56,8 @@ BEHAVES("removed members are silent", epoll_basics, removed_members_are_silent, 
 BEHAVES("the data word is kept", epoll_basics, data_word_is_kept, accelerated)
 BEHAVES("several sets", epoll_basics, several_sets, accelerated)
 
-BEHAVES("nested sets", epoll_more, nested, accelerated)
-BEHAVES("a set in poll and select", epoll_more, set_in_poll_and_select, accelerated)
+BEHAVES("nested sets", epoll_nested, nested, accelerated)
+BEHAVES("a set in poll and select", epoll_nested, set_in_poll_and_select, accelerated)
 BEHAVES("mixed kinds of members", epoll_more, mixed_kinds, accelerated)
 BEHAVES("fair with room for one event", epoll_more, fair_with_little_room, accelerated)
 BEHAVES("fair to all when busy", epoll_more, fair_when_busy, accelerated)
@@ -75,8 +75,8 @@ BEHAVES("a client that another thread adds beside an idle listener", epoll_more,
 BEHAVES("a client after the last connection has left the set", epoll_more,
         client_after_the_last_connection_has_left, accelerated)
 
-BEHAVES("a set with a readable pipe in another", epoll_more, nested_set_with_a_readable_pipe, accelerated)
-BEHAVES("sets nested beneath sleepers", epoll_more, nested_beneath_sleepers, accelerated)
+BEHAVES("a set with a readable pipe in another", epoll_nested, nested_set_with_a_readable_pipe, accelerated)
+BEHAVES("sets nested beneath sleepers", epoll_nested, nested_beneath_sleepers, accelerated)
 BEHAVES("a set for each answer", short_lived, a_set_for_each_answer, accelerated)
 BEHAVES("a set for each client", short_lived, a_set_for_each_client, accelerated)
 BEHAVES("a thread for each answer", short_lived, a_thread_for_each_answer, accelerated)

@@ -1,17 +1,10 @@
 // epoll: level, edge and one-shot triggering, changes to the set, errors, what happens to closed members.
-#include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/sets.hpp"
 
 using namespace sdtest;
 
 namespace {
-
-int add(int set, int fd, uint32_t events, uint64_t data) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = data;
-    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-}
 
 int modify(int set, int fd, uint32_t events, uint64_t data) {
     epoll_event event{};
@@ -22,19 +15,7 @@ int modify(int set, int fd, uint32_t events, uint64_t data) {
 
 // Says what the set reports, in the order of the data words.
 void show_set(const char *label, int set, int timeout = 0, int room = 16) {
-    std::vector<epoll_event> events(static_cast<size_t>(room));
-    const int count = epoll_wait(set, events.data(), room, timeout);
-    std::vector<std::string> lines;
-    for (int i = 0; i < count; ++i) {
-        const epoll_event event = events[static_cast<size_t>(i)];
-        const uint64_t data = event.data.u64;
-        lines.push_back(std::to_string(data) + " " + event_names(event.events));
-    }
-    std::sort(lines.begin(), lines.end());
-    std::string text;
-    for (const std::string &line : lines)
-        text += " [" + line + "]";
-    say("%s: %d%s", label, count, text.c_str());
+    say("%s: %s", label, wait_set(set, timeout, room).c_str());
 }
 
 } // namespace

@@ -1,6 +1,6 @@
-// epoll with company: nested sets, other kinds of files, fairness, several threads and processes, deadlines.
-#include "tests/programs/cases.hpp"
+// epoll with company: other kinds of files, fairness, several threads and processes, deadlines.
 #include "tests/programs/process.hpp"
+#include "tests/programs/sets.hpp"
 
 #include <set>
 #include <sys/eventfd.h>
@@ -11,84 +11,9 @@ using namespace sdtest;
 
 namespace {
 
-int add(int set, int fd, uint32_t events, uint64_t data) {
-    epoll_event event{};
-    event.events = events;
-    event.data.u64 = data;
-    return epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
-}
-
-std::string wait_set(int set, int timeout, int room = 16) {
-    std::vector<epoll_event> events(static_cast<size_t>(room));
-    const int count = epoll_wait(set, events.data(), room, timeout);
-    std::vector<std::string> lines;
-    for (int i = 0; i < count; ++i) {
-        const epoll_event event = events[static_cast<size_t>(i)];
-        const uint64_t data = event.data.u64;
-        lines.push_back(std::to_string(data) + " " + event_names(event.events));
-    }
-    std::sort(lines.begin(), lines.end());
-    std::string text = std::to_string(count);
-    for (const std::string &line : lines)
-        text += " [" + line + "]";
-    return text;
-}
-
 volatile sig_atomic_t handled = 0;
 
 } // namespace
-
-BEHAVIOUR(nested) {
-    const Pair pair = make_pair();
-    const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
-    SHOW(add(inner, pair.server, EPOLLIN, 1));
-    SHOW(add(outer, inner, EPOLLIN, 2));
-    say("%s", wait_set(outer, 0).c_str());
-    send_all(pair.client, "x");
-    say("%s", wait_set(outer, kPatience).c_str());
-    say("%s", wait_set(inner, 0).c_str());
-    receive(pair.server, 1);
-    say("%s", wait_set(outer, 0).c_str());
-    // Woken from a sleep, through two levels.
-    std::thread writer([&] {
-        sleep_ms(60);
-        send_all(pair.client, "y");
-    });
-    say("%s", wait_set(outer, kPatience).c_str());
-    writer.join();
-    SHOW(add(inner, outer, EPOLLIN, 3)); // a loop
-}
-
-BEHAVIOUR(set_in_poll_and_select) {
-    const Pair pair = make_pair();
-    const int set = MUST(epoll_create1(0));
-    SHOW(add(set, pair.server, EPOLLIN, 1));
-    show_ready("nothing", set);
-    pollfd entry{set, POLLIN, 0};
-    SHOW(poll(&entry, 1, 50));
-    send_all(pair.client, "x");
-    wait_for(pair.server, POLLIN);
-    show_ready("data", set);
-    receive(pair.server, 1);
-    show_ready("read", set);
-    std::thread writer([&] {
-        sleep_ms(60);
-        send_all(pair.client, "y");
-    });
-    SHOW(poll(&entry, 1, kPatience));
-    writer.join();
-    receive(pair.server, 1);
-    std::thread again([&] {
-        sleep_ms(60);
-        send_all(pair.client, "z");
-    });
-    fd_set readable;
-    FD_ZERO(&readable);
-    FD_SET(set, &readable);
-    timeval limit{5, 0};
-    SHOW(select(set + 1, &readable, nullptr, nullptr, &limit));
-    again.join();
-}
 
 BEHAVIOUR(mixed_kinds) {
     const Pair pair = make_pair();
@@ -467,51 +392,6 @@ BEHAVIOUR(client_after_the_last_connection_has_left) {
     connect_to(local_address(listener));
     waiter.join();
     close(first);
-}
-
-// Ready through a member of the kernel's: each question finds it, however often and in whatever order the two halves are asked.
-BEHAVIOUR(nested_set_with_a_readable_pipe) {
-    const Pair pair = make_pair();
-    int ends[2];
-    MUST(pipe(ends));
-    const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
-    MUST(add(inner, pair.server, EPOLLIN, 1));
-    MUST(add(inner, ends[0], EPOLLIN, 2));
-    MUST(write(ends[1], "x", 1));
-    MUST(add(outer, inner, EPOLLIN, 3));
-    for (int i = 0; i < 4; ++i)
-        say("%s", wait_set(outer, 0).c_str());
-    send_all(pair.client, "x");
-    wait_for(pair.server, POLLIN);
-    for (int i = 0; i < 4; ++i)
-        say("%s", wait_set(outer, 0).c_str());
-}
-
-// One thread sleeps in each of two sets when one is put into the other, or taken out of it, and the outer one's gives up first.
-BEHAVIOUR(nested_beneath_sleepers) {
-    const Pair pair = make_pair(), quiet = make_pair();
-    const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
-    MUST(add(inner, pair.server, EPOLLIN, 1));
-    MUST(add(outer, quiet.server, EPOLLIN, 2));
-    for (const bool put_in : {true, false}) {
-        std::thread below([&] {
-            epoll_event event{};
-            SHOW(epoll_wait(inner, &event, 1, -1)); // a limit would end in a look
-        });
-        std::string above_saw;
-        std::thread above([&] { above_saw = wait_set(outer, 400); });
-        sleep_ms(150);
-        if (put_in)
-            MUST(add(outer, inner, EPOLLIN, 3));
-        else
-            MUST(epoll_ctl(outer, EPOLL_CTL_DEL, inner, nullptr));
-        above.join();
-        say("%s", above_saw.c_str());
-        sleep_ms(50);
-        send_all(pair.client, "x");
-        below.join();
-        receive(pair.server, 1);
-    }
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -239,6 +239,41 @@ BEHAVIOUR(no_name_is_used_up) {
     }
 }
 
+// The receiver has the kernel's set; what the sender does afterwards with an instance of its own is not seen there.
+BEHAVIOUR(an_epoll_instance) {
+    const Channel channel;
+    const Pair pair = make_pair();
+    const auto watch = [&] {
+        const int ep = MUST(epoll_create1(0));
+        epoll_event e{EPOLLIN, {}};
+        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, pair.server, &e));
+        return ep;
+    };
+    const int first = watch();
+    MUST(pass(channel.parent, {first}));
+    const int received = take(channel.child)[0];
+    epoll_event e{};
+    MUST(epoll_ctl(first, EPOLL_CTL_DEL, pair.server, nullptr));
+    close(first);
+    const int second = watch();
+    std::thread waiter([&] {
+        for (int i = 0; i < 50; ++i) {
+            epoll_event got{};
+            MUST(epoll_wait(second, &got, 1, 5000));
+            receive(pair.server, 4);
+        }
+    });
+    std::thread sender([&] {
+        for (int i = 0; i < 50; ++i) {
+            sleep_ms(2);
+            send_all(pair.client, "ping");
+        }
+    });
+    SHOW(epoll_wait(received, &e, 1, 300));
+    sender.join();
+    waiter.join();
+}
+
 // A child gives what it has inherited back to its parent.
 BEHAVIOUR(inherited_and_given_back) {
     const Channel channel;

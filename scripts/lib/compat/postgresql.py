@@ -27,18 +27,20 @@ def run(r):
     def psql(sql, timeout=60):
         return r.run([f"{bin_}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", "-c", sql], timeout, env=env).strip()
 
+    def wait_until_ready():  # it listens before it takes anybody in
+        for patience in range(60):
+            try:
+                psql("select 1")
+                return
+            except Exception:
+                if patience == 59:
+                    raise
+                time.sleep(0.5)
+
     def pgbench(*words):
         return r.run([f"{bin_}/pgbench", *words], 120, env=env)
 
-    # It listens before it takes anybody in.
-    for patience in range(60):
-        try:
-            psql("select 1")
-            break
-        except Exception:
-            if patience == 59:
-                raise
-            time.sleep(0.5)
+    wait_until_ready()
     r.attempt("pgbench fills its tables", lambda: pgbench("-i", "-q", "-s", "1"))
     transactions = 50 if r.quick else 1000
     r.attempt("pgbench TPC-B", lambda: pgbench("-c", "4", "-j", "2", "-t", str(transactions)))
@@ -73,5 +75,6 @@ def run(r):
     r.check("pg_dump", "PostgreSQL database dump complete" in dump, dump)
     r.stop(server)
     server = r.server(command, port)
+    wait_until_ready()
     r.equal("after a restart", psql("select count(*) from copy"), str(rows))
     r.stop(server)
