@@ -62,7 +62,8 @@ def judge_bar(result, bar, lower_is_better):
     lower = lower_is_better if bar.lower is None else bar.lower
     ours = figure(result, "sd", bar)
     answer = {"text": bar.text, "absolute": bar.value is not None, "asked": bar.value if bar.value is not None else bar.factor,
-              "reached": None, "verdict": MISSING, "why": "", "limit": None}
+              "reached": None, "verdict": MISSING, "why": "", "limit": None,
+              "inverse": bar.value is None and bar.text.startswith("at most")}  # to be shown as times as much, not as good
     theirs = figure(result, bar.over or bar.against, bar) if bar.over or bar.value is None else []
     if not ours or ((bar.over or bar.value is None) and not theirs):
         answer["why"] = "; ".join(e["error"].splitlines()[0] for e in result["errors"]) or "no rounds"

@@ -69,7 +69,8 @@ def bar_table(results, with_not_slower=True):
         for bar in result["bars"]:
             if bar["text"] == NOT_SLOWER and not with_not_slower and bar["verdict"] == PASS:
                 continue
-            reached = show(result["unit"], bar["reached"]) if bar["absolute"] else ratio(bar["reached"])
+            reached = show(result["unit"], bar["reached"]) if bar["absolute"] else \
+                ratio(1 / bar["reached"] if bar["inverse"] and bar["reached"] else bar["reached"])
             why = bar["why"] or (f"bare limit {ratio(bar['limit'])}" if bar["limit"] else "")
             rows.append([result["title"], bar["text"], reached, bar["verdict"], why])
     return rows
