@@ -5,6 +5,15 @@
 
 namespace sd::ring {
 
+/// In a stream of small messages each line of the ring is fetched back from the receiver's cache, and a message's few stores fill the store buffer while
+/// they wait for it, so that hardly two lines are under way at a time. Asked for this far ahead they are there when they are written: between cores that are
+/// far apart 141 M messages/s of 8 bytes instead of 46, between threads of one core 152 instead of 158. Nearer ones arrive too late, and those further
+/// ahead the receiver has not read yet. A conversation stays in the inline ring, where the peer looks at the lines that would be asked for.
+constexpr uint32_t kAskAhead = 256, kAskForRecord = 40;
+
+/// Not __builtin_prefetch(, 1): without -mprfchw that asks for reading. Every 64-bit processor takes the instruction.
+inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw %0" ::"m"(line)); }
+
 /// put() of a record of `n` bytes, at least 1, that neither wraps nor needs another look at the receiver's progress. False: it is not such a one, or the
 /// source cannot be read, and nothing was done.
 [[gnu::always_inline, nodiscard]] inline bool put_quick(TxState &s, const Place &p, const void *from,
@@ -16,7 +25,9 @@ namespace sd::ring {
     // The header word after the record, too, lies in the same piece.
     if (unread + need + 8 > size || at + need + 8 > size) [[unlikely]]
         return false;
-    uint8_t *here = p.at(cls) + at;
+    uint8_t *ring = p.at(cls), *here = ring + at;
+    if (cls != 0 && need <= kAskForRecord && ((at ^ (at + need)) & 64) != 0)
+        ask_to_write(ring[(at + need + kAskAhead) & (size - 1)]);
     if (copy_small(here + 8, from, n)) [[unlikely]]
         return false;
     word(here, need).store(0, std::memory_order_relaxed);
