@@ -241,6 +241,7 @@ void ask_ahead(Epoll &x, uint32_t at) noexcept {
         if (const Ofd *o = ofd_at(at + 4)) {
             __builtin_prefetch(o);
             __builtin_prefetch(&o->rx);
+            __builtin_prefetch(&o->opt); // are there zero-copy completions?
             __builtin_prefetch(&x.hot[at + 4]->file->peer->control);
         }
     if (left > 2)

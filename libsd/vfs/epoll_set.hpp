@@ -20,30 +20,22 @@
 #pragma once
 #include "libsd/vfs/biased_lock.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include <cstddef>
 
 namespace sd {
 
-struct EpollItem {
+/// What each pass over busy members needs stands in the first two lines, which ask_ahead() asks for.
+struct alignas(64) EpollItem {
     File *file = nullptr;
-    Epoll *set = nullptr;
-    EpollItem *next_of_file = nullptr;
-    EpollItem *next_in_slot = nullptr;
-    EpollItem *pool_next = nullptr;
     uint64_t data = 0;
     uint32_t events = 0;
-    int fd = -1; ///< the number it was added under
     enum class List : uint8_t { none, hot, unconfirmed } list = List::none;
     bool kernel_only = false; ///< remembered, because the socket may become ours; the kernel's set does all
     bool kernel_too = false;  ///< listener, nested set: registered in the kernel's set as well
     bool always_hot = false;  ///< those two: never armed by slot
     bool off = false;         ///< one-shot, and reported
     bool due = false;         ///< edge-triggered: report if ready, whatever changed since (after ADD and MOD)
-    uint32_t place = 0;       ///< in Epoll::items
-    uint32_t list_place = 0;
-    uint32_t nested_place = 0; ///< in Epoll::nested
-    uint32_t added = 0;        ///< which of the set's registrations it is, counted from the beginning
-    uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
-    LinkMap *link = nullptr;   ///< stream: in the slot table of this link
+    LinkMap *link = nullptr;  ///< stream: in the slot table of this link
     uint32_t slot = 0;
     uint32_t in_vain = 0;  ///< looks since it was last ready
     uint64_t last = 0;     ///< Epoll::reports when it was last worth looking at
@@ -58,7 +50,19 @@ struct EpollItem {
     uint64_t rx_at = 0; ///< end of the data that was there
     uint64_t rx_base = 0;
     uint64_t tx_key = 0; ///< identifies the full ring whose draining was reported
+
+    Epoll *set = nullptr;
+    EpollItem *next_of_file = nullptr;
+    EpollItem *next_in_slot = nullptr;
+    EpollItem *pool_next = nullptr;
+    int fd = -1;        ///< the number it was added under
+    uint32_t place = 0; ///< in Epoll::items
+    uint32_t list_place = 0;
+    uint32_t nested_place = 0; ///< in Epoll::nested
+    uint32_t added = 0;        ///< which of the set's registrations it is, counted from the beginning
+    uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
 };
+static_assert(offsetof(EpollItem, set) <= 128);
 
 struct SetLink {
     LinkMap *link;

@@ -33,8 +33,8 @@ struct FreshState {
 /// Process-local handle of an open file description; all descriptors (dup) of it in this process share one. Type-stable: a thread
 /// that looked it up while another closes it reads a valid, possibly recycled object; data operations are then stopped
 /// by the token check (a close takes both tokens first).
-struct File {
-    // Read on every operation.
+struct alignas(64) File {
+    // Read on every operation: all that a look at a connection needs is in the first line.
     Kind kind = Kind::free;
     uint8_t side = 0;
     uint8_t seg = 0;
@@ -43,6 +43,7 @@ struct File {
     Ofd *ofd = nullptr;            ///< stream only
     SlotSide *mine = nullptr, *peer = nullptr;
     ring::Place tx_place{}, rx_place{};
+
     LinkMap *link = nullptr;
     uint32_t slot = 0, ofd_index = 0;
 
