@@ -55,11 +55,12 @@ int main(int argc, char **argv) {
     directory.resize(directory.rfind('/') == std::string::npos ? 0 : directory.rfind('/') + 1);
     Variant with((directory.empty() ? "./" : directory) + "sharing_with.so");
     Variant without((directory.empty() ? "./" : directory) + "sharing_without.so");
+    Variant handlers((directory.empty() ? "./" : directory) + "sharing_handlers.so");
     const auto messages = static_cast<unsigned long>(options.integer("messages"));
     const auto trips = static_cast<unsigned long>(options.integer("trips"));
     const double per_ns = ticks_per_ns();
     for (long i = 0; i < options.integer("rounds"); ++i) {
-        for (Variant *v : {&with, &without}) {
+        for (Variant *v : {&with, &without, &handlers}) {
             v->run(messages / 10);
             const std::uint64_t start = ticks();
             v->run(messages);
@@ -77,6 +78,8 @@ int main(int argc, char **argv) {
     };
     add("round_trip", with.round_trip, without.round_trip);
     add("alone", with.alone, without.alone);
+    report.add("alone_handlers_ns", Variant::median(handlers.alone));
+    report.add("alone_handlers_ratio", Variant::median(with.alone) / Variant::median(handlers.alone));
     report.print();
     return 0;
 }

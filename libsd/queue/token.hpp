@@ -89,6 +89,24 @@ extern void (*repair)(unsigned seg, uint64_t name) noexcept;
 /// Where takeovers are counted.
 extern std::atomic<uint64_t> *takeover_count;
 
+#ifdef SD_NO_SHARING
+constexpr bool kUnguarded = SD_NO_SHARING == 1;
+/// bench/sharing.cpp measures what all this costs. 1: nothing guards a direction. 2: the thread's own signal handlers are put off all the same, as they must be
+/// in a library for programs of one thread that share nothing.
+constinit inline thread_local std::atomic<uint64_t> only_mark{0};
+[[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned, const Token &, uint64_t) noexcept {
+    auto *busy = &only_mark;
+    if (SD_NO_SHARING == 2) {
+        if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
+            return nullptr;
+        asm volatile("" ::: "memory");
+        busy->store(1, std::memory_order_relaxed);
+        asm volatile("" ::: "memory");
+    }
+    return busy;
+}
+#else
+constexpr bool kUnguarded = false;
 /// O1 and O2 in the thread's first busy word, which is returned; nullptr, and nothing is marked: the token is not its own, or it is in another operation.
 [[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned seg, const Token &token,
                                                               uint64_t name) noexcept {
@@ -106,6 +124,7 @@ extern std::atomic<uint64_t> *takeover_count;
     busy->store(0, std::memory_order_release);
     return nullptr;
 }
+#endif
 
 /// The right to work on one direction, for a scope. Between construction and destruction nothing may block.
 class Claim {
@@ -128,10 +147,7 @@ class Claim {
     }
     ~Claim() { release(); }
     void release() noexcept {
-#ifdef SD_NO_SHARING
-        return;
-#endif
-        if (!busy_)
+        if (!busy_ || kUnguarded)
             return;
         if (busy_ & (kLocked | kNested)) [[unlikely]] {
             end_unusual(token_, busy_);
@@ -152,17 +168,11 @@ class Claim {
 
   private:
     void get(uint64_t name, Patience patience) noexcept {
-#ifdef SD_NO_SHARING // bench/sharing.cpp measures what all this costs
-        static std::atomic<uint64_t> nothing;
-        busy_ = reinterpret_cast<uintptr_t>(&nothing);
-        (void)name, (void)patience;
-#else
         if (auto *busy = mark_own(seg_, token_, name)) [[likely]] {
             busy_ = reinterpret_cast<uintptr_t>(busy);
             return;
         }
         busy_ = take(seg_, token_, name, patience);
-#endif
     }
     static std::atomic<uint64_t> &mark(uintptr_t busy) noexcept {
         return *reinterpret_cast<std::atomic<uint64_t> *>(busy & ~(kLocked | kNested));
@@ -176,7 +186,7 @@ class Claim {
     static constexpr uintptr_t kNested = 2; ///< not the thread's first busy word: it is inside another operation
     Token &token_;
     uintptr_t busy_ = 0;            ///< our busy word, kLocked, kNested
-    [[maybe_unused]] unsigned seg_; ///< not used when compiled without sharing
+    unsigned seg_;
 };
 
 /// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without a call. False otherwise: a Claim
@@ -184,27 +194,19 @@ class Claim {
 class QuickClaim {
   public:
     [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
-#ifdef SD_NO_SHARING
-        static std::atomic<uint64_t> nothing;
-        busy_ = &nothing;
-        (void)seg, (void)token, (void)name;
-#else
         busy_ = mark_own(seg, token, name);
         if (!busy_ && self.deferred) [[unlikely]]
             run_deferred(); // put off by a mark that was taken back
-#endif
     }
     [[gnu::always_inline]] ~QuickClaim() { release(); }
     [[gnu::always_inline]] void release() noexcept {
-#ifndef SD_NO_SHARING
-        if (!busy_)
+        if (!busy_ || kUnguarded)
             return;
         busy_->store(0, std::memory_order_release);
         busy_ = nullptr;
         asm volatile("" ::: "memory");
         if (self.deferred) [[unlikely]]
             run_deferred();
-#endif
     }
     explicit operator bool() const noexcept { return busy_ != nullptr; }
     QuickClaim(const QuickClaim &) = delete;

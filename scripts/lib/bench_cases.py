@@ -101,6 +101,9 @@ def sharing(_build):
         ratio = f"{what}_ratio"
         yield Case(f"tokens-{what}", "sharing", f"8 B {title}: with tokens, against compiled without", ratio, "",
                    {"sd": Variant(["sharing"])}, [Bar("at most 3 % more", value=1.03)], seconds=0, rounds=3)
+    yield Case("tokens-handlers", "sharing",
+               "8 B send and receive by one thread: with tokens, against compiled to put off its own signal handlers only",
+               "alone_handlers_ratio", "", {"sd": Variant(["sharing"])}, seconds=0, rounds=3)
 
 
 def silence(_build):
