@@ -185,7 +185,7 @@ class Claim {
     static constexpr uintptr_t kLocked = 1; ///< lock mode: release() gives the lock back
     static constexpr uintptr_t kNested = 2; ///< not the thread's first busy word: it is inside another operation
     Token &token_;
-    uintptr_t busy_ = 0;            ///< our busy word, kLocked, kNested
+    uintptr_t busy_ = 0; ///< our busy word, kLocked, kNested
     unsigned seg_;
 };
 
