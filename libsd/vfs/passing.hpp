@@ -29,7 +29,8 @@ void passing_fork_child() noexcept;
 /// afterwards.
 class OutgoingRights {
   public:
-    /// True when the message has descriptors of ours: then it has to be sent with the control data that rewrite() makes.
+    /// True when the message has descriptors of ours: then it has to be sent with the control data that rewrite() makes. Epoll instances among
+    /// them remember that they may be elsewhere, too, from now on.
     static bool concerns(const msghdr &m) noexcept;
     /// Copies the control data into `room` (msg_controllen bytes) and replaces. 0 or -errno, as sendmsg reports it.
     long rewrite(msghdr &m, void *room) noexcept;

@@ -77,7 +77,6 @@ BEHAVES("a client after the last connection has left the set", epoll_more,
 
 BEHAVES("a set with a readable pipe in another", epoll_nested, nested_set_with_a_readable_pipe, accelerated)
 BEHAVES("sets nested beneath sleepers", epoll_nested, nested_beneath_sleepers, accelerated)
-BEHAVES("traffic of one of four threads wakes no other", idle_threads, traffic_of_one, accelerated)
 BEHAVES("a set for each answer", short_lived, a_set_for_each_answer, accelerated)
 BEHAVES("a set for each client", short_lived, a_set_for_each_client, accelerated)
 BEHAVES("a thread for each answer", short_lived, a_thread_for_each_answer, accelerated)

@@ -1,5 +1,6 @@
 // SCM_RIGHTS: connections and sockets in other states passed between processes.
 #include "tests/programs/passing.hpp"
+#include "tests/programs/sets.hpp"
 
 using namespace sdtest;
 
@@ -245,8 +246,7 @@ BEHAVIOUR(an_epoll_instance) {
     const Pair pair = make_pair();
     const auto watch = [&] {
         const int ep = MUST(epoll_create1(0));
-        epoll_event e{EPOLLIN, {}};
-        MUST(epoll_ctl(ep, EPOLL_CTL_ADD, pair.server, &e));
+        MUST(add(ep, pair.server, EPOLLIN, 0));
         return ep;
     };
     const int first = watch();

@@ -195,67 +195,6 @@ BEHAVIOUR(reading_wakes_writer) {
     reader.join();
 }
 
-// Four threads with an epoll set and a connection each, one of which is busy: the others sleep on.
-BEHAVIOUR(threads_with_nothing_to_do) {
-    constexpr int kThreads = 4, kMessages = 20000;
-    const int listener = make_listener();
-    Pair pairs[kThreads];
-    for (Pair &pair : pairs)
-        pair = connect_through(listener);
-    std::atomic<pid_t> id[kThreads]{};
-    std::atomic<int> events[kThreads]{};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < kThreads; ++i)
-        threads.emplace_back([&, i] {
-            const int set = MUST(epoll_create1(0));
-            epoll_event event{};
-            event.events = EPOLLIN;
-            MUST(epoll_ctl(set, EPOLL_CTL_ADD, pairs[i].server, &event));
-            id[i] = gettid();
-            for (char byte;;) {
-                MUST(epoll_wait(set, &event, 1, -1));
-                ++events[i];
-                if (recv(pairs[i].server, &byte, 1, 0) != 1)
-                    break;
-                send_all(pairs[i].server, &byte, 1);
-            }
-            close(set);
-        });
-    const auto switches = [&](int i) {
-        char path[64], line[128];
-        snprintf(path, sizeof path, "/proc/self/task/%d/status", id[i].load());
-        FILE *file = fopen(path, "r");
-        long n = -1;
-        while (file && fgets(line, sizeof line, file))
-            if (sscanf(line, "voluntary_ctxt_switches: %ld", &n) == 1)
-                break;
-        if (file)
-            fclose(file);
-        return n;
-    };
-    for (const auto &number : id)
-        while (number == 0)
-            sleep_ms(1);
-    sleep_ms(300);
-    long before = 0, after = 0;
-    for (int i = 1; i < kThreads; ++i)
-        before += switches(i);
-    int right = 0;
-    for (int k = 0; k < kMessages; ++k) {
-        send_all(pairs[0].client, "x", 1);
-        right += receive(pairs[0].client, 1) == "x";
-    }
-    for (int i = 1; i < kThreads; ++i)
-        after += switches(i);
-    SHOW_BOOL(right == kMessages);
-    SHOW_BOOL(before > 0 && after - before < 50); // a timer of ours may look after memory now and then
-    say("%d %d %d", events[1].load(), events[2].load(), events[3].load());
-    for (const Pair &pair : pairs)
-        MUST(shutdown(pair.client, SHUT_WR));
-    for (std::thread &thread : threads)
-        thread.join();
-}
-
 // Threads that write small messages of several pieces: no message is cut in two by another. In rounds that no socket buffer is too small for:
 // where a writer has to wait for room, the kernel does not keep messages whole either.
 BEHAVIOUR(small_writes_stay_whole) {
