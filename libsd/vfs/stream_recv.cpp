@@ -1,4 +1,5 @@
 // Receiving over an accelerated connection.
+#include "libsd/queue/answer.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/bound.hpp"
@@ -209,27 +210,17 @@ bool nothing_asked(const Ofd &o) noexcept {
     return false;
 }
 
-/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to prepare for waiting: looks
-/// that long, once for each message, so that who only receives falls behind as above. One look at a time: several in flight are thrown away, with all
-/// that follows, when the peer writes, and a pause is longer than it takes to see the answer (8 B round trip: 160 ns without, 130 with pauses, 108 with one
-/// lfence, 101 with two, which leave more of a shared core to the peer; no gain from more, nor from other work between them).
+/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to
+/// prepare for waiting: looks that long, once for each message, so that who only receives falls behind as above.
 bool answer_came(const File &f) noexcept {
-    for (unsigned n = 0; n < kBriefLooks; ++n) {
-        if (ring::peek_header(f.ofd->rx.s, f.rx_place) != 0)
-            return true;
-        __builtin_ia32_lfence();
-        __builtin_ia32_lfence();
-    }
-    return false;
+    return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
 }
 
 enum class Brief { no, looked, shared_core };
 
 /// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
 /// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
-/// At the beginning of a cache line: where it began decided between 110 and 130 ns for an 8 B round trip; is_of() before the low-water mark costs 5 ns.
-[[gnu::aligned(64)]] long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief,
-                                     uint64_t *interrupts) noexcept {
+long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
     const Bound b(f);
     Ofd &o = *b.ofd;
     Claim c(b.seg, o.rx.token, b.rx_name());
