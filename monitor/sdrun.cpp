@@ -2,6 +2,7 @@
 //
 // It is executed in front of every program, so it must start fast, and nothing that goes wrong here may keep
 // the program from running: without libsd or a monitor it simply runs as it would without us.
+#include "libsd/api/loadable.hpp"
 #include "libsd/control/protocol.hpp"
 #include "monitor/paths.hpp"
 
@@ -30,6 +31,7 @@ using namespace sd;
 using namespace sd::monitor;
 
 bool verbose = false;
+char library[PATH_MAX]; ///< empty: not found
 
 [[gnu::format(printf, 1, 2)]] void warn(const char *format, ...) {
     if (verbose) {
@@ -81,7 +83,7 @@ bool find_library(char (&path)[PATH_MAX], const char *own) {
            realpath(found, path) != nullptr;
 }
 
-void preload(const char *library) {
+void preload() {
     if (strpbrk(library, " :") != nullptr) {
         warn("%s: the dynamic loader takes no names with blanks or colons; running without", library);
         return;
@@ -298,6 +300,12 @@ void leave_room_for_descriptors() {
 
 } // namespace
 
+// What libsd/api/loadable.cpp asks about the library.
+namespace sd {
+const char *preloaded_as() noexcept { return library; }
+bool preloaded_everywhere() noexcept { return false; }
+} // namespace sd
+
 int main(int argc, char **argv) {
     bool may_start = true;
     int i = 1;
@@ -326,15 +334,20 @@ int main(int argc, char **argv) {
         usage(stderr);
         return 125;
     }
-    char directory[PATH_MAX], library[PATH_MAX];
+    char directory[PATH_MAX];
     const char *own = own_directory(directory) ? directory : nullptr;
-    find_monitor(own, may_start);
-    if (find_library(library, own)) {
-        preload(library);
+    const bool found = find_library(library, own);
+    if (found && loading_from_path(argv[i]) == Loading::stumbles) {
+        warn("%s is not for glibc's dynamic linker on x86-64; running without", argv[i]);
     } else {
-        warn("libsd.so was not found; running without");
+        find_monitor(own, may_start);
+        if (found) {
+            preload();
+        } else {
+            warn("libsd.so was not found; running without");
+        }
+        leave_room_for_descriptors();
     }
-    leave_room_for_descriptors();
     execvp(argv[i], argv + i);
     const int error = errno;
     fprintf(stderr, "sdrun: %s: %s\n", argv[i], strerror(error));

@@ -2,11 +2,11 @@
 #include "libsd/api/exec_env.hpp"
 #include "libsd/api/real.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/objects.hpp"
 #include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/parked.hpp"
 #include <cstdlib>
 #include <cstring>
-#include <dlfcn.h>
 
 namespace sd {
 
@@ -55,6 +55,40 @@ const char *base_name(const char *path, size_t n) noexcept {
     while (end > path && end[-1] != '/')
         --end;
     return end;
+}
+
+/// Copies the entries of `list` but for `entry`, with a colon between them.
+void copy_others(const char *list, const char *entry, char *to) noexcept {
+    const size_t left_out = strlen(entry);
+    const char *const start = to;
+    for (list += strspn(list, ": "); *list; list += strspn(list, ": ")) {
+        const size_t n = strcspn(list, ": ");
+        if (n != left_out || memcmp(list, entry, n) != 0) {
+            if (to != start)
+                *to++ = ':';
+            memcpy(to, list, n);
+            to += n;
+        }
+        list += n;
+    }
+    *to = '\0';
+}
+
+/// As the dynamic linker calls the object that this is, which may be the program.
+const char *own_path() noexcept {
+    static char program[4096];
+    const char *path = program;
+    dl_iterate_phdr(
+        [](dl_phdr_info *info, size_t, void *found) {
+            if (!contains(*info, reinterpret_cast<uintptr_t>(library)))
+                return 0;
+            *static_cast<const char **>(found) = info->dlpi_name;
+            return 1;
+        },
+        &path);
+    if (*path == '\0')
+        sys::call(SYS_readlink, sys::arg("/proc/self/exe"), sys::arg(program), sizeof program - 1);
+    return *path ? path : program;
 }
 
 /// Finds the entry of `list` with the file name of `path`, however it leads there ("libsd.so", "$LIB/libsd.so"), and copies it.
@@ -124,8 +158,7 @@ void follow_presence() noexcept {
 }
 
 void remember_environment() noexcept {
-    Dl_info info{};
-    const char *path = dladdr(library, &info) && info.dli_fname ? info.dli_fname : "";
+    const char *path = own_path();
     for (char *const *e = environ; e && *e; ++e) {
         if (starts_with(*e, kPreload) && *path) {
             if (lists(*e + kPreloadSize, path) && strlen(path) < sizeof library)
@@ -145,12 +178,14 @@ void remember_environment() noexcept {
 const char *preloaded_as() noexcept { return library; }
 bool preloaded_everywhere() noexcept { return in_system_list; }
 
-ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
+ExecEnvironment::ExecEnvironment(char *const *given, Loading there) noexcept : given_(given) {
     make_room_below(); // kept placeholders are nothing for the new program
     for (unsigned i = 0; i < kKept; ++i)
         if (kept[i].text[0])
             missing_ |= 1u << i;
     preload_missing_ = library[0] != '\0';
+    const bool stumbles = there == Loading::stumbles;
+    preload_missing_ = preload_missing_ && !stumbles;
     if (!preload_missing_)
         missing_ = 0;
     table_ = exec_table_fd();
@@ -158,8 +193,10 @@ ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
         const char *e = given[count_];
         if (starts_with(e, kPreload) && preload_at_ < 0) {
             preload_at_ = static_cast<long>(count_);
-            if (library[0] && lists(e + kPreloadSize, library))
+            if (library[0] && lists(e + kPreloadSize, library)) {
                 preload_missing_ = false;
+                preload_taken_out_ = stumbles;
+            }
         }
         for (unsigned i = 0; i < kKept; ++i)
             if (starts_with(e, kept[i].name))
@@ -167,16 +204,18 @@ ExecEnvironment::ExecEnvironment(char *const *given) noexcept : given_(given) {
         if (presence_fd >= 0 && strcmp(e, presence_before) == 0 && strcmp(e, presence.text) != 0)
             presence_at_ = static_cast<long>(count_);
     }
-    if (!preload_missing_ && !missing_ && table_ < 0 && presence_at_ < 0)
+    if (as_given())
         return;
     words_ = count_ + 3 + kKept;
     bytes_ = kTableText;
+    if (preload_taken_out_)
+        bytes_ += strlen(given[preload_at_]) + 1;
     if (preload_missing_)
         bytes_ += kPreloadSize + strlen(library) + 1 + (preload_at_ < 0 ? 0 : strlen(given[preload_at_]));
 }
 
 char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
-    if (!preload_missing_ && !missing_ && table_ < 0 && presence_at_ < 0)
+    if (as_given())
         return given_;
     // The table comes first: one that is left over from an earlier exec is not found then.
     const size_t first = table_ >= 0;
@@ -189,6 +228,15 @@ char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
     if (presence_at_ >= 0)
         words[first + static_cast<size_t>(presence_at_)] = const_cast<char *>(presence.text);
     size_t n = first + count_;
+    if (preload_taken_out_) {
+        strcpy(bytes, kPreload);
+        copy_others(given_[preload_at_] + kPreloadSize, library, bytes + kPreloadSize);
+        char **const at = words + first + preload_at_;
+        if (bytes[kPreloadSize])
+            *at = bytes;
+        else
+            memmove(at, at + 1, (--n - first - static_cast<size_t>(preload_at_)) * sizeof *at);
+    }
     if (preload_missing_) {
         strcpy(bytes, kPreload);
         strcat(bytes, library);

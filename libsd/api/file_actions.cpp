@@ -50,19 +50,28 @@ bool check_layout(bool *built) noexcept {
     if (posix_spawn_file_actions_init(&a) != 0)
         return false;
     *built = posix_spawn_file_actions_addclose(&a, 2) == 0 && posix_spawn_file_actions_adddup2(&a, 1, 2) == 0 &&
-             posix_spawn_file_actions_addopen(&a, 2, "one", kFlags, kMode) == 0 &&
-             posix_spawn_file_actions_addchdir_np(&a, "two") == 0 &&
-             posix_spawn_file_actions_addfchdir_np(&a, 1) == 0 &&
-             posix_spawn_file_actions_addclosefrom_np(&a, 2) == 0 &&
-             posix_spawn_file_actions_addtcsetpgrp_np(&a, 1) == 0;
+             posix_spawn_file_actions_addopen(&a, 2, "one", kFlags, kMode) == 0;
+    int expected = 3;
+    // These came one after the other: chdir and fchdir with glibc 2.29, closefrom with 2.34, tcsetpgrp with 2.35.
+    const auto add = [&](auto function, auto argument) {
+        if (*built && function) {
+            *built = function(&a, argument) == 0;
+            ++expected;
+        }
+    };
+    add(posix_spawn_file_actions_addchdir_np, "two");
+    add(posix_spawn_file_actions_addfchdir_np, 1);
+    add(posix_spawn_file_actions_addclosefrom_np, 2);
+    add(posix_spawn_file_actions_addtcsetpgrp_np, 1);
     const auto [at, count] = array_of(&a);
-    const bool right = *built && count == 7 && at[0].tag == Tag::close && at[0].close.fd == 2 &&
+    const bool right = *built && count == expected && at[0].tag == Tag::close && at[0].close.fd == 2 &&
                        at[1].tag == Tag::dup2 && at[1].dup2.from == 1 && at[1].dup2.to == 2 &&
                        at[2].tag == Tag::open && at[2].open.fd == 2 && strcmp(at[2].open.path, "one") == 0 &&
-                       at[2].open.flags == kFlags && at[2].open.mode == kMode && at[3].tag == Tag::chdir &&
-                       strcmp(at[3].chdir.path, "two") == 0 && at[4].tag == Tag::fchdir &&
-                       at[4].fchdir.fd == 1 && at[5].tag == Tag::closefrom && at[5].closefrom.fd == 2 &&
-                       at[6].tag == Tag::tcsetpgrp && at[6].tcsetpgrp.fd == 1;
+                       at[2].open.flags == kFlags && at[2].open.mode == kMode &&
+                       (count < 4 || (at[3].tag == Tag::chdir && strcmp(at[3].chdir.path, "two") == 0)) &&
+                       (count < 5 || (at[4].tag == Tag::fchdir && at[4].fchdir.fd == 1)) &&
+                       (count < 6 || (at[5].tag == Tag::closefrom && at[5].closefrom.fd == 2)) &&
+                       (count < 7 || (at[6].tag == Tag::tcsetpgrp && at[6].tcsetpgrp.fd == 1));
     posix_spawn_file_actions_destroy(&a);
     return right;
 }

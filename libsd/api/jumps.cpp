@@ -1,6 +1,7 @@
 // Jumps that go back to an earlier signal mask. libc saves and restores the kernel's mask; what is kept beside it (vfs/signal_mask.hpp) goes with it, in the
 // last word of the space for the mask, of which the kernel's takes the first.
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/objects.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include <csetjmp>
 #include <cstddef>
@@ -27,9 +28,11 @@ extern "C" {
 /// libc's own, once it is known.
 __attribute__((visibility("hidden"))) void *sd_real_sigsetjmp = nullptr;
 __attribute__((visibility("hidden"), used)) void *sd_find_real_sigsetjmp() noexcept {
-    void *found = dlsym(RTLD_NEXT, "__sigsetjmp");
-    std::atomic_ref<void *>(sd_real_sigsetjmp).store(found, std::memory_order_relaxed);
-    return found;
+    constexpr char kName[] = "__sigsetjmp";
+    Sought sought{kName, gnu_hash(kName), nullptr};
+    find_behind(&sought, 1);
+    std::atomic_ref<void *>(sd_real_sigsetjmp).store(sought.found, std::memory_order_relaxed);
+    return sought.found;
 }
 }
 

@@ -3,11 +3,10 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/objects.hpp"
 #include "libsd/vfs/file.hpp"
-#include <dlfcn.h>
 #include <gnu/libc-version.h>
 #include <link.h>
-#include <sys/single_threaded.h>
 
 namespace sd {
 
@@ -100,7 +99,7 @@ int look_at_object(dl_phdr_info *info, size_t, void *context) noexcept {
 
 /// Nobody but the caller runs in this memory, and no number in the table would have to be kept apart.
 bool may_lend() noexcept {
-    return pages != 0 && !shared && __libc_single_threaded && !confined() &&
+    return pages != 0 && !shared && one_thread() && !confined() &&
            fd_high.load(std::memory_order_relaxed) == 0 && control::channel() < 0 && single_threaded();
 }
 
@@ -131,7 +130,10 @@ Kept *keep() noexcept {
 
 void init_lending() noexcept {
     // Another library behind this one has its own reasons not to let memory be lent, or has to be told: the sanitizers'.
-    Search search{dlsym(RTLD_NEXT, "vfork"), false};
+    constexpr char kName[] = "vfork";
+    Sought sought{kName, gnu_hash(kName), nullptr};
+    find_behind(&sought, 1);
+    Search search{sought.found, false};
     dl_iterate_phdr(look_at_object, &search);
     if (!search.is_libcs)
         pages = 0;

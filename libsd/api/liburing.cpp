@@ -2,6 +2,7 @@
 // before it hands them to the kernel (uring.cpp). Its errors are negative results, not errno.
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/objects.hpp"
 #include <csignal>
 #include <dlfcn.h>
 #include <linux/io_uring.h>
@@ -44,12 +45,14 @@ namespace {
 
 /// liburing's function. The library may have been loaded for one module only, so it is asked for by its name.
 void *behind(const char *name) noexcept {
-    if (void *found = dlsym(RTLD_NEXT, name))
-        return found;
+    Sought sought{name, gnu_hash(name), nullptr};
+    find_behind(&sought, 1);
+    if (sought.found)
+        return sought.found;
     for (const char *library : {"liburing.so.2", "liburing.so.1"})
         if (void *handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD)) {
-            void *found = dlsym(handle, name);
-            dlclose(handle); // whoever calls us keeps it
+            void *found = real.dlsym(handle, name);
+            real.dlclose(handle); // whoever calls us keeps it
             if (found)
                 return found;
         }

@@ -90,29 +90,82 @@ bool secure(int fd, const struct stat &file, bool readable) noexcept {
     return uid != 0 && !(mount.f_flags & ST_NOSUID) && has_capabilities(fd, readable);
 }
 
-/// Of an ELF file: for this machine, and started through the C library's dynamic linker.
-bool linked(int fd, const Elf64_Ehdr &header) noexcept {
-    if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB ||
-        header.e_machine != EM_X86_64 || header.e_phentsize != sizeof(Elf64_Phdr))
+bool read_at(int fd, void *to, size_t n, uint64_t at) noexcept {
+    return sys::call(SYS_pread64, fd, sys::arg(to), static_cast<long>(n), static_cast<long>(at)) ==
+           static_cast<long>(n);
+}
+
+/// An ELF file of this machine, as far as the dynamic linker's part in it goes.
+class Image {
+  public:
+    explicit Image(int fd) noexcept : fd_(fd) {
+        if (!read_at(fd, &header_, sizeof header_, 0))
+            header_ = {};
+    }
+    bool is_elf() const noexcept { return memcmp(header_.e_ident, ELFMAG, SELFMAG) == 0; }
+    bool for_this_machine() const noexcept {
+        return header_.e_ident[EI_CLASS] == ELFCLASS64 && header_.e_ident[EI_DATA] == ELFDATA2LSB &&
+               header_.e_machine == EM_X86_64 && header_.e_phentsize == sizeof(Elf64_Phdr);
+    }
+
+    /// The first part of this type.
+    bool find(uint32_t type, Elf64_Phdr &part) const noexcept {
+        for (unsigned i = 0; i < header_.e_phnum; ++i)
+            if (!read_at(fd_, &part, sizeof part, header_.e_phoff + i * sizeof part))
+                return false;
+            else if (part.p_type == type)
+                return true;
         return false;
-    for (unsigned i = 0; i < header.e_phnum; ++i) {
+    }
+
+    /// What PT_INTERP says.
+    bool interpreter(char (&name)[PATH_MAX]) const noexcept {
         Elf64_Phdr part;
-        if (sys::call(SYS_pread64, fd, sys::arg(&part), sizeof part,
-                      static_cast<long>(header.e_phoff + i * sizeof part)) != sizeof part)
-            return false;
-        if (part.p_type != PT_INTERP)
-            continue;
-        char name[PATH_MAX];
-        if (part.p_filesz < 2 || part.p_filesz > sizeof name ||
-            sys::call(SYS_pread64, fd, sys::arg(name), static_cast<long>(part.p_filesz),
-                      static_cast<long>(part.p_offset)) != static_cast<long>(part.p_filesz))
+        if (!find(PT_INTERP, part) || part.p_filesz < 2 || part.p_filesz > sizeof name ||
+            !read_at(fd_, name, part.p_filesz, part.p_offset))
             return false;
         name[part.p_filesz - 1] = '\0';
-        const char *slash = strrchr(name, '/');
-        return strcmp(slash ? slash + 1 : name, kLinker) == 0;
+        return true;
     }
-    return false;
-}
+
+    /// Is this glibc's dynamic linker? By its own name for itself, since a file of that name may be a link to musl's.
+    bool is_linker() const noexcept {
+        Elf64_Phdr part;
+        if (!for_this_machine() || !find(PT_DYNAMIC, part))
+            return false;
+        uint64_t names = 0, own = 0;
+        bool named = false;
+        Elf64_Dyn d[16];
+        for (uint64_t done = 0; done + sizeof(Elf64_Dyn) <= part.p_filesz; done += sizeof d) {
+            const uint64_t left = part.p_filesz - done, n = left < sizeof d ? left : sizeof d;
+            if (!read_at(fd_, d, n, part.p_offset + done))
+                return false;
+            for (unsigned i = 0; i < n / sizeof *d; ++i)
+                if (d[i].d_tag == DT_STRTAB) {
+                    names = d[i].d_un.d_ptr;
+                } else if (d[i].d_tag == DT_SONAME) {
+                    own = d[i].d_un.d_val;
+                    named = true;
+                }
+        }
+        char name[sizeof kLinker];
+        return named && read_at(fd_, name, sizeof name, in_file(names) + own) &&
+               memcmp(name, kLinker, sizeof name) == 0;
+    }
+
+  private:
+    uint64_t in_file(uint64_t address) const noexcept {
+        Elf64_Phdr part;
+        for (unsigned i = 0; i < header_.e_phnum; ++i)
+            if (read_at(fd_, &part, sizeof part, header_.e_phoff + i * sizeof part) &&
+                part.p_type == PT_LOAD && address - part.p_vaddr < part.p_filesz)
+                return address - part.p_vaddr + part.p_offset;
+        return address;
+    }
+
+    const int fd_;
+    Elf64_Ehdr header_;
+};
 
 /// The dynamic linker of the new program has to find the library under the name it has in LD_PRELOAD.
 bool library_in_reach() noexcept {
@@ -131,7 +184,22 @@ char *interpreter_of(char *line) noexcept {
     return *name ? name : nullptr;
 }
 
-enum class Verdict { load, refuse, not_a_program };
+enum class Verdict { load, ignore, stumble, not_a_program };
+
+/// Of a program that is started through a dynamic linker, static, or one itself.
+Verdict judge_image(const Image &program) noexcept {
+    if (!program.is_elf())
+        return Verdict::not_a_program;
+    if (!program.for_this_machine())
+        return Verdict::stumble;
+    char name[PATH_MAX];
+    if (!program.interpreter(name))
+        return Verdict::ignore; // or a dynamic linker, named by the user: what it starts may bring a C library of its own, and loads the library or not
+    const Descriptor linker(open_file(AT_FDCWD, name, O_RDONLY));
+    if (!linker.open())
+        return Verdict::load; // it may be executed but not read, or the exec will fail
+    return Image(linker.number()).is_linker() ? Verdict::load : Verdict::stumble;
+}
 
 Verdict judge(int dir, const char *path, int flags, int depth) noexcept {
     bool readable = false;
@@ -150,29 +218,35 @@ Verdict judge(int dir, const char *path, int flags, int depth) noexcept {
         return judge(AT_FDCWD, interpreter, 0, depth + 1);
     }
     if (secure(program.number(), file, readable))
-        return Verdict::refuse;
+        return Verdict::ignore;
     if (!readable)
         return Verdict::load; // may be executed but not read: most likely linked as almost all are
-    Elf64_Ehdr header;
-    memcpy(&header, head, sizeof header);
-    if (n < static_cast<long>(sizeof(Elf32_Ehdr)) || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
-        return Verdict::not_a_program;
-    return linked(program.number(), header) ? Verdict::load : Verdict::refuse;
+    return judge_image(Image(program.number()));
 }
 
-Loadable decide(Verdict v) noexcept {
-    return v == Verdict::refuse || (v == Verdict::load && !library_in_reach()) ? Loadable::no : Loadable::yes;
+Loading decide(Verdict v) noexcept {
+    switch (v) {
+    case Verdict::load:
+        return library_in_reach() ? Loading::loads : Loading::stumbles;
+    case Verdict::ignore: // and where its children look for the library there must be one
+        return library_in_reach() ? Loading::ignores : Loading::stumbles;
+    case Verdict::stumble:
+        return Loading::stumbles;
+    case Verdict::not_a_program:
+        break;
+    }
+    return Loading::loads;
 }
 
 } // namespace
 
-Loadable loadable(int dirfd, const char *path, int flags) noexcept {
-    return path ? decide(judge(dirfd, path, flags, 0)) : Loadable::yes;
+Loading loading_of(int dirfd, const char *path, int flags) noexcept {
+    return path ? decide(judge(dirfd, path, flags, 0)) : Loading::loads;
 }
 
-Loadable loadable_from_path(const char *file) noexcept {
+Loading loading_from_path(const char *file) noexcept {
     if (!file)
-        return Loadable::yes;
+        return Loading::loads;
     Verdict verdict = Verdict::not_a_program;
     const long found = search_path(file, [&verdict](const char *path) -> long {
         const long r = sys::call(SYS_faccessat2, AT_FDCWD, sys::arg(path), X_OK, AT_EACCESS);

@@ -1,21 +1,24 @@
-// Whether a program that is about to be executed would have this library loaded into it.
+// What becomes of this library in a program that is about to be executed.
 #pragma once
 
 namespace sd {
 
-enum class Loadable { yes, no };
+enum class Loading {
+    loads, ///< most likely; also for what cannot be executed at all, since the exec will fail
+    ignores, ///< LD_PRELOAD means nothing to it (static, privileged), and what it starts in turn may load the library
+    stumbles ///< its dynamic linker would try and complain, or load it where it cannot work: it must not find the library in LD_PRELOAD
+};
 
 /// For what execveat would execute with the same arguments. Async-signal-safe, errno stays; any thread.
-/// A file that cannot be executed at all counts as loadable: the exec will fail.
-Loadable loadable(int dirfd, const char *path, int flags) noexcept;
+Loading loading_of(int dirfd, const char *path, int flags) noexcept;
 /// For what execvpe would execute: `file` is searched for in PATH unless it has a slash.
-Loadable loadable_from_path(const char *file) noexcept;
+Loading loading_from_path(const char *file) noexcept;
 
 inline bool would_load(int dirfd, const char *path, int flags) noexcept {
-    return loadable(dirfd, path, flags) == Loadable::yes;
+    return loading_of(dirfd, path, flags) == Loading::loads;
 }
 inline bool would_load_from_path(const char *file) noexcept {
-    return loadable_from_path(file) == Loadable::yes;
+    return loading_from_path(file) == Loading::loads;
 }
 
 } // namespace sd

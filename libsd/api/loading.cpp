@@ -2,109 +2,13 @@
 // program's sockets have become would be used as if it were the kernel's. After such a load the references of the new objects to what is interposed here
 // are written anew, unless the objects among themselves have something else of that name: that is what the flag is for.
 #include "libsd/api/wrap.hpp"
+#include "libsd/control/objects.hpp"
 #include "libsd/control/sys.hpp"
 #include <bitset>
-#include <dlfcn.h>
-#include <link.h>
 
 namespace sd {
 
 namespace {
-
-constexpr uintptr_t kPage = 4096;
-
-/// A loaded object, as its dynamic section describes it.
-struct Object {
-    const dl_phdr_info *info;
-    const ElfW(Sym) *symbols = nullptr;
-    const char *names = nullptr;
-    const uint32_t *hash = nullptr; ///< DT_GNU_HASH
-    struct {
-        const ElfW(Rela) * at;
-        size_t bytes;
-    } references[2]{};                         ///< of data, and of calls
-    uintptr_t sealed_from = 0, sealed_end = 0; ///< read-only since the relocations were done
-
-    explicit Object(const dl_phdr_info &i) noexcept : info(&i) {
-        for (const ElfW(Dyn) *d = dynamic(); d && d->d_tag != DT_NULL; ++d)
-            note(*d);
-    }
-
-    /// False: there is nothing in it to look through.
-    bool complete() const noexcept { return symbols && names; }
-
-    bool writable(uintptr_t at) const noexcept {
-        for (unsigned n = 0; n < info->dlpi_phnum; ++n)
-            if (const ElfW(Phdr) &part = info->dlpi_phdr[n]; part.p_type == PT_LOAD && part.p_flags & PF_W &&
-                                                             at - info->dlpi_addr - part.p_vaddr < part.p_memsz)
-                return true;
-        return false;
-    }
-
-  private:
-    const ElfW(Dyn) * dynamic() noexcept {
-        const ElfW(Dyn) *found = nullptr;
-        for (unsigned n = 0; n < info->dlpi_phnum; ++n) {
-            const ElfW(Phdr) &part = info->dlpi_phdr[n];
-            const uintptr_t from = info->dlpi_addr + part.p_vaddr;
-            if (part.p_type == PT_DYNAMIC) {
-                found = reinterpret_cast<const ElfW(Dyn) *>(from);
-            } else if (part.p_type == PT_GNU_RELRO) {
-                sealed_from = from & ~(kPage - 1);
-                sealed_end = (from + part.p_memsz) & ~(kPage - 1);
-            }
-        }
-        return found;
-    }
-
-    /// The dynamic linker makes most of these addresses absolute, but not in every object.
-    template <class T> void take(const T *&pointer, const ElfW(Dyn) & d) noexcept {
-        const uintptr_t base = info->dlpi_addr, at = d.d_un.d_ptr;
-        pointer = reinterpret_cast<const T *>(at < base ? base + at : at);
-    }
-
-    void note(const ElfW(Dyn) & d) noexcept {
-        switch (d.d_tag) {
-        case DT_SYMTAB:
-            return take(symbols, d);
-        case DT_STRTAB:
-            return take(names, d);
-        case DT_GNU_HASH:
-            return take(hash, d);
-        case DT_RELA:
-            return take(references[0].at, d);
-        case DT_RELASZ:
-            references[0].bytes = d.d_un.d_val;
-            return;
-        case DT_JMPREL:
-            return take(references[1].at, d);
-        case DT_PLTRELSZ:
-            references[1].bytes = d.d_un.d_val;
-            return;
-        }
-    }
-};
-
-/// What an object exports, by its DT_GNU_HASH: words, buckets of the first symbol of each hash, and the hashes of the symbols from `first` on, the last of a bucket odd.
-uint32_t exported(const Object &o, const char *name) noexcept {
-    if (!o.hash)
-        return 0;
-    uint32_t value = 5381;
-    for (const char *c = name; *c; ++c)
-        value = value * 33 + static_cast<unsigned char>(*c);
-    const uint32_t buckets = o.hash[0], first = o.hash[1], words = o.hash[2];
-    const uint32_t *bucket = o.hash + 4 + 2 * words, *chain = bucket + buckets;
-    if (!buckets)
-        return 0;
-    for (uint32_t i = bucket[value % buckets]; i >= first; ++i) {
-        const uint32_t h = chain[i - first];
-        if ((h | 1) == (value | 1) && strcmp(o.names + o.symbols[i].st_name, name) == 0)
-            return i;
-        if (h & 1)
-            break;
-    }
-    return 0;
-}
 
 /// Goes through the objects that were loaded after the last one of before; our own comes before them.
 struct Pass {
@@ -131,14 +35,6 @@ struct Pass {
         return 0;
     }
 
-    static bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
-        for (unsigned n = 0; n < info.dlpi_phnum; ++n)
-            if (const ElfW(Phdr) &part = info.dlpi_phdr[n];
-                part.p_type == PT_LOAD && at - info.dlpi_addr - part.p_vaddr < part.p_memsz)
-                return true;
-        return false;
-    }
-
     static long protect(const Object &o, int how) noexcept {
         return sys::call(SYS_mprotect, static_cast<long>(o.sealed_from),
                          static_cast<long>(o.sealed_end - o.sealed_from), how);
@@ -161,7 +57,8 @@ struct Pass {
         if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT && kind != R_X86_64_64) || r.r_addend ||
             !ELF64_R_SYM(r.r_info) || symbol.st_shndx != SHN_UNDEF)
             return;
-        const uint32_t number = exported(own, o.names + symbol.st_name);
+        const char *name = o.names + symbol.st_name;
+        const uint32_t number = exported(own, name, gnu_hash(name));
         if (!number || number >= wanted.size())
             return;
         if (!write) {
@@ -187,11 +84,14 @@ struct Pass {
             if (!wanted.test(i))
                 continue;
             const char *name = own.names + own.symbols[i].st_name;
-            const void *next = dlsym(RTLD_NEXT, name), *found = dlsym(handle, name);
-            if (next && found != next) // of liburing's functions there may be none but the new objects' own
+            Sought behind{name, gnu_hash(name), nullptr};
+            find_behind(&behind, 1);
+            const void *found = real.dlsym(handle, name);
+            if (behind.found &&
+                found != behind.found) // of liburing's functions there may be none but the new objects' own
                 wanted.reset(i);
         }
-        dlerror(); // the program is not to see that a name was not found
+        real.dlerror(); // the program is not to see that a name was not found
     }
 };
 
@@ -203,7 +103,7 @@ bool same_from_here(const char *file, void *caller) noexcept {
         return true;
     Dl_info info;
     void *object = nullptr;
-    if (!dladdr1(caller, &info, &object, RTLD_DL_LINKMAP) || !object)
+    if (!real.dladdr1(caller, &info, &object, RTLD_DL_LINKMAP) || !object)
         return false;
     for (const ElfW(Dyn) *d = static_cast<const link_map *>(object)->l_ld; d->d_tag != DT_NULL; ++d)
         if (d->d_tag == DT_RUNPATH || d->d_tag == DT_RPATH)
@@ -243,7 +143,6 @@ extern "C" __attribute__((visibility("hidden"), used)) void *sd_way_to_dlopen(co
     static std::atomic<bool> bound{false};
     if (!active() && !bound.exchange(true, std::memory_order_relaxed)) {
         bind_real_symbols(); // a constructor may run before ours: the stand-in would call from here
-        dlerror();           // the program is not to see that a name was not found
     }
     return mode & RTLD_DEEPBIND && active() && same_from_here(file, caller)
                ? reinterpret_cast<void *>(open_deep)

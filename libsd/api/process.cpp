@@ -119,8 +119,9 @@ SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argum
 SD_ALIAS(__clone, clone);
 
 SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) noexcept {
-    announce_exec(!vfs::has_sockets() || would_load(AT_FDCWD, path, 0));
-    SD_EXEC_ENVIRONMENT(env, envp);
+    const Loading there = loading_of(AT_FDCWD, path, 0);
+    announce_exec(!vfs::has_sockets() || there == Loading::loads);
+    SD_EXEC_ENVIRONMENT(env, envp, there);
     const TrueMask inherited;
     return exec_failed(real.execve(path, argv, env));
 }
@@ -128,8 +129,9 @@ SD_EXPORT int execve(const char *path, char *const argv[], char *const envp[]) n
 SD_EXPORT int execv(const char *path, char *const argv[]) noexcept { return execve(path, argv, environ); }
 
 SD_EXPORT int execvpe(const char *file, char *const argv[], char *const envp[]) noexcept {
-    announce_exec(!vfs::has_sockets() || would_load_from_path(file));
-    SD_EXEC_ENVIRONMENT(env, envp);
+    const Loading there = loading_from_path(file);
+    announce_exec(!vfs::has_sockets() || there == Loading::loads);
+    SD_EXEC_ENVIRONMENT(env, envp, there);
     const TrueMask inherited;
     return exec_failed(real.execvpe(file, argv, env));
 }
@@ -156,15 +158,17 @@ SD_EXPORT int execle(const char *path, const char *first, ...) noexcept {
 }
 
 SD_EXPORT int fexecve(int fd, char *const argv[], char *const envp[]) noexcept {
-    announce_exec(!vfs::has_sockets() || would_load(fd, "", AT_EMPTY_PATH));
-    SD_EXEC_ENVIRONMENT(env, envp);
+    const Loading there = loading_of(fd, "", AT_EMPTY_PATH);
+    announce_exec(!vfs::has_sockets() || there == Loading::loads);
+    SD_EXEC_ENVIRONMENT(env, envp, there);
     const TrueMask inherited;
     return exec_failed(real.fexecve(fd, argv, env));
 }
 
 SD_EXPORT int execveat(int dir, const char *path, char *const argv[], char *const envp[], int flags) noexcept {
-    announce_exec(!vfs::has_sockets() || would_load(dir, path, flags));
-    SD_EXEC_ENVIRONMENT(env, envp);
+    const Loading there = loading_of(dir, path, flags);
+    announce_exec(!vfs::has_sockets() || there == Loading::loads);
+    SD_EXEC_ENVIRONMENT(env, envp, there);
     const TrueMask inherited;
     return exec_failed(real.execveat(dir, path, argv, env, flags));
 }

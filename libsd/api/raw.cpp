@@ -147,7 +147,7 @@ long forking(const Arguments &c) noexcept {
 
 /// For calls whose names in libc are cancellation points: made by number they are none.
 template <class F> long no_cancellation_point(F call) {
-    const NoCancellation whole_call(!__libc_single_threaded);
+    const NoCancellation whole_call(!one_thread());
     return call();
 }
 

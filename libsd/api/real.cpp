@@ -3,9 +3,10 @@
 
 #include "libsd/api/raw_syscall.hpp"
 #include "libsd/control/asked_first.hpp"
+#include "libsd/control/objects.hpp"
 
-#include <dlfcn.h>
 #include <gnu/libc-version.h>
+#include <sys/single_threaded.h>
 
 #include <atomic>
 #include <cstdarg>
@@ -36,25 +37,21 @@ template <long Number, class R, class... A, bool N> struct RawCall<Number, R (*)
     }
 };
 
-/// Stands for a function that this C library does not have.
-template <class F> struct Missing;
-template <class R, class... A, bool N> struct Missing<R (*)(A...) noexcept(N)> {
-    static R call(A...) noexcept(N) {
+/// SD_REAL_LIBC: binds, then calls what was bound. One that is not there is looked for at each call: before glibc 2.34 it may come with a library that is loaded
+/// later (libpthread, librt, libutil).
+template <auto Member, class F> struct BindFirst;
+template <auto Member, class R, class... A, bool N> struct BindFirst<Member, R (*)(A...) noexcept(N)> {
+    static R call(A... args) noexcept(N) {
+        bind_real_symbols();
+        if (const auto bound = real.*Member; bound != call) {
+            return bound(args...);
+        }
         errno = ENOSYS;
         if constexpr (std::is_pointer_v<R>) {
             return nullptr;
         } else if constexpr (!std::is_void_v<R>) {
             return static_cast<R>(-1);
         }
-    }
-};
-
-/// SD_REAL_LIBC: binds, then calls what was bound.
-template <auto Member, class F> struct BindFirst;
-template <auto Member, class R, class... A, bool N> struct BindFirst<Member, R (*)(A...) noexcept(N)> {
-    static R call(A... args) noexcept(N) {
-        bind_real_symbols();
-        return (real.*Member)(args...);
     }
 };
 
@@ -188,17 +185,6 @@ int raw_clone(int (*function)(void *), void *stack, int flags, void *argument, .
     return real.clone(function, stack, flags, argument, extra.at[0], extra.at[1], extra.at[2]);
 }
 
-/// Stores what stands behind this library under `name`, or `missing` (which may be null: keep what is there).
-template <class F> void bind_one(F &slot, const char *name, F missing) noexcept {
-    F found = reinterpret_cast<F>(::dlsym(RTLD_NEXT, name));
-    if (found == nullptr) {
-        found = missing;
-    }
-    if (found != nullptr) {
-        std::atomic_ref<F>(slot).store(found, std::memory_order_relaxed);
-    }
-}
-
 } // namespace
 
 constinit Real real = {
@@ -216,29 +202,76 @@ alignas(64) SD_ASKED_FIRST constinit std::atomic<bool> libc_is_next{false};
 
 namespace {
 
-bool in_libc(const void *function) noexcept {
-    Dl_info libc, other;
-    return ::dladdr(reinterpret_cast<const void *>(::gnu_get_libc_version), &libc) != 0 &&
-           ::dladdr(function, &other) != 0 && other.dli_fbase == libc.dli_fbase;
+enum Index : size_t {
+#define SD_REAL_SYS(name, number) at_##name,
+#define SD_REAL_RAW(name) at_##name,
+#define SD_REAL_LIBC(name) at_##name,
+#include "libsd/api/real.def"
+#undef SD_REAL_SYS
+#undef SD_REAL_RAW
+#undef SD_REAL_LIBC
+    kFunctions
+};
+
+/// What is bound, in the order of the pointers.
+struct Names {
+    Sought sought[kFunctions];
+};
+constexpr Names kNames = {{
+#define SD_REAL_SYS(name, number) {#name, gnu_hash(#name), nullptr},
+#define SD_REAL_RAW(name) {#name, gnu_hash(#name), nullptr},
+#define SD_REAL_LIBC(name) {#name, gnu_hash(#name), nullptr},
+#include "libsd/api/real.def"
+#undef SD_REAL_SYS
+#undef SD_REAL_RAW
+#undef SD_REAL_LIBC
+}};
+
+/// Leaves what stands for the function until now where there is none.
+template <class F> void bind_one(F &slot, const Sought &s) noexcept {
+    if (s.found != nullptr) {
+        std::atomic_ref<F>(slot).store(reinterpret_cast<F>(s.found), std::memory_order_relaxed);
+    }
+}
+
+/// Whether all of these lie in the C library.
+bool in_libc(const void *const (&functions)[3]) noexcept {
+    struct Look {
+        const void *const *functions;
+        bool all;
+    } look = {functions, false};
+    dl_iterate_phdr(
+        [](dl_phdr_info *info, size_t, void *context) {
+            Look &l = *static_cast<Look *>(context);
+            const auto has = [info](const void *p) { return contains(*info, reinterpret_cast<uintptr_t>(p)); };
+            if (!has(reinterpret_cast<const void *>(::gnu_get_libc_version))) {
+                return 0;
+            }
+            l.all = has(l.functions[0]) && has(l.functions[1]) && has(l.functions[2]);
+            return 1;
+        },
+        &look);
+    return look.all;
 }
 
 } // namespace
 
 void bind_real_symbols() noexcept {
-    const int saved = errno;
-#define SD_REAL_SYS(name, number) bind_one(real.name, #name, decltype(Real::name){nullptr});
-#define SD_REAL_RAW(name) bind_one(real.name, #name, decltype(Real::name){nullptr});
-#define SD_REAL_LIBC(name)                                                                                   \
-    bind_one(real.name, #name, decltype(Real::name){Missing<decltype(Real::name)>::call});
+    Names names = kNames;
+    find_behind(names.sought, kFunctions);
+#define SD_REAL_SYS(name, number) bind_one(real.name, names.sought[at_##name]);
+#define SD_REAL_RAW(name) bind_one(real.name, names.sought[at_##name]);
+#define SD_REAL_LIBC(name) bind_one(real.name, names.sought[at_##name]);
 #include "libsd/api/real.def"
 #undef SD_REAL_SYS
 #undef SD_REAL_RAW
 #undef SD_REAL_LIBC
-    libc_is_next.store(in_libc(reinterpret_cast<const void *>(real.open)) &&
-                           in_libc(reinterpret_cast<const void *>(real.close)) &&
-                           in_libc(reinterpret_cast<const void *>(real.dup)),
-                       std::memory_order_relaxed);
-    errno = saved;
+    // Where the C library does not say whether there are threads, close() has to be its own in any case.
+    libc_is_next.store(
+        &::__libc_single_threaded != nullptr &&
+            in_libc({reinterpret_cast<const void *>(real.open), reinterpret_cast<const void *>(real.close),
+                     reinterpret_cast<const void *>(real.dup)}),
+        std::memory_order_relaxed);
 }
 
 } // namespace sd

@@ -1,5 +1,6 @@
 // system() and popen(). libc starts the shell through its own posix_spawn inside; here it is ours, which knows the sockets.
 #include "libsd/api/shell.hpp"
+#include "libsd/api/loadable.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/pool.hpp"
@@ -88,10 +89,11 @@ int run_and_wait(const char *command) {
 
     int status = 127 << 8; // as if the shell had exited with it
     if (error == 0) {
-        pthread_cleanup_push(cancelled, &child);
-        if (wait_for(child, &status) != child)
-            status = -1;
-        pthread_cleanup_pop(0);
+        with_cleanup(cancelled, &child, [&child, &status] {
+            if (wait_for(child, &status) != child)
+                status = -1;
+            return 0;
+        });
     }
     restore_keyboard();
     ::sigprocmask(SIG_SETMASK, &mask, nullptr);
@@ -103,7 +105,8 @@ int run_and_wait(const char *command) {
 } // namespace
 
 SD_EXPORT int system(const char *command) {
-    if (!active() || !vfs::has_sockets())
+    // libc's own hands LD_PRELOAD on as it is.
+    if (!active() || (!vfs::has_sockets() && loading_of(AT_FDCWD, kShell, 0) != Loading::stumbles))
         return lowest().system(command);
     if (!command)
         return run_and_wait("exit 0") == 0;
@@ -271,4 +274,4 @@ SD_FORK_CODE void reset_shell_in_child() noexcept {
 
 } // namespace sd
 
-SD_EXPORT int pclose(FILE *f) { return ::fclose(f); }
+SD_EXPORT int pclose(FILE *f) { return active_or_borrowing() ? ::fclose(f) : real.pclose(f); }

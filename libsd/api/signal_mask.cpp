@@ -2,6 +2,7 @@
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/api/signal.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/process.hpp"
 #include <pthread.h>
 #include <threads.h>
 
@@ -137,11 +138,15 @@ extern "C" __attribute__((visibility("default"))) int __xpg_sigpause(int signal)
 // A new thread begins with the mask of the one that makes it.
 SD_EXPORT int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*start)(void *),
                              void *argument) noexcept {
+    if (active())
+        threads_begin();
     const TrueMask inherited;
     return real.pthread_create(thread, attributes, start, argument);
 }
 
 SD_EXPORT int thrd_create(thrd_t *thread, thrd_start_t start, void *argument) {
+    if (active())
+        threads_begin();
     const TrueMask inherited;
     return real.thrd_create(thread, start, argument);
 }

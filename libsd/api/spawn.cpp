@@ -134,8 +134,9 @@ pid_t terminal_group(const Request &q) noexcept {
 }
 
 long execute(const Request &q) noexcept {
-    announce_exec(q.search ? would_load_from_path(q.file) : would_load(AT_FDCWD, q.file, 0));
-    SD_EXEC_ENVIRONMENT(environment, q.environment);
+    const Loading there = q.search ? loading_from_path(q.file) : loading_of(AT_FDCWD, q.file, 0);
+    announce_exec(there == Loading::loads);
+    SD_EXEC_ENVIRONMENT(environment, q.environment, there);
     uint64_t mask = q.mask;
     if (q.flags & POSIX_SPAWN_SETSIGMASK) {
         sigset_t wanted;
@@ -211,7 +212,7 @@ SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_a
     Request q{path, false, argv, envp, actions, attributes, 0, 0, nullptr};
     if (concerns_us(q))
         return spawn_forked(q, pid);
-    SD_EXEC_ENVIRONMENT(env, envp);
+    SD_EXEC_ENVIRONMENT(env, envp, loading_of(AT_FDCWD, path, 0));
     const TrueMask inherited;
     return real.posix_spawn(pid, path, actions, attributes, argv, env);
 }
@@ -221,7 +222,7 @@ SD_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_
     Request q{file, true, argv, envp, actions, attributes, 0, 0, nullptr};
     if (concerns_us(q))
         return spawn_forked(q, pid);
-    SD_EXEC_ENVIRONMENT(env, envp);
+    SD_EXEC_ENVIRONMENT(env, envp, loading_from_path(file));
     const TrueMask inherited;
     return real.posix_spawnp(pid, file, actions, attributes, argv, env);
 }

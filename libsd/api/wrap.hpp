@@ -2,11 +2,11 @@
 #pragma once
 #include "libsd/api/raw_syscall.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/control/libc_threads.hpp"
 #include "libsd/queue/copy.hpp"
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
-#include <sys/single_threaded.h>
 
 /// An interposed function: the name and type of libc's own, visible to the program.
 #define SD_EXPORT extern "C" __attribute__((visibility("default")))
@@ -70,9 +70,7 @@ template <class Call> inline auto numbered(Call call) {
 
 /// May open() and close() be system calls here? libc's are cancellation points, also in the middle of a close that lingers; this matters to programs with
 /// threads, and where the only one cancelled itself, which glibc counts as one of several.
-inline bool plain_call() noexcept {
-    return libc_is_next.load(std::memory_order_relaxed) && __libc_single_threaded;
-}
+inline bool plain_call() noexcept { return libc_is_next.load(std::memory_order_relaxed) && one_thread(); }
 
 /// After a call that closed `fd` in the kernel.
 template <class T> inline T freed(int fd, T result) noexcept {
@@ -89,8 +87,8 @@ inline bool active_or_borrowing() noexcept { return vfs::enabled() || vfs::borro
 /// sleeps is one anyway.
 extern constinit std::atomic<bool> cancellation_asked;
 inline void cancellation_point() noexcept {
-    if (cancellation_asked.load(std::memory_order_relaxed)) [[unlikely]]
-        pthread_testcancel();
+    if (cancellation_asked.load(std::memory_order_relaxed) && libc_threads.testcancel) [[unlikely]]
+        libc_threads.testcancel();
 }
 /// file_of() at the beginning of a cancellation point; where it is not ours, libc's function is one.
 inline File *called_on(int fd) noexcept {

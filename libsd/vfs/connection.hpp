@@ -1,8 +1,8 @@
 // The life of an accelerated connection in this process: from a link's slot to its end.
 #pragma once
+#include "libsd/control/libc_threads.hpp"
 #include "libsd/vfs/file.hpp"
 #include "libsd/vfs/held.hpp"
-#include <sys/single_threaded.h>
 
 namespace sd {
 
@@ -95,7 +95,7 @@ class Pin {
     }
     /// The same for a call that does not block: in a program of one thread nobody but its own handlers could close the number meanwhile, and these come
     /// between two looks of the call at worst.
-    bool hold_among_threads(File &f, int fd) noexcept { return __libc_single_threaded || hold_open(f, fd); }
+    bool hold_among_threads(File &f, int fd) noexcept { return one_thread() || hold_open(f, fd); }
     void drop() noexcept {
         if (!held_)
             return;

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/control/libc_threads.hpp"
 #include "libsd/queue/life.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
@@ -18,6 +19,12 @@
 #include <cstring>
 #include <pthread.h>
 
+extern "C" {
+// What pthread_atfork is, whose own code is linked in statically.
+int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void *library) noexcept;
+extern void *__dso_handle [[gnu::visibility("hidden")]];
+}
+
 namespace sd {
 
 void connect_fork_child() noexcept;
@@ -27,6 +34,7 @@ namespace {
 
 char stats_path[256];
 pthread_key_t thread_key;
+bool thread_key_made = false;
 SD_FORK_STATE std::atomic<bool> stats_written{false};
 
 bool identity(control::Identity *id) noexcept {
@@ -112,7 +120,8 @@ void thread_exit(void *) noexcept {
 bool register_and_watch(unsigned seg) noexcept;
 bool (*register_in_segment)(unsigned) noexcept = nullptr;
 void watch_this_thread() noexcept {
-    pthread_setspecific(thread_key, &self);
+    if (thread_key_made)
+        libc_threads.setspecific(thread_key, &self);
 } // any non-null value makes the destructor run
 bool register_and_watch(unsigned seg) noexcept {
     watch_this_thread();
@@ -121,6 +130,13 @@ bool register_and_watch(unsigned seg) noexcept {
 }
 
 } // namespace
+
+void threads_begin() noexcept {
+    if (!find_libc_threads())
+        return;
+    thread_key_made = libc_threads.key_create(&thread_key, thread_exit) == 0;
+    watch_this_thread();
+}
 
 void init_process() noexcept {
     control::read_environment();
@@ -133,8 +149,8 @@ void init_process() noexcept {
     control::set_hooks({identity, dummy_socket, restore});
     fetch_peer_bell = peer_bell;
     hidden_moved = descriptor_moved;
-    pthread_key_create(&thread_key, thread_exit);
-    pthread_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child);
+    threads_begin();
+    __register_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child, &__dso_handle);
 }
 
 void watch_threads() noexcept {

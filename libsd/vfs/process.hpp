@@ -5,6 +5,8 @@ namespace sd {
 
 /// Reads the environment, sets the hooks between the layers and registers the fork handlers. Once, from vfs::init().
 void init_process() noexcept;
+/// Before a thread is made: where libpthread came late, its functions are known from here on.
+void threads_begin() noexcept;
 /// After init_threads(): makes sure that a thread's records are given back when it ends.
 void watch_threads() noexcept;
 

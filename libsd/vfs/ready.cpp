@@ -101,13 +101,11 @@ void wait_cancelled(void *) noexcept {
 
 /// A thread cancelled in here gives back what it held; its doorbell goes with it.
 long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *mask) noexcept {
-    long r;
-    pthread_cleanup_push(wait_cancelled, nullptr);
-    r = sys::ppoll(p, n, t, mask);
-    if (r == -EINVAL && n > 1) // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
-        r = sys::ppoll(p, n - 1, t, mask);
-    pthread_cleanup_pop(0);
-    return r;
+    return with_cleanup(wait_cancelled, nullptr, [=] {
+        const long r = sys::ppoll(p, n, t, mask);
+        // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
+        return r == -EINVAL && n > 1 ? sys::ppoll(p, n - 1, t, mask) : r;
+    });
 }
 
 } // namespace

@@ -8,7 +8,6 @@
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <sys/single_threaded.h>
 
 namespace sd {
 
@@ -279,7 +278,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             return r;
         // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
         // can do anything to the socket meanwhile.
-        if (brief == Brief::shared_core && __libc_single_threaded &&
+        if (brief == Brief::shared_core && one_thread() &&
             f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
             const uint64_t handled = self.handled;
             if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {

@@ -5,11 +5,14 @@
 
 #include <catch2/catch.hpp>
 
+#include <cstddef>
 #include <cstdlib>
 #include <dirent.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -196,4 +199,62 @@ TEST_CASE("the library out of reach") {
         SKIP_TEST("no compiler");
     const std::string root = directory.name("");
     CHECK_FALSE(in_child([&root] { (void)!chroot(root.c_str()); }, "/dynamic"));
+}
+
+TEST_CASE("what stumbles over the library, and what ignores it") {
+    Remembered remembered;
+    Directory directory;
+    const auto loading = [&directory](const std::string &file) {
+        return sd::loading_of(AT_FDCWD, directory.name(file).c_str(), 0);
+    };
+    if (!directory.build("dynamic", "") || !directory.build("static", "-static"))
+        SKIP_TEST("no compiler, or no static C library");
+    CHECK(loading("dynamic") == sd::Loading::loads);
+    CHECK(loading("static") == sd::Loading::ignores);
+
+    // Another dynamic linker, and one that has only the name of glibc's.
+    const std::string linker = directory.name("ld-linux-x86-64.so.2");
+    REQUIRE(directory.build("other", "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1"));
+    REQUIRE(directory.build("own", "-Wl,--dynamic-linker=" + linker));
+    directory.copy(directory.name("static"), "ld-linux-x86-64.so.2", 0755);
+    CHECK(loading("own") == sd::Loading::stumbles);
+    directory.copy("/lib64/ld-linux-x86-64.so.2", "ld-linux-x86-64.so.2", 0755);
+    CHECK(loading("own") == sd::Loading::loads);
+    if (access("/lib/ld-musl-x86_64.so.1", X_OK) == 0)
+        CHECK(loading("other") == sd::Loading::stumbles);
+
+    // Another word size and another machine, by their headers.
+    std::ifstream in(directory.name("static"), std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    bytes[EI_CLASS] = ELFCLASS32;
+    directory.write("narrow", bytes);
+    CHECK(loading("narrow") == sd::Loading::stumbles);
+    bytes[EI_CLASS] = ELFCLASS64;
+    bytes[offsetof(Elf64_Ehdr, e_machine)] = static_cast<char>(EM_AARCH64);
+    directory.write("elsewhere", bytes);
+    CHECK(loading("elsewhere") == sd::Loading::stumbles);
+    directory.write("script", "#!" + directory.name("elsewhere") + "\n");
+    CHECK(loading("script") == sd::Loading::stumbles);
+}
+
+TEST_CASE("a program that would stumble gets the environment as given but for the library") {
+    Remembered remembered;
+    using sd::ExecEnvironment;
+    const std::string library = sd::preloaded_as(), first = "FIRST=1", last = "LAST=1";
+    const auto given = [&](std::string preload, sd::Loading there) {
+        char *const list[] = {const_cast<char *>(first.c_str()), preload.data(),
+                              const_cast<char *>(last.c_str()), nullptr};
+        SD_EXEC_ENVIRONMENT(environment, list, there);
+        std::string text;
+        for (char *const *e = environment; *e; ++e)
+            text += std::string(*e) + "\n";
+        return text;
+    };
+    using sd::Loading;
+    CHECK(given("LD_PRELOAD=" + library, Loading::stumbles) == "FIRST=1\nLAST=1\n");
+    CHECK(given("LD_PRELOAD=/a.so:" + library + " /b.so", Loading::stumbles) ==
+          "FIRST=1\nLD_PRELOAD=/a.so:/b.so\nLAST=1\n");
+    CHECK(given("LD_PRELOAD=/a.so", Loading::stumbles) == "FIRST=1\nLD_PRELOAD=/a.so\nLAST=1\n");
+    CHECK(given("LD_PRELOAD=/a.so", Loading::ignores) == "FIRST=1\nLD_PRELOAD=" + library + ":/a.so\nLAST=1\n");
+    CHECK(given("LD_PRELOAD=" + library, Loading::loads) == "FIRST=1\nLD_PRELOAD=" + library + "\nLAST=1\n");
 }
