@@ -120,23 +120,4 @@ void Monitor::close_listener(Listener &listener) {
     listeners_.erase(listener.id);
 }
 
-std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd fd) {
-    const auto id = eventfd_id(fd.get());
-    if (!id) {
-        return nullptr;
-    }
-    auto &slot = client.eventfds[*id];
-    std::shared_ptr<BellFd> kept = slot.lock();
-    if (!kept) {
-        kept = std::make_shared<BellFd>(BellFd{std::move(fd), *id});
-        slot = kept;
-        // Numbers of eventfds that are registered nowhere any more add up slowly; sweep them when they are
-        // many.
-        if (client.eventfds.size() > 256) {
-            std::erase_if(client.eventfds, [](const auto &entry) { return entry.second.expired(); });
-        }
-    }
-    return kept;
-}
-
 } // namespace sd::monitor

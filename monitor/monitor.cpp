@@ -50,6 +50,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::bell, "bell", sizeof(wire::Bell), 1, kProcess, &Monitor::bell},
         {Op::unbell, "unbell", sizeof(wire::BellRef), 0, kProcess, &Monitor::unbell},
         {Op::peer_bell, "peer_bell", sizeof(wire::BellRef), 0, kProcess, &Monitor::peer_bell},
+        {Op::foreign_bell, "foreign_bell", sizeof(wire::BellRef), 1, kProcess, &Monitor::foreign_bell},
         {Op::ring, "ring", sizeof(wire::BellRef), 0, kProcess, &Monitor::ring_peer},
         {Op::accept_bell, "accept_bell", sizeof(wire::ListenerRef), 1, kProcess, &Monitor::accept_bell},
         {Op::mute_bell, "mute_bell", 0, 1, kProcess, &Monitor::mute_bell},
@@ -75,7 +76,9 @@ Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool e
     : loop_(loop), config_(std::move(config)), socket_path_(std::move(socket_path)),
       exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
-      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {}
+      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
+    prepare_to_ring();
+}
 
 Monitor::~Monitor() {
     for (auto &[id, client] : clients_) {
@@ -262,15 +265,9 @@ bool Monitor::handle(Client &client, Request &request) {
 /// much to do), what it does not know that it has must not stay in its name, and whom it could not wake is woken here.
 void Monitor::take_back(Client &client, const Request &request, const Reply &reply, bool new_listener) {
     switch (static_cast<wire::Op>(request.header.op)) {
-    case wire::Op::peer_bell: {
-        const auto bell = request.as<wire::BellRef>();
-        const Link *link = client.link(bell.link_id, 1 - bell.side);
-        if (link == nullptr) {
-            link = client.link(bell.link_id, bell.side);
-        }
-        ring(*link->side[bell.side].bells[bell.id].eventfd);
+    case wire::Op::peer_bell:
+        ring(*bell_to_ring(client, request.as<wire::BellRef>())->eventfd);
         break;
-    }
     case wire::Op::listen: {
         wire::ListenReply body;
         memcpy(&body, reply.body, sizeof body);

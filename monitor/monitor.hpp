@@ -103,7 +103,20 @@ class Monitor {
     void close_orphans(const Namespace &ns);
 
     Listener *held_listener(const Client &client, uint32_t id) const;
+
+    // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
+    static Reply bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter);
+    const Bell *bell_to_ring(const Client &client, const wire::BellRef &which) const;
+    static std::optional<BellDomain> foreign_domain(const Link &link, unsigned side, const BellFd &bell,
+                                                    const Client &waiter);
+    Reply bell(Client &client, Request &request);
+    Reply unbell(Client &client, Request &request);
+    Reply peer_bell(Client &client, Request &request);
+    Reply ring_peer(Client &client, Request &request);
+    Reply foreign_bell(Client &client, Request &request);
+    Reply accept_bell(Client &client, Request &request);
+    Reply mute_bell(Client &client, Request &request);
 
     // requests.cpp
     Reply listen(Client &client, Request &request);
@@ -112,12 +125,6 @@ class Monitor {
     Reply links(Client &client, Request &request);
     Reply connect(Client &client, Request &request);
     Reply drop_link(Client &client, Request &request);
-    Reply bell(Client &client, Request &request);
-    Reply unbell(Client &client, Request &request);
-    Reply peer_bell(Client &client, Request &request);
-    Reply ring_peer(Client &client, Request &request);
-    Reply accept_bell(Client &client, Request &request);
-    Reply mute_bell(Client &client, Request &request);
     Reply log(Client &client, Request &request);
 
     // adopt.cpp: links that outlived a former monitor

@@ -67,15 +67,4 @@ class DataExtents {
     std::vector<Range> ranges_;
 };
 
-/// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd.
-std::optional<uint64_t> eventfd_id(int fd);
-
-/// One eventfd, however often it is registered.
-struct BellFd {
-    UniqueFd fd;
-    uint64_t id = 0;
-};
-/// Adds 1 to an eventfd that a client can do anything with, without ever blocking.
-void ring(const BellFd &bell);
-
 } // namespace sd::monitor

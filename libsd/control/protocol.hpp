@@ -32,6 +32,7 @@
 //    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
 //    Where the kernel still listens the slots are left as they are, for whoever registers the listener next; others make a new link then.
 //  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
+//    Only processes of the waiter's trust domain are given it, since whoever has an eventfd can also read it, fill it, and make it block.
 //    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
 #pragma once
 #include "libsd/control/causes.hpp"
@@ -59,7 +60,7 @@ enum class Op : uint16_t {
     drop_link = 10, ///< LinkRef: this process will not use this side of the link again -> empty
     bell = 11,      ///< Bell + {eventfd}: register a doorbell -> BellReply
     unbell = 12,    ///< BellRef: give the id back -> empty
-    peer_bell = 13, ///< BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd}
+    peer_bell = 13, ///< BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd, or a socket that rings it}; EXDEV: only the monitor may ring it for the caller
     accept_bell = 14, ///< ListenerRef + {eventfd}: to be rung when the listener gets a new link -> empty
     adopt_link = 15, ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
     log = 16,    ///< Log: one line for the monitor's log -> empty
@@ -69,9 +70,10 @@ enum class Op : uint16_t {
     claim = 21, ///< no body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an error: it stays the kernel socket it is
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
     unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
-    ring = 24, ///< BellRef (side is the peer's): the monitor writes the doorbell, for a process that does not wait for it or whose sandbox lets it receive none -> empty
+    ring = 24, ///< BellRef (side as for peer_bell): the monitor writes the doorbell, for a process that does not wait for it or may not have it -> empty
     enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
-    mute_bell = 26, ///< no body + {eventfd}: no listener of this process rings it any more -> empty
+    foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
+    mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
@@ -196,6 +198,8 @@ struct Bell {
 struct BellReply {
     uint32_t id;
     uint32_t generation;
+    uint32_t foreign; ///< not 0: somebody of another trust domain is on the other side and has nothing to ring with yet but the monitor
+    uint32_t pad;
 };
 struct BellRef {
     uint64_t link_id;

@@ -21,6 +21,9 @@ constexpr unsigned kMostIdle = 2;
 SD_FORK_STATE Bell *idle = nullptr; ///< under list_lock
 SD_FORK_STATE unsigned idle_count = 0;
 
+/// Going into a sandbox.
+std::atomic<bool> no_foreign_ends{false};
+
 void watch_nothing() noexcept {}
 
 } // namespace
@@ -106,6 +109,7 @@ void end_bell(Bell &b) noexcept {
         control::request(wire::Op::mute_bell, nullptr, 0, &b.efd, 1);
     close_hidden(b.efd);
     b.efd = -1;
+    close_foreign_ends(b);
     pool.release(&b);
 }
 
@@ -139,9 +143,12 @@ bool complete_bell(Bell &b) noexcept {
 
 void bells_moved(int from, int to) noexcept {
     LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next)
+    for (Bell *b = all; b; b = b->all_next) {
         if (b->efd == from)
             b->efd = to;
+        else
+            foreign_ends_moved(*b, from, to);
+    }
 }
 
 void free_bell(Bell *b, bool alone) noexcept {
@@ -179,7 +186,17 @@ unsigned bell_id(Bell &b, LinkMap &l) noexcept {
     if (id < kFirstDoorbell || id > kLastDoorbell)
         return 0;
     b.id[l.index] = static_cast<uint8_t>(id);
+    if (r.as<wire::BellReply>().foreign) [[unlikely]]
+        if (!no_foreign_ends.load(std::memory_order_relaxed))
+            provide_foreign_ends(b, l, id);
     return id;
+}
+
+void close_all_foreign_ends() noexcept {
+    no_foreign_ends.store(true, std::memory_order_relaxed);
+    LockGuard g(list_lock);
+    for (Bell *b = all; b; b = b->all_next)
+        close_foreign_ends(*b);
 }
 
 void forget_link(LinkMap &l) noexcept {
@@ -210,6 +227,8 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
     for (ids &= l.view.header().side[l.side].sleep_mask.load(std::memory_order_seq_cst); ids; ids &= ids - 1) {
         const wire::BellRef ref{l.id, l.side, static_cast<uint32_t>(__builtin_ctzll(ids))};
         const auto r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
+        if (r.status == -EXDEV)
+            control::tell(wire::Op::ring, &ref, sizeof ref);
         for (unsigned i = 0; i < r.fds; ++i) {
             sys::write(r.fd[i], &one, sizeof one);
             sys::close(r.fd[i]);
@@ -226,6 +245,9 @@ void restore_bells() noexcept {
                 auto r = control::request(wire::Op::bell, &want, sizeof want, &b->efd, 1);
                 if (r.status < 0)
                     b->id[i] = 0;
+                else if (r.length == sizeof(wire::BellReply) && r.as<wire::BellReply>().foreign &&
+                         !no_foreign_ends.load(std::memory_order_relaxed))
+                    provide_foreign_ends(*b, *l, b->id[i]);
             }
 }
 
@@ -234,11 +256,13 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
     pool.reset_lock();
     while (Bell *b = take_idle()) {
         forget_registrations(*b);
+        drop_foreign_ends_in_child(*b);
         end_bell(*b);
     }
     // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of its own.
     for (Bell *b = all; b; b = b->all_next) {
         forget_registrations(*b);
+        drop_foreign_ends_in_child(*b);
         if (b->efd < 0)
             continue;
         if (b == self.bell) { // many a child ends before it sleeps
@@ -255,9 +279,12 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
     }
 }
 
-void drain(Bell &b) noexcept {
+bool drain(Bell &b) noexcept {
     uint64_t n;
-    sys::read(b.efd, &n, sizeof n);
+    bool rung = sys::read(b.efd, &n, sizeof n) > 0;
+    if (b.foreign.set.load(std::memory_order_acquire) >= 0) [[unlikely]]
+        rung |= drain_foreign_ends(b);
+    return rung;
 }
 
 } // namespace sd

@@ -1,5 +1,6 @@
 // Doorbells: how a thread sleeps until a peer has something for it.
 #pragma once
+#include "libsd/queue/foreign_ends.hpp"
 #include "libsd/queue/token.hpp"
 #include "libsd/transport/link.hpp"
 
@@ -8,13 +9,14 @@ namespace sd {
 /// Looking has always paid lately.
 constexpr int kFullScore = 8;
 
-/// A place to sleep: an eventfd that peers write. Each thread has one for blocking calls and poll; each epoll instance has one.
+/// A place to sleep: an eventfd that peers of the same trust domain write, and sockets for those of others. Each thread has one for blocking calls and poll; each epoll instance has one.
 struct Bell {
     int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
     uint8_t id[kMaxLinks] = {}; ///< by link index: the id under which the other side knows us, 0: not registered
     std::atomic<int> score{kFullScore};      ///< how well looking has paid lately, see Spinner
     std::atomic<int> spin_score{kFullScore}; ///< the same for looking without giving the core away
     std::atomic<bool> used{false};
+    ForeignEnds foreign;
     bool announced = false;    ///< rung for some listener: the monitor has to be told when that ends
     Bell *pool_next = nullptr; ///< of those that are kept idle, too
     Bell *all_next = nullptr;
@@ -43,10 +45,12 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept;
 void restore_bells() noexcept;
 /// In a forked child: the parent's bells are shared eventfds and belong to the parent.
 void drop_bells_in_child() noexcept;
-/// hidden_moved, for the eventfds of this process.
+/// hidden_moved, for the doorbells of this process.
 void bells_moved(int from, int to) noexcept;
-/// Empties the eventfd after a wake-up.
-void drain(Bell &b) noexcept;
+/// Empties the eventfd after a wake-up, and takes what peers of other domains sent. False: there was nothing.
+bool drain(Bell &b) noexcept;
+/// Before a sandbox: from now on the monitor rings for peers of other domains.
+void close_all_foreign_ends() noexcept;
 
 /// Longest sleep when a wake-up cannot be relied on (no monitor, no id left).
 constexpr int64_t kBlindSleepNs = 10'000'000;

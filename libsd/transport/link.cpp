@@ -1,6 +1,7 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include <linux/membarrier.h>
@@ -18,8 +19,20 @@ std::atomic<uint32_t> table_high{0};
 std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 
 long no_bells(LinkMap &, unsigned) noexcept { return -ENOSYS; }
+void no_monitor(LinkMap &, unsigned) noexcept {}
 
-/// Writes to the eventfd of one waiter of the other side.
+/// Rings a waiter of another trust domain, who has made the socket and may have done anything to it: nothing here depends on its flags. When its queue is
+/// full the waiter is rung already (see Bell), and when the waiter has ended it the monitor tries.
+[[gnu::noinline]] void ring_foreign(LinkMap &l, unsigned id, int fd) noexcept {
+    const char ring = 1;
+    const long r = confined()
+                       ? -EPERM // a sandbox of ours knows write only
+                       : sys::call(SYS_sendto, fd, sys::arg(&ring), 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+    if (r < 0 && r != -EAGAIN)
+        ring_through_monitor(l, id);
+}
+
+/// Rings one waiter of the other side.
 void ring_bell(LinkMap &l, unsigned id) noexcept {
     auto &cached = l.peer_bell[id];
     uint32_t now = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
@@ -28,6 +41,10 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
         fd = static_cast<int>(fetch_peer_bell(l, id));
         if (fd < 0)
             return; // without a monitor the waiter does not rely on being woken: it sleeps in short steps
+    }
+    if (fd & LinkMap::PeerBell::kSocket) [[unlikely]] {
+        ring_foreign(l, id, fd & ~LinkMap::PeerBell::kSocket);
+        return;
     }
     uint64_t one = 1;
     sys::write(fd, &one, sizeof one);
@@ -51,6 +68,7 @@ void empty(LinkMap &l) noexcept {
 } // namespace
 
 long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
+void (*ring_through_monitor)(LinkMap &, unsigned) noexcept = no_monitor;
 
 uint64_t mapped_link_bytes() noexcept {
     uint64_t bytes = emptied.load(std::memory_order_relaxed);
@@ -110,7 +128,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->zombie_slots.truncate(0);
             l->zombie_first = 0;
             for (auto &b : l->peer_bell)
-                b.fd.store(-1, std::memory_order_relaxed);
+                b.fd.store(LinkMap::PeerBell::kUnknown, std::memory_order_relaxed);
             table[i].store(l, std::memory_order_release);
             if (i >= table_high.load(std::memory_order_relaxed))
                 table_high.store(i + 1, std::memory_order_release);
@@ -128,8 +146,10 @@ void links_moved(int from, int to) noexcept {
             if (l->memfd == from)
                 l->memfd = to;
             for (auto &b : l->peer_bell) {
-                int expected = from;
-                b.fd.compare_exchange_strong(expected, to);
+                for (const int kind : {0, LinkMap::PeerBell::kSocket}) {
+                    int expected = from | kind;
+                    b.fd.compare_exchange_strong(expected, to | kind);
+                }
             }
         }
 }
@@ -141,7 +161,7 @@ void unmap_link(LinkMap *l) noexcept {
     }
     for (auto &b : l->peer_bell)
         if (int fd = b.fd.exchange(-1); fd >= 0)
-            close_hidden(fd);
+            close_hidden(fd & ~LinkMap::PeerBell::kSocket);
     close_hidden(l->memfd);
     l->memfd = -1;
     l->id = 0;

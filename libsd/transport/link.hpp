@@ -27,9 +27,14 @@ struct LinkMap {
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
 
-    /// Eventfds of the other side's waiters, -1 unknown, kRung if the monitor was asked to ring it. `generation` tells whether the id was given to another waiter since.
+    /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter of another trust domain. `generation` tells
+    /// whether the id was given to another waiter since.
     struct PeerBell {
-        static constexpr int kRung = -2;
+        static constexpr int kUnknown = -1;
+        static constexpr int kRung = -2;    ///< the monitor was asked to ring it, once
+        static constexpr int kNotOurs = -3; ///< only the monitor may ring it for us; counts down to kAskAgain
+        static constexpr int kAskAgain = kNotOurs - 32;
+        static constexpr int kSocket = 1 << 30;
         std::atomic<int> fd{-1};
         std::atomic<uint32_t> generation{0};
     } peer_bell[kDoorbells];
@@ -58,11 +63,13 @@ inline bool link_use(LinkMap &l) noexcept {
 LinkMap *find_link(uint64_t id, unsigned side) noexcept;
 uint32_t link_table_high() noexcept;
 void reset_link_locks_in_child() noexcept;
-/// hidden_moved, for memfds and the eventfds of peers.
+/// hidden_moved, for memfds and the doorbells of peers.
 void links_moved(int from, int to) noexcept;
 
-/// Fetches the eventfd of a peer's waiter; set by the vfs layer, which talks to the monitor. Returns fd or -errno.
+/// Fetches what rings a peer's waiter; set by the vfs layer, which talks to the monitor. Returns PeerBell::fd, or -errno: the monitor has rung if it can.
 extern long (*fetch_peer_bell)(LinkMap &, unsigned id) noexcept;
+/// Has the monitor ring it; set by the vfs layer.
+extern void (*ring_through_monitor)(LinkMap &, unsigned id) noexcept;
 
 /// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when nobody did.
 /// May be called by any thread at the same time as anything.

@@ -9,8 +9,10 @@ namespace sd::vfs {
 void prepare_confinement(bool for_good) noexcept {
     if (!enabled())
         return;
-    if (for_good)
+    if (for_good) {
+        close_all_foreign_ends();
         withdraw_listeners(); // new links could not be fetched: whoever connects from now on comes through the kernel
+    }
     for (unsigned s = 0; s < kMaxSegments; ++s)
         if (segments[s].view.base && self.id[s] == 0)
             register_thread(s);

@@ -21,11 +21,6 @@ void wait_for_relative() noexcept {
     sys::ppoll(nullptr, 0, &t, nullptr);
 }
 
-bool drained(Bell &b) noexcept {
-    uint64_t n;
-    return sys::read(b.efd, &n, sizeof n) > 0;
-}
-
 /// Keeps a nested set in memory; its member item, seen with the outer lock, says that it is alive.
 void use_inner(Epoll &x) noexcept {
     SetGuard g(x);
@@ -99,6 +94,14 @@ void register_wakers(Epoll &x) noexcept {
         e.events = EPOLLIN;
         e.data.u64 = waker_word(kBellWord);
         sys::epoll_ctl(ep, EPOLL_CTL_ADD, x.bell->efd, &e);
+        x.foreign_known = false;
+    }
+    if (const int foreign = x.bell->foreign.set.load(std::memory_order_acquire);
+        foreign >= 0 && !x.foreign_known) [[unlikely]] {
+        e.events = EPOLLIN;
+        e.data.u64 = waker_word(kBellWord);
+        sys::epoll_ctl(ep, EPOLL_CTL_ADD, foreign, &e);
+        x.foreign_known = true;
     }
     x.channel_epoch = control::epoch();
     x.channel_known = true;
@@ -169,6 +172,11 @@ void provide_bells(Epoll &x) noexcept {
         QuietGuard one(provide_lock);
         for (unsigned k = 0; k < links; ++k)
             bell_id(*bell, *link[k]);
+        if (bell->foreign.set.load(std::memory_order_relaxed) >= 0) [[unlikely]] {
+            SetGuard g(x);
+            if (!x.foreign_known && x.bell == bell)
+                register_wakers(x);
+        }
     }
     for (unsigned k = 0; k < listeners; ++k) {
         if (listener_bell(*announce[k].listener, *bell) == 0)
@@ -211,7 +219,7 @@ Found sift(Epoll &x, epoll_event *e, long n) noexcept {
             e[f.count++] = nested;
         }
     }
-    if (f.rung && !drained(*x.bell) && (x.born != forks_done.load(std::memory_order_relaxed)))
+    if (f.rung && !drain(*x.bell) && (x.born != forks_done.load(std::memory_order_relaxed)))
         wait_for_relative();
     if (x.duals && f.count)
         note_one_shot(x, e, f.count);

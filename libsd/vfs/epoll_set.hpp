@@ -114,6 +114,7 @@ struct Epoll {
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     bool passed = false;                 ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
+    bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
     uint32_t channel_epoch = 0;
     int channel_fd = -1; ///< as registered with the kernel's set
     uint32_t cursor = 0, link_cursor = 0;

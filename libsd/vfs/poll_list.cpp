@@ -97,7 +97,7 @@ long HeldOpen::look_anew() noexcept {
 PollSpace::PollSpace(size_t n) noexcept {
     unsigned char *at = here_;
     if (n > kInline) {
-        bytes_ = kEach * n + 2 * sizeof(pollfd);
+        bytes_ = kEach * n + kWakers * sizeof(pollfd);
         mapped_ = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (!mapped_)
             return;
@@ -110,7 +110,7 @@ PollSpace::PollSpace(size_t n) noexcept {
     list.link = reinterpret_cast<LinkMap **>(list.file + n);
     list.all = reinterpret_cast<pollfd *>(list.link + n);
     list.kernel = list.all + n;
-    list.from = reinterpret_cast<uint32_t *>(list.kernel + n + 2);
+    list.from = reinterpret_cast<uint32_t *>(list.kernel + n + kWakers);
     list.keep = reinterpret_cast<PollList::Keep *>(list.from + n);
 }
 

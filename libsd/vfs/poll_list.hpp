@@ -6,11 +6,14 @@
 
 namespace sd {
 
+/// What a sleeper adds: its doorbell, that for other domains, the control channel.
+constexpr size_t kWakers = 3;
+
 /// One call's descriptors. The arrays are the caller's, `n` long.
 struct PollList {
     pollfd *all;    ///< events in, revents out
     File **file;    ///< ours, or nullptr
-    pollfd *kernel; ///< room for the kernel's part, n + 2 long
+    pollfd *kernel; ///< room for the kernel's part, n + kWakers long
     LinkMap **link; ///< links of the connections kept open while we sleep
     uint32_t *from; ///< kernel[k] belongs to all[from[k]]
     enum class Keep : uint8_t {
@@ -70,8 +73,8 @@ class PollSpace {
   private:
     static constexpr size_t kInline = 64;
     static constexpr size_t kEach =
-        2 * sizeof(pollfd) + 2 * sizeof(void *) + sizeof(uint32_t) + sizeof(PollList::Keep);
-    alignas(8) unsigned char here_[kEach * kInline + 2 * sizeof(pollfd)];
+        kWakers * sizeof(pollfd) + 2 * sizeof(void *) + sizeof(uint32_t) + sizeof(PollList::Keep);
+    alignas(8) unsigned char here_[kEach * kInline + kWakers * sizeof(pollfd)];
     void *mapped_ = nullptr;
     size_t bytes_ = 0;
     unsigned mark_ = 0;

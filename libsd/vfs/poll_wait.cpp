@@ -222,6 +222,9 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
             p.held.find_listeners(n);
         p.l.kernel[n] = {bell.efd, POLLIN, 0};
         const size_t bell_at = n++;
+        const int foreign = bell.foreign.set.load(std::memory_order_acquire);
+        if (foreign >= 0) [[unlikely]]
+            p.l.kernel[n++] = {foreign, POLLIN, 0};
         const int channel = control::channel();
         if (channel >= 0)
             p.l.kernel[n++] = {channel, 0, 0};
@@ -250,7 +253,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
                 }
                 return got;
             });
-        const bool rung = r > 0 && p.l.kernel[bell_at].revents;
+        const bool rung =
+            r > 0 && (p.l.kernel[bell_at].revents || (foreign >= 0 && p.l.kernel[bell_at + 1].revents));
         if (rung)
             drain(bell);
         look_after_orphans();

@@ -67,7 +67,13 @@ void restore() noexcept {
             ring_sleepers(*l);
 }
 
+void have_monitor_ring(LinkMap &l, unsigned id) noexcept {
+    const wire::BellRef ref{l.id, 1u - l.side, id};
+    control::tell(wire::Op::ring, &ref, sizeof ref);
+}
+
 long peer_bell(LinkMap &l, unsigned id) noexcept {
+    using PeerBell = LinkMap::PeerBell;
     wire::BellRef ref{l.id, 1u - l.side, id};
     uint32_t generation = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     control::Reply r;
@@ -77,8 +83,16 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
         control::ensure(&why); // the waiter may rely on a monitor that we have given up
     auto &cached = l.peer_bell[id];
     // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends would not use again.
-    if (int none = -1; control::connected() && cached.fd.compare_exchange_strong(none, LinkMap::PeerBell::kRung)) {
-        control::tell(wire::Op::ring, &ref, sizeof ref);
+    if (int none = PeerBell::kUnknown;
+        control::connected() && cached.fd.compare_exchange_strong(none, PeerBell::kRung)) {
+        have_monitor_ring(l, id);
+        return -EAGAIN;
+    }
+    if (int before = cached.fd.load(std::memory_order_relaxed);
+        before <= PeerBell::kNotOurs && before > PeerBell::kAskAgain &&
+        cached.generation.load(std::memory_order_relaxed) == generation) {
+        cached.fd.compare_exchange_strong(before, before - 1);
+        have_monitor_ring(l, id);
         return -EAGAIN;
     }
     if (!confined())
@@ -87,16 +101,30 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
         control::request(wire::Op::ring, &ref, sizeof ref);
         return r.status;
     }
+    const auto keep = [&](int what) {
+        cached.generation.store(generation, std::memory_order_relaxed);
+        if (const int old = cached.fd.exchange(what, std::memory_order_acq_rel); old >= 0)
+            close_hidden(old & ~PeerBell::kSocket);
+    };
+    if (r.status == -EXDEV) { // a waiter of another trust domain
+        keep(PeerBell::kNotOurs);
+        have_monitor_ring(l, id);
+        return r.status;
+    }
     if (r.status < 0 || r.fds != 1) {
         control::close_received(r);
         return r.status < 0 ? r.status : -EPROTO;
     }
     long fd = hide_fd(r.fd[0]);
-    if (fd < 0)
+    if (fd < 0) {
+        have_monitor_ring(l, id);
         return fd;
-    cached.generation.store(generation, std::memory_order_relaxed);
-    if (int old = cached.fd.exchange(static_cast<int>(fd), std::memory_order_acq_rel); old >= 0)
-        close_hidden(old);
+    }
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (sys::getsockopt(static_cast<int>(fd), SOL_SOCKET, SO_TYPE, &type, &length) == 0)
+        fd |= PeerBell::kSocket;
+    keep(static_cast<int>(fd));
     return fd;
 }
 
@@ -148,6 +176,7 @@ void init_process() noexcept {
     }
     control::set_hooks({identity, dummy_socket, restore});
     fetch_peer_bell = peer_bell;
+    ring_through_monitor = have_monitor_ring;
     hidden_moved = descriptor_moved;
     threads_begin();
     __register_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child, &__dso_handle);

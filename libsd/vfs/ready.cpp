@@ -112,12 +112,15 @@ long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *ma
 
 long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
               uint64_t handled) noexcept {
-    pollfd p[4];
+    pollfd p[5];
     unsigned n = 0;
     for (; n < extra_count && n < 2; ++n)
         p[n] = extra[n];
     const unsigned bell_at = n;
     p[n++] = {bell.efd, POLLIN, 0};
+    const int foreign = bell.foreign.set.load(std::memory_order_acquire);
+    if (foreign >= 0) [[unlikely]]
+        p[n++] = {foreign, POLLIN, 0};
     const unsigned channel_at = n;
     int channel = control::channel();
     if (channel >= 0)
@@ -152,7 +155,7 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
     pretended_mask = mask.pretended;
     sys::restore_signals(&mask.kernels);
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
-    bool rung = r > 0 && p[bell_at].revents;
+    bool rung = r > 0 && (p[bell_at].revents || (foreign >= 0 && p[bell_at + 1].revents));
     if (rung)
         drain(bell);
     Spinner::slept(bell, sys::now_ns() - now, rung);

@@ -1,7 +1,8 @@
 // Runs programs with and without acceleration and compares what they print. The kernel is the oracle.
 //
 // SD_BUILD_DIR names the top of the build directory. With SD_E2E_SELF_CHECK set nothing is accelerated in
-// either run, which shows that the programs print the same twice.
+// either run, which shows that the programs print the same twice. With SD_E2E_STRANGERS=UID, as root, the processes that a program forks
+// with spawn() become that user in both runs (tests/programs/crossing.hpp): the two sides are strangers to each other.
 #pragma once
 
 #include <chrono>

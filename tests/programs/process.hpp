@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tests/programs/common.hpp"
+#include "tests/programs/crossing.hpp"
 
 #include <atomic>
 #include <functional>
@@ -14,6 +15,7 @@ namespace sdtest {
 inline pid_t spawn(const std::function<void()> &body) {
     const pid_t pid = MUST(fork());
     if (pid == 0) {
+        become_a_stranger();
         body();
         exit(0);
     }

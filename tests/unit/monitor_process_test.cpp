@@ -155,7 +155,7 @@ TEST_CASE("doorbells: given out, fetched by the peer, given back") {
     UniqueFd mine = bell();
     const Answer a = pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {mine.get()});
     REQUIRE(a.header.status == 0);
-    const auto [id, generation] = a.as<wire::BellReply>();
+    const auto [id, generation, foreign, pad] = a.as<wire::BellReply>();
     REQUIRE(id >= kFirstDoorbell);
     REQUIRE(id <= kLastDoorbell);
     REQUIRE(link.view.header().bell_generation[0][id] == generation);
