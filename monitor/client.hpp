@@ -27,6 +27,8 @@ struct Client {
     bool leaving = false;   ///< about to execute something that takes nothing over
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 
+    std::optional<uid_t> last_sender; ///< of a packet
+
     pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
     uint64_t start = 0;
     Identity who;

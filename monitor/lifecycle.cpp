@@ -1,4 +1,5 @@
 // Processes coming and going: hello, presence, fork, exec, death.
+#include "monitor/descriptor_kind.hpp"
 #include "monitor/monitor.hpp"
 #include "monitor/process_info.hpp"
 
@@ -356,7 +357,8 @@ void Monitor::release_holdings(Client &client) {
 void Monitor::hear_out(Client &client) {
     for (bool more = static_cast<bool>(client.channel); more;) {
         Request request;
-        more = receive(client.channel.get(), request) == Received::packet;
+        more = receive(client.channel.get(), request) == Received::packet &&
+               !is_holding_us_up(request.sender.uid);
         if (more && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
             request.header.length == sizeof(wire::BellRef)) {
             ring_peer(client, request);

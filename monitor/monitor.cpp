@@ -1,5 +1,6 @@
 // Channels of the monitor: accepting them, and finding the operation for each packet.
 #include "monitor/monitor.hpp"
+#include "monitor/descriptor_kind.hpp"
 
 #include <cerrno>
 #include <cstring>
@@ -169,6 +170,15 @@ void Monitor::accept_client() {
     if (!channel) {
         return;
     }
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (getsockopt(channel.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && is_holding_us_up(peer.uid)) {
+        if (may_log()) {
+            spdlog::warn("user {} has sent descriptors that cannot be closed, a client was turned away",
+                         peer.uid);
+        }
+        return;
+    }
     if (clients_.size() >= config_.limits.clients) {
         if (may_log()) {
             spdlog::warn("limits.clients ({}) reached, a client was turned away", config_.limits.clients);
@@ -186,6 +196,10 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         }
         Client &client = *it->second;
+        if (client.last_sender && is_holding_us_up(*client.last_sender)) {
+            channel_closed(client); // without looking at what else it has sent
+            return;
+        }
         Request request;
         switch (receive(client.channel.get(), request)) {
         case Received::nothing:
@@ -218,6 +232,7 @@ void Monitor::channel_ready(uint64_t client_id) {
 }
 
 bool Monitor::handle(Client &client, Request &request) {
+    client.last_sender = request.sender.uid;
     const Operation *operation = find_operation(request.header.op);
     if (operation == nullptr) {
         if (may_log()) {
@@ -239,6 +254,17 @@ bool Monitor::handle(Client &client, Request &request) {
     if (client.pid != 0 && client.pid == request.sender.pid) {
         client.who.uid = request.sender.uid; // servers often begin as root and become somebody else
         client.who.gid = request.sender.gid;
+    }
+    for (const UniqueFd &fd : request.fds) {
+        if (!is_kernels_own(fd.get())) {
+            if (may_log()) {
+                spdlog::warn(
+                    "process {}: {} with a descriptor that is neither memory, a socket nor an eventfd",
+                    request.sender.pid, operation->name);
+            }
+            return request.header.sequence == wire::kNoAnswer ||
+                   send(client.channel.get(), request.header, Reply::error(EINVAL));
+        }
     }
     const size_t listeners_before = client.listeners.size();
     const Reply reply = perform(client, request, *operation);

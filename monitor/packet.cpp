@@ -1,9 +1,21 @@
 // The monitor's end of a control channel.
 #include "monitor/packet.hpp"
+#include "monitor/descriptor_kind.hpp"
 
 #include <cerrno>
 
 namespace sd::monitor {
+
+Request::~Request() { close_descriptors(); }
+
+void Request::close_descriptors() {
+    for (UniqueFd &fd : fds) {
+        if (fd) {
+            close_received(std::move(fd), sender.uid);
+        }
+    }
+    fds.clear();
+}
 
 Received receive(int channel, Request &request) {
     struct {

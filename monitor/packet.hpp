@@ -16,6 +16,13 @@ struct Request {
     std::vector<UniqueFd> fds;
     ucred sender{}; ///< as the kernel says
 
+    Request() = default;
+    ~Request();
+    Request(const Request &) = delete;
+    Request &operator=(const Request &) = delete;
+    /// Closes what has come and was not taken.
+    void close_descriptors();
+
     /// The body as T. The length was checked against the operation before.
     template <typename T> T as() const {
         static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= wire::kMaxBody);

@@ -12,7 +12,7 @@ Reply Monitor::listen(Client &client, Request &request) {
     ListenProof proof;
     Cause cause = Cause::none;
     const int result = examine_listener(request.fds[0].get(), proof, cause);
-    request.fds.clear(); // at once: while we have it, the program could not free the port
+    request.close_descriptors(); // at once: while we have it, the program could not free the port
     if (result < 0) {
         return Reply::error(-result, cause);
     }
