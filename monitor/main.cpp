@@ -13,6 +13,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/sinks/systemd_sink.h>
 #include <spdlog/spdlog.h>
+#include <sys/auxv.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
@@ -29,7 +30,7 @@ struct Options {
 };
 
 void start_logging(const std::string &level) {
-    if (getenv("JOURNAL_STREAM") != nullptr) {
+    if (secure_getenv("JOURNAL_STREAM") != nullptr) {
         spdlog::set_default_logger(spdlog::systemd_logger_st("sd-monitor"));
     } else {
         spdlog::set_default_logger(spdlog::stderr_logger_st("sd-monitor"));
@@ -45,8 +46,8 @@ std::string config_file(const Options &options) {
     }
     std::string usual = kSystemConfig;
     if (options.private_mode) {
-        const char *base = getenv("XDG_CONFIG_HOME");
-        const char *home = getenv("HOME");
+        const char *base = secure_getenv("XDG_CONFIG_HOME");
+        const char *home = secure_getenv("HOME");
         usual = base != nullptr && *base == '/' ? base : std::string(home == nullptr ? "" : home) + "/.config";
         usual += "/socksdirect/sd-monitor.toml";
     }
@@ -92,11 +93,14 @@ void prepare_directory(const Options &options, const std::string &socket) {
     }
 }
 
-void raise_descriptor_limit() {
-    rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
+/// A private monitor has the limits of the program that was started first, which were not meant for it.
+void raise_limits() {
+    for (const auto resource : {RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_CPU}) {
+        rlimit limit;
+        if (getrlimit(resource, &limit) == 0) {
+            limit.rlim_cur = limit.rlim_max;
+            setrlimit(resource, &limit);
+        }
     }
 }
 
@@ -140,7 +144,8 @@ int run(const Options &options, const Config &config) {
     signal(SIGHUP, SIG_IGN);
     signal(SIGCHLD, SIG_IGN); // sd-bridge is not waited for
     UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-    raise_descriptor_limit();
+    signal(SIGXFSZ, SIG_IGN); // where files may not grow, clients are told that there is no memory
+    raise_limits();
 
     const auto trouble = std::make_shared<TroubleSink>();
     spdlog::default_logger()->sinks().push_back(trouble);
@@ -188,6 +193,10 @@ int main(int argc, char **argv) {
     app.add_flag("--check", options.check, "only check the configuration");
     app.set_version_flag("--version", "sd-monitor " SD_VERSION);
     CLI11_PARSE(app, argc, argv);
+    if (getauxval(AT_SECURE) != 0) { // options name files, and clients believe its user
+        fprintf(stderr, "sd-monitor: not to be installed set-user-ID, or with capabilities\n");
+        return 2;
+    }
     try {
         const Config config = configure(options);
         if (options.check) {

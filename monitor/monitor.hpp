@@ -126,6 +126,7 @@ class Monitor {
     Reply connect(Client &client, Request &request);
     Reply drop_link(Client &client, Request &request);
     Reply log(Client &client, Request &request);
+    Reply memory(Client &client, Request &request);
 
     // adopt.cpp: links that outlived a former monitor
     Reply adopt_link(Client &client, Request &request);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 
 namespace sd::monitor {
@@ -162,6 +163,20 @@ Reply Monitor::drop_link(Client &client, Request &request) {
     }
     detach(client, body.link_id, body.side);
     return {};
+}
+
+/// Pages are charged to whoever touches them first, which is never the monitor.
+Reply Monitor::memory(Client &, Request &request) {
+    const uint64_t bytes = request.as<wire::Memory>().bytes;
+    if (bytes == 0 || bytes > wire::kMostMemory) {
+        return Reply::error(EINVAL);
+    }
+    UniqueFd made = make_memfd("sd-memory", bytes);
+    seal(made.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    Reply reply;
+    reply.fds.push_back(made.get());
+    reply.owned.push_back(std::move(made));
+    return reply;
 }
 
 Reply Monitor::log(Client &client, Request &request) {

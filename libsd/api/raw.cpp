@@ -285,6 +285,10 @@ long dispatch(const Arguments &c) {
         return confine_by_seccomp(c.number_at<unsigned>(0), c.number_at<unsigned>(1), c.pointer<void>(2));
     case SYS_setrlimit:
         return setrlimit(static_cast<__rlimit_resource>(a[0]), c.pointer<rlimit>(1));
+    case SYS_mlockall:
+        return mlockall(as_int(a[0]));
+    case SYS_munlockall:
+        return munlockall();
     case SYS_prlimit64:
         return prlimit64(as_int(a[0]), static_cast<__rlimit_resource>(a[1]), c.pointer<rlimit64>(2),
                          c.pointer<rlimit64>(3));

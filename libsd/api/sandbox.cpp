@@ -9,6 +9,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/vfs/memory_lock.hpp"
 #include "libsd/vfs/space_limit.hpp"
 #include <cstdarg>
 #include <cstddef>
@@ -189,3 +190,8 @@ SD_EXPORT int getrlimit64(__rlimit_resource_t resource, rlimit64 *limit) noexcep
 SD_EXPORT int getrlimit(__rlimit_resource_t resource, rlimit *limit) noexcept {
     return limit_resource(0, static_cast<int>(resource), nullptr, limit);
 }
+SD_EXPORT int mlockall(int flags) noexcept {
+    return active() && !confined() ? answer(vfs::lock_memory(flags))
+                                   : answer(raw_syscall6(SYS_mlockall, flags, 0, 0, 0, 0, 0));
+}
+SD_EXPORT int munlockall() noexcept { return answer(vfs::unlock_memory()); }

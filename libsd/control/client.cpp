@@ -156,12 +156,14 @@ bool welcome(int fd, Reply &r, Cause *why) noexcept {
 /// With the lock held and no channel: connect, say hello, map the directory.
 bool greet(Cause *why) noexcept {
     Identity id{};
-    *why = Cause::no_memory;
-    if (!hooks.identity || !hooks.identity(&id))
-        return false;
-    long fd = open_channel();
+    const long fd = open_channel();
     if (fd < 0) {
         *why = fd == -EMFILE || fd == -ENFILE ? Cause::no_descriptor : Cause::no_monitor;
+        return false;
+    }
+    *why = Cause::no_memory;
+    if (!hooks.identity || !hooks.identity(&id, static_cast<int>(fd))) {
+        close_hidden(static_cast<int>(fd));
         return false;
     }
     wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(sys::getpid()), id.proc_index,

@@ -37,7 +37,8 @@ struct Identity {
     uint32_t proc_index;
 };
 struct Hooks {
-    bool (*identity)(Identity *) noexcept; ///< false: cannot (then there is no acceleration)
+    /// False: cannot (then there is no acceleration). The monitor may be asked for memory on `greeting` (make_memory()).
+    bool (*identity)(Identity *, int greeting) noexcept;
     long (*network)() noexcept; ///< a TCP socket of the process's network namespace; stays the callee's
     void (*restore)() noexcept; ///< after each successful HELLO but the first; may call request()
 };

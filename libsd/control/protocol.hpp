@@ -74,6 +74,7 @@ enum class Op : uint16_t {
     enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
     foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
     mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
+    memory = 40, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
@@ -213,6 +214,10 @@ struct Adopt {
     uint32_t syn_head;    ///< server side: where accepting had got to
     uint32_t pad;
 };
+struct Memory {
+    uint64_t bytes;
+};
+constexpr uint64_t kMostMemory = uint64_t{1} << 30;
 struct Log {
     uint16_t level; ///< 0 info, 1 warning, 2 error
     uint16_t cause;

@@ -55,8 +55,9 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
 void empty(LinkMap &l) noexcept {
     rlimit limit{};
     if (sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) >= 0 && limit.rlim_cur == RLIM_INFINITY &&
+        !mappings_are_locked.load(std::memory_order_relaxed) &&
         sys::mmap(l.view.base, kLinkBytes, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)) {
+                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)) { // private: RLIMIT_DATA
         sys::madvise(l.view.base, kLinkBytes, MADV_DONTDUMP);
         emptied.fetch_add(kLinkBytes, std::memory_order_relaxed);
         return;
@@ -78,8 +79,12 @@ uint64_t mapped_link_bytes() noexcept {
     return bytes;
 }
 
+std::atomic<bool> mappings_are_locked{false};
+
 bool links_can_be_mapped() noexcept {
     rlimit limit{};
+    if (mappings_are_locked.load(std::memory_order_relaxed))
+        return false;
     return sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 ||
            limit.rlim_cur > mapped_link_bytes() + kLinkBytes;
 }
@@ -93,7 +98,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     if (sys::call(SYS_fstat, memfd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) != kLinkBytes)
         return nullptr;
     *error = -ENOMEM;
-    LinkMap *l = pool.allocate();
+    LinkMap *l = mappings_are_locked.load(std::memory_order_relaxed) ? nullptr : pool.allocate();
     if (!l)
         return nullptr;
     uint8_t *const former = l->view.base;

@@ -46,7 +46,9 @@ struct LinkMap {
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
 /// The address space that links take in this process.
 uint64_t mapped_link_bytes() noexcept;
-/// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, so that map_link() is bound to fail.
+/// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages, all of them.
+extern std::atomic<bool> mappings_are_locked;
+/// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, or it would be locked, so that map_link() is bound to fail.
 bool links_can_be_mapped() noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
 void unmap_link(LinkMap *l) noexcept;

@@ -3,6 +3,7 @@
 // Called in the process that is about to execute something, often a forked child of a threaded program, or a signal handler: nothing here
 // allocates or waits for a lock that another thread may hold for long. Other threads of the process die with the exec.
 #include "libsd/control/client.hpp"
+#include "libsd/control/memory.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/exec_table.hpp"
@@ -11,7 +12,6 @@
 #include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/process.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <linux/memfd.h>
 
 namespace sd {
 
@@ -132,14 +132,11 @@ bool make_table(uint32_t room) noexcept {
     const uint32_t segs = segment_count.load(std::memory_order_acquire);
     const uint64_t bytes = ExecTable::size_for(segs, links, room);
     SpareNumbers spare;
-    long fd = sys::memfd_create("sd-exec", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    long fd = control::make_memory("sd-exec", bytes);
     if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
         return false;
     table_fd = static_cast<int>(fd);
-    void *p = nullptr;
-    if (sys::ftruncate(table_fd, bytes) == 0 &&
-        sys::fcntl(table_fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0)
-        p = sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd, 0);
+    void *p = sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd, 0);
     if (!p) {
         close_hidden(table_fd);
         table_fd = -1;
@@ -257,6 +254,12 @@ void before_space_limit(uint64_t bytes) noexcept {
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
         if (File *f = file_of(static_cast<int>(i));
             f && f->kind == Kind::listener && stays_open(static_cast<int>(i)))
+            hand_over_listener(*f);
+}
+
+void leave_listeners_to_kernel() noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (File *f = file_of(static_cast<int>(i)); f && f->kind == Kind::listener)
             hand_over_listener(*f);
 }
 

@@ -24,8 +24,14 @@ std::atomic<int> dummy{-1};
 } // namespace
 
 bool init_fd_table() noexcept {
-    void *p = sys::mmap(nullptr, kMaxFd * sizeof(std::atomic<File *>), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // Almost empty, but all of it would count for the program's RLIMIT_DATA. What may grow downwards counts as a stack; the page below keeps it from growing.
+    constexpr size_t kBytes = kMaxFd * sizeof(std::atomic<File *>), kGuard = 4096;
+    void *room =
+        sys::mmap(nullptr, kGuard + kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!room)
+        return false;
+    void *p = sys::mmap(static_cast<char *>(room) + kGuard, kBytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_GROWSDOWN | MAP_FIXED, -1, 0);
     fd_table = static_cast<std::atomic<File *> *>(p);
     return p != nullptr;
 }

@@ -7,6 +7,7 @@
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/orphans.hpp"
+#include "libsd/vfs/poll_by_select.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -251,6 +252,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
                     p.l.kernel[n - 1].revents = 0;
                     got = sys::ppoll(p.l.kernel, n - 1, tp, mask);
                 }
+                if (got == -EINVAL)
+                    got = poll_by_select(p.l.kernel, n, tp, mask);
                 return got;
             });
         const bool rung =

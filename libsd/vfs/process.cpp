@@ -4,11 +4,13 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/libc_threads.hpp"
+#include "libsd/control/memory.hpp"
 #include "libsd/queue/life.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/memory_lock.hpp"
 #include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passing.hpp"
@@ -18,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <pthread.h>
+#include <sys/stat.h>
 
 extern "C" {
 // What pthread_atfork is, whose own code is linked in statically.
@@ -37,9 +40,9 @@ pthread_key_t thread_key;
 bool thread_key_made = false;
 SD_FORK_STATE std::atomic<bool> stats_written{false};
 
-bool identity(control::Identity *id) noexcept {
+bool identity(control::Identity *id, int greeting) noexcept {
     long dummy = dummy_socket();
-    if (dummy < 0 || !own_segment())
+    if (dummy < 0 || !own_segment(greeting))
         return false;
     const MappedSegment &own = segments[own_segment_index.load(std::memory_order_acquire)];
     *id = {own.fd, static_cast<int>(dummy), own.proc};
@@ -225,6 +228,7 @@ SD_FORK_CODE void fork_child() noexcept {
     rings_fork_child();
     options_fork_child();
     spare_numbers_fork_child();
+    memory_lock_fork_child();
     sendfile_fork_child();
     passing_fork_child();
     if (stats_written.load(std::memory_order_relaxed))
@@ -254,8 +258,11 @@ void at_exit() noexcept {
     n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}}\n");
     long fd =
         sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    struct stat st {};
     if (fd >= 0) {
-        sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
+        if (sys::call(SYS_fstat, fd, sys::arg(&st)) == 0 &&
+            control::file_may_be(static_cast<uint64_t>(st.st_size) + sizeof line))
+            sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
         sys::close(static_cast<int>(fd));
     }
 }

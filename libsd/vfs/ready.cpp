@@ -4,6 +4,7 @@
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/orphans.hpp"
+#include "libsd/vfs/poll_by_select.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -102,9 +103,11 @@ void wait_cancelled(void *) noexcept {
 /// A thread cancelled in here gives back what it held; its doorbell goes with it.
 long cancellable_wait(pollfd *p, size_t n, const timespec *t, const uint64_t *mask) noexcept {
     return with_cleanup(wait_cancelled, nullptr, [=] {
-        const long r = sys::ppoll(p, n, t, mask);
+        long r = sys::ppoll(p, n, t, mask);
         // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
-        return r == -EINVAL && n > 1 ? sys::ppoll(p, n - 1, t, mask) : r;
+        if (r == -EINVAL && n > 1)
+            r = sys::ppoll(p, n - 1, t, mask);
+        return r == -EINVAL ? poll_by_select(p, n, t, mask) : r;
     });
 }
 

@@ -4,10 +4,11 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
+#include "libsd/control/memory.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/life.hpp"
+#include "libsd/transport/link.hpp"
 #include <ctime>
-#include <linux/memfd.h>
 #include <sys/stat.h>
 
 namespace sd {
@@ -89,23 +90,20 @@ bool register_in(unsigned seg) noexcept {
 
 } // namespace
 
-bool own_segment() noexcept {
+bool own_segment(int greeting) noexcept {
     if (own_segment_index.load(std::memory_order_acquire) >= 0)
         return true;
     LockGuard g(make_lock);
     if (own_segment_index.load(std::memory_order_relaxed) >= 0)
         return true;
     uint32_t n = segment_count.load(std::memory_order_relaxed);
-    if (n >= kMaxSegments)
+    if (n >= kMaxSegments || mappings_are_locked.load(std::memory_order_relaxed))
         return false;
-    long fd = sys::memfd_create("sd-family", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    long fd = control::make_memory("sd-family", kSegmentBytes, greeting);
     if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
         return false;
-    void *p = nullptr;
-    if (sys::ftruncate(static_cast<int>(fd), kSegmentBytes) == 0 &&
-        sys::fcntl(static_cast<int>(fd), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                      static_cast<int>(fd), 0);
+    void *p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
+                        static_cast<int>(fd), 0);
     if (!p) {
         close_hidden(static_cast<int>(fd));
         return false;
@@ -148,7 +146,7 @@ int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept {
         return -1;
     LockGuard g(make_lock);
     const uint32_t n = segment_count.load(std::memory_order_relaxed);
-    if (n >= kMaxSegments)
+    if (n >= kMaxSegments || mappings_are_locked.load(std::memory_order_relaxed))
         return -1;
     void *p = sys::mmap(nullptr, kSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (!p)

@@ -18,7 +18,7 @@ extern std::atomic<uint32_t> segment_count;
 extern std::atomic<int> own_segment_index;
 
 /// Makes the own segment on first call. False: no memory or descriptor.
-bool own_segment() noexcept;
+bool own_segment(int greeting = -1) noexcept; // greeting: see control::make_memory()
 /// Maps the segment of another process, or of the former program image of this one, in which `proc` is our ProcRecord; ownership of the
 /// descriptor (a hidden one) passes on success. Its index, or -1: not a segment, no memory, too many.
 int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
