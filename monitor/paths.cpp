@@ -13,7 +13,7 @@
 namespace sd::monitor {
 
 bool private_directory(char (&path)[kMaxPath]) {
-    const char *base = getenv("XDG_RUNTIME_DIR");
+    const char *base = secure_getenv("XDG_RUNTIME_DIR");
     if (base == nullptr || base[0] != '/') {
         base = "/tmp";
     }

@@ -15,6 +15,7 @@
 #include <ctime>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -332,6 +333,10 @@ int main(int argc, char **argv) {
     }
     if (i >= argc) {
         usage(stderr);
+        return 125;
+    }
+    if (getauxval(AT_SECURE) != 0) { // it would run anything, with anything of the environment
+        fprintf(stderr, "sdrun: not to be installed set-user-ID, or with capabilities\n");
         return 125;
     }
     char directory[PATH_MAX];

@@ -41,7 +41,7 @@ UniqueFd find_monitor(const Options &options) {
     bool named_one = true;
     if (!options.socket.empty()) {
         tried = {options.socket};
-    } else if (const char *named = getenv("SD_MONITOR"); named != nullptr && *named != '\0') {
+    } else if (const char *named = secure_getenv("SD_MONITOR"); named != nullptr && *named != '\0') {
         tried = {named};
     } else {
         named_one = false;

@@ -11,6 +11,7 @@
 #include "libsd/control/around_fork.hpp"
 #include <cstdlib>
 #include <gnu/libc-version.h>
+#include <sys/auxv.h>
 
 using namespace sd;
 
@@ -43,14 +44,30 @@ bool known_libc() noexcept {
     return major > 2 || (major == 2 && minor >= 28);
 }
 
+/// A program that has gained privileges (set-user-ID, file capabilities) was started by somebody who has less, and who wrote its environment. The dynamic
+/// linker ignores LD_PRELOAD there, and takes it away from the programs that it starts in turn; /etc/ld.so.preload loads us all the same. So all of
+/// the library stays out of use, and nothing of what users may say to it is passed on.
+bool in_privileged_program() noexcept {
+    if (getauxval(AT_SECURE) == 0)
+        return false;
+    for (const char *name :
+         {"SD_MONITOR", "SD_CONTROL_FD", "SD_EXEC_FD", "SD_STATS_FILE", "SD_DISABLE", "SD_LIBRARY"})
+        unsetenv(name);
+    return true;
+}
+
 __attribute__((constructor(101))) void start() noexcept {
     bind_real_symbols();
+    const bool out_of_use = in_privileged_program();
     if (!known_libc())
         return;
-    remember_environment();
+    if (!out_of_use)
+        remember_environment();
     init_signals();
     init_lending();
     __register_atfork(nullptr, nullptr, reset_in_child, &__dso_handle);
+    if (out_of_use)
+        return;
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);
     __cxa_at_quick_exit(end_of_process, nullptr);
