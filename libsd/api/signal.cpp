@@ -319,7 +319,7 @@ sighandler_t simple(int signal, sighandler_t handler, int flags) noexcept {
     }, old{};
     act.sa_handler = handler;
     act.sa_flags = flags;
-    return change(signal, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
+    return ::sigaction(signal, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
 }
 
 bool signal_argument(int signal, sighandler_t handler) noexcept {
