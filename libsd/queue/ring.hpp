@@ -246,6 +246,19 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
     return next_header(s, p).load(std::memory_order_acquire);
 }
 
+/// For looks without the token: where the receiver, or the sender, is at this moment.
+inline uint64_t head_now(const RxState &s) noexcept {
+    return *const_cast<const volatile uint64_t *>(&s.head);
+}
+inline uint64_t tail_now(const TxState &s) noexcept {
+    return *const_cast<const volatile uint64_t *>(&s.tail);
+}
+/// May what was read of `s` since its head was at `head` be of two moments? The receiver stores `changing` first and last, and the head in between.
+inline bool moved(const RxState &s, uint64_t head) noexcept {
+    in_order();
+    return *const_cast<const volatile uint16_t *>(&s.changing) != 0 || head_now(s) != head;
+}
+
 // A record that is read in parts: RxState::part holds its length, how much was read, and bits of its position. So one store says that
 // more was read, and the one store that moves `head` to the next record also ends the validity of `part`: there is no moment at which
 // the two contradict each other. (`part` is cleared after that, long before the bits of the position come back.)

@@ -295,6 +295,10 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
         socklen_t m = sizeof v;
         if (sys::getsockopt(fd, level, name == SO_RCVLOWAT ? SO_RCVLOWAT : SO_SNDBUF, &v, &m) == 0)
             (name == SO_RCVLOWAT ? o.rcvlowat : o.opt.sndbuf).store(v, relaxed);
+        if (name != SO_RCVLOWAT) { // there may be room now
+            notify_own(f);
+            epoll_touch(f);
+        }
     }
     return 0;
 }

@@ -12,7 +12,11 @@
 
 namespace sd {
 
-bool rx_pending(const File &f) noexcept {
+namespace {
+
+constexpr unsigned kLooksAgain = 64; ///< at what other threads are just changing
+
+bool data_seen(const File &f) noexcept {
     if (ring::inside(f.ofd->rx.s))
         return true;
     uint64_t h = ring::peek_header(f.ofd->rx.s, f.rx_place);
@@ -26,17 +30,36 @@ bool rx_pending(const File &f) noexcept {
     return h != 0;
 }
 
+} // namespace
+
+bool rx_pending(const File &f) noexcept {
+    const RxState &s = f.ofd->rx.s;
+    for (unsigned n = 0; n < kLooksAgain; ++n) {
+        const uint64_t head = ring::head_now(s);
+        ring::in_order();
+        if (data_seen(f))
+            return true;
+        // Nothing, where a reader was that has just gone on: what it leaves behind would be told to nobody.
+        if (!ring::moved(s, head)) [[likely]]
+            return false;
+    }
+    return true; // it was interrupted, or killed, in the middle
+}
+
 bool tx_room(File &f) noexcept {
     const bool grows = f.ofd->tx.s.cls < freely_up_to(*f.ofd);
     if (grows && ring::may_grow(f.ofd->tx.s)) // without a look at the peer's line
         return true;
-    TxState s = f.ofd->tx.s; // a hint: the sender itself checks with the token
-    uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
-    if (c > s.credit && c <= s.tail)
-        s.credit = c;
-    if (grows && ring::may_grow(s))
-        return true;
-    return ring::room(s) >= kRingSize[s.cls] / 4;
+    for (unsigned n = 0; n < kLooksAgain; ++n) {
+        TxState s = f.ofd->tx.s; // a hint: the sender itself checks with the token
+        uint64_t c = f.peer->credit.consumed.load(std::memory_order_acquire);
+        if (c > s.tail && ring::tail_now(f.ofd->tx.s) != s.tail) [[unlikely]]
+            continue; // more was sent, and has been read, since the first line
+        if (c > s.credit && c <= s.tail)
+            s.credit = c;
+        return (grows && ring::may_grow(s)) || ring::room(s) >= kRingSize[s.cls] / 4;
+    }
+    return true;
 }
 
 uint32_t stream_events(File &f) noexcept {
@@ -74,8 +97,11 @@ void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
     if (tx) {
         // Worth a wake-up: when a quarter of the ring is free (as tx_room sees it).
         const TxState &s = f.ofd->tx.s;
-        uint64_t full_at = s.tail + 8 + kRingSize[s.cls] / 4;
-        c.tx_want.store(full_at > kRingSize[s.cls] ? full_at - kRingSize[s.cls] : 0, std::memory_order_relaxed);
+        const uint64_t full_at = s.tail + 8 + kRingSize[s.cls] / 4;
+        uint64_t want = full_at > kRingSize[s.cls] ? full_at - kRingSize[s.cls] : 0;
+        if (s.base < want && !ring::may_grow(s))
+            want = s.base; // from there on the ring may grow
+        c.tx_want.store(want, std::memory_order_relaxed);
         c.tx_arm.fetch_or(bit, std::memory_order_seq_cst);
     }
     if (rx)
