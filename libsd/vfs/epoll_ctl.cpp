@@ -8,8 +8,9 @@ namespace sd {
 
 namespace {
 
+constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 constexpr uint32_t kExclusiveAllows =
-    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | static_cast<uint32_t>(EPOLLET) | EPOLLEXCLUSIVE;
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | kEdge | EPOLLEXCLUSIVE;
 
 EpollItem *find(const File &f, const Epoll &x, int fd) noexcept {
     for (EpollItem *i = f.items; i; i = i->next_of_file)
@@ -30,9 +31,17 @@ int nested_place(Epoll &x, EpollItem &i) noexcept {
 
 epoll_event nested_registration(const EpollItem &i) noexcept {
     epoll_event e{};
-    e.events = i.events & (EPOLLIN | static_cast<uint32_t>(EPOLLET));
+    e.events = i.events & (EPOLLIN | kEdge);
     e.data.u64 = waker_word(kNestedWord + i.nested_place);
     return e;
+}
+
+/// A nested set that is edge-triggered has to count what its members tell.
+void watch_nested(EpollItem &i) noexcept {
+    if (i.kernel_too && i.file->kind == Kind::epoll && ((i.events & kEdge) || i.watched)) {
+        SetGuard g(*i.file->epoll);
+        watch_set(*i.file->epoll);
+    }
 }
 
 /// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or -errno.
@@ -73,6 +82,7 @@ long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
         ++x.duals;
     if (nested)
         begin_nested_sleeps(i, x.sleepers);
+    watch_nested(i);
     item_changed(x, i);
     return 0;
 }
@@ -91,6 +101,7 @@ long add(Epoll &x, int ep, int fd, File &f, const epoll_event &e) noexcept {
     i->events = e.events;
     i->data = e.data.u64;
     i->added = ++x.added;
+    i->watched = x.watched;
     i->place = static_cast<uint32_t>(x.items.size());
     long r = x.items.push(i) ? enter(x, ep, *i, e) : -ENOMEM;
     if (r < 0) {
@@ -123,6 +134,7 @@ long modify(Epoll &x, int ep, EpollItem &i, const epoll_event &e) noexcept {
         return r;
     }
     i.off = false;
+    watch_nested(i);
     if (!i.kernel_only)
         item_changed(x, i);
     return 0;
@@ -154,6 +166,7 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
             ++x.duals;
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
             begin_nested_sleeps(*i, x.sleepers);
+            watch_nested(*i);
             item_changed(x, *i);
             if (first && n < 8)
                 outer[n++] = x.file;

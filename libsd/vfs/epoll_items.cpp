@@ -166,6 +166,10 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
 
 void item_changed(Epoll &x, EpollItem &i) noexcept {
     i.due = true;
+    i.level = 0; // nothing is known of what it is asked for now
+    // In the kernel a level-triggered member that was ready is still in the list of those, and wakes nobody anew.
+    if (i.events & static_cast<uint32_t>(EPOLLET | EPOLLONESHOT))
+        i.counted_level = 0;
     make_hot(x, i);
     if (x.sleepers)
         ring_own(x);
@@ -222,6 +226,7 @@ void refresh_after_fork(Epoll &x) noexcept {
     // Whatever threads of the parent were doing: only the item list counts, which was at rest (see epoll_fork_prepare).
     x.lock.reset();
     x.sleepers = 0;
+    x.plain = 0;
     x.users = 1;
     x.hot.truncate(0);
     x.unconfirmed.truncate(0);
@@ -288,6 +293,8 @@ bool new_set(File &f, int fd) noexcept {
     x->streams = 0;
     x->duals = 0;
     x->sleepers = 0;
+    x->plain = 0;
+    x->watched = false;
     x->streak = 0;
     x->passed = false;
     x->channel_known = false;

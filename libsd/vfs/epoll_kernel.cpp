@@ -39,10 +39,14 @@ bool nested_is_ready(Epoll &x, unsigned place, epoll_event *e) noexcept {
     }
     if (!inner)
         return false;
-    bool ready = kernel_part_ready(*inner);
-    if (!ready) {
+    const bool kernels = kernel_part_ready(*inner);
+    bool ready = kernels;
+    uint64_t arrivals;
+    {
         SetGuard g(*inner);
-        ready = any_ready(*inner);
+        if (!ready || inner->watched)
+            ready |= any_ready(*inner);
+        arrivals = inner->arrivals;
     }
     set_unuse(*inner);
     if (!ready)
@@ -50,6 +54,14 @@ bool nested_is_ready(Epoll &x, unsigned place, epoll_event *e) noexcept {
     SetGuard g(x);
     if (x.nested[place] != i || i->off || i->reported == x.passes)
         return false;
+    if (i->events & static_cast<uint32_t>(EPOLLET)) {
+        // The kernel's edge may be that of the doorbell, which also rings for what is no news.
+        if (!kernels && !i->due && arrivals == i->rx_at)
+            return false;
+        i->due = false;
+        i->rx_at = arrivals;
+        i->level |= EPOLLIN & i->events;
+    }
     if (i->events & EPOLLONESHOT)
         i->off = true;
     i->reported = x.passes;

@@ -108,6 +108,34 @@ bool unchanged(const EpollItem &i, const File &f) noexcept {
     return ring::word(f.rx_place.at(i.rx_class), offset).load(std::memory_order_acquire) == 0;
 }
 
+uint64_t set_arrivals(Epoll &x) noexcept {
+    SetGuard g(x);
+    return x.arrivals;
+}
+
+/// Bits of state_of() that the kernel wakes nobody for: a close says nothing that the end of the data before it has not said, and one end of reading
+/// says nothing at all, since TCP sends nothing.
+constexpr uint32_t kSilent = kFlagClosed | kFlagReleased | kFlagReadShut;
+
+/// After a look at a `watched` item. The kernel wakes the set above for each arrival, also where the member was ready before.
+[[gnu::noinline]] void count_arrivals(EpollItem &i) noexcept {
+    File &f = *i.file;
+    if (!(i.events & kEdge)) { // of those, nothing else uses the position
+        if (f.kind == Kind::stream)
+            data_arrived(i, f);
+        else if (f.kind == Kind::listener)
+            i.rx_at = listener_arrivals(*f.listener);
+        else if (f.kind == Kind::epoll)
+            i.rx_at = set_arrivals(*f.epoll);
+    }
+    const uint32_t state = f.kind == Kind::stream ? state_of(f) & ~kSilent : 0;
+    if (i.level && ((i.level & ~i.counted_level) || (state & ~i.counted_state) || i.rx_at != i.counted_rx))
+        ++i.set->arrivals;
+    i.counted_level = i.level;
+    i.counted_state = state;
+    i.counted_rx = i.rx_at;
+}
+
 /// Edge triggering: of what is there, is anything new since the last look? What came after `events` was taken is added to it: it counts as
 /// seen from here on, so nobody would look again.
 bool is_news(EpollItem &i, uint32_t &events) noexcept {
@@ -115,8 +143,7 @@ bool is_news(EpollItem &i, uint32_t &events) noexcept {
     bool news = i.due;
     if (f.kind == Kind::stream) {
         const uint32_t state = state_of(f);
-        // A close says nothing that the end of the data before it has not said, and one end of reading says nothing at all: TCP sends nothing.
-        const bool changed = (state & ~i.state & ~(kFlagClosed | kFlagReleased | kFlagReadShut)) != 0;
+        const bool changed = (state & ~i.state & ~kSilent) != 0;
         i.state = state;
         const bool arrived = data_arrived(i, f);
         if (changed || arrived)
@@ -127,6 +154,10 @@ bool is_news(EpollItem &i, uint32_t &events) noexcept {
             news |= room_came(i, f);
     } else if (f.kind == Kind::listener) {
         uint64_t arrivals = listener_arrivals(*f.listener);
+        news |= arrivals != i.rx_at;
+        i.rx_at = arrivals;
+    } else if (f.kind == Kind::epoll) { // after file_events(), which looked at all its members
+        const uint64_t arrivals = set_arrivals(*f.epoll);
         news |= arrivals != i.rx_at;
         i.rx_at = arrivals;
     }
@@ -194,7 +225,23 @@ uint32_t look(EpollItem &i, bool thorough) noexcept {
     } else if (events) {
         i.due = false;
     }
+    if (i.watched) [[unlikely]]
+        count_arrivals(i);
     return events;
+}
+
+void watch_set(Epoll &x) noexcept {
+    if (x.watched)
+        return;
+    x.watched = true;
+    for (EpollItem *i : x.items) {
+        i->watched = true;
+        i->counted_level = 0;
+        if (i->kernel_too && i->file->kind == Kind::epoll) {
+            SetGuard g(*i->file->epoll);
+            watch_set(*i->file->epoll);
+        }
+    }
 }
 
 } // namespace sd

@@ -14,6 +14,7 @@ namespace {
 constexpr unsigned kLinksPerPass = 16;
 constexpr int64_t kConfirmNs = 1'000'000; ///< unconfirmed items are confirmed this often while we never sleep
 constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 
 uint64_t id_bit(unsigned id) noexcept { return uint64_t{1} << id; }
 
@@ -26,7 +27,8 @@ bool arm(Epoll &x, EpollItem &i) noexcept {
         x.wants_bells = true;
         return false;
     }
-    arm_stream(*i.file, id, true, (i.events & kWrites) && !(i.level & kWrites));
+    i.tx_armed = (i.events & kWrites) && !(i.level & kWrites);
+    arm_stream(*i.file, id, true, i.tx_armed);
     return true;
 }
 
@@ -91,17 +93,34 @@ void collect(Epoll &x, bool thorough) noexcept {
     }
 }
 
-/// After a heavy_barrier(): unconfirmed items are looked at once more, then they are cold.
+/// The last look found no room, and the item was armed when there was some.
+bool waits_unarmed(const EpollItem &i) noexcept {
+    return i.link && !i.off && (i.events & kWrites) && !(i.level & kWrites) && !i.tx_armed;
+}
+
+/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. A heavy_barrier() lies between the arming of each and now.
 void confirm(Epoll &x) noexcept {
-    while (size_t n = x.unconfirmed.size()) {
-        EpollItem &i = *x.unconfirmed[n - 1];
-        leave_list(x, i);
-        if (look(i, true)) {
-            i.due = true; // the pass that reports it looks again
-            make_hot(x, i);
-        } else if (!i.off && i.file->kind == Kind::stream && peer_holds_back(*i.file)) {
-            make_hot(x, i); // it becomes ready by time
+    for (bool again = true; again;) {
+        again = false;
+        for (size_t k = x.unconfirmed.size(); k-- > 0;) {
+            EpollItem &i = *x.unconfirmed[k];
+            if (!(i.events & kEdge))
+                i.due = true; // the long way, which sees whether a reader is just moving on
+            const bool ready = look(i, true);
+            if (!ready && waits_unarmed(i) && arm(x, i)) {
+                again = true; // once for each item: it is armed for all there is now
+                continue;
+            }
+            leave_list(x, i);
+            if (ready) {
+                i.due = true; // the pass that reports it looks again
+                make_hot(x, i);
+            } else if (waits_unarmed(i) || (!i.off && i.file->kind == Kind::stream && peer_holds_back(*i.file))) {
+                make_hot(x, i); // it cannot be armed, or becomes ready by time
+            }
         }
+        if (again)
+            heavy_barrier();
     }
 }
 
@@ -322,14 +341,23 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
 }
 
 bool any_ready(Epoll &x) noexcept {
+    if (x.unconfirmed.size()) [[unlikely]]
+        heavy_barrier();
+    return any_ready_after_barrier(x);
+}
+
+bool any_ready_after_barrier(Epoll &x) noexcept {
     if (x.links.size())
         collect(x, true);
     confirm(x);
     x.held_until = INT64_MAX;
+    bool ready = false;
     for (EpollItem *i : x.hot) {
         if (look(*i, true)) {
             i->due = true;
-            return true;
+            if (!x.watched)
+                return true;
+            ready = true;
         }
         const File &f = *i->file;
         const int64_t t = f.kind == Kind::stream && !i->off ? held_until(f)
@@ -337,7 +365,7 @@ bool any_ready(Epoll &x) noexcept {
                                                             : INT64_MAX;
         x.held_until = t < x.held_until ? t : x.held_until;
     }
-    return false;
+    return ready;
 }
 
 int64_t set_held_until(Epoll &x) noexcept {
@@ -429,10 +457,17 @@ void end_nested_sleeps(const EpollItem &i, uint32_t n) noexcept {
 void finish_sleep(Epoll &x) noexcept { end_sleeps(x, 1); }
 
 void hand_over(Epoll &x) noexcept {
+    if (x.sleepers == 0) { // only waits that have to come back and look
+        if (x.ours != 0)
+            ring_own(x);
+        return;
+    }
     bool blind = false;
     prepare_sleep(x, &blind);
     heavy_barrier();
-    if (any_ready(x) || x.held_until != INT64_MAX)
+    const bool ready = any_ready_after_barrier(x);
+    // Blind: the sleepers have to get ids for what was added since.
+    if (ready || blind || x.plain != 0 || x.held_until != INT64_MAX)
         ring_own(x);
     finish_sleep(x);
 }

@@ -15,6 +15,18 @@
 // An arm word is stored without a fence that the peer takes part in, so an item is only cold after a heavy_barrier() and one
 // more look. All unconfirmed items share one barrier: before a sleep, or now and then while the caller never sleeps.
 //
+// Why nobody sleeps through an event. An item is armed for data always, but for room only where the last look found none: else each message
+// that the peer reads would wake us. Other threads change what that look saw: MOD brings back an item that had fired, a send takes the room. So:
+//  A1 an item goes cold only by a look after the barrier that finds nothing to report, and nothing missing that it was not armed for before
+//     that barrier; otherwise it is armed for that, too, and there is one more barrier and one more look (confirm());
+//  A2 what no peer brings about (ADD, MOD, DEL, a send that finds no room, shutdown) makes the item hot with the lock, and rings if there are sleepers; a
+//     sleeper counts itself with the lock, before it arms, so that it finds each item hot or is rung;
+//  A3 a peer's mark makes the item hot, whoever collects it, and it is armed no longer. So whoever is awake in a wait arms everything again before it sleeps or
+//     leaves while others sleep (hand_over()), and rings for them if something is ready or cannot be armed;
+//  A4 a ring may be taken by any waiter, also one that sleeps in the kernel because there was no accelerated member when it came (Epoll::plain):
+//     such a one is rung for until it has come back to look.
+// tests/model/arming.pml has spin look at every order of these steps, and at variants in which one of them is missing.
+//
 // Locking: `ctl_lock(file)` first (the item list of a File, and all changes to membership), then Epoll::lock, then the lock of a nested
 // set (they cannot form a loop: the kernel has checked). None is held while sleeping. Signal handlers are put off meanwhile.
 #pragma once
@@ -35,6 +47,8 @@ struct alignas(64) EpollItem {
     bool always_hot = false;  ///< those two: never armed by slot
     bool off = false;         ///< one-shot, and reported
     bool due = false;         ///< edge-triggered: report if ready, whatever changed since (after ADD and MOD)
+    bool tx_armed = false;    ///< when it was armed last, that was for room as well
+    bool watched = false;     ///< its set is edge-triggered in another: see Epoll::arrivals
     LinkMap *link = nullptr;  ///< stream: in the slot table of this link
     uint32_t slot = 0;
     uint32_t in_vain = 0;  ///< looks since it was last ready
@@ -61,6 +75,11 @@ struct alignas(64) EpollItem {
     uint32_t nested_place = 0; ///< in Epoll::nested
     uint32_t added = 0;        ///< which of the set's registrations it is, counted from the beginning
     uint32_t bell_epoch = 0;   ///< listener: control::epoch() + 1 for which the doorbell is registered
+
+    // `watched`: what of the above was counted in Epoll::arrivals.
+    uint32_t counted_level = 0;
+    uint32_t counted_state = 0;
+    uint64_t counted_rx = 0;
 };
 static_assert(offsetof(EpollItem, set) <= 128);
 
@@ -110,6 +129,7 @@ struct Epoll {
     std::atomic<int32_t> kernel_members{0};
     /// Waits that sleep or are about to, each of a set that this one is in counted here as well; while there are any, no item may be unarmed.
     Count sleepers;
+    Count plain; ///< waits that began without accelerated members and have not noticed yet that there are some
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     bool passed = false;                 ///< to another process, perhaps, with SCM_RIGHTS
@@ -130,7 +150,9 @@ struct Epoll {
     int64_t held_until = INT64_MAX; ///< as of the last any_ready(): when the first of what peers hold back is due
     int64_t barrier_at = 0;         ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
-    uint32_t added = 0; ///< registrations so far
+    bool watched = false;  ///< an edge-triggered member of another set
+    uint64_t arrivals = 0; ///< `watched`: what members had to tell so far, be it that they were ready already
+    uint32_t added = 0;    ///< registrations so far
     MapVector<EpollItem *> items, hot, unconfirmed;
     MapVector<SetLink> links;
     EpollItem **spare_table = nullptr; ///< the empty slot table of a link that has no members any more
@@ -197,15 +219,19 @@ uint32_t look(EpollItem &i, bool thorough) noexcept;
 
 /// Connections that have arrived at a listener so far, for edge triggering.
 uint64_t listener_arrivals(struct Listener &l) noexcept;
+/// With the lock: counts Epoll::arrivals from here on, in sets beneath it as well.
+void watch_set(Epoll &x) noexcept;
 
 // --- epoll_scan.cpp; all with the lock
 /// One pass over everything that may be ready. Reports at most `room` events.
 unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept;
 /// Would a scan report something? Loses no edge.
 bool any_ready(Epoll &x) noexcept;
+/// The same for who has armed, and issued a heavy_barrier(), without letting go of the lock since.
+bool any_ready_after_barrier(Epoll &x) noexcept;
 /// Epoll::held_until, without the lock.
 int64_t set_held_until(Epoll &x) noexcept;
-/// Arms everything and announces the sleep; the caller issues heavy_barrier() and then calls any_ready(). `*blind`: a wake-up cannot be relied on.
+/// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;
 void finish_sleep(Epoll &x) noexcept;
 /// The nested set of the item gets into, or goes out of, a set that so many sleep on: each of those will end one sleep in all that are nested then.

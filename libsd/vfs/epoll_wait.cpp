@@ -23,10 +23,23 @@ struct Wait {
     int64_t timeout; ///< ns, < 0: for ever
     const uint64_t *mask;
     uint64_t handled;  ///< self.handled at entry
+    unsigned held;     ///< Held::mark() at entry
+    bool plain;        ///< counted in Epoll::plain
     bool ours = false; ///< the last round found accelerated members
 };
 
-void unuse(void *set, size_t) noexcept { set_unuse(*static_cast<Epoll *>(set)); }
+/// Of a wait that a handler has jumped out of, or that was cancelled: what it has collected, others that sleep have not been told.
+void unuse(void *set, size_t plain) noexcept {
+    auto &x = *static_cast<Epoll *>(set);
+    {
+        SetGuard g(x);
+        if (plain)
+            --x.plain;
+        if (x.bell && (x.sleepers || x.plain))
+            ring_own(x);
+    }
+    set_unuse(x);
+}
 
 void wake_up(void *set, size_t) noexcept {
     auto &x = *static_cast<Epoll *>(set);
@@ -187,7 +200,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
             heavy_barrier();
             x.barrier_at = 0;
         }
-        ready = any_ready(x);
+        ready = any_ready_after_barrier(x);
         blind = blind || x.bell->efd < 0 || (x.streams && !control::connected());
         held = x.held_until;
     }
@@ -332,6 +345,15 @@ long wait_accelerated(Wait &w) noexcept {
     }
 }
 
+/// The wait has noticed that there are accelerated members, or ends: nobody has to ring for it any more.
+void leave_plain(Wait &w) noexcept {
+    SetGuard g(w.x);
+    --w.x.plain;
+    w.plain = false;
+    Held::forget_to(w.held);
+    Held::note(unuse, &w.x, 0, &w);
+}
+
 /// No accelerated member: the kernel does it all.
 long wait_plain(Wait &w) noexcept {
     const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
@@ -347,10 +369,16 @@ long wait_plain(Wait &w) noexcept {
                 channel_lost(w.x);
             if (f.count)
                 return f.count;
-            if (r == w.room && again) { // as in look_at_kernel
-                again = false;
-                continue;
-            }
+        }
+        if (w.x.ours) {
+            if (whole > 0 && (w.timeout = whole - (sys::now_ns() - start)) < 0)
+                w.timeout = 0;
+            leave_plain(w);
+            return wait_accelerated(w);
+        }
+        if (r > 0 && r == w.room && again) { // as in look_at_kernel
+            again = false;
+            continue;
         }
         if (whole > 0) {
             w.timeout = whole - (sys::now_ns() - start);
@@ -359,8 +387,6 @@ long wait_plain(Wait &w) noexcept {
         } else if (whole == 0 || r == 0) {
             return 0;
         }
-        if (w.x.ours)
-            return wait_accelerated(w);
     }
 }
 
@@ -384,30 +410,29 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     int64_t ns = -1;
     if (timeout)
         ns = timeout->tv_sec > 9'000'000'000 ? INT64_MAX : timeout->tv_sec * 1'000'000'000 + timeout->tv_nsec;
-    bool open;
+    bool open, plain = false;
     {
         SetGuard g(x);
         open = is_open(x, *f, ep);
-        if (open)
+        if (open) {
             ++x.users; // before `ours` is read: see count_ours()
+            plain = x.ours == 0;
+            if (plain)
+                ++x.plain;
+        }
     }
     if (!open) [[unlikely]] // closed just now
         return epoll_wait(ep, e, n, timeout, mask);
-    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled};
-    const unsigned held = Held::mark();
-    Held::note(unuse, &x, 0, &w);
-    long r;
-    if (x.ours == 0) {
-        r = wait_plain(w);
-    } else {
-        r = wait_accelerated(w);
-        if (x.sleepers) [[unlikely]] {
-            SetGuard g(x);
-            if (x.sleepers)
-                hand_over(x);
-        }
+    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, Held::mark(), plain};
+    Held::note(unuse, &x, plain, &w);
+    const long r = plain ? wait_plain(w) : wait_accelerated(w);
+    if (w.plain)
+        leave_plain(w);
+    if (x.sleepers || x.plain) [[unlikely]] {
+        SetGuard g(x);
+        hand_over(x);
     }
-    Held::forget_to(held);
+    Held::forget_to(w.held);
     set_unuse(x);
     return r;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Has spin look at every state of tests/model/token.pml, and at broken variants of it, in which it must find something.
+"""Has spin look at every state of the models beside this file, and at broken variants of them, in which it must find something.
 
-check.py [--thorough]: more operations and deaths; takes minutes and some gigabytes."""
+check.py [--thorough] MODEL: token or arming; thoroughly, it takes minutes and some gigabytes."""
 import os
 import re
 import shutil
@@ -9,19 +9,37 @@ import subprocess
 import sys
 import tempfile
 
-MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "token.pml")
-MUTANTS = {
-    1: "no membarrier",
-    2: "the former owner is forgotten when a taker dies",
-    3: "a dead owner's work is not finished",
-    4: "a thread leaves lock mode without a busy mark",
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODELS = {
+    "token": {
+        "sizes": [dict(THREADS=2, OPERATIONS=3, DEATHS=1, NESTING=1), dict(THREADS=3, OPERATIONS=1, DEATHS=2)],
+        "thorough": [dict(THREADS=3, OPERATIONS=2, DEATHS=2), dict(THREADS=3, OPERATIONS=1, DEATHS=2, NESTING=1)],
+        "mutants": {
+            1: "no membarrier",
+            2: "the former owner is forgotten when a taker dies",
+            3: "a dead owner's work is not finished",
+            4: "a thread leaves lock mode without a busy mark",
+        },
+    },
+    "arming": {
+        "sizes": [dict(EDGE=0, TURNS=1), dict(EDGE=1, TURNS=1)],
+        "thorough": [dict(EDGE=0, TURNS=2), dict(EDGE=1, TURNS=2)],
+        "mutants": {
+            1: "a member goes cold that is armed by what it had to tell before",
+            2: "a thread leaves while others sleep, with a member that is not armed",
+            3: "no membarrier",
+            4: "a change does not wake who sleeps",
+            5: "nobody rings for those that wait in the kernel since before the first member",
+            6: "marks are not collected once the sleep is announced",
+        },
+    },
 }
 
 
-def verify(directory, **constants):
+def verify(directory, model, **constants):
     """The number of errors that spin finds (it stops at the first), and of the states it saw."""
     defines = [f"-D{name}={value}" for name, value in constants.items()]
-    subprocess.run(["spin", "-a", *defines, MODEL], cwd=directory, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["spin", "-a", *defines, os.path.join(HERE, model + ".pml")], cwd=directory, check=True, stdout=subprocess.DEVNULL)
     subprocess.run(["gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DMEMLIM=3000", "-o", "pan", "pan.c"], cwd=directory, check=True)
     out = subprocess.run(["./pan", "-m2000000"], cwd=directory, check=True, capture_output=True, text=True).stdout
     errors = re.search(r"errors: (\d+)", out)
@@ -35,21 +53,24 @@ def main():
     if not shutil.which("spin") or not shutil.which("gcc"):
         print("spin is not installed")
         return 77
-    sizes = [dict(THREADS=2, OPERATIONS=3, DEATHS=1, NESTING=1), dict(THREADS=3, OPERATIONS=1, DEATHS=2)]
-    if "--thorough" in sys.argv:
-        sizes += [dict(THREADS=3, OPERATIONS=2, DEATHS=2), dict(THREADS=3, OPERATIONS=1, DEATHS=2, NESTING=1)]
+    name = sys.argv[-1]
+    if name not in MODELS:
+        print(__doc__)
+        return 2
+    model = MODELS[name]
+    sizes = model["sizes"] + (model["thorough"] if "--thorough" in sys.argv else [])
     bad = 0
     with tempfile.TemporaryDirectory() as directory:
         for size in sizes:
-            errors, states, out = verify(directory, **size)
+            errors, states, out = verify(directory, name, **size)
             print(f"{size}: {states} states, {errors} errors")
             if errors:
                 print(out)
                 bad += 1
-        for mutant, what in MUTANTS.items():
+        for mutant, what in model["mutants"].items():
             found = 0
             for size in sizes:
-                errors, states, _ = verify(directory, MUTANT=mutant, **size)
+                errors, states, _ = verify(directory, name, MUTANT=mutant, **size)
                 found += errors
                 if errors:
                     break

@@ -103,4 +103,48 @@ BEHAVIOUR(nested_beneath_sleepers) {
     }
 }
 
+// Each arrival is an edge of the set that holds the member, be it ready already; reading is none.
+BEHAVIOUR(arrivals_in_an_edge_triggered_set) {
+    const Pair pair = make_pair(), other = connect_through(pair.listener);
+    const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
+    constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
+    MUST(add(outer, inner, EPOLLIN | kEdge, 1));
+    MUST(add(inner, pair.server, EPOLLIN, 2));
+    MUST(add(inner, other.server, EPOLLIN | kEdge, 3));
+    say("nothing: %s", wait_set(outer, 0).c_str());
+    for (int i = 0; i < 3; ++i) {
+        send_all(pair.client, "x");
+        say("arrival: %s", wait_set(outer, kPatience).c_str());
+        say("no more: %s", wait_set(outer, 0).c_str());
+    }
+    for (int i = 0; i < 3; ++i) {
+        send_all(other.client, "x");
+        say("arrival at the other: %s", wait_set(outer, kPatience).c_str());
+        say("no more: %s", wait_set(outer, 0).c_str());
+    }
+    receive(pair.server, 1);
+    say("read: %s", wait_set(outer, 0).c_str());
+    // Into a sleep, while a member is ready.
+    for (int i = 0; i < 3; ++i) {
+        std::thread writer([&] {
+            sleep_ms(50);
+            send_all(pair.client, "y");
+        });
+        say("woken: %s", wait_set(outer, kPatience).c_str());
+        writer.join();
+        say("no more: %s", wait_set(outer, 0).c_str());
+    }
+    say("inside: %s", wait_set(inner, 0).c_str());
+    say("looked inside: %s", wait_set(outer, 0).c_str());
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = 4;
+    MUST(epoll_ctl(inner, EPOLL_CTL_MOD, pair.server, &event));
+    say("changed: %s", wait_set(outer, 0).c_str());
+    receive(pair.server, 5);
+    close(pair.client);
+    say("closed: %s", wait_set(outer, kPatience).c_str());
+    say("no more: %s", wait_set(outer, 0).c_str());
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
