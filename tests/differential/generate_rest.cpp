@@ -59,7 +59,8 @@ bool Generator::epoll_step(int actor) {
     }
     const Descriptor epoll = *set;
     Object &object = model_.at(epoll.object);
-    if (random_.chance(object.members == 0 ? 90 : 40)) {
+    // What another thread sleeps on is changed beneath it.
+    if (random_.chance(object.waited ? 100 : object.members == 0 ? 90 : 40)) {
         const Descriptor *member = random_.chance(80) ? find(actor, Kind::stream) : any(actor);
         const int fd =
             member == nullptr || random_.chance(3) ? reference(actor, Kind::stream) : member->reference;
@@ -67,6 +68,8 @@ bool Generator::epoll_step(int actor) {
             {EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_MOD, EPOLL_CTL_DEL});
         if (object.members == 0) {
             operation = EPOLL_CTL_ADD;
+        } else if (object.waited && random_.chance(60)) {
+            operation = EPOLL_CTL_MOD;
         }
         int events =
             random_.pick({EPOLLIN, EPOLLIN, EPOLLOUT, EPOLLIN | EPOLLOUT, EPOLLIN | EPOLLRDHUP,
@@ -81,10 +84,11 @@ bool Generator::epoll_step(int actor) {
         }
         return true;
     }
-    if (object.waited) {
-        return false;
-    }
-    int timeout = random_.chance(85) ? 0 : random_.chance(50) ? 15 : -1;
+    const bool alone = std::none_of(model_.actors.begin(), model_.actors.end(), [&](const ModelActor &other) {
+        return &other != &model_.actors[static_cast<size_t>(actor)] && other.alive &&
+               other.process == model_.actors[static_cast<size_t>(actor)].process;
+    });
+    int timeout = random_.chance(alone ? 85 : 60) ? 0 : random_.chance(alone ? 50 : 20) ? 15 : -1;
     // A bad pointer only where there is nothing to tell: docs/compatibility.md, "epoll_wait with a bad pointer".
     const int variant = random_.chance(93) ? random_.below(3) : object.members != 0 ? 4 : 3;
     std::vector<int> objects{epoll.object};

@@ -35,6 +35,9 @@ constexpr int kPatience = 60'000'000 / kTick; ///< ticks after which a process c
 Board *board;
 const char *self;
 std::atomic<int> pool[kPool];
+constexpr int kSets = 3;
+int sets[kSets] = {
+    -1, -1, -1}; ///< of the process: all threads change them and wait on them; the second is a member of the first
 char bytes[4096];
 
 volatile sig_atomic_t ticks;
@@ -223,7 +226,7 @@ void Thread::copy_number() {
 
 void Thread::use_epoll() {
     if (set_ < 0 || below(50) == 0) {
-        set_ = any();
+        set_ = below(2) ? sets[below(kSets)] : any();
         if (below(3) == 0)
             keep(set_ = epoll_create1(0));
     }
@@ -233,10 +236,19 @@ void Thread::use_epoll() {
     event.events |= below(6) ? 0 : static_cast<uint32_t>(EPOLLONESHOT);
     for (int i = 0; i < 3; ++i) {
         static constexpr int kOperation[] = {EPOLL_CTL_ADD, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL};
-        epoll_ctl(set_, kOperation[below(4)], any(), &event);
+        epoll_ctl(set_, kOperation[below(4)], event.data.fd = any(), &event);
     }
     epoll_event ready[8];
-    epoll_wait(set_, ready, 8, below(4) ? 0 : 2);
+    const int got = epoll_wait(set_, ready, below(2) ? 1 : 8, below(4) ? 0 : below(8) ? 2 : 20);
+    event.events |= EPOLLONESHOT;
+    for (int i = 0; i < got; ++i) { // one-shot members are armed again, by whoever was told of one
+        event.data.fd = ready[i].data.fd;
+        epoll_ctl(set_, EPOLL_CTL_MOD, event.data.fd, &event);
+    }
+    if (below(8) == 0) {
+        event.events = below(2) ? uint32_t{EPOLLIN} : EPOLLIN | static_cast<uint32_t>(EPOLLET);
+        epoll_ctl(sets[0], below(2) ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, sets[1], &event);
+    }
 }
 
 void Thread::wait_for_some() {
@@ -415,6 +427,8 @@ int wreck(Board &shared, int index, uint64_t seed, int channel, const char *prog
     close(channel);
     for (auto &fd : pool)
         fd = -1;
+    for (int &set : sets)
+        set = epoll_create1(EPOLL_CLOEXEC);
     std::vector<std::thread> threads;
     threads.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t)
