@@ -349,7 +349,7 @@ class Reactor {
 // SD_BULK_MB for more than the usual size.
 BEHAVIOUR(bulk_with_a_polling_thread) {
     const char *asked = getenv("SD_BULK_MB");
-    const size_t total = static_cast<size_t>(asked ? atol(asked) : 64) << 20;
+    const size_t total = static_cast<size_t>(asked ? atol(asked) : 512) << 20;
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     set_nonblocking(pair.server);
