@@ -94,6 +94,7 @@ Listener *Monitor::held_listener(const Client &client, uint32_t id) const {
 void Monitor::leave_listener(Client &client, Listener &listener) {
     client.listeners.erase(&listener);
     listener.holders.erase(&client);
+    listener.forget_acceptors(wire::folded(client.id));
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
     if (listener.holders.empty()) {
         abandon(listener);

@@ -73,6 +73,7 @@ Reply Monitor::image(Client &client, Request &request) {
         }
     }
     for (Listener *listener : client.listeners) {
+        listener->forget_acceptors(wire::folded(client.id));
         std::erase_if(listener->accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
     }
     client.eventfds.clear();

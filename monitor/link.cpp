@@ -122,6 +122,7 @@ bool Link::take_bell(unsigned side_index, unsigned id, const Client *owner) {
     if (side[side_index].bells[id].owners.empty()) {
         side[side_index].bells[id] = Bell{};
         header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        header().side[side_index].in_kernel.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
     }
     return true;
 }

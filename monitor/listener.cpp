@@ -52,6 +52,11 @@ bool read_address(int fd, ListenAddress &address) {
     return true;
 }
 
+bool in_kernel(const ListenerSegment &segment) {
+    return std::any_of(std::begin(segment.in_kernel), std::end(segment.in_kernel),
+                       [](const auto &acceptor) { return acceptor.load(std::memory_order_seq_cst) != 0; });
+}
+
 } // namespace
 
 uint64_t netns_cookie(int fd) {
@@ -109,7 +114,27 @@ bool Listener::add(Link &link, uint32_t syn_head) {
     entry.link_id.store(link.id, std::memory_order_release);
     segment().link_high.store(static_cast<uint32_t>(place.size()), std::memory_order_release);
     bump();
+    // Who is in the kernel already cannot mark it; after the bump, see libsd/vfs/kernel_queue.hpp.
+    if (in_kernel(segment())) {
+        link.header().side[1].in_kernel.fetch_or(kInKernelUnnamed, std::memory_order_seq_cst);
+    }
     return true;
+}
+
+void Listener::forget_acceptors(uint32_t signature) {
+    bool any = false;
+    for (auto &acceptor : segment().in_kernel) {
+        uint32_t expected = signature;
+        any = acceptor.compare_exchange_strong(expected, 0, std::memory_order_seq_cst) || any;
+    }
+    if (!any || in_kernel(segment())) {
+        return;
+    }
+    for (const Link *link : place) {
+        if (link != nullptr) {
+            link->header().side[1].in_kernel.fetch_and(~kInKernelUnnamed, std::memory_order_seq_cst);
+        }
+    }
 }
 
 void Listener::remove(Link &link) {

@@ -55,6 +55,8 @@ struct Listener {
     /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
     bool add(Link &link, uint32_t syn_head);
     void remove(Link &link);
+    /// No thread of the process that signs so (wire::folded) is in the kernel's accept any more.
+    void forget_acceptors(uint32_t signature);
     /// Tells the acceptors to look at their links again.
     void bump() { segment().link_sequence.fetch_add(1, std::memory_order_seq_cst); }
     void ring_accept_bells() const;

@@ -172,10 +172,17 @@ void give_to_kernel(int fd) noexcept {
         leave_to_kernel(fd, *f, Cause::raw_use);
 }
 
-/// An accelerated client is there for an accept; those to come will be told that the listener is the kernel's.
-bool connection_waits(const io_uring_sqe &e) noexcept {
-    File *f = file_of(e.fd);
-    return f && f->kind == Kind::listener && e.file_index == 0 && (listener_events(*f) & EPOLLIN);
+/// An accept gets the accelerated client that is there for it. False: there is none, or another acceptor was faster; those to come will be told that the
+/// listener is the kernel's, where the ring waits.
+bool accepted(io_uring_sqe &e) noexcept {
+    if (e.file_index != 0)
+        return false;
+    const long r = vfs::accept_waiting(e.fd, reinterpret_cast<sockaddr *>(e.addr),
+                                       reinterpret_cast<socklen_t *>(e.off), static_cast<int>(e.accept_flags));
+    if (r == vfs::kPass || r == -EAGAIN)
+        return false;
+    complete_with(e, static_cast<int>(r));
+    return true;
 }
 
 } // namespace
@@ -195,10 +202,8 @@ void uring_serve(io_uring_sqe &e) noexcept {
             const int r = close(e.fd);
             complete_with(e, r < 0 ? -errno : r);
         }
-    } else if (e.opcode == IORING_OP_ACCEPT && connection_waits(e)) {
-        const int r = accept4(e.fd, reinterpret_cast<sockaddr *>(e.addr),
-                              reinterpret_cast<socklen_t *>(e.off), static_cast<int>(e.accept_flags));
-        complete_with(e, r < 0 ? -errno : r);
+    } else if (e.opcode == IORING_OP_ACCEPT && accepted(e)) {
+        // done
     } else if (uses_descriptor(e.opcode)) {
         give_to_kernel(e.fd);
         if (e.opcode == IORING_OP_SPLICE)

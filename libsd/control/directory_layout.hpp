@@ -39,6 +39,7 @@ static_assert(kDirectoryEntries == 1u << 12);
 // A listener segment: shared by the processes that accept on one listener, and the monitor. Clients never see it.
 constexpr uint64_t kListenerMagic = 0x31534c4453ULL; // "SDLS1"
 constexpr unsigned kListenerLinks = 4096;
+constexpr unsigned kKernelPlaces = 16;
 
 struct ListenerLink {
     std::atomic<uint64_t> link_id; ///< 0: the place is free (the link ended)
@@ -53,6 +54,9 @@ struct ListenerSegment {
     std::atomic<uint32_t> closed;
     std::atomic<uint32_t> link_high;     ///< places below this index have been used
     std::atomic<uint64_t> link_sequence; ///< bumped by the monitor whenever a link is added or removed
+    /// Acceptors that take a connection from the kernel's queue just now: the process's folded client id, 0: free. The first place is also the right to
+    /// do so, see vfs/kernel_queue.hpp. The monitor frees those of processes that have ended.
+    std::atomic<uint32_t> in_kernel[kKernelPlaces];
     ListenerLink link[kListenerLinks];
 };
 

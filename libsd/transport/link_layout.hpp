@@ -17,12 +17,14 @@
 namespace sd {
 
 constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
-constexpr uint32_t kLayoutVersion = 3;
+constexpr uint32_t kLayoutVersion = 4;
 
 constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
 constexpr unsigned kDoorbells = 64;    ///< ids 1..62 are usable; 0 and 63 are reserved
 constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
+/// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was made.
+constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
 
 /// Inline ring of a slot and the size classes a direction can switch to. Class c (1..) lies at
 /// region + kRingSize[c], so that two classes never overlap and a switch needs no copying.
@@ -106,6 +108,7 @@ struct LinkHeader {
         std::atomic<uint32_t> process; ///< pid of one that had this side when the link was made, as the monitor saw it; stays
         std::atomic<uint64_t> sleep_mask; ///< doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
         std::atomic<uint64_t> syn_arm; ///< server side: doorbell ids to notify of a SYN; client swaps in 0
+        std::atomic<uint64_t> in_kernel; ///< server side: doorbell ids whose thread may be blocked in the kernel's accept4 (vfs/kernel_queue.hpp)
     } side[2];
     /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not used for it.
     std::atomic<uint32_t> bell_generation[2][kDoorbells];

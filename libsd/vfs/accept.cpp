@@ -4,6 +4,7 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connection.hpp"
+#include "libsd/vfs/kernel_queue.hpp"
 #include "libsd/vfs/names.hpp"
 #include "libsd/vfs/option_table.hpp"
 #include "libsd/vfs/options.hpp"
@@ -19,39 +20,8 @@ namespace {
 
 constexpr unsigned kKernelTurn =
     Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
-
-bool listener_nonblocking(int fd) noexcept {
-    long fl = sys::fcntl(fd, F_GETFL);
-    return fl >= 0 && (fl & O_NONBLOCK);
-}
-
-/// accept4, with what every call that has the kernel give out a number does.
-long accept_number(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
-    long r = sys::accept4(fd, a, n, flags);
-    if (r == -EMFILE && vacated())
-        r = sys::accept4(fd, a, n, flags);
-    given_out(r);
-    return r;
-}
-
-/// One connection of the kernel's queue without blocking; -EAGAIN when there is none.
-long accept_kernel(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
-    pollfd p{fd, POLLIN, 0};
-    timespec zero{0, 0};
-    long r = sys::ppoll(&p, 1, &zero, nullptr);
-    if (r <= 0 || !(p.revents & ~POLLOUT))
-        return r < 0 ? r : -EAGAIN;
-    make_room_below();
-    if (listener_nonblocking(fd))
-        return accept_number(fd, a, n, flags);
-    // Another acceptor may be faster, and accept4 cannot be told not to wait: make the listener non-blocking for the one call. Everybody who
-    // accepts on it does so through here and takes EAGAIN for "look again".
-    long fl = sys::fcntl(fd, F_GETFL);
-    sys::fcntl(fd, F_SETFL, fl | O_NONBLOCK);
-    r = accept_number(fd, a, n, flags);
-    sys::fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
-    return r;
-}
+/// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before others think that it is stopped.
+constexpr int64_t kOthersTurnNs = 5'000'000;
 
 /// The address a client claims has to be one of this host; a few right answers are remembered.
 bool credible(const SlotAddress &a) noexcept {
@@ -274,8 +244,9 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (file_of(fd) != f || f->listener != &l) [[unlikely]]
         return accept(fd, a, n, flags);
     Held::drop_abandoned(__builtin_frame_address(0));
-    int64_t deadline = 0;
+    int64_t deadline = 0, busy_since = 0;
     Pin pin;
+    const AcceptCall call{fd, *f, pin, a, n, flags};
     for (int number = fd;;) {
         // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
         const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
@@ -283,17 +254,26 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             l.turns.fetch_add(1, std::memory_order_relaxed);
         else if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
             return r != -EBADF ? r : accept(fd, a, n, flags);
-        if (long r = accept_kernel(fd, a, n, flags); r != -EAGAIN) {
-            if (r >= 0) {
-                forget_fd(static_cast<int>(r));
+        const bool insist = busy_since != 0 && sys::now_ns() - busy_since > kOthersTurnNs;
+        const long from_kernel = accept_from_kernel(fd, call, insist);
+        if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
+            if (from_kernel >= 0) {
+                forget_fd(static_cast<int>(from_kernel));
                 count_fallback(Cause::plain_client, nullptr);
             }
-            return r;
+            return from_kernel;
         }
         if (kernel_first)
             if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
                 return r != -EBADF ? r : accept(fd, a, n, flags);
-        if (listener_nonblocking(fd))
+        if (from_kernel == -EBUSY && self.interrupts == since.interrupts) {
+            if (busy_since == 0)
+                busy_since = sys::now_ns();
+            sys::sched_yield();
+            continue;
+        }
+        busy_since = 0;
+        if (is_nonblocking_socket(fd))
             return -EAGAIN;
         if (deadline == 0) {
             const int64_t ns = l.options.receive_timeout(fd);
@@ -312,6 +292,17 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         if (l.retired.load(std::memory_order_relaxed))
             return fd == number ? kPass : sys::accept4(fd, a, n, flags);
     }
+}
+
+long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    const InUse use(fd);
+    File *f = use.file();
+    if (!f || f->kind != Kind::listener || confined())
+        return kPass;
+    if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
+        return -EINVAL;
+    Listener &l = *f->listener;
+    return accept_link(fd, *f, l, l.life.load(std::memory_order_acquire), a, n, flags);
 }
 
 } // namespace vfs

@@ -5,6 +5,7 @@
 #include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/kernel_queue.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/tcp_info.hpp"
@@ -220,6 +221,18 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *e
     return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 
+/// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be used for another.
+void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
+    const uint32_t index = f.ofd_index, seg = f.seg;
+    f.kind = Kind::fresh;
+    bury(f);
+    drop_ofd(seg, index);
+    free_ofd(seg, index);
+    if (slot_free)
+        give_slot_back(l, slot);
+    link_unuse(l); // bind_stream's
+}
+
 /// 0: the File is a stream now. -1: `*why_out` tells why not. 1: the queue was full; it is worth another try.
 int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why_out) noexcept {
     Cause why = Cause::none;
@@ -272,21 +285,19 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     }
     inherit_options(*f.ofd, f, fd);
     if (!push_syn(*l, static_cast<uint32_t>(slot), entry.backlog, &why)) {
-        // Nothing was seen by anybody: the socket is fresh again.
-        uint32_t index = f.ofd_index, seg = f.seg;
-        f.kind = Kind::fresh;
-        bury(f);
-        drop_ofd(seg, index);
-        free_ofd(seg, index);
-        if (why == Cause::backlog_full)
-            give_slot_back(*l, static_cast<uint32_t>(slot));
-        link_unuse(*l); // bind_stream's
+        undo_stream(f, *l, static_cast<uint32_t>(slot), why == Cause::backlog_full);
         const bool again = why == Cause::backlog_full && wait_for_room(*l, entry.backlog, patience);
         link_unuse(*l); // link_to's
         *why_out = static_cast<int64_t>(why);
         return again ? 1 : -1;
     }
     notify_acceptors(*l);
+    if (acceptor_in_kernel(*l) && !accepted_soon(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
+        undo_stream(f, *l, static_cast<uint32_t>(slot), true);
+        link_unuse(*l); // link_to's
+        *why_out = static_cast<int64_t>(Cause::kernel_acceptor);
+        return -1;
+    }
     link_unuse(*l); // link_to's; bind_stream has its own
     stats().connects.fetch_add(1, std::memory_order_relaxed);
     return 0;

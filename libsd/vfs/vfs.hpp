@@ -30,6 +30,8 @@ long bind(int fd, const sockaddr *a, socklen_t n) noexcept;
 long listen(int fd, int backlog) noexcept;
 /// `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC.
 long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
+/// The same for an accelerated connection that waits already; -EAGAIN: there is none, and none is waited for.
+long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
 long shutdown(int fd, int how) noexcept;
 long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept;
 long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept;

@@ -11,12 +11,12 @@ struct Dialogue {
     Outcome server, client;
 };
 
-Dialogue play(const std::string &scene, Mode server_mode, Mode client_mode,
+Dialogue play(const char *name, const std::string &scene, Mode server_mode, Mode client_mode,
               const TemporaryDirectory &directory, const std::string &tag) {
     const std::string port = directory.file("port-" + tag);
-    Process server({program("dialogue"), "server", scene, port}, server_mode,
+    Process server({program(name), "server", scene, port}, server_mode,
                    {"SD_STATS_FILE=" + directory.file("server-" + tag)});
-    Process client({program("dialogue"), "client", scene, port}, client_mode,
+    Process client({program(name), "client", scene, port}, client_mode,
                    {"SD_STATS_FILE=" + directory.file("client-" + tag)});
     Dialogue result;
     result.client = client.finish();
@@ -24,10 +24,10 @@ Dialogue play(const std::string &scene, Mode server_mode, Mode client_mode,
     return result;
 }
 
-void same_in_all_mixtures(const std::string &scene) {
+void same_in_all_mixtures(const std::string &scene, const char *name = "dialogue") {
     const TemporaryDirectory directory;
     const Mode on = self_check() ? Mode::kernel : Mode::sdrun;
-    const Dialogue oracle = play(scene, Mode::kernel, Mode::kernel, directory, "none");
+    const Dialogue oracle = play(name, scene, Mode::kernel, Mode::kernel, directory, "none");
     require_success(oracle.server);
     require_success(oracle.client);
     const struct {
@@ -36,7 +36,7 @@ void same_in_all_mixtures(const std::string &scene) {
     } mixtures[] = {{"both", on, on}, {"server", on, Mode::kernel}, {"client", Mode::kernel, on}};
     for (const auto &mixture : mixtures) {
         INFO("under sdrun: " << mixture.tag);
-        const Dialogue seen = play(scene, mixture.server, mixture.client, directory, mixture.tag);
+        const Dialogue seen = play(name, scene, mixture.server, mixture.client, directory, mixture.tag);
         const Statistics server = read_statistics(directory.file(std::string("server-") + mixture.tag));
         const Statistics client = read_statistics(directory.file(std::string("client-") + mixture.tag));
         INFO("server's statistics:\n" << server.text << "client's statistics:\n" << client.text);
@@ -65,6 +65,12 @@ TEST_CASE("dialogue: resets in every mixture", "[dialogue]") { same_in_all_mixtu
 TEST_CASE("dialogue: names and options in every mixture", "[dialogue]") { same_in_all_mixtures("names"); }
 TEST_CASE("dialogue: short connections in every mixture", "[dialogue]") { same_in_all_mixtures("short"); }
 TEST_CASE("dialogue: forking server in every mixture", "[dialogue]") { same_in_all_mixtures("forks"); }
+TEST_CASE("accept pool: processes in accept on one listener, in every mixture", "[dialogue]") {
+    same_in_all_mixtures("processes", "accept_pool");
+}
+TEST_CASE("accept pool: threads in accept on one listener, in every mixture", "[dialogue]") {
+    same_in_all_mixtures("threads", "accept_pool");
+}
 TEST_CASE("dialogue: waiting in every mixture", "[dialogue]") { same_in_all_mixtures("waiting"); }
 
 } // namespace sd::e2e

@@ -118,6 +118,8 @@ BEHAVES("an exec that fails", bridged, not_executable, accelerated)
 BEHAVES("posix_spawn", bridged, spawned, accelerated)
 BEHAVES("the parent keeps it", bridged, the_parent_keeps_it, accelerated)
 BEHAVES("a listener", bridged, a_listener, any)
+BEHAVES("a listener that a stranger accepts on, too", bridged, a_listener_that_a_stranger_accepts_on_too,
+        accelerated)
 BEHAVES("a listener on which clients wait", bridged, a_listener_with_clients, accelerated)
 BEHAVES("inherited by accident", bridged, inherited_by_accident, accelerated)
 BEHAVES("only written to", bridged, as_standard_output_only, accelerated)

@@ -3,6 +3,7 @@
 #include "tests/programs/process.hpp"
 
 #include <spawn.h>
+#include <sys/syscall.h>
 
 using namespace sdtest;
 
@@ -207,6 +208,72 @@ BEHAVIOUR(a_listener_with_clients) {
     say("%s", receive_to_end(early).c_str());
     reap("child", child);
     SHOW_BOOL(peer_is_gone(silent)); // was never accepted
+}
+
+namespace {
+
+/// A client that no library knows of: the system calls themselves.
+long bare(long number, long a, long b, long c) {
+    long result;
+    asm volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return result;
+}
+
+bool plain_client(const Address &to, char what) {
+    const auto fd = static_cast<int>(bare(SYS_socket, AF_INET, SOCK_STREAM, 0));
+    char answer = 0;
+    const bool right = bare(SYS_connect, fd, reinterpret_cast<long>(to.raw()), to.length) == 0 &&
+                       bare(SYS_write, fd, reinterpret_cast<long>(&what), 1) == 1 &&
+                       bare(SYS_read, fd, reinterpret_cast<long>(&answer), 1) == 1 && answer == what;
+    bare(SYS_close, fd, 0, 0);
+    return right;
+}
+
+void serve_until_q(int listener) {
+    int failed = 0;
+    for (std::string what; what != "q";) {
+        const int fd = accept(listener, nullptr, nullptr);
+        if (fd < 0) {
+            ++failed;
+            continue;
+        }
+        what = receive(fd, 1);
+        send_all(fd, what);
+        close(fd);
+    }
+    say(failed == 0 ? "our accept never failed" : "our accept failed");
+}
+
+} // namespace
+
+// Who of the two gets a client is open, but each gets an answer, and whoever waits is told of each kind of client: also when the other one was faster
+// to take what both had seen.
+BEHAVIOUR(a_listener_that_a_stranger_accepts_on_too) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel));
+    const pid_t other = spawn([&] {
+        MUST(fcntl(channel[1], F_SETFD, 0));
+        MUST(fcntl(listener, F_SETFD, FD_CLOEXEC));
+        become("pool", channel[1]);
+    });
+    pass_descriptor(channel[0], listener);
+    const pid_t own = spawn([&] { serve_until_q(listener); });
+    int plain = 0, any = 0;
+    for (int i = 0; i < 150; ++i) {
+        plain += plain_client(address, 'x');
+        const int fd = connect_to(address);
+        send_all(fd, "x");
+        any += receive(fd, 1) == "x";
+        close(fd);
+    }
+    say("%d of 150 plain clients, %d of 150 others", plain, any);
+    // Either of them may take the first; the second goes to who is left, which ours is told of as well.
+    plain_client(address, 'q');
+    plain_client(address, 'q');
+    reap("stranger", other);
+    reap("own", own);
 }
 
 BEHAVIOUR(passed) {

@@ -3,6 +3,7 @@
 //   dialogue client SCENE FILE     waits for FILE, plays the client's part
 // Both print what they see; the lines must be the same whoever is accelerated.
 #include "tests/programs/cases.hpp"
+#include "tests/programs/meeting.hpp"
 #include "tests/programs/process.hpp"
 
 #include <sys/stat.h>
@@ -298,29 +299,6 @@ constexpr Scene kScenes[] = {
     {"quit", steady_server, quit_client},
 };
 
-// --- the port travels through a file that appears complete
-
-void publish(const std::string &path, uint16_t port) {
-    const std::string temporary = path + ".new";
-    const int fd = MUST(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    MUST(write(fd, &port, sizeof port));
-    MUST(close(fd));
-    MUST(rename(temporary.c_str(), path.c_str()));
-}
-
-uint16_t learn(const std::string &path) {
-    for (Stopwatch watch; watch.ms() < 2 * kPatience; sleep_ms(5)) {
-        const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-        if (fd < 0)
-            continue;
-        uint16_t port = 0;
-        MUST(read(fd, &port, sizeof port));
-        MUST(close(fd));
-        return port;
-    }
-    give_up("no server");
-}
-
 } // namespace
 
 int main(int argc, char **argv) {
@@ -331,10 +309,10 @@ int main(int argc, char **argv) {
             scene_file = argv[3];
             if (strcmp(argv[1], "server") == 0) {
                 const int listener = make_listener();
-                publish(argv[3], local_address(listener).port());
+                publish_port(argv[3], local_address(listener).port());
                 scene.server(listener);
             } else {
-                scene.client(make_address("127.0.0.1", learn(argv[3])));
+                scene.client(make_address("127.0.0.1", learn_port(argv[3])));
             }
             say("done");
             return 0;

@@ -94,6 +94,20 @@ int main(int argc, char **argv) {
     } else if (strcmp(what, "accept") == 0) {
         int connection = accept(fd, NULL, NULL);
         echo(connection, connection);
+    } else if (strcmp(what, "pool") == 0) { /* one of several that accept on a listener it is passed */
+        int listener = take(fd), failed = 0;
+        char byte = 0;
+        while (byte != 'q') {
+            int connection = accept(listener, NULL, NULL);
+            if (connection < 0) {
+                ++failed;
+                continue;
+            }
+            if (read(connection, &byte, 1) == 1)
+                send_all(connection, &byte, 1);
+            close(connection);
+        }
+        say(failed == 0 ? "the stranger's accept never failed" : "the stranger's accept failed");
     } else if (strcmp(what, "worker") == 0) {
         int taken;
         while ((taken = take(fd)) >= 0) {

@@ -128,6 +128,30 @@ TEST_CASE("connect makes a link that the acceptors are told of") {
     REQUIRE(pair.client.channel.ask(Op::links, wire::Links{pair.listener, 0}).header.status == -ENOENT);
 }
 
+TEST_CASE("a link that is made while somebody accepts from the kernel says so until he has gone") {
+    MonitorProcess monitor;
+    TestListener socket;
+    auto server = std::make_unique<TestProcess>(monitor);
+    TestProcess other(monitor), client(monitor);
+    Answer a = server->channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()});
+    const auto listener = a.as<wire::ListenReply>().listener_id;
+    REQUIRE(other.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).header.status == 0);
+    const Mapping map(a.fds.at(0).get(), sizeof(ListenerSegment));
+    auto &segment = *reinterpret_cast<ListenerSegment *>(map.base());
+    const auto connect = [&] {
+        return TestLink(std::move(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).fds.at(0)));
+    };
+    const TestLink before = connect();
+    REQUIRE(before.view.header().side[1].in_kernel == 0);
+    segment.in_kernel[3] = wire::folded(server->id);
+    const TestLink during = connect();
+    REQUIRE(during.view.header().side[1].in_kernel == kInKernelUnnamed);
+    server->channel.close();
+    REQUIRE(eventually([&] { return segment.in_kernel[3] == 0; }));
+    REQUIRE(eventually([&] { return during.view.header().side[1].in_kernel == 0; }));
+    REQUIRE(connect().view.header().side[1].in_kernel == 0);
+}
+
 TEST_CASE("more links than fit into one reply are handed out in several") {
     Pair pair;
     std::set<uint64_t> made, given;
