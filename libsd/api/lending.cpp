@@ -5,6 +5,7 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/vfs/file.hpp"
+#include "libsd/vfs/process.hpp"
 #include <gnu/libc-version.h>
 #include <link.h>
 
@@ -185,7 +186,12 @@ using namespace sd;
 
 extern "C" {
 [[gnu::visibility("hidden"), gnu::used]] Lent *sd_vfork_lend() noexcept { return lend(); }
-[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_fork() noexcept { return real.fork(); }
+[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_fork() noexcept {
+    vfs::child_starts_program = true;
+    const long child = real.fork();
+    vfs::child_starts_program = false;
+    return child;
+}
 [[gnu::visibility("hidden"), gnu::used]] long sd_vfork_back(long result, Lent *lent) noexcept {
     lent_back(lent);
     return with_errno(result);

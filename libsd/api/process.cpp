@@ -109,7 +109,9 @@ SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argum
         return child;
     }
     call.flags &= ~CLONE_VM;
+    vfs::child_starts_program = borrows;
     vfs::fork_prepare();
+    vfs::child_starts_program = false;
     const int r = real.clone(begin_clone, stack, call.flags, &call, call.parent_tid, call.tls, call.child_tid);
     const int saved = errno;
     vfs::fork_parent();

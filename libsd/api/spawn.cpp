@@ -7,6 +7,7 @@
 #include "libsd/api/process.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/inheritable.hpp"
+#include "libsd/vfs/process.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include <linux/futex.h>
 #include <sys/wait.h>
@@ -176,7 +177,9 @@ int spawn_forked(Request &q, pid_t *pid) noexcept {
     // Nothing of the program's may run in the child, and a cancellation has to wait.
     const TrueMask inherited;
     sys::block_signals(&q.mask);
+    vfs::child_starts_program = true;
     const long child = fork_by_hand([](void *) -> long { return real._Fork(); }, nullptr);
+    vfs::child_starts_program = false;
     if (child == 0)
         run_child(q);
     int error = child < 0 ? errno : 0;

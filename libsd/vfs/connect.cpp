@@ -9,6 +9,7 @@
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/tcp_info.hpp"
+#include "libsd/vfs/unconnected.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 #include <netinet/tcp.h>
@@ -357,6 +358,9 @@ void disconnect(File &f, int error) noexcept {
         sys::close(static_cast<int>(spare));
         f.real_socket = false;
     }
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (fd_table[i].load(std::memory_order_acquire) == &f)
+            note_unconnected(static_cast<int>(i));
     wake_former_waiters(f, *link, slot);
     epoll_touch(f);
 }

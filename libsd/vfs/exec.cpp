@@ -81,6 +81,7 @@ void fill_file(ExecFile &e, const File &f) noexcept {
         e.backlog = f.listener->backlog;
     } else {
         e.passport.options = copy_options(f, e.passport.option);
+        e.link = f.refuse_cause;
     }
 }
 

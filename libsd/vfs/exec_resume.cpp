@@ -50,6 +50,8 @@ File *resume_fresh(const ExecFile &e) noexcept {
         restore_options(*f, e.passport.option, e.passport.options);
     f->family = e.family;
     f->bound = e.bound;
+    if (e.kind == static_cast<uint8_t>(Kind::fresh))
+        f->refuse_cause = static_cast<uint8_t>(e.link);
     f->status.store(e.status, std::memory_order_relaxed);
     return f;
 }

@@ -25,7 +25,7 @@ struct ExecFile {
     uint8_t real_socket, bound;
     uint32_t status;      ///< without an Ofd: O_NONBLOCK
     uint32_t segment;     ///< stream: ordinal of the ExecSegment
-    uint32_t link;        ///< stream: ordinal of the ExecLink
+    uint32_t link;        ///< stream: ordinal of the ExecLink; fresh: the Cause that leaves it to the kernel
     uint32_t listener_id; ///< listener
     uint32_t backlog;     ///< listener
     Passport passport;    ///< stream; of a fresh socket only the options

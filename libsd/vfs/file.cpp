@@ -8,6 +8,7 @@
 #include "libsd/vfs/held.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/unconnected.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -68,6 +69,8 @@ void enter(int fd, File *f, Origin origin) noexcept {
         forget_parked(fd);
     else if (stale)
         release_file(stale);
+    if (f->kind == Kind::fresh)
+        note_unconnected(fd);
 }
 
 } // namespace

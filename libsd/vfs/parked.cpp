@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/unconnected.hpp"
 
 namespace sd {
 
@@ -59,9 +60,13 @@ uint32_t in_use() noexcept { return static_cast<uint32_t>(numbers_in_use.load(st
 } // namespace
 
 File *unpark(int fd) noexcept {
-    if (claim(static_cast<unsigned>(fd)))
+    if (claim(static_cast<unsigned>(fd))) {
         close_claimed(static_cast<unsigned>(fd));
-    return nullptr;
+        return nullptr;
+    }
+    await_shared(fd);
+    File *f = entry_of(fd);
+    return f == &parked_file ? nullptr : f;
 }
 
 long take_parked(bool cloexec) noexcept {

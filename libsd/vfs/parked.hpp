@@ -8,7 +8,8 @@
 //    number than the lowest, never a wrong one. 0 to 2 are never kept.
 //  - Whoever is about to have the kernel give out a number calls make_room_below() first, which really closes what is kept, and so does
 //    whatever starts another program.
-//  - A kept number has `parked_file` in the table: file_of() then closes it for good, so that the kernel answers EBADF.
+//  - A kept number has `parked_file` in the table: file_of() then closes it for good, so that the kernel answers EBADF. (Also one that a fork is changing
+//    just now, see unconnected.hpp: then file_of() waits.)
 //
 // Everything here is lock-free: any thread, any signal handler. Who clears a number's bit owns the number.
 #pragma once

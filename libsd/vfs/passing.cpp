@@ -7,6 +7,7 @@
 #include "libsd/vfs/kernel_pair.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passport.hpp"
+#include "libsd/vfs/unconnected.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 #include <netinet/tcp.h>
@@ -279,6 +280,8 @@ bool OutgoingRights::concerns(const msghdr &m) noexcept {
         found |= means_nothing_elsewhere(fd);
         if (File *f = file_of(fd); f && f->kind == Kind::epoll)
             epoll_passed(*f, fd);
+        else if (f && f->kind == Kind::fresh && f->real_socket)
+            mark_shared(*f);
     });
     return found;
 }

@@ -15,6 +15,7 @@
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/sendfile.hpp"
+#include "libsd/vfs/unconnected.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdio>
 #include <cstdlib>
@@ -193,9 +194,12 @@ void watch_threads() noexcept {
 
 namespace vfs {
 
+constinit thread_local bool child_starts_program = false;
+
 SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
+    share_unconnected(child_starts_program);
     epoll_fork_prepare();
     listeners_fork_prepare();
     wire::Fork message;
@@ -214,6 +218,7 @@ SD_FORK_CODE void fork_parent() noexcept {
 }
 
 SD_FORK_CODE void fork_child() noexcept {
+    child_starts_program = false;
     if (!enabled()) {
         end_borrowing_in_child(); // where nothing of ours had been used
         return;

@@ -13,6 +13,8 @@ void watch_threads() noexcept;
 namespace vfs {
 /// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those handlers.
 void fork_prepare() noexcept;
+/// Set by a thread around a fork whose child does nothing but start a program. The child finds it cleared.
+extern constinit thread_local bool child_starts_program;
 void fork_parent() noexcept;
 void fork_child() noexcept;
 /// Around an exec: hands on what stays open, to a program that will load the library (`loadable`) or to one that will not. A process that

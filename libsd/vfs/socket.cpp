@@ -186,6 +186,8 @@ long listen(int fd, int backlog) noexcept {
     if (r < 0)
         return r;
     Cause why = static_cast<Cause>(f->refuse_cause);
+    if (why == Cause::shared_early) // one that listens is a kernel socket anyway
+        why = Cause::none;
     if (why != Cause::none || namespace_changed || register_listener(fd, f, backlog, &why) < 0)
         fall_back(fd, f, why == Cause::none ? Cause::foreign_namespace : why, nullptr);
     else
