@@ -301,6 +301,33 @@ Reply Monitor::segment(Client &client, Request &request) {
     return reply;
 }
 
+/// Who asks knows that some process has ended. We are told of that, too, but perhaps after the question.
+Reply Monitor::ends(Client &, Request &) {
+    std::vector<pollfd> watched;
+    std::vector<uint64_t> ids;
+    for (const auto &[id, client] : clients_) {
+        if (client->pidfd) {
+            watched.push_back({client->pidfd.get(), POLLIN, 0});
+            ids.push_back(id);
+        }
+    }
+    poll(watched.data(), watched.size(), 0);
+    for (size_t i = 0; i < ids.size(); ++i) {
+        if (const auto it = clients_.find(ids[i]); watched[i].revents != 0 && it != clients_.end()) {
+            gone(*it->second, "ended");
+        }
+    }
+    return {};
+}
+
+/// Does a process live that holds the listener?
+bool Monitor::any_alive(const Listener &listener) {
+    return std::any_of(listener.holders.begin(), listener.holders.end(), [](const Client *holder) {
+        pollfd p{holder->pidfd.get(), POLLIN, 0};
+        return !holder->pidfd || poll(&p, 1, 0) != 1;
+    });
+}
+
 /// The channel has closed or is to be closed.
 void Monitor::channel_closed(Client &client) {
     loop_.remove(client.channel_watch, client.channel.get());

@@ -57,6 +57,8 @@ class Monitor {
     void move_holdings(Client &from, Client &to);
     void release_holdings(Client &client);
     void take_back(Client &client, const Request &request, const Reply &reply, bool new_listener);
+    Reply ends(Client &client, Request &request);
+    bool any_alive(const Listener &listener);
     void channel_closed(Client &client);
     void hear_out(Client &client);
     void gone(Client &client, const char *why);

@@ -116,7 +116,12 @@ Reply Monitor::links(Client &client, Request &request) {
 }
 
 Reply Monitor::connect(Client &client, Request &request) {
-    const auto it = listeners_.find(request.as<wire::ListenerRef>().listener_id);
+    const uint32_t id = request.as<wire::ListenerRef>().listener_id;
+    auto it = listeners_.find(id);
+    if (it != listeners_.end() && !any_alive(*it->second)) { // a client that is started after the end of a server
+        ends(client, request);
+        it = listeners_.find(id);
+    }
     if (it == listeners_.end() || it->second->ns != client.ns || it->second->orphan) {
         return Reply::error(ENOENT, Cause::listener_gone);
     }

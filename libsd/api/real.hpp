@@ -28,6 +28,7 @@
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <threads.h>
 #include <unistd.h>
 #include <utmp.h>

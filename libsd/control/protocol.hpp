@@ -75,6 +75,7 @@ enum class Op : uint16_t {
     foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
     mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
     memory = 40, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
+    ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 

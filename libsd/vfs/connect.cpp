@@ -204,6 +204,16 @@ bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept 
     return true;
 }
 
+/// What the kernel has ended together with a process that the program has waited for is gone from the directory afterwards.
+void hear_of_ends() noexcept {
+    static std::atomic<uint32_t> heard{0};
+    const uint32_t ended = vfs::children_ended.load(std::memory_order_acquire);
+    if (heard.load(std::memory_order_relaxed) == ended) [[likely]]
+        return;
+    control::request(wire::Op::ends, nullptr, 0);
+    heard.store(ended, std::memory_order_relaxed);
+}
+
 /// Everything that decides before any memory is touched. None: go ahead.
 Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *entry) noexcept {
     if (f.refuse_cause)
@@ -219,6 +229,7 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *e
     Cause why = Cause::none;
     if (!control::ensure(&why))
         return why;
+    hear_of_ends();
     return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 

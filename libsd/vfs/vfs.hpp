@@ -99,6 +99,8 @@ long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
 extern bool namespace_changed;
 
 namespace vfs {
+/// How often the program has waited for a child. A connect() that finds it changed has the monitor look for processes that have ended.
+inline constinit std::atomic<uint32_t> children_ended{0};
 /// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the first time. Called before anything of ours
 /// can be asked about, and by what reads the program's memory before there is anything.
 inline void (*expect_faults)() noexcept = []() noexcept {};

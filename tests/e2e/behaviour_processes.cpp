@@ -49,6 +49,7 @@ BEHAVES("parents that end at once", forking, parents_end_at_once, accelerated)
 BEHAVES("whoever closes a listener last", forking, last_to_close_a_listener, accelerated)
 BEHAVES("a connection is handed on while another holder dies", forking, handed_on_while_another_dies, accelerated)
 BEHAVES("a connection closed in a blocked call before a fork", forking, closed_in_a_call_before_fork, accelerated)
+BEHAVES("a connect to a server that was waited for", forking, refused_once_waited_for, accelerated)
 BEHAVES("a monitor that is stopped for a while", forking, monitor_stopped_for_a_while, any)
 
 BEHAVES("exec keeps a connection", images, exec_keeps_connection, accelerated)

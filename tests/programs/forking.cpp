@@ -249,4 +249,69 @@ BEHAVIOUR(monitor_stopped_for_a_while) {
     SHOW_BOOL(receive_to_end(pair.client).empty());
 }
 
+namespace {
+
+/// A server that ends in one of several ways after it has served one connection.
+pid_t start_mortal_server(int how, Address *address) {
+    int channel[2];
+    MUST(pipe2(channel, O_CLOEXEC));
+    const pid_t child = spawn([&] {
+        const int listener = make_listener();
+        const uint16_t port = local_address(listener).port();
+        MUST(write(channel[1], &port, sizeof port));
+        send_all(MUST(accept(listener, nullptr, nullptr)), "x");
+        if (how == 0)
+            _exit(0);
+        else if (how == 1)
+            pause();
+        for (;;) {
+        }
+    });
+    uint16_t port = 0;
+    MUST(read(channel[0], &port, sizeof port));
+    MUST(close(channel[0]));
+    MUST(close(channel[1]));
+    *address = make_address("127.0.0.1", port);
+    return child;
+}
+
+bool is_refused(const Address &address) {
+    const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    const bool refused = connect(fd, address.raw(), address.length) < 0 && errno == ECONNREFUSED;
+    close(fd);
+    return refused;
+}
+
+} // namespace
+
+// The kernel closes what a process held before anybody can have waited for it.
+BEHAVIOUR(refused_once_waited_for) {
+    int by_parent = 0, by_child = 0;
+    for (int i = 0; i < 30; ++i) {
+        Address address;
+        const pid_t server = start_mortal_server(i % 3, &address);
+        const int first = connect_to(address);
+        receive(first, 1);
+        if (i % 3 != 0)
+            MUST(kill(server, SIGKILL));
+        MUST(waitpid(server, nullptr, 0));
+        by_parent += is_refused(address);
+        close(first);
+    }
+    for (int i = 0; i < 10; ++i) {
+        Address address;
+        const pid_t server = start_mortal_server(1, &address);
+        close(connect_to(address));
+        MUST(kill(server, SIGKILL));
+        siginfo_t info{};
+        MUST(waitid(P_PID, static_cast<id_t>(server), &info, WEXITED));
+        const pid_t client = spawn([&] { _exit(is_refused(address) ? 0 : 1); });
+        int status = 0;
+        MUST(waitpid(client, &status, 0));
+        by_child += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    SHOW(by_parent);
+    SHOW(by_child);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }
