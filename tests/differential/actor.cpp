@@ -123,7 +123,7 @@ bool perform(const Command &command) {
                    !perform_options(op, command.step, a, o) && !perform_io(op, command.step, a, o) &&
                    !perform_ready(op, command.step, a, o) && !perform_signals(op, command.step, a, o) &&
                    !perform_passing(op, command.step, a, o) && !perform_process(op, command.step, a, o) &&
-                   !perform_other(op, command.step, a, o)) {
+                   !perform_crowd(op, command.step, a, o) && !perform_other(op, command.step, a, o)) {
             o.say("no such step");
         }
         no_more_jumping();

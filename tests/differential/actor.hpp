@@ -34,6 +34,7 @@ bool perform_io(Op op, int step, Arguments a, Observation &o);
 bool perform_ready(Op op, int step, Arguments a, Observation &o);
 bool perform_signals(Op op, int step, Arguments a, Observation &o);
 bool perform_passing(Op op, int step, Arguments a, Observation &o);
+bool perform_crowd(Op op, int step, Arguments a, Observation &o);
 bool perform_process(Op op, int step, Arguments a, Observation &o);
 bool perform_other(Op op, int step, Arguments a, Observation &o);
 

@@ -6,7 +6,13 @@ namespace sd::differential {
 bool Generator::process_step(int actor) {
     const int fresh = free_actor();
     const int process = model_.actors[static_cast<size_t>(actor)].process;
-    const int choice = random_.below(16);
+    const int choice = random_.below(18);
+    if (choice == 16) {
+        return crowd_step(actor);
+    }
+    if (choice == 17) {
+        return connect_shared(actor);
+    }
     if (choice < 3 && fresh >= 0) {
         emit(actor, Op::thread, {fresh});
         ModelActor &it = model_.actors[static_cast<size_t>(fresh)];
@@ -29,6 +35,38 @@ bool Generator::process_step(int actor) {
     return end_step(actor, process);
 }
 
+// Several processes in accept at once, on a listener that nobody else waits for or has clients for.
+bool Generator::crowd_step(int actor) {
+    const Descriptor *found = find(actor, Kind::listener);
+    if (found == nullptr) {
+        return false;
+    }
+    const Object &listener = model_.at(found->object);
+    if (listener.nonblocking || listener.waited || listener.timed || listener.mailed > 0 ||
+        !listener.pending.empty()) {
+        return false;
+    }
+    emit(actor, Op::crowd, {found->reference, random_.pick({1, 4, 12})}, true);
+    return true;
+}
+
+// A socket that another process has, too. The kernel connects it, so it waits in the queue of ordinary clients: docs/compatibility.md, "the order of
+// accept".
+bool Generator::connect_shared(int actor) {
+    const Descriptor *found = find(actor, Kind::fresh), *to = find(actor, Kind::listener);
+    if (found == nullptr || to == nullptr || !model_.shared(found->object) ||
+        model_.at(found->object).nonblocking || !model_.at(to->object).pending.empty()) {
+        return false;
+    }
+    Object &client = model_.at(found->object), &listener = model_.at(to->object);
+    listener.plain_pending = true;
+    emit(actor, Op::connect, {found->reference, target_form(listener, client.domain), listener.port});
+    client.kind = Kind::stream;
+    listener.pending.push_back(found->object);
+    model_.event(to->object);
+    return true;
+}
+
 bool Generator::new_process(int actor, int process, int fresh) {
     ModelActor &it = model_.actors[static_cast<size_t>(fresh)];
     emit(actor, Op::fork, {fresh, random_.pick({0, 0, 0, 1, 2})});
@@ -37,12 +75,12 @@ bool Generator::new_process(int actor, int process, int fresh) {
     model_.processes.push_back(model_.processes[static_cast<size_t>(process)]);
     model_.processes.back().no_requests |= model_.processes.back().requests;
     std::vector<Descriptor> &open = model_.processes.back().open;
-    // A set used by both: docs/compatibility.md, "an epoll instance made before fork". What one of them connects, the other does not notice:
-    // docs/compatibility.md, "a socket that is not connected yet".
+    // A set used by both: docs/compatibility.md, "an epoll instance made before fork". Who has asked what became of a connect: there, "a connection shared
+    // by fork".
     std::erase_if(open, [&](const Descriptor &descriptor) {
         Object &object = model_.at(descriptor.object);
         object.inherited |= object.connecting;
-        return object.kind == Kind::epoll || object.kind == Kind::fresh || object.connecting;
+        return object.kind == Kind::epoll || object.connecting;
     });
     for (const Descriptor &descriptor : open) {
         ++model_.at(descriptor.object).references;

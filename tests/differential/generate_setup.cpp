@@ -211,8 +211,8 @@ bool Generator::error_step(int actor) {
     const int fd = reference(actor, kind);
     for (const Descriptor &descriptor : model_.process_of(actor).open) {
         const Object &object = model_.at(descriptor.object);
-        // What a full connection answers is left to the steps that fill it; a shared one stays connected: docs/compatibility.md, "a socket that is
-        // not connected yet".
+        // What a full connection answers is left to the steps that fill it; what a shared one answers depends on
+        // who was first.
         if (descriptor.reference == fd &&
             (object.filled_by >= 0 || (object.peer >= 0 && model_.at(object.peer).filled_by >= 0) ||
              model_.shared(descriptor.object))) {

@@ -73,6 +73,8 @@ class Generator {
 
     // generate_processes.cpp
     bool process_step(int actor);
+    bool crowd_step(int actor);
+    bool connect_shared(int actor);
     bool new_process(int actor, int process, int fresh);
     bool new_program(int actor, int process, int fresh);
     bool execute_step(int actor, int process);

@@ -238,6 +238,7 @@ std::string statement(const Step &step) {
         return shown(shell_call(step));
     case Op::exec:
     case Op::spawn:
+    case Op::crowd:
     case Op::close_all:
     case Op::cancel:
     case Op::handler_sends:
