@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/kernel_queue.hpp"
 #include "libsd/vfs/names.hpp"
@@ -45,14 +46,31 @@ void refuse(LinkMap &l, uint32_t slot) noexcept {
     notify(l, slot, s.side[0].control.tx_arm);
 }
 
+/// Whether two ends can have these names, of which the client wrote both: an address of this host and a port that anybody may have, and one that leads to
+/// the listener.
+bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddress &server) noexcept {
+    const bool v4 = is_v4(server.ip);
+    if ((client.family != AF_INET && client.family != AF_INET6) || server.family != client.family ||
+        is_v4(client.ip) != v4 || (client.family == AF_INET && !v4))
+        return false;
+    if (client.port < kFirstFreePort || is_any(client.ip) || !credible(client))
+        return false;
+    if (server.port != l.name.port || is_any(server.ip))
+        return false;
+    return is_any(l.name.ip) ? (v4 || l.name.family == AF_INET6) && credible(server)
+                             : memcmp(server.ip, l.name.ip, sizeof server.ip) == 0;
+}
+
 /// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to be believed, or there is no room.
-bool take_over(File &f, LinkMap &link, uint32_t slot, unsigned family, uint32_t status) noexcept {
-    const SlotAddress client = link.view.slot(slot).identity.client;
-    if ((client.family != AF_INET && client.family != AF_INET6) || !credible(client))
+bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigned family,
+               uint32_t status) noexcept {
+    const SlotAddress client = link.view.slot(slot).identity.client,
+                      server = link.view.slot(slot).identity.server;
+    if (!can_be_names(l, client, server))
         return false;
     f.status.store(status, std::memory_order_relaxed);
     f.client = client;
-    f.server = link.view.slot(slot).identity.server;
+    f.server = server;
     return bind_stream(f, link, slot, family);
 }
 
@@ -86,7 +104,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a
         }
         if (!f)
             f = new_file(Kind::fresh);
-        if (f && take_over(*f, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
+        if (f && take_over(*f, l, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
             link_unuse(*link); // take_pending's reference; bind_stream has its own
             if (a) {
                 long r = write_sockaddr(f->client, listener.family, a, n);
@@ -207,7 +225,7 @@ void leave_waiting_to_kernel(File &listener) noexcept {
     const uint32_t life = l.life.load(std::memory_order_relaxed);
     while (take_pending(l, life, &link, &slot) == 0) {
         File *f = new_file(Kind::fresh);
-        if (f && take_over(*f, *link, slot, listener.family, 0)) {
+        if (f && take_over(*f, l, *link, slot, listener.family, 0)) {
             if (become_kernel_request(*f) == 0)
                 count_fallback(Cause::passed, nullptr);
         } else {

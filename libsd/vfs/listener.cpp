@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/accept.hpp"
+#include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -149,6 +150,11 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         return -ENOMEM;
     }
     l->cookie = cookie_of(fd);
+    if (kernel_name(fd, &l->name) < 0) {
+        pool.release(l);
+        *why = Cause::raw_use;
+        return -ENOTSOCK;
+    }
     // Until it is in the list: a File of the same socket that is closed just now would have the monitor forget this one with it.
     LockGuard g(all_lock);
     // somaxconn bounds it in the kernel too; one more than asked for fits, as there.

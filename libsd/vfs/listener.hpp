@@ -15,6 +15,7 @@ struct ListenerLinkRef {
 struct Listener {
     uint32_t id = 0;
     uint64_t cookie = 0; ///< the kernel's name of the socket, SO_COOKIE; 0: it has none
+    SlotAddress name{};  ///< what it is bound to
     ListenerSegment *seg = nullptr;
     uint64_t seen_sequence = 0;      ///< of seg->link_sequence
     uint32_t next = 0;               ///< rotates over the links, so that none starves
