@@ -34,6 +34,7 @@ struct Client {
     Identity who;
     std::string comm;
     Namespace *ns = nullptr;
+    ino_t netns_inode = 0; ///< where the process was when it proved that it may be in `ns`; 0: not to be seen
 
     struct Share {
         std::shared_ptr<Segment> segment;

@@ -25,7 +25,8 @@ DirectoryFile::DirectoryFile(uint64_t epoch)
     seal(memfd_.get(), F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL);
 }
 
-int DirectoryFile::insert(uint32_t id, const ListenAddress &address, uint32_t backlog, uint32_t uid) {
+int DirectoryFile::insert(uint32_t id, const ListenAddress &address, uint64_t cookie, uint32_t backlog,
+                          uint32_t owner) {
     uint32_t i = directory_hash(address.port);
     for (unsigned tried = 0; tried < kDirectoryEntries; ++tried, i = (i + 1) % kDirectoryEntries) {
         DirectoryEntry &entry = directory().entry[i];
@@ -39,7 +40,8 @@ int DirectoryFile::insert(uint32_t id, const ListenAddress &address, uint32_t ba
         entry.v6only = address.v6only ? 1 : 0;
         entry.backlog = backlog;
         std::memcpy(entry.ip, address.ip, sizeof entry.ip);
-        entry.uid = uid;
+        entry.owner = owner;
+        entry.cookie = cookie;
         entry.used.store(1, std::memory_order_release);
         entry.id.store(id, std::memory_order_release);
         ++live_;

@@ -109,6 +109,7 @@ void Monitor::close_listener(Listener &listener) {
     if (listener.timer != 0) {
         loop_.cancel(listener.timer);
     }
+    forget_watch(listener);
     listener.segment().closed.store(1, std::memory_order_seq_cst);
     for (Link *link : std::exchange(listener.place, {})) {
         if (link != nullptr) {

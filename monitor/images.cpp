@@ -56,7 +56,7 @@ Reply Monitor::image(Client &client, Request &request) {
     if (body.layout_version != kLayoutVersion) {
         return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
     }
-    const uint64_t cookie = netns_cookie(request.fds[1].get());
+    const uint64_t cookie = proven_netns(request.fds[1].get());
     const std::optional<Kept> kept = read_table(request.fds[0].get(), client.id);
     if (cookie == 0 || !kept || request.sender.pid != client.pid) {
         return Reply::error(EINVAL);

@@ -94,7 +94,7 @@ Reply Monitor::hello(Client &client, Request &request) {
     if (body.layout_version != kLayoutVersion) {
         return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
     }
-    const uint64_t cookie = netns_cookie(request.fds[1].get());
+    const uint64_t cookie = proven_netns(request.fds[1].get());
     if (body.proc_index >= kSegProcs || cookie == 0) {
         return Reply::error(EINVAL);
     }
@@ -131,6 +131,7 @@ Reply Monitor::hello(Client &client, Request &request) {
     }
     client.kind = Client::Kind::process;
     client.ns = find_namespace(cookie);
+    client.netns_inode = netns_inode(client.pid);
     if (client.own != segment) {
         client.own = segment;
         share_segment(client, segment, body.proc_index, client.id);
@@ -199,6 +200,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.who = client.who;
     made.comm = client.comm;
     made.ns = client.ns;
+    made.netns_inode = client.netns_inode;
     copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.
     for (uint32_t i = 0; i < body.segments; ++i) {

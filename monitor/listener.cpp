@@ -10,6 +10,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #ifndef SO_NETNS_COOKIE
 #define SO_NETNS_COOKIE 71
@@ -64,6 +65,25 @@ uint64_t netns_cookie(int fd) {
     return option(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie) ? cookie : 0;
 }
 
+uint64_t proven_netns(int fd) {
+    int domain = 0, type = 0, protocol = 0;
+    const bool tcp = option(fd, SOL_SOCKET, SO_DOMAIN, domain) && (domain == AF_INET || domain == AF_INET6) &&
+                     option(fd, SOL_SOCKET, SO_TYPE, type) && type == SOCK_STREAM &&
+                     option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) && protocol == IPPROTO_TCP;
+    return tcp ? netns_cookie(fd) : 0;
+}
+
+bool overlap(const ListenAddress &a, const ListenAddress &b) {
+    static constexpr uint8_t kAnyV4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, kAny[16] = {};
+    static constexpr auto is_v4 = [](const ListenAddress &x) { return memcmp(x.ip, kAnyV4, 12) == 0; };
+    // What of the other family, or one address of the own, a wildcard takes as well.
+    static constexpr auto covers = [](const ListenAddress &wide, const ListenAddress &x) {
+        return (memcmp(wide.ip, kAny, 16) == 0 && (!is_v4(x) || !wide.v6only)) ||
+               (memcmp(wide.ip, kAnyV4, 16) == 0 && is_v4(x));
+    };
+    return a.port == b.port && (memcmp(a.ip, b.ip, 16) == 0 || covers(a, b) || covers(b, a));
+}
+
 int examine_listener(int fd, ListenProof &proof, Cause &cause) {
     int type = 0, protocol = 0, accepting = 0, mark = 0;
     char device[IFNAMSIZ]{};
@@ -83,6 +103,11 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
         return -EOPNOTSUPP;
     }
     proof.netns = netns_cookie(fd);
+    struct stat st {};
+    if (fstat(fd, &st) != 0) {
+        return -errno;
+    }
+    proof.owner = st.st_uid;
     if (!option(fd, SOL_SOCKET, SO_COOKIE, proof.cookie) || proof.netns == 0) {
         return -EOPNOTSUPP;
     }
@@ -90,7 +115,7 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
 }
 
 Listener::Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_)
-    : id(id_), ns(ns_), cookie(proof.cookie), address(proof.address),
+    : id(id_), ns(ns_), cookie(proof.cookie), owner(proof.owner), address(proof.address),
       memfd(make_memfd("sd-listener", sizeof(ListenerSegment))), map(memfd.get(), sizeof(ListenerSegment)) {
     seal(memfd.get(), F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL);
     segment().version = kLayoutVersion;

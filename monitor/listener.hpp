@@ -14,12 +14,18 @@ namespace sd::monitor {
 struct ListenProof {
     uint64_t netns = 0;  ///< SO_NETNS_COOKIE
     uint64_t cookie = 0; ///< SO_COOKIE: names the socket, whoever holds it
+    uid_t owner = 0; ///< whom the kernel takes the socket for: only sockets of one user may share an address
     ListenAddress address;
 };
 /// Looks at a passed descriptor. 0, or a negative errno and the cause to record.
 int examine_listener(int fd, ListenProof &proof, Cause &cause);
 /// SO_NETNS_COOKIE of any socket, 0 if it cannot be had.
 uint64_t netns_cookie(int fd);
+/// The network namespace that possession of this socket opens: that of a TCP socket, since whoever has one can connect there, whatever it was used for
+/// before. 0 for all others: Unix sockets are handed about between namespaces, by services, and by ourselves.
+uint64_t proven_netns(int fd);
+/// Whether a connection could be meant for both.
+bool overlap(const ListenAddress &a, const ListenAddress &b);
 
 struct Namespace {
     uint64_t cookie = 0;
@@ -36,6 +42,8 @@ struct Listener {
     uint32_t id = 0;
     Namespace *ns = nullptr;
     uint64_t cookie = 0;
+    uid_t owner = 0; ///< see ListenProof
+    int watch = -1;  ///< of the monitor's ListenerWatch
     ListenAddress address;
     uid_t uid = 0; ///< of the process that registered it; what policy looks at
     gid_t gid = 0;

@@ -4,6 +4,7 @@
 #include "monitor/unique_fd.hpp"
 
 #include <arpa/inet.h>
+#include <cstring>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -24,12 +25,18 @@ uint64_t cookie_of(const inet_diag_msg &found) {
     return uint64_t{found.id.idiag_cookie[1]} << 32 | found.id.idiag_cookie[0];
 }
 
+bool has_address(const inet_diag_msg &found, const ListenAddress &address) {
+    const auto *ip = reinterpret_cast<const unsigned char *>(found.id.idiag_src);
+    return found.id.idiag_sport == htons(address.port) && found.idiag_family == address.family &&
+           (address.family == AF_INET ? memcmp(ip, address.ip + 12, 4) : memcmp(ip, address.ip, 16)) == 0;
+}
+
 } // namespace
 
-ino_t listening_inode(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+Listening look_up_listening(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
     const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
     if (!netlink || netns_cookie(netlink.get()) != netns) {
-        return 0;
+        return {};
     }
     // All that listen on the port: of several with one address, a question for the address gets any.
     Question q{};
@@ -40,24 +47,27 @@ ino_t listening_inode(const ListenAddress &address, uint64_t cookie, uint64_t ne
     q.request.id.idiag_sport = htons(address.port);
     q.request.id.idiag_cookie[0] = q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     if (send(netlink.get(), &q, sizeof q, 0) != sizeof q) {
-        return 0;
+        return {};
     }
     for (;;) {
         alignas(nlmsghdr) char reply[16384];
         const ssize_t n = recv(netlink.get(), reply, sizeof reply, 0);
         if (n <= 0) {
-            return 0;
+            return {};
         }
         auto left = static_cast<unsigned>(n);
         for (const auto *header = reinterpret_cast<const nlmsghdr *>(reply); NLMSG_OK(header, left);
              header = NLMSG_NEXT(header, left)) {
+            if (header->nlmsg_type == NLMSG_DONE) {
+                return {true, 0};
+            }
             if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
                 header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
-                return 0; // the end, or an error
+                return {}; // an error
             }
             const auto *found = static_cast<const inet_diag_msg *>(NLMSG_DATA(header));
-            if (found->idiag_state == TCP_LISTEN && cookie_of(*found) == cookie) {
-                return found->idiag_inode;
+            if (found->idiag_state == TCP_LISTEN && cookie_of(*found) == cookie && has_address(*found, address)) {
+                return {true, found->idiag_inode};
             }
         }
     }

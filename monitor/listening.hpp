@@ -7,7 +7,12 @@
 
 namespace sd::monitor {
 
-/// The inode of the socket with this address and SO_COOKIE, if it listens. 0: it does not, or the table of its network namespace is not ours to see.
-ino_t listening_inode(const ListenAddress &address, uint64_t cookie, uint64_t netns);
+struct Listening {
+    bool known = false; ///< false: the table of its network namespace is not ours to see
+    ino_t inode = 0;    ///< 0: it does not listen there
+};
+
+/// Looks for the socket with this SO_COOKIE that listens at this address.
+Listening look_up_listening(const ListenAddress &address, uint64_t cookie, uint64_t netns);
 
 } // namespace sd::monitor

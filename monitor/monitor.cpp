@@ -61,6 +61,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::pass, "pass", sizeof(wire::Pass), 2, kProcess, &Monitor::pass},
         {Op::claim, "claim", 0, 1, kProcess, &Monitor::claim},
         {Op::claimed, "claimed", sizeof(wire::ParcelRef), 0, kProcess, &Monitor::claimed},
+        {Op::check, "check", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::check},
         {Op::unlist, "unlist", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlist},
         {Op::memory, "memory", sizeof(wire::Memory), 0, kNotChild, &Monitor::memory},
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},
@@ -100,6 +101,7 @@ Monitor::~Monitor() {
     for (const auto &[id, program] : bridge_programs_) {
         loop_.remove(program.watch, program.channel.get());
     }
+    loop_.remove(ends_watch_, ends_of_listeners_.fd());
     loop_.remove(listening_watch_, listening_);
 }
 
@@ -109,6 +111,11 @@ void Monitor::serve(int listening_socket) {
     const int on = 1;
     setsockopt(listening_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_client(); });
+    if (ends_of_listeners_.fd() >= 0) {
+        ends_watch_ = loop_.add(ends_of_listeners_.fd(), EPOLLIN, [this](uint32_t) { take_ended_listeners(); });
+    } else {
+        spdlog::warn("no inotify: {}; listeners whose sockets end are found late", strerror(errno));
+    }
     arm_exit(std::chrono::seconds(10));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "monitor/client.hpp"
 #include "monitor/config.hpp"
+#include "monitor/listener_watch.hpp"
 #include "monitor/packet.hpp"
 #include "monitor/parcel.hpp"
 #include "monitor/process_info.hpp"
@@ -104,6 +105,14 @@ class Monitor {
     bool take_up(Listener &listener, uint32_t backlog);
     void close_orphans(const Namespace &ns);
 
+    // ended_listeners.cpp: those whose kernel socket has gone, whoever says that he has it
+    void watch_listener(Listener &listener, int socket);
+    void forget_watch(Listener &listener);
+    void take_ended_listeners();
+    void make_way(const Namespace &ns, const ListenProof &proof);
+    void end_listener(Listener &listener);
+    Reply check(Client &client, Request &request);
+
     Listener *held_listener(const Client &client, uint32_t id) const;
 
     // doorbells.cpp
@@ -125,6 +134,7 @@ class Monitor {
     Reply unlisten(Client &client, Request &request);
     Reply unlist(Client &client, Request &request);
     Reply links(Client &client, Request &request);
+    static bool has_moved(const Client &client);
     Reply connect(Client &client, Request &request);
     Reply drop_link(Client &client, Request &request);
     Reply log(Client &client, Request &request);
@@ -171,6 +181,9 @@ class Monitor {
     std::unordered_map<FileId, std::unique_ptr<Link>, FileIdHash> links_;
     std::unordered_map<uint32_t, std::unique_ptr<Listener>> listeners_;
     std::map<std::pair<uint64_t, uint64_t>, Listener *> listener_by_socket_; ///< by namespace and socket cookie
+    ListenerWatch ends_of_listeners_;
+    EventLoop::Watch ends_watch_ = 0;
+    std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
 
     struct Awaited {

@@ -23,7 +23,7 @@ bool has_waiting_connections(const Listener &listener) {
 }
 
 ino_t inode_of(const Listener &listener) {
-    return listening_inode(listener.address, listener.cookie, listener.ns->cookie);
+    return look_up_listening(listener.address, listener.cookie, listener.ns->cookie).inode;
 }
 
 } // namespace
@@ -86,7 +86,7 @@ bool Monitor::take_up(Listener &listener, uint32_t backlog) {
     listener.timer = 0;
     listener.orphan = false;
     listener.directory_index =
-        listener.ns->directory.insert(listener.id, listener.address, backlog, listener.uid);
+        listener.ns->directory.insert(listener.id, listener.address, listener.cookie, backlog, listener.owner);
     return true;
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 namespace sd::monitor {
@@ -28,6 +29,13 @@ std::string slurp(pid_t pid, const char *name) {
 }
 
 } // namespace
+
+ino_t netns_inode(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/net", static_cast<int>(pid));
+    struct stat st {};
+    return pid > 0 && stat(path, &st) == 0 ? st.st_ino : 0;
+}
 
 uint64_t start_time(pid_t pid) {
     const std::string stat = slurp(pid, "stat");

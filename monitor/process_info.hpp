@@ -13,7 +13,9 @@ namespace sd::monitor {
 uint64_t start_time(pid_t pid);
 std::string process_exe(pid_t pid);  ///< path of the program, empty if it cannot be read
 std::string process_comm(pid_t pid); ///< short name
-UniqueFd open_pidfd(pid_t pid);      ///< becomes readable when the process ends
+/// Of its network namespace; 0 if that is not ours to see.
+ino_t netns_inode(pid_t pid);
+UniqueFd open_pidfd(pid_t pid); ///< becomes readable when the process ends
 
 enum class InHands {
     nobody,  ///< of no process

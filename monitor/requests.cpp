@@ -1,5 +1,6 @@
 // Operations on listeners and links.
 #include "monitor/monitor.hpp"
+#include "monitor/process_info.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -12,14 +13,13 @@ Reply Monitor::listen(Client &client, Request &request) {
     const auto body = request.as<wire::Listen>();
     ListenProof proof;
     Cause cause = Cause::none;
-    const int result = examine_listener(request.fds[0].get(), proof, cause);
-    request.close_descriptors(); // at once: while we have it, the program could not free the port
-    if (result < 0) {
+    if (const int result = examine_listener(request.fds[0].get(), proof, cause); result < 0) {
         return Reply::error(-result, cause);
     }
-    if (proof.netns != client.ns->cookie) {
+    if (proof.netns != client.ns->cookie || has_moved(client)) {
         return Reply::error(EXDEV, Cause::foreign_namespace);
     }
+    make_way(*client.ns, proof);
     const uint32_t backlog = std::min<uint32_t>(body.backlog, kSynEntries);
     Listener *listener = nullptr;
     if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie});
@@ -49,16 +49,19 @@ Reply Monitor::listen(Client &client, Request &request) {
         made->uid = client.who.uid;
         made->gid = client.who.gid;
         made->exe = client.who.exe;
-        made->directory_index = client.ns->directory.insert(id, proof.address, backlog, client.who.uid);
+        made->directory_index =
+            client.ns->directory.insert(id, proof.address, proof.cookie, backlog, proof.owner);
         if (made->directory_index < 0) {
             return Reply::error(ENOSPC, Cause::limit);
         }
         listener = made.get();
         listener_by_socket_[{proof.netns, proof.cookie}] = listener;
         listeners_[id] = std::move(made);
+        watch_listener(*listener, request.fds[0].get());
         spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
                       proof.address.port, id);
     }
+    request.close_descriptors(); // soon: while we have it, the program could not free the port
     const bool was_orphan = take_up(*listener, backlog);
     client.listeners.insert(listener);
     listener->holders.insert(&client);
@@ -115,7 +118,18 @@ Reply Monitor::links(Client &client, Request &request) {
     return reply;
 }
 
+/// Whether the process is in another network namespace than when it proved that it may be in this one: a forked child in particular, which did not even have
+/// to. What it may do there it says with a hello.
+bool Monitor::has_moved(const Client &client) {
+    const ino_t now = client.netns_inode != 0 ? netns_inode(client.pid) : 0;
+    return now != 0 && now != client.netns_inode;
+}
+
 Reply Monitor::connect(Client &client, Request &request) {
+    take_ended_listeners();
+    if (has_moved(client)) {
+        return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
     const uint32_t id = request.as<wire::ListenerRef>().listener_id;
     auto it = listeners_.find(id);
     if (it != listeners_.end() && !any_alive(*it->second)) { // a client that is started after the end of a server

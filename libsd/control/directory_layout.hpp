@@ -19,8 +19,9 @@ struct DirectoryEntry {
     uint8_t v6only;
     uint32_t backlog;
     uint8_t ip[16]; ///< v4 addresses v4-mapped; all zero (or ::ffff:0.0.0.0): wildcard
-    uint32_t uid;   ///< of the process that registered it
+    uint32_t owner; ///< user id of the socket: only those of one user share an address
     uint32_t pad;
+    uint64_t cookie; ///< SO_COOKIE of the listening socket
 };
 
 struct Directory {

@@ -76,6 +76,7 @@ enum class Op : uint16_t {
     mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
     memory = 40, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
     ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
+    check = 29, ///< ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot ask the kernel itself
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 

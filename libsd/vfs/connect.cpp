@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/address.hpp"
+#include "libsd/vfs/choice.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/kernel_queue.hpp"
@@ -21,57 +22,6 @@ bool namespace_changed = false;
 namespace {
 
 SD_FORK_STATE constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
-
-/// A directory entry as one consistent copy.
-struct Entry {
-    uint32_t id, backlog;
-};
-
-bool matches(const DirectoryEntry &e, const SlotAddress &to, int *rank) noexcept {
-    if (e.port != to.port)
-        return false;
-    bool to_v4 = is_v4(to.ip);
-    if (memcmp(e.ip, to.ip, 16) == 0) {
-        *rank = 3; // bound to this very address
-        return true;
-    }
-    if (!is_any(e.ip))
-        return false;
-    if (e.family == AF_INET6 ? !to_v4 || !e.v6only : to_v4) {
-        *rank = (e.family == AF_INET6) == !to_v4 ? 2 : 1; // a wildcard of the same family goes before a dual-stack one
-        return true;
-    }
-    return false;
-}
-
-/// The accelerated listener the kernel would choose for this address.
-bool look_up(const SlotAddress &to, Entry *out) noexcept {
-    const Directory *d = control::directory();
-    int best = 0;
-    uint32_t same = 0; // listeners of equal rank (SO_REUSEPORT): each gets its share
-    static std::atomic<uint32_t> turn{0};
-    uint32_t draw = turn.fetch_add(1, std::memory_order_relaxed) * 2654435761u;
-    uint32_t h = directory_hash(to.port);
-    for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-        const DirectoryEntry &e = d->entry[(h + i) % kDirectoryEntries];
-        if (e.used.load(std::memory_order_acquire) == 0)
-            break;
-        uint32_t id = e.id.load(std::memory_order_acquire);
-        int rank = 0;
-        if (id == 0 || !matches(e, to, &rank) || rank < best)
-            continue;
-        same = rank == best ? same + 1 : 1;
-        if (same > 1 && (draw >> 8) % same != 0)
-            continue;
-        uint32_t backlog = e.backlog;
-        std::atomic_thread_fence(std::memory_order_acquire);
-        if (e.id.load(std::memory_order_relaxed) != id)
-            continue;
-        best = rank;
-        *out = {id, backlog};
-    }
-    return best > 0;
-}
 
 bool usable(const LinkMap &l, uint32_t listener) noexcept {
     return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
@@ -215,7 +165,7 @@ void hear_of_ends() noexcept {
 }
 
 /// Everything that decides before any memory is touched. None: go ahead.
-Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *entry) noexcept {
+Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, ListenerEntry *entry) noexcept {
     if (f.refuse_cause)
         return static_cast<Cause>(f.refuse_cause);
     // HAProxy's checks connect so, and reset the connection at once: servers never see them.
@@ -230,7 +180,7 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Entry *e
     if (!control::ensure(&why))
         return why;
     hear_of_ends();
-    return look_up(to, entry) ? Cause::none : Cause::peer_unaccelerated;
+    return look_up_listener(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 
 /// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be used for another.
@@ -249,7 +199,7 @@ void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
 int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why_out) noexcept {
     Cause why = Cause::none;
     SlotAddress source{};
-    Entry entry{};
+    ListenerEntry entry{};
     if (is_any(to.ip)) // connect() to the wildcard address means this host
         set_loopback(to.ip, f.family == AF_INET6 && !is_v4(to.ip));
     why = decide(f, to, &source, &entry);
@@ -266,6 +216,10 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         SlotAddress own;
         if (kernel_name(fd, &own) < 0)
             return -1;
+        if (own.port != 0 && own.port < kFirstFreePort) { // no server would take our word for it
+            *why_out = static_cast<int64_t>(Cause::bound_source);
+            return -1;
+        }
         if (!is_any(own.ip))
             memcpy(source.ip, own.ip, 16);
         source.port = own.port;
@@ -279,13 +233,20 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(l ? Cause::no_slot : why);
         return -1;
     }
+    const uint64_t now = __builtin_ia32_rdtsc();
+    if (!kernel_agrees(*l, entry, to, now)) {
+        give_slot_back(*l, static_cast<uint32_t>(slot));
+        link_unuse(*l);
+        *why_out = static_cast<int64_t>(Cause::peer_unaccelerated);
+        return -1;
+    }
     Slot &s = l->view.slot(static_cast<uint32_t>(slot));
     if (source.port == 0)
         source.port = client_port(l->view.header().port_base, static_cast<uint32_t>(slot));
     source.family = to.family = f.family;
     s.identity.client = source;
     s.identity.server = to;
-    s.identity.arrival = __builtin_ia32_rdtsc();
+    s.identity.arrival = now;
     s.identity.connected_ns = static_cast<uint64_t>(sys::coarse_now_ns());
     f.client = source;
     f.server = to;

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/queue/life.hpp"
@@ -136,6 +137,7 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
 void descriptor_moved(int from, int to) noexcept {
     dummy_moved(from, to);
     control::channel_moved(from, to);
+    control::kernel_listener_moved(from, to);
     bells_moved(from, to);
     links_moved(from, to);
     listeners_moved(from, to);
@@ -230,6 +232,7 @@ SD_FORK_CODE void fork_child() noexcept {
     listeners_fork_child();
     notice_fork_child();
     connect_fork_child();
+    control::kernel_listener_fork_child();
     rings_fork_child();
     options_fork_child();
     spare_numbers_fork_child();

@@ -233,17 +233,17 @@ TEST_CASE("a directory takes as many listeners as it has entries, and finds none
     ListenAddress address;
     for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
         address.port = static_cast<uint16_t>(1000 + i % 1500);
-        places.push_back(file.insert(i + 1, address, 1, 0));
+        places.push_back(file.insert(i + 1, address, 7, 1, 0));
         REQUIRE(places.back() >= 0);
     }
-    REQUIRE(file.insert(9999, address, 1, 0) == -1);
+    REQUIRE(file.insert(9999, address, 7, 1, 0) == -1);
     REQUIRE(test::find_entry(directory, 1499) != nullptr);
     for (const int place : places) {
         file.remove(place);
     }
     REQUIRE(test::find_entry(directory, 1499) == nullptr);
     address.port = 4321;
-    file.insert(5, address, 1, 0);
+    file.insert(5, address, 7, 1, 0);
     REQUIRE(test::find_entry(directory, 4321) != nullptr);
     unsigned used = 0;
     for (const DirectoryEntry &entry : directory->entry) {
