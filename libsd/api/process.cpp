@@ -224,16 +224,22 @@ SD_EXPORT int chroot(const char *path) noexcept {
 }
 
 SD_EXPORT int unshare(int flags) noexcept {
-    int r = real.unshare(flags);
-    if (r == 0 && (flags & CLONE_NEWNET))
-        namespace_changed = true;
+    if (!(flags & CLONE_NEWNET))
+        return real.unshare(flags);
+    vfs::prepare_namespace_change();
+    const int r = real.unshare(flags);
+    if (r == 0)
+        vfs::namespace_has_changed();
     return r;
 }
 
 SD_EXPORT int setns(int fd, int type) noexcept {
-    int r = real.setns(fd, type);
-    if (r == 0 && (type == 0 || (type & CLONE_NEWNET)))
-        namespace_changed = true;
+    if (type != 0 && !(type & CLONE_NEWNET))
+        return real.setns(fd, type);
+    vfs::prepare_namespace_change();
+    const int r = real.setns(fd, type);
+    if (r == 0)
+        vfs::namespace_has_changed();
     return r;
 }
 

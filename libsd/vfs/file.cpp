@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/held.hpp"
@@ -135,6 +136,30 @@ void release_file(File *f) noexcept {
     files.release<QuietGuard>(f);
 }
 
+namespace {
+
+std::atomic<bool> v4_refused{false}; ///< a filter of sockets came with the process
+
+/// A TCP socket in nobody's use, at a low number.
+long plain_socket() noexcept {
+    const long s = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (s >= 0 || s == -EMFILE || s == -ENFILE || s == -ENOBUFS || s == -ENOMEM)
+        return s;
+    v4_refused.store(true, std::memory_order_relaxed);
+    return sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+}
+
+/// Whether the program has sockets that placeholders stand for, or may come to have them.
+bool has_tcp_sockets() noexcept {
+    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
+        if (const File *f = fd_table[fd].load(std::memory_order_acquire);
+            f && f != &parked_file && f->kind != Kind::epoll)
+            return true;
+    return false;
+}
+
+} // namespace
+
 long dummy_socket() noexcept {
     int fd = dummy.load(std::memory_order_acquire);
     if (fd >= 0) [[likely]]
@@ -142,14 +167,44 @@ long dummy_socket() noexcept {
     LockGuard g(dummy_lock);
     if (fd = dummy.load(std::memory_order_relaxed); fd >= 0)
         return fd;
-    long s = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (s < 0)
-        s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (confined())
+        return -EPERM;
+    long s = plain_socket();
     if (s < 0 || (s = hide_fd(static_cast<int>(s))) < 0)
         return s;
     dummy.store(static_cast<int>(s), std::memory_order_release);
     filler.store(static_cast<int>(s), std::memory_order_release);
     return s;
+}
+
+bool may_make_v4() noexcept { return dummy_socket() >= 0 && !v4_refused.load(std::memory_order_relaxed); }
+
+void give_up_dummy() noexcept {
+    close_parked();
+    if (has_tcp_sockets())
+        return;
+    LockGuard g(dummy_lock);
+    filler.store(-1, std::memory_order_release);
+    if (const int former = dummy.exchange(-1); former >= 0)
+        close_hidden(former);
+}
+
+void replace_dummy() noexcept {
+    close_parked();
+    LockGuard g(dummy_lock);
+    const int number = dummy.load(std::memory_order_relaxed);
+    if (number < 0)
+        return;
+    SpareNumbers spare;
+    const long fresh = plain_socket();
+    if (fresh >= 0) {
+        sys::dup3(static_cast<int>(fresh), number, O_CLOEXEC);
+        sys::close(static_cast<int>(fresh));
+        return;
+    }
+    filler.store(-1, std::memory_order_release);
+    dummy.store(-1, std::memory_order_release);
+    close_hidden(number);
 }
 
 bool dummy_listened() noexcept {

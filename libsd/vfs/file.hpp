@@ -147,5 +147,11 @@ void unpin(void *file, size_t) noexcept;
 bool dummy_listened() noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
 long dummy_socket() noexcept;
+/// False: the kernel refuses the program IPv4 sockets (a filter it was started with), although it has others.
+bool may_make_v4() noexcept;
+/// Before a filter of system calls: a socket of ours that the program never made is not left to it, unless it has TCP sockets anyway.
+void give_up_dummy() noexcept;
+/// After a change of the network namespace: placeholders to come are of the new one.
+void replace_dummy() noexcept;
 
 } // namespace sd

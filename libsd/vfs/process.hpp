@@ -21,6 +21,9 @@ void fork_child() noexcept;
 /// calls the first and goes on must call the second.
 void before_exec(bool loadable) noexcept;
 void after_failed_exec() noexcept;
+/// Before and after the calling thread goes to another network namespace.
+void prepare_namespace_change() noexcept;
+void namespace_has_changed() noexcept;
 /// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
 void at_exit() noexcept;
 } // namespace vfs

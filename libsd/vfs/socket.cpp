@@ -73,6 +73,16 @@ long materialise(int fd, File &f) noexcept {
     return 0;
 }
 
+void materialise_all() noexcept {
+    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
+        if (!has_entry(static_cast<int>(fd)))
+            continue;
+        const InUse use(static_cast<int>(fd));
+        if (File *f = use.file(); f && f->kind == Kind::fresh)
+            materialise(static_cast<int>(fd), *f);
+    }
+}
+
 long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept {
     count_fallback(why, to);
     if (long r = materialise(fd, *f); r < 0)
@@ -131,7 +141,8 @@ void init() noexcept {
 
 long socket(int domain, int type, int protocol) noexcept {
     if (!on || confined() || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
-        (protocol != 0 && protocol != IPPROTO_TCP) || !(domain == AF_INET || (domain == AF_INET6 && has_v6)))
+        (protocol != 0 && protocol != IPPROTO_TCP) ||
+        !(domain == AF_INET ? may_make_v4() : domain == AF_INET6 && has_v6))
         return kPass;
     long fd = placeholder_fd(type & SOCK_CLOEXEC);
     if (fd < 0)

@@ -92,10 +92,12 @@ void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
 long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts = self.interrupts) noexcept;
 /// Turns a fresh placeholder into a kernel socket under the same number, with its options. 0 or -errno.
 long materialise(int fd, File &f) noexcept;
+/// Those that no call has needed a kernel socket for yet get theirs, because it could not be made later, or would be another one.
+void materialise_all() noexcept;
 /// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the table.
 long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
 
-/// The process has moved to another network namespace (setns, unshare): nothing new is accelerated. Set by the api layer.
+/// The process has moved to another network namespace (setns, unshare): nothing new is accelerated.
 extern bool namespace_changed;
 
 namespace vfs {
