@@ -229,15 +229,6 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client);
             return;
         }
-        case Received::truncated:
-            if (may_log()) {
-                spdlog::error("out of file descriptors, a request of process {} is refused", request.sender.pid);
-            }
-            request.fds.clear();
-            if (request.header.sequence != wire::kNoAnswer) {
-                send(client.channel.get(), request.header, Reply::error(EMFILE, Cause::limit));
-            }
-            break;
         case Received::packet:
             if (!handle(client, request)) {
                 if (const auto still = clients_.find(client_id); still != clients_.end()) {

@@ -88,9 +88,9 @@ long lock_what_there_is(bool on_fault) noexcept {
             return -ENOMEM;
     }
     return for_each_own([&](const Range &r) {
-               sys::call(SYS_mlock2, static_cast<long>(r.from), static_cast<long>(r.to - r.from),
-                         on_fault ? MLOCK_ONFAULT : 0);
-           })
+        sys::call(SYS_mlock2, static_cast<long>(r.from), static_cast<long>(r.to - r.from),
+                  on_fault ? MLOCK_ONFAULT : 0);
+    })
                ? 0
                : -ENOMEM;
 }
