@@ -11,7 +11,6 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
-#include <set>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -25,8 +24,6 @@ namespace {
 
 void complain(const char *what) { fprintf(stderr, "sd-bridge: %s: %s\n", what, strerror(errno)); }
 
-constexpr int kShortestPause = 5, kLongestPause = 500; // ms
-
 class Bridges {
   public:
     bool open() {
@@ -39,15 +36,12 @@ class Bridges {
     void run() {
         while (channel_open_ || !bridges_.empty()) {
             epoll_event events[64];
-            const int n = epoll_wait(epoll_.get(), events, std::size(events), patience());
+            const int n = epoll_wait(epoll_.get(), events, std::size(events), unfinished_.empty() ? -1 : 0);
             if (n < 0 && errno != EINTR) {
                 complain("epoll_wait");
                 return;
             }
             std::vector<Bridge *> todo = std::exchange(unfinished_, {});
-            if (n == 0) {
-                todo.insert(todo.end(), held_back_.begin(), held_back_.end());
-            }
             for (int i = 0; i < n; ++i) {
                 if (auto *end = static_cast<Bridge::End *>(events[i].data.ptr)) {
                     end->bridge->note(*end, events[i].events);
@@ -64,26 +58,9 @@ class Bridges {
     }
 
   private:
-    /// Milliseconds for epoll_wait. Those who hold a bridged connection, too, do not tell when they let it go: so it is looked at, ever more rarely.
-    int patience() {
-        if (!unfinished_.empty()) {
-            return 0;
-        }
-        if (held_back_.empty()) {
-            return -1;
-        }
-        pause_ms_ = std::min(pause_ms_ * 2, kLongestPause);
-        return pause_ms_;
-    }
-
     /// A bridge may be in the list of things to do more than once, also after it was done.
     void turn(Bridge *b) {
         const bool finished = b->done() || b->pump();
-        if (b->holds_back() && !b->done()) {
-            pause_ms_ = held_back_.insert(b).second ? kShortestPause : pause_ms_;
-        } else {
-            held_back_.erase(b);
-        }
         if (!finished) {
             if (std::find(unfinished_.begin(), unfinished_.end(), b) == unfinished_.end()) {
                 unfinished_.push_back(b);
@@ -128,7 +105,7 @@ class Bridges {
                 complain("a packet that names no two connections");
                 continue;
             }
-            start(std::move(fds[0]), std::move(fds[1]), packet.polite != 0, todo);
+            start(std::move(fds[0]), std::move(fds[1]), packet.exclusive != 0, todo);
         }
     }
 
@@ -151,8 +128,8 @@ class Bridges {
         return count == 2 && !(message.msg_flags & MSG_CTRUNC);
     }
 
-    void start(UniqueFd accelerated, UniqueFd kernel, bool polite, std::vector<Bridge *> *todo) {
-        auto bridge = std::make_unique<Bridge>(std::move(accelerated), std::move(kernel), polite);
+    void start(UniqueFd accelerated, UniqueFd kernel, bool exclusive, std::vector<Bridge *> *todo) {
+        auto bridge = std::make_unique<Bridge>(std::move(accelerated), std::move(kernel), exclusive);
         Bridge *b = bridge.get();
         if (!b->watch(epoll_.get())) {
             complain("epoll_ctl");
@@ -166,9 +143,7 @@ class Bridges {
     bool channel_open_ = true;
     std::unordered_map<Bridge *, std::unique_ptr<Bridge>> bridges_;
     std::vector<std::unique_ptr<Bridge>> finished_; ///< until events that name them have been gone through
-    std::set<Bridge *> held_back_;
-    int pause_ms_ = kShortestPause;
-    std::vector<Bridge *> unfinished_; ///< have more to do at once
+    std::vector<Bridge *> unfinished_;              ///< have more to do at once
 };
 
 /// Two descriptors for each bridge.

@@ -11,7 +11,7 @@ constexpr uint32_t kBridgeMagic = 0x42'44'53'31; // "1SDB"
 /// cannot be preloaded. Both then belong to the bridge.
 struct BridgePacket {
     uint32_t magic = kBridgeMagic;
-    uint32_t polite = 0; ///< leave arriving data alone while somebody else holds the accelerated connection, too
+    uint32_t exclusive = 0; ///< nobody else works on the accelerated connection: its options are the bridge's
 };
 
 } // namespace sd::monitor

@@ -3,14 +3,12 @@
 // Neither socket is made non-blocking: the accelerated one may be shared with a program that would notice. Idle bridges have no buffers.
 #include "monitor/bridge_pump.hpp"
 
-#include "libsd/vfs/passing.hpp"
 #include "monitor/bridge_peer.hpp"
 
 #include <cerrno>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 namespace sd::monitor {
@@ -24,10 +22,16 @@ bool later() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 } // namespace
 
-Bridge::Bridge(UniqueFd accelerated, UniqueFd kernel, bool polite)
+Bridge::Bridge(UniqueFd accelerated, UniqueFd kernel, bool exclusive)
     : ends_{{.bridge = this, .fd = std::move(accelerated), .kernel = false, .waiting = {}},
-            {.bridge = this, .fd = std::move(kernel), .kernel = true, .waiting = {}}},
-      polite_(polite) {
+            {.bridge = this, .fd = std::move(kernel), .kernel = true, .waiting = {}}} {
+    if (exclusive) {
+        // The kernel socket has these now. Here urgent data is to be found apart, and a close is a reset when the program makes it one.
+        const int off = 0;
+        const linger none{0, 0};
+        setsockopt(ends_[0].fd.get(), SOL_SOCKET, SO_OOBINLINE, &off, sizeof off);
+        setsockopt(ends_[0].fd.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
+    }
     for (const End &e : ends_) {
         const int on = 1, off = 0; // what a program sent in pieces comes here in pieces, and is not to wait
         setsockopt(e.fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -111,9 +115,6 @@ Bridge::Step Bridge::step(End &from, End &to) {
     if (!from.readable || to.broken) {
         return Step::nothing;
     }
-    if (polite_ && !from.kernel && belongs_to_others(from)) {
-        return Step::nothing;
-    }
     static char buffer[kBuffer]; // all bridges are pumped by one thread
     const ssize_t n = recv(from.fd.get(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (n > 0) {
@@ -134,23 +135,6 @@ Bridge::Step Bridge::step(End &from, End &to) {
         reset();
     }
     return Step::nothing;
-}
-
-/// While somebody else holds the connection, what arrives is theirs to read: a program that got it by accident never would.
-bool Bridge::belongs_to_others(End &from) {
-    char byte;
-    holds_back_ = false;
-    if (recv(from.fd.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0) {
-        if (later()) {
-            from.readable = false;
-        } else if (errno != EINTR) {
-            reset(); // an error is told only once, to whoever asks first
-        }
-        return true;
-    }
-    int shared = 0;
-    holds_back_ = ioctl(from.fd.get(), kIoctlShared, &shared) == 0 && shared != 0;
-    return holds_back_;
 }
 
 /// Urgent data: one byte, which stays where it was in the stream. A read stops in front of it.
@@ -190,7 +174,7 @@ Bridge::Step Bridge::pass_end(End &from, End &to) {
         close();
         return Step::nothing;
     }
-    if (shutdown(to.fd.get(), SHUT_WR) < 0) {
+    if (shutdown(to.fd.get(), SHUT_WR) < 0 && errno != ENOTCONN) { // both its ends have been shut before
         reset();
         return Step::nothing;
     }

@@ -27,8 +27,8 @@ class Bridge {
         std::vector<char> waiting; ///< for it, what it had no room for; never more than one buffer
     };
 
-    /// `polite`: see BridgePacket.
-    Bridge(UniqueFd accelerated, UniqueFd kernel, bool polite);
+    /// `exclusive`: see BridgePacket.
+    Bridge(UniqueFd accelerated, UniqueFd kernel, bool exclusive);
     Bridge(const Bridge &) = delete;
     Bridge &operator=(const Bridge &) = delete;
 
@@ -41,15 +41,12 @@ class Bridge {
     bool pump();
     /// Both sockets are closed.
     bool done() const { return done_; }
-    /// Data has come that others may be waiting for: to be pumped again from time to time.
-    bool holds_back() const { return holds_back_; }
 
   private:
     enum class Step { moved, nothing };
 
     bool pump(End &from, End &to);
     Step step(End &from, End &to);
-    bool belongs_to_others(End &from);
     Step pass_mark(End &from, End &to);
     Step pass_end(End &from, End &to);
     /// Writes; the rest is kept in `to`. False: `to` is broken.
@@ -60,8 +57,6 @@ class Bridge {
     End ends_[2];
     int epoll_ = -1;
     bool done_ = false;
-    const bool polite_;
-    bool holds_back_ = false;
 };
 
 } // namespace sd::monitor

@@ -140,7 +140,7 @@ void Monitor::bridge(Parcel &parcel) {
     program->segments.insert(parcel.segment_name);
     parcel_by_cookie_[parcel.token_cookie] = &parcel;
     BridgePacket packet;
-    packet.polite = parcel.polite;
+    packet.exclusive = parcel.start != wire::BridgeStart::unclaimed;
     iovec io{&packet, sizeof packet};
     alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))]{};
     msghdr message{};

@@ -84,6 +84,7 @@ Reply Monitor::image(Client &client, Request &request) {
         const auto it = kept->ofds.find(share.name);
         share.segment->retain({&client, share.proc_index},
                               it == kept->ofds.end() ? std::set<uint32_t>{} : it->second, find_link);
+        review_moved(*share.segment);
     }
     const std::set<Listener *> listeners = client.listeners;
     for (Listener *listener : listeners) {

@@ -357,6 +357,7 @@ void Monitor::release_holdings(Client &client) {
         const Segment::Member dead = *member;
         segment.members.erase(member);
         segment.reap(dead, find_link);
+        review_moved(segment);
         if (segment.members.empty() && segment.parcels.empty()) {
             finish_segment(segment);
         }

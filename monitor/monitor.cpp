@@ -62,6 +62,8 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::claim, "claim", 0, 1, kProcess, &Monitor::claim},
         {Op::claimed, "claimed", sizeof(wire::ParcelRef), 0, kProcess, &Monitor::claimed},
         {Op::check, "check", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::check},
+        {Op::moved, "moved", sizeof(wire::Moved), 0, kProcess, &Monitor::moved},
+        {Op::let_go, "let_go", sizeof(wire::Moved), 0, kProcess, &Monitor::let_go},
         {Op::unlist, "unlist", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlist},
         {Op::memory, "memory", sizeof(wire::Memory), 0, kNotChild, &Monitor::memory},
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},

@@ -3,6 +3,7 @@
 #include "monitor/client.hpp"
 #include "monitor/config.hpp"
 #include "monitor/listener_watch.hpp"
+#include "monitor/moved.hpp"
 #include "monitor/packet.hpp"
 #include "monitor/parcel.hpp"
 #include "monitor/process_info.hpp"
@@ -81,6 +82,14 @@ class Monitor {
     void end_parcel(Parcel &parcel);
     void sender_gone(uint64_t client_id);
     void finish_segment(Segment &segment);
+
+    // moved.cpp: connections whose holders go over to a kernel socket
+    using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
+    int move_holders(Parcel &parcel, UniqueFd socket);
+    Reply moved(Client &client, Request &request);
+    Reply let_go(Client &client, Request &request);
+    MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
+    void review_moved(const Segment &segment);
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
@@ -212,6 +221,7 @@ class Monitor {
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work
     EventLoop::Timer bridge_timer_ = 0;
+    MovedConnections moved_;
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

@@ -35,7 +35,6 @@ struct Parcel {
     Link *link = nullptr;      ///< counted in LinkSide::parcels
     uid_t uid = 0;             ///< the sender's
     uint64_t sender = 0;       ///< client id
-    bool polite = false;       ///< see BridgePacket
     wire::BridgeStart start{};
 
     bool bridged = false;      ///< sd-bridge has been told of it, and has not claimed it yet

@@ -46,7 +46,7 @@ Reply Monitor::pass(Client &client, Request &request) {
                                     [name](const Client::Share &s) { return s.name == name; });
     const uint64_t cookie = socket_cookie(request.fds[0].get());
     if (link == nullptr || share == client.segments.end() || p.ofd_index == 0 || p.ofd_index >= kOfds ||
-        p.slot >= kLinkSlots || body.start > static_cast<uint32_t>(wire::BridgeStart::at_once) ||
+        p.slot >= kLinkSlots || body.start > static_cast<uint32_t>(wire::BridgeStart::for_all) ||
         p.options > kMaxFreshOptions || cookie == 0 || parcel_by_cookie_.count(cookie) != 0) {
         return Reply::error(EINVAL);
     }
@@ -66,7 +66,6 @@ Reply Monitor::pass(Client &client, Request &request) {
     parcel.uid = request.sender.uid;
     parcel.sender = client.id;
     parcel.start = static_cast<wire::BridgeStart>(body.start);
-    parcel.polite = body.polite != 0;
     parcel.watch = loop_.add(parcel.far.get(), EPOLLIN | EPOLLRDHUP,
                              [this, id = parcel.id](uint32_t events) { parcel_ready(id, events); });
     if (parcel.start == wire::BridgeStart::unclaimed) {
@@ -80,6 +79,10 @@ Reply Monitor::pass(Client &client, Request &request) {
     parcels_[parcel.id] = std::move(made);
     if (parcel.start == wire::BridgeStart::at_once) {
         bridge(parcel); // may end it
+    } else if (parcel.start == wire::BridgeStart::for_all) {
+        if (const int error = move_holders(parcel, std::move(request.fds[0])); error != 0) {
+            return Reply::error(error, Cause::passed);
+        }
     }
     return reply;
 }
@@ -155,6 +158,10 @@ Reply Monitor::claim(Client &client, Request &request) {
         bridge(parcel);
         return Reply::error(EPERM, Cause::passed);
     }
+    if (const auto moved = moved_.find({parcel.segment.get(), parcel.passport.ofd_index});
+        by_bridge && parcel.start == wire::BridgeStart::for_all && moved != moved_.end()) {
+        moved->second.bridge = client.id;
+    }
     if (!attach(client, *parcel.link, parcel.passport.link_id, parcel.passport.side)) {
         return Reply::error(EEXIST, Cause::passed);
     }
@@ -219,6 +226,7 @@ void Monitor::end_parcel(Parcel &parcel) {
             return link_id == ended->passport.link_id && side == ended->passport.side ? &link : nullptr;
         });
     }
+    review_moved(segment);
     if (segment.members.empty() && segment.parcels.empty()) {
         finish_segment(segment);
     }

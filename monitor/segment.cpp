@@ -72,6 +72,17 @@ bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
                                                   [&](const Member &m) { return holds(m, ofd, proc_data); });
 }
 
+std::vector<const Client *> Segment::holders(unsigned ofd) const {
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    std::vector<const Client *> result;
+    for (const Member &m : members) {
+        if (m.client != nullptr && holds(m, ofd, proc_data)) {
+            result.push_back(m.client);
+        }
+    }
+    return result;
+}
+
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
     const uint64_t link_id = once(ofd.link_id);
     const uint32_t slot = once(ofd.slot);

@@ -49,6 +49,9 @@ class Segment {
     /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
     void release_parcel(uint32_t ofd, const FindLink &find_link);
 
+    /// Members that hold an Ofd; parcels do not count.
+    std::vector<const Client *> holders(unsigned ofd) const;
+
     struct OpenOfd {
         uint64_t link_id;
         uint32_t slot;

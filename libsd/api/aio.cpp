@@ -85,20 +85,22 @@ void finish(aiocb *cb, long result) noexcept {
 /// One attempt without waiting. The result, or -EAGAIN when there is more to wait for.
 long attempt(aiocb *cb, bool writing, size_t &done) noexcept {
     int fd = cb->aio_fildes;
-    File *f = file_of(fd);
-    if (!f)
-        return -EBADF;
-    if (!writing && cb->aio_nbytes == 0) // answered before any socket is asked, as read() is
+    File *f = still_ours(fd, file_of(fd)); // null: closed, or the kernel's meanwhile
+    if (!writing && cb->aio_nbytes == 0)   // answered before any socket is asked, as read() is
         return sys::read(fd, nullptr, 0);
     auto *buffer = static_cast<volatile char *>(cb->aio_buf);
     auto *at = const_cast<char *>(buffer) + done;
     // libc's helper threads have all signals blocked: nobody gets a SIGPIPE.
-    long r = writing ? vfs::send(fd, f, at, clamp_transfer(cb->aio_nbytes) - done, MSG_DONTWAIT | MSG_NOSIGNAL)
-                     : vfs::recv(fd, f, at, clamp_transfer(cb->aio_nbytes), MSG_DONTWAIT);
-    if (r == vfs::kPass) // not a connection: the kernel knows what to say
-        r = writing
-                ? sys::call(SYS_sendto, fd, sys::arg(at), static_cast<long>(cb->aio_nbytes), MSG_NOSIGNAL, 0, 0)
-                : sys::read(fd, at, cb->aio_nbytes);
+    long r = !f ? vfs::kPass
+             : writing
+                 ? vfs::send(fd, f, at, clamp_transfer(cb->aio_nbytes) - done, MSG_DONTWAIT | MSG_NOSIGNAL)
+                 : vfs::recv(fd, f, at, clamp_transfer(cb->aio_nbytes), MSG_DONTWAIT);
+    if (r == vfs::kPass) // not a connection of ours: the kernel knows what to say
+        r = writing ? sys::call(SYS_sendto, fd, sys::arg(at),
+                                static_cast<long>(clamp_transfer(cb->aio_nbytes) - done),
+                                MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
+                    : sys::call(SYS_recvfrom, fd, sys::arg(at), static_cast<long>(cb->aio_nbytes),
+                                MSG_DONTWAIT, 0, 0);
     if (r >= 0 && writing) {
         done += static_cast<size_t>(r);
         return done < clamp_transfer(cb->aio_nbytes) ? -EAGAIN : static_cast<long>(done);

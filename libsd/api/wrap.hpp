@@ -4,6 +4,7 @@
 #include "libsd/api/real.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/queue/copy.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/parked.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -90,12 +91,13 @@ inline void cancellation_point() noexcept {
     if (cancellation_asked.load(std::memory_order_relaxed) && libc_threads.testcancel) [[unlikely]]
         libc_threads.testcancel();
 }
-/// file_of() at the beginning of a cancellation point; where it is not ours, libc's function is one.
+/// file_of() at the beginning of a cancellation point; where it is not ours, or has moved to the kernel, libc's function is one.
 inline File *called_on(int fd) noexcept {
     File *f = file_of(fd);
-    if (f)
-        cancellation_point();
-    return f;
+    if (!f)
+        return f;
+    cancellation_point();
+    return still_ours(fd, f);
 }
 
 inline timespec from_ms(int ms) noexcept { return {ms / 1000, (ms % 1000) * 1'000'000L}; }

@@ -18,6 +18,9 @@
 //    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
 //    holds the Ofd. A receiver of the same user that claims it comes to share segment and link; where nobody claims it for a while, or it is used
 //    as the kernel socket it is, sd-bridge claims it and copies between the two.
+//  - Where those who hold a connection with libsd are to share a kernel socket with somebody without (BridgeStart::for_all), the monitor marks the
+//    Ofd (kTxMoved, kMovedLowat) and rings its side before sd-bridge learns of it. It keeps a descriptor of the socket until no
+//    process but sd-bridge holds the Ofd.
 //  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
 //  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
 //    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
@@ -77,6 +80,8 @@ enum class Op : uint16_t {
     memory = 40, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
     ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
     check = 29, ///< ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot ask the kernel itself
+    moved = 30, ///< Moved -> empty + {kernel socket}: of a connection that has gone over to one for all who hold it (BridgeStart::for_all)
+    let_go = 31, ///< Moved: this process does not hold the Ofd any more -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
@@ -115,12 +120,18 @@ enum class BridgeStart : uint32_t {
     unclaimed, ///< when it is in the hands of a process that does not claim it
     left,      ///< as soon as the caller has gone from this channel (exec)
     at_once,
+    for_all, ///< at once, and whoever holds the connection goes over to the socket: see moved
 };
 struct Pass {
     Passport passport;
     uint64_t segment; ///< what the caller calls it; 0: by its own client id
     uint32_t start;   ///< BridgeStart
-    uint32_t polite; ///< a bridge is to leave arriving data alone while others with libsd hold the connection
+    uint32_t pad;
+};
+struct Moved {
+    uint64_t segment; ///< as above
+    uint32_t ofd_index;
+    uint32_t generation; ///< Ofd::generation
 };
 struct PassReply {
     uint64_t parcel;

@@ -2,6 +2,7 @@
 #include "libsd/vfs/cork.hpp"
 
 #include "libsd/control/client.hpp"
+#include "libsd/vfs/moved.hpp"
 #include <csignal>
 
 namespace sd {
@@ -211,6 +212,8 @@ void close_stream(File &f, bool reset) noexcept {
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index, slot = f.slot;
+    const bool was_moved = moved(f);
+    const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
     bool last;
     // From here on a thread of ours that gets a token sees that the connection is closed; one that got it before is found below. Other processes that
@@ -248,6 +251,8 @@ void close_stream(File &f, bool reset) noexcept {
         free_ofd(seg, index);
         mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
     }
+    if (was_moved) [[unlikely]]
+        tell_moved_let_go(seg, index, generation);
     // Also when others go on with it: the slot is ours to give out again once they have let go of it.
     if (l.side == 0) {
         QuietGuard g(l.slot_lock);

@@ -3,6 +3,7 @@
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/vfs/file.hpp"
 #include "libsd/vfs/held.hpp"
+#include "libsd/vfs/moved.hpp"
 
 namespace sd {
 
@@ -115,7 +116,7 @@ class Pin {
 class InUse {
   public:
     explicit InUse(int fd) noexcept {
-        while ((file_ = file_of(fd)) && !pin_.hold_among_threads(*file_, fd)) {
+        while ((file_ = still_ours(fd, file_of(fd))) && !pin_.hold_among_threads(*file_, fd)) {
         }
     }
     /// The same where it has been looked up already; null afterwards, if the number stands for something else by now.

@@ -300,6 +300,7 @@ bool new_set(File &f, int fd) noexcept {
     x->channel_known = false;
     x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
     x->born = forks_done.load(std::memory_order_relaxed);
+    x->used_in = fork_generation.load(std::memory_order_relaxed);
     for (auto &n : x->nested)
         n = nullptr;
     f.epoll = x;
@@ -424,7 +425,8 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+    for (EpollItem *i = f.items, *next; i; i = next) {
+        next = i->next_of_file;
         Epoll &x = *i->set;
         SetGuard g(x);
         if (i->kernel_only || i->kernel_too || (only >= 0 && i->fd != only))
@@ -436,9 +438,22 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
         epoll_event e{};
         e.events = i->events;
         e.data.u64 = i->data;
-        if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e);
         --x.ours;
+        if (only < 0) {
+            if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
+                sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e);
+            continue;
+        }
+        // The File goes, and nobody but the kernel knows the registration from here on. One that has fired is there, too, to be changed. The kernel's set of one
+        // that was only inherited is another process's affair: that may have taken the member out since the fork.
+        if (x.used_in == fork_generation.load(std::memory_order_relaxed)) {
+            if (i->off)
+                e.events = EPOLLONESHOT;
+            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
+                sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
+            x.kernel_members.fetch_add(1, std::memory_order_relaxed); // the set has it, though remove_item() takes it out
+        }
+        remove_item(x, *i);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -17,7 +18,7 @@ constexpr unsigned kWalkLimit = 4096; ///< records looked at in one go; the rest
 uint32_t state_of(const File &f) noexcept {
     const Ofd &o = *f.ofd;
     return o.flags_seen.load(std::memory_order_relaxed) |
-           (o.tx_block.load(std::memory_order_relaxed) & kTxEnded) << 16 |
+           (o.tx_block.load(std::memory_order_relaxed) & (kTxEnded | kTxMoved)) << 16 |
            o.rx_shut.load(std::memory_order_relaxed) << 24 |
            (o.so_error.load(std::memory_order_relaxed) ? 1u << 25 : 0);
 }
@@ -211,12 +212,18 @@ uint32_t look(EpollItem &i, bool thorough) noexcept {
     const bool stream = f.kind == Kind::stream;
     if (stream && unchanged(i, f))
         return 0;
+    if (stream && moved(f)) [[unlikely]] {
+        i.set->has_moved = true;
+        return 0;
+    }
     if (stream) { // before the look: what comes after it is a change
         i.peer_flags = peer_flags(f);
         if (!(i.events & kEdge))
             i.state = state_of(f);
     }
     uint32_t events = file_events(f) & (i.events | kAlways);
+    if (f.kind == Kind::epoll && f.epoll->has_moved) [[unlikely]]
+        i.set->has_moved = true;
     if (!(i.events & kEdge)) {
         i.level = events;
         i.due = false;

@@ -467,7 +467,7 @@ void hand_over(Epoll &x) noexcept {
     heavy_barrier();
     const bool ready = any_ready_after_barrier(x);
     // Blind: the sleepers have to get ids for what was added since.
-    if (ready || blind || x.plain != 0 || x.held_until != INT64_MAX)
+    if (ready || x.has_moved || blind || x.plain != 0 || x.held_until != INT64_MAX)
         ring_own(x);
     finish_sleep(x);
 }

@@ -132,7 +132,8 @@ struct Epoll {
     Count plain; ///< waits that began without accelerated members and have not noticed yet that there are some
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
-    bool passed = false;                 ///< to another process, perhaps, with SCM_RIGHTS
+    uint32_t used_in = 0; ///< fork_count of the last process that made, changed or waited for it
+    bool passed = false;  ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
     uint32_t channel_epoch = 0;
@@ -144,6 +145,7 @@ struct Epoll {
     uint32_t rounds = 0;
     bool kernel_first = false;
     bool talks_to_itself = false; ///< has accepted, among its members, from its own process
+    bool has_moved = false;       ///< a member is to follow its connection to the kernel
     bool wants_bells = false;     ///< something could not be armed for want of a doorbell id
     int64_t bells_at = 0;         ///< when ids were last asked for because of that
     int64_t kernel_look = 0;      ///< when the kernel's set was last looked at
@@ -229,6 +231,8 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
 bool any_ready(Epoll &x) noexcept;
 /// The same for who has armed, and issued a heavy_barrier(), without letting go of the lock since.
 bool any_ready_after_barrier(Epoll &x) noexcept;
+/// Without locks: members whose connections have moved become the kernel's (moved.hpp), also those of sets in the set.
+void follow_moved_members(Epoll &x, unsigned depth = 0) noexcept;
 /// Epoll::held_until, without the lock.
 int64_t set_held_until(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a wake-up cannot be relied on.

@@ -148,6 +148,8 @@ long round(Wait &w, Look how) noexcept {
     }
     if (ask) [[unlikely]]
         provide_bells(x);
+    if (x.has_moved) [[unlikely]]
+        follow_moved_members(x);
     if (kernel_first) {
         from_kernel = look_at_kernel(w, 0);
         if (from_kernel < 0)
@@ -200,7 +202,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
             heavy_barrier();
             x.barrier_at = 0;
         }
-        ready = any_ready_after_barrier(x);
+        ready = any_ready_after_barrier(x) || x.has_moved;
         blind = blind || x.bell->efd < 0 || (x.streams && !control::connected());
         held = x.held_until;
     }
@@ -419,6 +421,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
             plain = x.ours == 0;
             if (plain)
                 ++x.plain;
+            x.used_in = fork_generation.load(std::memory_order_relaxed);
         }
     }
     if (!open) [[unlikely]] // closed just now

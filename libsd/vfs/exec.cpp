@@ -8,6 +8,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/exec_table.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passing.hpp"
 #include "libsd/vfs/process.hpp"
@@ -178,7 +179,6 @@ bool is_standard(const File &f) noexcept {
             return true;
     return false;
 }
-bool is_standard_input(const File &f) noexcept { return fd_table[0].load(std::memory_order_acquire) == &f; }
 
 /// To a program that will accept from the kernel only.
 void hand_over_listener(File &f) noexcept {
@@ -186,8 +186,10 @@ void hand_over_listener(File &f) noexcept {
     leave_waiting_to_kernel(f);
 }
 
-/// For a program that will not load the library: each connection that stays open becomes a kernel socket, bridged once this program has gone.
+/// For a program that will not load the library: each connection that stays open becomes a kernel socket, bridged once this program has gone. One that
+/// others hold as well becomes that for them, too, and stays so, whatever becomes of the exec.
 void hand_over_as_kernel_sockets() noexcept {
+    size_t given = 0;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
         File *f = fd_table[i].load(std::memory_order_acquire);
         if (!f || !stays_open(static_cast<int>(i)))
@@ -201,12 +203,15 @@ void hand_over_as_kernel_sockets() noexcept {
             done |= number == static_cast<int>(i);
         if (f->kind != Kind::stream || done)
             continue;
-        // As standard input it is meant to be read there. Other numbers are often inherited without anybody's intention, and what comes for
-        // those who hold them too must not get lost in such a program.
-        const bool on_purpose = is_standard(*f);
-        if (!on_purpose && bridged.size() >= kMostByAccident)
+        // Other numbers than the standard ones are often inherited without anybody's intention.
+        if (!is_standard(*f) && given >= kMostByAccident)
             continue;
-        const long made = make_parcel(*f, wire::BridgeStart::left, !is_standard_input(*f));
+        ++given;
+        if (moved(*f) || held_elsewhere(f->seg, f->ofd_index)) {
+            move_to_kernel(*f, Cause::passed); // else the program finds a socket that is not connected
+            continue;
+        }
+        const long made = make_parcel(*f, wire::BridgeStart::left);
         if (made < 0)
             continue; // the program finds a socket that is not connected
         count_fallback(Cause::passed, nullptr);

@@ -45,7 +45,7 @@ File *new_file(Kind kind) noexcept {
     vfs::expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
-    f->real_socket = f->connect_pending = f->bound = false;
+    f->real_socket = f->connect_pending = f->bound = f->carried = false;
     f->status.store(0, std::memory_order_relaxed);
     f->refuse_cause = 0;
     f->last_port = 0;

@@ -52,6 +52,7 @@ struct alignas(64) File {
     bool connect_pending =
         false; ///< a non-blocking connect was answered EINPROGRESS, and connect was not called again since
     bool bound = false;
+    bool carried = false; ///< this process is the bridge of the connection, which may have moved (moved.hpp)
     uint16_t last_port = 0; ///< after connect(AF_UNSPEC): the kernel goes on telling the port
     std::atomic<int> fresh_error{0}; ///< pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
     uint8_t refuse_cause = 0;        ///< Cause: an option was set that keeps this socket with the kernel

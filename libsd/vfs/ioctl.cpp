@@ -124,9 +124,6 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     case SIOCATMARK:
         r = at_urgent_mark(*f);
         break;
-    case kIoctlShared:
-        r = held_elsewhere(f->seg, f->ofd_index);
-        break;
     default: // of the network interfaces, of descriptors, or unknown: nothing that depends on the connection
         return kPass;
     }

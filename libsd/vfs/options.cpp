@@ -240,6 +240,14 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
     return fresh_set_in_kernel(fd, f, level, name, value, n, &p.record);
 }
 
+/// What sends receivers of a moved connection the long way must not be written over. Whoever moves it sets the mark before, so of two at the same time the one
+/// sees the other's.
+void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
+    o.rcvlowat.store(bytes, std::memory_order_seq_cst);
+    if (o.tx_block.load(std::memory_order_seq_cst) & kTxMoved)
+        o.rcvlowat.store(kMovedLowat, relaxed);
+}
+
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
     if (k.kept == &Ofd::Options::zerocopy_next) {
         int32_t off = 0; // the count goes on while it stays on
@@ -257,7 +265,7 @@ void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
     } else if (k.rule == Rule::timeout) {
         (k.name == SO_RCVTIMEO ? o.rcvtimeo_ns : o.sndtimeo_ns).store(p.ns, relaxed);
     } else {
-        o.rcvlowat.store(p.number ? p.number : 1, relaxed); // the only one left that is ours
+        set_rcvlowat(o, p.number ? p.number : 1); // the only one left that is ours
     }
 }
 
@@ -293,8 +301,12 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
     if (level == SOL_SOCKET && (name == SO_RCVLOWAT || name == SO_SNDBUF || name == SO_SNDBUFFORCE)) {
         int32_t v = 0;
         socklen_t m = sizeof v;
-        if (sys::getsockopt(fd, level, name == SO_RCVLOWAT ? SO_RCVLOWAT : SO_SNDBUF, &v, &m) == 0)
-            (name == SO_RCVLOWAT ? o.rcvlowat : o.opt.sndbuf).store(v, relaxed);
+        if (sys::getsockopt(fd, level, name == SO_RCVLOWAT ? SO_RCVLOWAT : SO_SNDBUF, &v, &m) == 0) {
+            if (name == SO_RCVLOWAT)
+                set_rcvlowat(o, v);
+            else
+                o.opt.sndbuf.store(v, relaxed);
+        }
         if (name != SO_RCVLOWAT) { // there may be room now
             notify_own(f);
             epoll_touch(f);
@@ -314,6 +326,42 @@ long replay_options(int fd, const FreshState &s) noexcept {
             first = r;
     }
     return first;
+}
+
+void replay_kept_options(int fd, const File &f) noexcept {
+    const Ofd &o = *f.ofd;
+    const auto set = [fd](int level, int name, const auto &value) {
+        sys::setsockopt(fd, level, name, &value, sizeof value);
+    };
+    FreshOption before; // was set otherwise when the connection was made, perhaps
+    const auto differs = [&](bool is_set, int level, int name) {
+        return is_set || find_record(f, level, name, &before);
+    };
+    for (unsigned i = 0; i < InheritedSet::kKept; ++i) {
+        const KnownOption &k = *known_option_at(i);
+        const int32_t v = (o.opt.*k.kept).load(relaxed);
+        const bool quick = k.level == IPPROTO_TCP && k.name == TCP_QUICKACK;
+        if (v == 0 && (quick || k.rule != Rule::boolean || !find_record(f, k.level, k.name, &before)))
+            continue;
+        set(k.level, k.name,
+            quick                                              ? v - 1
+            : k.rule == Rule::boolean || k.name == SO_ZEROCOPY ? int32_t{v != 0}
+                                                               : v);
+    }
+    const linger l{o.opt.linger_on.load(relaxed), o.opt.linger_s.load(relaxed)};
+    if (differs(l.l_onoff, SOL_SOCKET, SO_LINGER))
+        set(SOL_SOCKET, SO_LINGER, l);
+    for (const int name : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+        const int64_t ns = (name == SO_RCVTIMEO ? o.rcvtimeo_ns : o.sndtimeo_ns).load(relaxed);
+        if (!differs(ns != 0, SOL_SOCKET, name))
+            continue;
+        timeval t{ns / 1'000'000'000, ns % 1'000'000'000 / 1000};
+        if (ns == kNoWait)
+            t = {-1, 0};
+        set(SOL_SOCKET, name, t);
+    }
+    if (const int32_t low = o.rcvlowat.load(relaxed); differs(low != 1, SOL_SOCKET, SO_RCVLOWAT))
+        set(SOL_SOCKET, SO_RCVLOWAT, low);
 }
 
 void free_fresh(FreshState *s) noexcept { pool.release(s); }

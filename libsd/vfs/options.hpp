@@ -49,6 +49,8 @@ class ListenerOptions {
 
 /// Sets the recorded options on kernel socket `fd`. 0, or the first -errno.
 long replay_options(int fd, const FreshState &s) noexcept;
+/// Sets what `f`, a connection, was told and keeps itself on kernel socket `fd`, on which its recorded options have been set.
+void replay_kept_options(int fd, const File &f) noexcept;
 void free_fresh(FreshState *s) noexcept;
 
 /// A new Ofd's options: as a new socket has them, then what was set on `f` before connecting. Call with the

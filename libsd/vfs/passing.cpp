@@ -5,6 +5,7 @@
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/kernel_pair.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passport.hpp"
 #include "libsd/vfs/unconnected.hpp"
@@ -17,24 +18,23 @@ namespace sd {
 namespace {
 
 /// Gives the monitor a parcel: `passed` is the kernel socket that stands for `f`, `far` what it is connected to. Both stay the caller's.
-long hand_in(File &f, wire::BridgeStart start, bool polite, int passed, int far) noexcept {
+long hand_in(File &f, wire::BridgeStart start, int passed, int far) noexcept {
     wire::Pass msg{};
     write_passport(f, msg.passport);
     msg.segment = f.seg == own_segment_index.load(std::memory_order_acquire) ? 0 : segments[f.seg].owner_client;
     msg.start = static_cast<uint32_t>(start);
-    msg.polite = polite;
     hold_for_parcel(f.seg, f.ofd_index);
     const int fds[] = {passed, far};
     const auto r = control::request(wire::Op::pass, &msg, sizeof msg, fds, 2);
-    if (r.status >= 0)
-        return 0;
+    if (r.status >= 0 || r.status == -EALREADY) // another one's parcel holds it then
+        return r.status;
     unhold_for_parcel(f.seg, f.ofd_index);
     return r.status == -ECONNREFUSED || r.status == -ECONNRESET ? -ENOBUFS : r.status;
 }
 
 } // namespace
 
-long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
+long make_parcel(File &f, wire::BridgeStart start) noexcept {
     Cause why;
     if (!control::ensure(&why))
         return -ENOBUFS; // without a monitor there is nobody to hold it on the way
@@ -48,15 +48,17 @@ long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept {
     const int on = 1;
     if (f.fresh)
         replay_options(end[0], *f.fresh);
-    if (f.ofd->opt.nodelay.load(std::memory_order_relaxed))
-        sys::setsockopt(end[0], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (f.ofd->opt.cork.load(std::memory_order_relaxed))
-        sys::setsockopt(end[0], IPPROTO_TCP, TCP_CORK, &on, sizeof on);
+    replay_kept_options(end[0], f);
     sys::setsockopt(end[1], IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
+    if (start != wire::BridgeStart::for_all) // nobody can claim that
+        sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
     sys::fcntl(end[0], F_SETFL, O_RDWR | f.ofd->status.load(std::memory_order_relaxed));
+    if (f.ofd->rx_shut.load(std::memory_order_relaxed))
+        sys::call(SYS_shutdown, end[0], SHUT_RD);
+    if (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxShut)
+        sys::call(SYS_shutdown, end[0], SHUT_WR);
 
-    const long r = hand_in(f, start, polite, end[0], end[1]);
+    const long r = hand_in(f, start, end[0], end[1]);
     sys::close(end[1]);
     if (r < 0) {
         sys::close(end[0]);
@@ -73,18 +75,24 @@ long become_kernel_request(File &f) noexcept {
     const int fd = static_cast<int>(made), on = 1;
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     // What it is connected to lies in the listener's queue and has no descriptor yet; the parcel goes by this end's name instead.
-    const long r = hand_in(f, wire::BridgeStart::at_once, false, fd, fd);
+    const long r = hand_in(f, wire::BridgeStart::at_once, fd, fd);
     sys::close(fd);
     return r;
 }
 
 long become_kernel(File &f, Cause why) noexcept {
-    if (held_elsewhere(f.seg, f.ofd_index))
-        return -EBUSY;
-    const long made = make_parcel(f, wire::BridgeStart::at_once, false);
+    if (moved(f) || held_elsewhere(f.seg, f.ofd_index))
+        return move_to_kernel(f, why);
+    const long made = make_parcel(f, wire::BridgeStart::at_once);
     if (made < 0)
         return made;
     count_fallback(why, nullptr);
+    exchange_numbers(f, static_cast<int>(made));
+    sys::close(static_cast<int>(made));
+    return 0;
+}
+
+void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
         const int fd = static_cast<int>(i);
@@ -94,19 +102,17 @@ long become_kernel(File &f, Cause why) noexcept {
         if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
             f_owner_ex owner{};
             if (sys::fcntl(fd, F_GETOWN_EX, sys::arg(&owner)) == 0 && owner.pid != 0)
-                sys::fcntl(static_cast<int>(made), F_SETOWN_EX, sys::arg(&owner));
+                sys::fcntl(made, F_SETOWN_EX, sys::arg(&owner));
             if (const long signal = sys::fcntl(fd, F_GETSIG); signal > 0)
-                sys::fcntl(static_cast<int>(made), F_SETSIG, signal);
+                sys::fcntl(made, F_SETSIG, signal);
         }
         first = false;
         const long flags = sys::fcntl(fd, F_GETFD);
-        sys::dup3(static_cast<int>(made), fd, flags > 0 && (flags & FD_CLOEXEC) ? O_CLOEXEC : 0);
+        sys::dup3(made, fd, flags > 0 && (flags & FD_CLOEXEC) ? O_CLOEXEC : 0);
         epoll_file_became_kernel(f, fd);
         if (fd_table[i].compare_exchange_strong(expected, nullptr))
             release_file(&f);
     }
-    sys::close(static_cast<int>(made));
-    return 0;
 }
 
 namespace {
@@ -169,7 +175,8 @@ File *admit_once(const Passport &p, unsigned seg, LinkMap &l) noexcept {
 }
 
 /// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it is.
-bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
+/// `carries`: this is sd-bridge.
+bool take_over(int fd, const Passport &p, int seg, LinkMap &l, bool carries) noexcept {
     if (!passport_valid(p, static_cast<unsigned>(seg), l))
         return false;
     const long flags = sys::fcntl(fd, F_GETFD), dummy = dummy_socket();
@@ -178,6 +185,8 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l) noexcept {
     File *f = admit_once(p, static_cast<unsigned>(seg), l);
     if (!f)
         return false;
+    if (carries)
+        f->carried = true;
     // The socket that stood for it goes without a trace: for a minute its names could not be used for the next that is passed.
     const linger at_once{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
@@ -199,7 +208,7 @@ bool claim(int fd) noexcept {
     if (segment_fd >= 0 && link_fd >= 0) {
         const int seg = join_segment(static_cast<int>(segment_fd), reply.segment);
         LinkMap *l = link_for(reply.passport.link_id, reply.passport.side, static_cast<int>(link_fd));
-        done = seg >= 0 && l && take_over(fd, reply.passport, seg, *l);
+        done = seg >= 0 && l && take_over(fd, reply.passport, seg, *l, reply.tell != 0);
         if (l)
             link_unuse(*l);
     } else {
@@ -262,7 +271,7 @@ int number_at(const void *p) noexcept {
 bool means_nothing_elsewhere(int fd) noexcept {
     if (is_hidden(fd))
         return true;
-    const File *f = file_of(fd);
+    const File *f = still_ours(fd, file_of(fd));
     return f && (f->kind == Kind::stream || (f->kind == Kind::fresh && !f->real_socket));
 }
 
@@ -304,7 +313,7 @@ long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
         } else if (count_ == kMost) {
             error = -EINVAL;
         } else {
-            const long made = make_parcel(*f, wire::BridgeStart::unclaimed, false);
+            const long made = make_parcel(*f, wire::BridgeStart::unclaimed);
             if (made < 0) {
                 error = made;
                 return;

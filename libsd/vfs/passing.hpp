@@ -10,17 +10,17 @@
 
 namespace sd {
 
-/// A kernel socket that stands for the stream `f`, to be passed and then closed by the caller; or -errno. `start`, `polite`: see
+/// A kernel socket that stands for the stream `f`, to be passed and then closed by the caller; or -errno. `start`: see
 /// wire::Pass.
-long make_parcel(File &f, wire::BridgeStart start, bool polite) noexcept;
-/// The connection goes on as a kernel socket with a bridge behind it, under the same numbers, for what only the kernel can do. 0; -EBUSY where other
-/// processes share it, or -errno: then nothing has changed.
+long make_parcel(File &f, wire::BridgeStart start) noexcept;
+/// The numbers of `f` become those of the kernel socket `made`, which stays the caller's; the File is let go of.
+void exchange_numbers(File &f, int made) noexcept;
+/// The connection goes on as a kernel socket with a bridge behind it, under the same numbers, for what only the kernel can do; also for other
+/// processes that share it. 0, or -errno: then nothing has changed.
 long become_kernel(File &f, Cause why) noexcept;
 /// A connection that was taken from a listener's queue goes on as a request to the listener's kernel socket, for a program that accepts only there; then
 /// the caller drops the File. 0 or -errno.
 long become_kernel_request(File &f) noexcept;
-/// ioctl for sd-bridge, on a connection: whether another process holds it, too (int).
-constexpr unsigned long kIoctlShared = 0x89ed; // one of those that belong to the protocol; TCP has none
 /// The descriptor has just arrived from another process: if it stands for a connection, it is one from here on. Slow only then.
 void claim_parcel(int fd) noexcept;
 void passing_fork_child() noexcept;

@@ -6,6 +6,7 @@
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/epoll_set.hpp"
 #include "libsd/vfs/listener.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/poll_by_select.hpp"
 #include "libsd/vfs/signal_mask.hpp"
@@ -29,7 +30,8 @@ struct Poll {
     PollList &l;
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
-    bool links = false; ///< anything in shared memory to look at
+    bool links = false;   ///< anything in shared memory to look at
+    bool changed = false; ///< a connection has become the kernel's: the list is to be sorted anew
     uint64_t handled;
     HeldOpen held{l}; ///< from the first sleep on
 };
@@ -50,8 +52,14 @@ long look_at_ours(Poll &p) noexcept {
         pollfd &e = p.l.all[i];
         e.revents = 0;
         if (File *f = p.l.file[i]) {
+            if (moved(*f) && !p.held.taken_away(i)) [[unlikely]] {
+                p.changed = true;
+                return 1;
+            }
             const bool spent = p.held.spent(i);
             e.revents = spent ? short{0} : wanted(e, file_events(*f));
+            if (is_set(f) && f->epoll->has_moved) [[unlikely]]
+                follow_moved_members(*f->epoll); // the kernel tells of them from now on
             if ((spent || e.revents) && p.held.taken_away(i)) [[unlikely]]
                 e.revents = p.held.look_anew(i);
             ready += e.revents != 0;
@@ -278,7 +286,7 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
 bool poll_classify(PollList &l) noexcept {
     bool any = false;
     for (size_t i = 0; i < l.n; ++i) {
-        File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd);
+        File *f = l.all[i].fd < 0 ? nullptr : still_ours(l.all[i].fd, file_of(l.all[i].fd));
         if (f && (f->kind == Kind::free || (f->kind == Kind::fresh && f->real_socket) ||
                   (f->kind == Kind::epoll && !f->epoll->has_bell.load(std::memory_order_acquire))))
             f = nullptr;
@@ -288,8 +296,16 @@ bool poll_classify(PollList &l) noexcept {
     return any;
 }
 
-long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
-    Poll p{.l = l, .handled = self.handled};
+namespace {
+
+/// As poll_wait(). `*changed`: a connection has moved to the kernel, and nothing else counts.
+long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t handled, bool *changed) noexcept {
+    Poll p{.l = l, .handled = handled};
+    const struct Report {
+        ~Report() { *to = p.changed; }
+        Poll &p;
+        bool *to;
+    } report{p, changed};
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.file[i];
         if (f) {
@@ -354,6 +370,36 @@ long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
             return -EINTR;
         if (deadline != INT64_MAX && sys::now_ns() >= deadline)
             return p.held.look_anew();
+    }
+}
+
+/// The kernel has them all.
+long kernel_poll(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
+    const timespec t{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+    return cancellable([](void *) { Held::give_back_all(); }, nullptr,
+                       [&] {
+                           const TrueMask before(mask != nullptr);
+                           return sys::ppoll(l.all, l.n, timeout_ns < 0 ? nullptr : &t, mask);
+                       });
+}
+
+} // namespace
+
+long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
+    const uint64_t handled = self.handled;
+    const int64_t start = timeout_ns > 0 ? sys::now_ns() : 0;
+    int64_t left = timeout_ns;
+    for (;;) {
+        bool changed = false;
+        const long r = wait_sorted(l, left, mask, handled, &changed);
+        if (!changed) [[likely]]
+            return r;
+        if (timeout_ns > 0) {
+            left = timeout_ns - (sys::now_ns() - start);
+            left = left > 0 ? left : 0;
+        }
+        if (!poll_classify(l)) // follows
+            return kernel_poll(l, left, mask);
     }
 }
 

@@ -12,6 +12,7 @@
 #include "libsd/vfs/epoll.hpp"
 #include "libsd/vfs/listener.hpp"
 #include "libsd/vfs/memory_lock.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/notice.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/passing.hpp"
@@ -239,6 +240,7 @@ SD_FORK_CODE void fork_child() noexcept {
     memory_lock_fork_child();
     sendfile_fork_child();
     passing_fork_child();
+    moved_fork_child();
     if (stats_written.load(std::memory_order_relaxed))
         stats_written.store(false);
     control::fork_child();

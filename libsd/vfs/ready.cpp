@@ -3,9 +3,11 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/cork.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/orphans.hpp"
 #include "libsd/vfs/poll_by_select.hpp"
 #include "libsd/vfs/signal_mask.hpp"
+#include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -76,7 +78,7 @@ uint32_t stream_events(File &f) noexcept {
     if (rcv_shut)
         e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     else if (rx_pending(f)) {
-        int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+        int32_t low = low_water(o);
         if (!is_inline(f) && at_urgent_mark(f)) [[unlikely]]
             ++low; // the urgent byte itself will not be read
         if (low <= 1 || ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(low)) >= low)
@@ -203,7 +205,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
     auto undone = [&] {
         return f.generation.load(std::memory_order_acquire) != generation || f.kind != Kind::stream;
     };
-    auto changed = [&] { return (stream_events(f) & events) || undone(); };
+    auto changed = [&] { return (stream_events(f) & events) || undone() || moved(f); };
     auto interrupted = [&] {
         return self.interrupts != interrupts || (deadline != INT64_MAX && self.handled != handled);
     };

@@ -27,8 +27,11 @@ enum TxBlock : uint32_t {
     kTxShut = 1,
     kTxError = 2,
     kTxReset = 4,
-    kTxCork = 8 ///< TCP_CORK is on, or something may be held back
+    kTxCork = 8, ///< TCP_CORK is on, or something may be held back
+    kTxMoved = 16 ///< the connection is a kernel socket for all but a bridge (vfs/moved.hpp); set by the monitor
 };
+/// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked at.
+constexpr int32_t kMovedLowat = INT32_MAX;
 constexpr uint32_t kTxEnded = kTxShut | kTxError | kTxReset;
 
 /// An open file description: one end of an accelerated connection.

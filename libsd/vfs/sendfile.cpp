@@ -9,6 +9,7 @@
 #include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/cancel.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
@@ -75,6 +76,13 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
         *r = c.error();
         return Fill::failed;
     }
+    if (moved(f, o)) [[unlikely]] {
+        c.release();
+        if (!follow(f))
+            return fill_ring(f, in, pos, want, grow_far, more, r);
+        *r = vfs::kPass;
+        return Fill::failed;
+    }
     if ((o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
         refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return Fill::blocked;
@@ -136,7 +144,8 @@ long send_buffered(int out, File &f, int in, int64_t pos, size_t want, Buffer &b
         return *got;
     iovec v{p, static_cast<size_t>(*got)};
     IoCursor from{&v, 1};
-    return stream_send(out, f, from, v.iov_len, 0);
+    const long sent = stream_send(out, f, from, v.iov_len, 0);
+    return sent == vfs::kPass ? sys::call(SYS_sendto, out, sys::arg(p), *got, 0, 0, 0) : sent;
 }
 
 /// Reads nothing, but says what is wrong with the descriptor: 0 or -errno.
@@ -350,7 +359,7 @@ SD_FORK_CODE void sendfile_fork_child() noexcept { bounces.reset_lock(); }
 namespace vfs {
 
 long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
-    File *f = file_of(out);
+    File *f = still_ours(out, file_of(out));
     if (!f || f->kind != Kind::stream)
         return kPass; // from a socket to a file: the placeholder cannot be read by position either
     int64_t pos = 0;
@@ -384,7 +393,7 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
 }
 
 long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept {
-    File *from = file_of(in), *to = file_of(out);
+    File *from = still_ours(in, file_of(in)), *to = still_ours(out, file_of(out));
     if (to && to->kind == Kind::fresh && !to->real_socket && appends(*to) && n != 0 && is_pipe(in))
         return -EINVAL;
     if (from && from->kind != Kind::stream)

@@ -35,6 +35,12 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags,
                  uint64_t interrupts = self.interrupts) noexcept;
 
+/// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
+inline int32_t low_water(const Ofd &o) noexcept {
+    const int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    return low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved) ? 1 : low;
+}
+
 /// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.

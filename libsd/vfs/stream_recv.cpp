@@ -4,6 +4,7 @@
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/quick.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
@@ -77,6 +78,21 @@ void fall_behind(const Ofd &o) noexcept {
         __builtin_ia32_pause();
 }
 
+/// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes are there.
+long recv_rest(int fd, IoCursor &to, size_t done, size_t total, int flags) noexcept {
+    while ((flags & MSG_WAITALL) && done < total && to.advance() > 0) {
+        const size_t left = total - done, n = to.now.iov_len < left ? to.now.iov_len : left;
+        const long r = sys::call(SYS_recvfrom, fd, sys::arg(to.now.iov_base), static_cast<long>(n), flags, 0, 0);
+        if (r <= 0)
+            break;
+        to.skip(static_cast<size_t>(r));
+        done += static_cast<size_t>(r);
+        if (static_cast<size_t>(r) < n) // ended by a signal
+            break;
+    }
+    return static_cast<long>(done);
+}
+
 } // namespace
 
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_t interrupts) noexcept {
@@ -99,7 +115,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
     const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
     long done = 0;
     int64_t deadline = 0;
-    int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    int32_t low = low_water(o);
     size_t target = flags & MSG_WAITALL                ? total
                     : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
                                                        : total;
@@ -111,6 +127,12 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             ReceiveClaim c(b, f);
             if (!c)
                 return done ? done : c.error();
+            if (moved(f, o)) [[unlikely]] {
+                c.release();
+                if (follow(f))
+                    return done == 0 ? vfs::kPass : recv_rest(fd, to, static_cast<size_t>(done), total, flags);
+                continue;
+            }
             writer = peers_writer(f);
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);

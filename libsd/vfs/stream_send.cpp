@@ -3,6 +3,7 @@
 #include "libsd/vfs/ancillary.hpp"
 #include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/epoll.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/stream.hpp"
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -108,6 +109,22 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold,
     }
 }
 
+/// The connection has moved to the kernel in the middle of a write, of which `done` bytes are on their way.
+long send_rest(int fd, IoCursor &from, size_t done, int flags) noexcept {
+    while (from.advance() > 0) {
+        const size_t n = from.now.iov_len;
+        const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
+                                 flags | MSG_NOSIGNAL, 0, 0); // the next call is told why it stopped
+        if (r <= 0)
+            break;
+        from.skip(static_cast<size_t>(r));
+        done += static_cast<size_t>(r);
+        if (static_cast<size_t>(r) < n)
+            break;
+    }
+    return static_cast<long>(done);
+}
+
 } // namespace
 
 void answered_by_reset(File &f) noexcept {
@@ -133,14 +150,15 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     int64_t deadline = 0;
     bool grow_far = false;
     for (;;) {
-        bool blocked, answered = false, tell = false;
+        bool blocked, answered = false, tell = false, gone;
         Recipient reader;
         {
             SendClaim c(b, f);
             if (!c)
                 return done ? done : c.error();
             reader = peers_reader(f);
-            blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
+            gone = moved(f, o);
+            blocked = gone || (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                       refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
             if (!blocked) {
                 const Hold hold = hold_of(o, flags & MSG_MORE);
@@ -156,6 +174,11 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 if (answered)
                     ++o.tx.s.messages;
             }
+        }
+        if (gone) [[unlikely]] {
+            if (follow(f))
+                return done == 0 ? vfs::kPass : send_rest(fd, from, static_cast<size_t>(done), flags);
+            continue;
         }
         if (blocked) {
             if (done) // what went before counts; the next call is told why it stopped

@@ -1,6 +1,7 @@
 // Urgent data of an accelerated connection; see urgent.hpp.
 #include "libsd/vfs/urgent.hpp"
 #include "libsd/vfs/bound.hpp"
+#include "libsd/vfs/moved.hpp"
 #include "libsd/vfs/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -20,6 +21,10 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
         SendClaim c(b, f);
         if (!c)
             return c.error();
+        if (moved(f, o)) [[unlikely]] {
+            c.release();
+            return follow(f) ? vfs::kPass : 0;
+        }
         blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
                   refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
         if (!blocked) {

@@ -345,7 +345,7 @@ TEST_CASE("bridge: packets that make no sense are dropped") {
     int fd = one.near.get();
     bridge.send(BridgePacket{}, &fd, 1);
     const int twice[2] = {fd, fd};
-    bridge.send(BridgePacket{.magic = 7, .polite = 0}, twice, 2);
+    bridge.send(BridgePacket{.magic = 7, .exclusive = 0}, twice, 2);
     Ends ends(bridge);
     REQUIRE(send(ends.client.get(), "works", 5, 0) == 5);
     CHECK(receive(ends.program.get(), 5) == "works");

@@ -1,6 +1,5 @@
 // Connections in the hands of a program without the library: it inherits them over exec, or gets them by SCM_RIGHTS.
-#include "tests/programs/cases.hpp"
-#include "tests/programs/process.hpp"
+#include "tests/programs/stranger.hpp"
 
 #include <spawn.h>
 #include <sys/syscall.h>
@@ -8,21 +7,6 @@
 using namespace sdtest;
 
 namespace {
-
-std::string stranger() {
-    char path[4096] = {};
-    MUST(readlink("/proc/self/exe", path, sizeof path - 1));
-    std::string own = path;
-    return own.substr(0, own.rfind('/') + 1) + "stranger";
-}
-
-[[noreturn]] void become(const char *what, int fd) {
-    const std::string path = stranger();
-    execl(path.c_str(), "stranger", what, std::to_string(fd).c_str(), nullptr);
-    give_up("exec");
-}
-
-bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
 
 pid_t hand_to(const char *what, const Pair &pair) {
     const pid_t child = spawn([&] {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static void say(const char *text) {
@@ -53,6 +54,16 @@ static void names(int fd) {
         exit(3);
 }
 
+/* Reads a request, once, and answers it. */
+static void answer(int in, int out) {
+    char text[300] = "answer to ";
+    ssize_t n = read(in, text + 10, sizeof text - 10);
+    if (n <= 0)
+        exit(6);
+    if (send_all(out, text, (size_t)n + 10) < 0)
+        exit(3);
+}
+
 static int take(int channel) {
     char byte;
     struct iovec part = {&byte, 1};
@@ -87,6 +98,30 @@ int main(int argc, char **argv) {
     } else if (strcmp(what, "writes") == 0) {
         if (send_all(fd, "from a stranger", 15) < 0)
             return 3;
+    } else if (strcmp(what, "answer") == 0) {
+        answer(fd, fd);
+    } else if (strcmp(what, "answers standard") == 0) {
+        answer(0, 1);
+    } else if (strcmp(what, "takes four") == 0) {
+        char bytes[4];
+        if (recv(fd, bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes)
+            return 7;
+    } else if (strcmp(what, "shuts") == 0) {
+        if (shutdown(fd, SHUT_WR) != 0)
+            return 8;
+    } else if (strcmp(what, "has a child") == 0) { /* another program like this one */
+        pid_t child = fork();
+        int status = 0;
+        if (child == 0) {
+            execl("/proc/self/exe", argv[0], "answer", argv[2], (char *)NULL);
+            _exit(9);
+        }
+        if (send_all(fd, "first ", 6) < 0 || waitpid(child, &status, 0) < 0)
+            return 10;
+        return status == 0 && send_all(fd, " last", 5) == 0 ? 0 : 11;
+    } else if (strcmp(what, "stays") == 0) { /* until it is killed */
+        for (;;)
+            pause();
     } else if (strcmp(what, "waits") == 0) { /* for the end, and says how it came */
         char byte;
         ssize_t n = read(fd, &byte, 1);
