@@ -44,6 +44,10 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         link->adopted = EventLoop::Clock::now();
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
+    if (body.side == 1 && !link->side[1].domain) {
+        link->side[1].domain =
+            domain_of(client, request.sender); // it has the link; others who ask for it may not have
+    }
     if (!attach(client, *link, body.link_id, body.side)) {
         if (first) {
             links_.erase(file);

@@ -2,6 +2,8 @@
 //
 // Started by sd-monitor, which sends it one packet for each bridge (bridge_packet.hpp). It is linked with libsd.so in front of the C library, so
 // that its own socket calls are accelerated without LD_PRELOAD. One thread, one epoll set; ends when the channel and the last bridge have ended.
+#include "libsd/vfs/passing.hpp"
+#include "monitor/bridge_confine.hpp"
 #include "monitor/bridge_packet.hpp"
 #include "monitor/bridge_pump.hpp"
 
@@ -12,6 +14,7 @@
 #include <cstring>
 #include <memory>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unordered_map>
@@ -155,11 +158,18 @@ void raise_limit() {
     }
 }
 
+/// The library's channel to the monitor, which cannot be opened later. Without one nothing that comes can be claimed; that shows then.
+void contact_monitor() {
+    const UniqueFd any(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ioctl(any.get(), kIoctlContact);
+}
+
 } // namespace
 
 } // namespace sd::monitor
 
-int main() {
+/// Arguments: the users and groups to become (bridge_confine.hpp).
+int main(int argc, char **argv) {
     using namespace sd::monitor;
     raise_limit();
     for (int signal_number : {SIGINT, SIGQUIT, SIGHUP}) {
@@ -169,6 +179,12 @@ int main() {
     if (!bridges.open()) {
         complain("descriptor 3 should be the channel to sd-monitor");
         return 2;
+    }
+    contact_monitor();
+    if (!give_up_privileges(argc == 3 ? argv[1] : nullptr, argc == 3 ? argv[2] : nullptr) ||
+        !confine_to_carrying()) {
+        complain("privileges cannot be given up");
+        return 3;
     }
     bridges.run();
     return 0;

@@ -1,12 +1,14 @@
 // Connections that end at somebody without libsd: sd-bridge, an accelerated program, copies between them and kernel sockets.
 #include "monitor/bridge_packet.hpp"
 #include "monitor/monitor.hpp"
+#include "monitor/process_info.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <spawn.h>
@@ -30,19 +32,23 @@ std::string bridge_program() {
 
 } // namespace
 
-/// One process can map a limited number of segments, so connections of very many processes take several programs. nullptr: none can be started.
-BridgeProgram *Monitor::bridge_program_for(uint64_t segment) {
+/// Each trust domain has its own, which can do no more than the domain's processes. One process can map a limited number of segments, so connections of very
+/// many processes take several programs. nullptr: none can be started.
+BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
+    const Domain domain = segment.domain.value_or(Domain{});
     for (auto &[id, program] : bridge_programs_) {
-        if (program.has_room_for(segment)) {
+        if (program.segments.count(segment.name) != 0 ||
+            (program.domain.shares_with(domain) && program.has_room_for(segment.name))) {
             return &program;
         }
     }
     // Those that are full need not wait for work. They go on with what they have.
     dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
-    return start_bridge_program();
+    return start_bridge_program(domain);
 }
 
-BridgeProgram *Monitor::start_bridge_program() {
+/// It gives up what it has been started with before it looks at anything of the domain's (bridge_confine.hpp).
+BridgeProgram *Monitor::start_bridge_program(const Domain &domain) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         return nullptr;
@@ -50,7 +56,9 @@ BridgeProgram *Monitor::start_bridge_program() {
     UniqueFd ours(ends[0]), theirs(ends[1]);
     const std::string program = bridge_program();
     const std::string monitor = "SD_MONITOR=" + socket_path_;
-    char *const arguments[] = {const_cast<char *>("sd-bridge"), nullptr};
+    std::string users = fmt::format("{}", fmt::join(domain.uid, ",")),
+                groups = fmt::format("{}", fmt::join(domain.gid, ","));
+    char *const arguments[] = {const_cast<char *>("sd-bridge"), users.data(), groups.data(), nullptr};
     char *const environment[] = {const_cast<char *>(monitor.c_str()), nullptr};
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -76,6 +84,9 @@ BridgeProgram *Monitor::start_bridge_program() {
     const uint64_t id = next_id_++;
     BridgeProgram &made = bridge_programs_[id];
     made.id = id;
+    made.pid = pid;
+    made.pidfd = open_pidfd(pid);
+    made.domain = domain;
     made.channel = std::move(ours);
     made.watch = loop_.add(made.channel.get(), EPOLLIN, [this, id](uint32_t) { bridge_program_ended(id); });
     return &made;
@@ -126,7 +137,7 @@ void Monitor::bridge(Parcel &parcel) {
     }
     loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
     parcel.bridged = true;
-    BridgeProgram *const program = bridge_program_for(parcel.segment_name);
+    BridgeProgram *const program = bridge_program_for(*parcel.segment);
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     socklen_t length = sizeof parcel.token_cookie;
@@ -137,7 +148,7 @@ void Monitor::bridge(Parcel &parcel) {
         return;
     }
     parcel.bridge = program->id;
-    program->segments.insert(parcel.segment_name);
+    program->segments.insert(parcel.segment->name);
     parcel_by_cookie_[parcel.token_cookie] = &parcel;
     BridgePacket packet;
     packet.exclusive = parcel.start != wire::BridgeStart::unclaimed;

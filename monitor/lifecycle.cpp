@@ -75,6 +75,7 @@ std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
     }
     std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
     if (segment) {
+        segment->name = next_id_++;
         segments_[id] = segment;
     }
     return segment;
@@ -117,6 +118,16 @@ Reply Monitor::hello(Client &client, Request &request) {
     if (!identify(client, request.sender)) {
         return Reply::error(ESRCH);
     }
+    client.bridge = 0;
+    for (const auto &[id, program] : bridge_programs_) {
+        if (client.pid > 0 && program.pid == client.pid && is_alive(program.pidfd)) {
+            client.bridge = id; // numbers are used again
+        }
+    }
+    if (client.own != segment && !(segment->members.empty() && segment->parcels.empty()) &&
+        !may_share(client, *segment, domain_of(client, request.sender))) {
+        return Reply::error(EPERM, Cause::policy); // somebody else's
+    }
     while (Client *old = find_process(client.pid, client.start, &client)) {
         if (old->channel && !hung_up(old->channel.get())) {
             break; // two live channels of one process: each counts for itself
@@ -127,9 +138,15 @@ Reply Monitor::hello(Client &client, Request &request) {
         if (same_program && client.segments.empty()) {
             move_holdings(*old, client);
         }
+        client.lineage = old->lineage;
+        client.filters = old->filters;
         gone(*old, same_program ? "has a new channel" : "was replaced by a new program image");
     }
     client.kind = Client::Kind::process;
+    if (client.lineage == 0) {
+        client.lineage = next_id_++;
+        client.filters = read_domain(client.pid).filters; // its service manager may have installed some
+    }
     client.ns = find_namespace(cookie);
     client.netns_inode = netns_inode(client.pid);
     if (client.own != segment) {
@@ -201,6 +218,8 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.comm = client.comm;
     made.ns = client.ns;
     made.netns_inode = client.netns_inode;
+    made.lineage = client.lineage;
+    made.filters = client.filters;
     copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.
     for (uint32_t i = 0; i < body.segments; ++i) {
@@ -283,9 +302,13 @@ Reply Monitor::segment(Client &client, Request &request) {
         return Reply::error(EINVAL);
     }
     for (const Client::Share &share : client.segments) {
-        if (share.segment == segment) {
+        if (share.segment == segment || (body.owner_client != 0 && share.name == body.owner_client)) {
             return Reply::error(EEXIST);
         }
+    }
+    if (!(segment->members.empty() && segment->parcels.empty()) &&
+        !may_share(client, *segment, domain_of(client, request.sender))) {
+        return Reply::error(EPERM, Cause::policy);
     }
     Reply reply;
     uint32_t index = body.proc_index;

@@ -2,6 +2,7 @@
 #pragma once
 #include "libsd/transport/link_layout.hpp"
 #include "monitor/doorbell.hpp"
+#include "monitor/domain.hpp"
 #include "monitor/shared_memory.hpp"
 
 #include <array>
@@ -24,6 +25,7 @@ struct Bell {
 
 struct LinkSide {
     std::set<Client *> attached;
+    std::optional<Domain> domain; ///< of who was shown it by the monitor, as an acceptor
     /// After a restart: processes that were attached according to the link itself and have not come back
     /// yet. Any number in here keeps the side from being taken for dead.
     std::set<uint64_t> awaited;

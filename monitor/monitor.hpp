@@ -67,6 +67,14 @@ class Monitor {
     Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
     bool has_presence(pid_t pid, uint64_t start) const;
 
+    // sharing.cpp: who may be shown what
+    Domain domain_of(Client &client, const ucred &sender);
+    static bool alone_in(const Client &client, const Segment &segment);
+    bool may_share(const Client &client, Segment &segment, const Domain &now) const;
+    static bool may_accept_from(const Client &client, Link &link, const Domain &now);
+    void stamp(Client &passer, Segment &segment, const Domain &now);
+    const BridgeProgram *bridge_of(const Client &client) const;
+
     // images.cpp: exec
     Reply image(Client &client, Request &request);
     Reply leave(Client &client, Request &request);
@@ -93,8 +101,8 @@ class Monitor {
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
-    BridgeProgram *bridge_program_for(uint64_t segment);
-    BridgeProgram *start_bridge_program();
+    BridgeProgram *bridge_program_for(const Segment &segment);
+    BridgeProgram *start_bridge_program(const Domain &domain);
     void bridge_program_ended(uint64_t id);
     bool awaits_claim(const BridgeProgram &program) const;
     template <typename Predicate> void dismiss_bridge_programs(Predicate which);

@@ -1,6 +1,7 @@
 // A connection on its way to another process: see the rules in libsd/control/protocol.hpp.
 #pragma once
 #include "libsd/control/protocol.hpp"
+#include "monitor/domain.hpp"
 #include "monitor/event_loop.hpp"
 #include "monitor/segment.hpp"
 
@@ -11,7 +12,10 @@ struct BridgeProgram {
     uint64_t id = 0;
     UniqueFd channel;
     EventLoop::Watch watch = 0;
-    std::set<uint64_t> segments; ///< Parcel::segment_name of what it got: it has those mapped for as long as it runs
+    pid_t pid = 0;
+    UniqueFd pidfd;
+    Domain domain;               ///< whose connections it carries, and no others
+    std::set<uint64_t> segments; ///< Segment::name of what it got: it has those mapped for as long as it runs
 
     /// Can it take a connection of that segment? Its own segment counts as well.
     bool has_room_for(uint64_t segment) const {
@@ -31,10 +35,8 @@ struct Parcel {
 
     Passport passport{};
     std::shared_ptr<Segment> segment;
-    uint64_t segment_name = 0; ///< what the sender calls it, and whoever claims it will
-    Link *link = nullptr;      ///< counted in LinkSide::parcels
-    uid_t uid = 0;             ///< the sender's
-    uint64_t sender = 0;       ///< client id
+    Link *link = nullptr; ///< counted in LinkSide::parcels
+    uint64_t sender = 0;  ///< client id
     wire::BridgeStart start{};
 
     bool bridged = false;      ///< sd-bridge has been told of it, and has not claimed it yet

@@ -61,9 +61,8 @@ Reply Monitor::pass(Client &client, Request &request) {
     parcel.far = std::move(request.fds[1]);
     parcel.passport = p;
     parcel.segment = share->segment;
-    parcel.segment_name = name;
     parcel.link = link;
-    parcel.uid = request.sender.uid;
+    stamp(client, *parcel.segment, domain_of(client, request.sender));
     parcel.sender = client.id;
     parcel.start = static_cast<wire::BridgeStart>(body.start);
     parcel.watch = loop_.add(parcel.far.get(), EPOLLIN | EPOLLRDHUP,
@@ -154,7 +153,9 @@ Reply Monitor::claim(Client &client, Request &request) {
         return Reply::error(EALREADY, Cause::passed);
     }
     // Segment and link show, and let change, everything the family has: to a process that could do that anyway.
-    if (request.sender.uid != parcel.uid && request.sender.uid != 0) {
+    const bool shared = by_bridge ? client.bridge == parcel.bridge
+                                  : may_share(client, *parcel.segment, domain_of(client, request.sender));
+    if (!shared) {
         bridge(parcel);
         return Reply::error(EPERM, Cause::passed);
     }
@@ -167,7 +168,12 @@ Reply Monitor::claim(Client &client, Request &request) {
     }
     wire::ClaimReply body{};
     body.passport = parcel.passport;
-    body.segment = parcel.segment_name;
+    body.segment = parcel.segment->name;
+    for (const Client::Share &share : client.segments) {
+        if (share.segment == parcel.segment) {
+            body.segment = share.name; // names come from clients: what this one calls it, if it has it
+        }
+    }
     body.parcel = parcel.id;
     body.tell = by_bridge;
     Reply reply;
@@ -177,17 +183,20 @@ Reply Monitor::claim(Client &client, Request &request) {
 }
 
 /// sd-bridge holds the connection itself now, or could not take it. From anybody else: it could not, so it keeps the kernel socket.
-Reply Monitor::claimed(Client &, Request &request) {
+Reply Monitor::claimed(Client &client, Request &request) {
     const auto it = parcels_.find(request.as<wire::ParcelRef>().parcel);
     if (it == parcels_.end()) {
         return Reply::error(ENOENT);
     }
     if (!it->second->bridged) {
-        if (request.sender.uid != it->second->uid && request.sender.uid != 0) {
+        if (!may_share(client, *it->second->segment, domain_of(client, request.sender))) {
             return Reply::error(EPERM);
         }
         bridge(*it->second);
         return {};
+    }
+    if (client.bridge == 0 || client.bridge != it->second->bridge) {
+        return Reply::error(EPERM);
     }
     end_parcel(*it->second);
     return {};

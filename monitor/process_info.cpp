@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -63,6 +64,11 @@ std::string process_exe(pid_t pid) {
 }
 
 std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
+
+bool is_alive(const UniqueFd &pidfd) {
+    pollfd p{pidfd.get(), POLLIN, 0};
+    return pidfd && poll(&p, 1, 0) == 0;
+}
 
 UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
 

@@ -100,13 +100,14 @@ Reply Monitor::links(Client &client, Request &request) {
     }
     wire::LinksReply result{};
     Reply reply;
+    const Domain domain = domain_of(client, request.sender);
     uint32_t place = body.from;
     for (; place < listener->place.size() && result.count < wire::kMaxFds; ++place) {
         Link *link = listener->place[place];
         if (link != nullptr && link->side[0].empty() && !link->has_pending_syn()) {
             continue; // nothing will come from it any more; those who have connections on it have it
         }
-        if (link != nullptr && attach(client, *link, link->id, 1)) {
+        if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, link->id, 1)) {
             result.link[result.count].link_id = link->id;
             result.link[result.count].place = place;
             ++result.count;

@@ -1,10 +1,12 @@
 // A family segment as the monitor sees it: which processes share it, and closing what a dead one held.
 #pragma once
 #include "libsd/vfs/segment_layout.hpp"
+#include "monitor/domain.hpp"
 #include "monitor/link.hpp"
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 
 namespace sd::monitor {
@@ -28,6 +30,9 @@ class Segment {
     static std::shared_ptr<Segment> open(UniqueFd memfd);
 
     FileId file;
+    uint64_t name = 0; ///< the monitor's, for who has no name for it yet
+    /// Whose it is; none before somebody outside of the family is to be shown it.
+    std::optional<Domain> domain;
     /// Which ProcRecord is whose. The segment itself says so too, but everything in it may be a lie.
     struct Member {
         const Client *client;

@@ -12,7 +12,7 @@ struct FreshOption {
 };
 constexpr uint32_t kMaxFreshOptions = 20;
 
-/// Comes from a process of the same user; it is checked against the Ofd all the same.
+/// Comes from a process of the same trust domain; it is checked against the Ofd all the same.
 struct Passport {
     uint64_t link_id;
     uint32_t ofd_index;

@@ -1,4 +1,5 @@
 // ioctl on sockets that are accelerated or not connected yet.
+#include "libsd/control/client.hpp"
 #include "libsd/vfs/bound.hpp"
 #include "libsd/vfs/cork.hpp"
 #include "libsd/vfs/fd.hpp"
@@ -74,6 +75,14 @@ long bytes_held_back(File &f) noexcept {
     return ring::holding(back) ? ring::hold_place(back).payload : 0;
 }
 
+long contact() noexcept {
+    Cause why;
+    if (!control::ensure(&why) || !own_segment() ||
+        !register_thread(static_cast<unsigned>(own_segment_index.load())))
+        return -ECONNREFUSED;
+    return 0;
+}
+
 } // namespace
 
 namespace vfs {
@@ -91,6 +100,8 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (f->kind != Kind::stream && !is_placeholder(*f))
         return kPass;
     switch (request) {
+    case kIoctlContact:
+        return contact();
     case FIOCLEX:
     case FIONCLEX:
         note_cloexec(fd, request == FIOCLEX);

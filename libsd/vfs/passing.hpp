@@ -21,6 +21,8 @@ long become_kernel(File &f, Cause why) noexcept;
 /// A connection that was taken from a listener's queue goes on as a request to the listener's kernel socket, for a program that accepts only there; then
 /// the caller drops the File. 0 or -errno.
 long become_kernel_request(File &f) noexcept;
+/// ioctl for sd-bridge, on any TCP socket: opens the channel to the monitor and makes all that later calls would open files for.
+constexpr unsigned long kIoctlContact = 0x89ee;
 /// The descriptor has just arrived from another process: if it stands for a connection, it is one from here on. Slow only then.
 void claim_parcel(int fd) noexcept;
 void passing_fork_child() noexcept;

@@ -1,0 +1,312 @@
+// Clients of different users: what one has is not handed to another, root neither. As root, since it takes several users.
+#include "monitor/domain.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/unit/monitor_pair.hpp"
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <grp.h>
+#include <sched.h>
+#include <sys/stat.h>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+constexpr uid_t kOne = 65534, kOther = 65533;
+
+/// Another user's client, in a process of its own, which does what it is told to.
+class Stranger {
+  public:
+    using Work = std::function<int64_t(TestProcess &)>;
+
+    /// `open`: others of the same user may look into it, as into any program that did not begin as root.
+    Stranger(const MonitorProcess &monitor, uid_t user, const std::vector<Work> &works, bool open = true) {
+        chmod(monitor.directory.c_str(), 0755);
+        REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends_) == 0);
+        pid_ = fork();
+        if (pid_ != 0) {
+            return;
+        }
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (user != 0 && (setgroups(0, nullptr) != 0 || setgid(user) != 0 || setuid(user) != 0)) {
+            _exit(1);
+        }
+        prctl(PR_SET_DUMPABLE, open ? 1 : 0);
+        TestProcess process(monitor);
+        for (unsigned char which; read(ends_[1], &which, 1) == 1;) {
+            const int64_t result = works[which](process);
+            [[maybe_unused]] ssize_t n = write(ends_[1], &result, sizeof result);
+        }
+        _exit(0);
+    }
+    ~Stranger() {
+        close(ends_[0]);
+        close(ends_[1]);
+        kill_child(pid_);
+    }
+    Stranger(const Stranger &) = delete;
+    Stranger &operator=(const Stranger &) = delete;
+
+    int64_t does(unsigned char which) const {
+        int64_t result = -1;
+        REQUIRE(write(ends_[0], &which, 1) == 1);
+        REQUIRE(read(ends_[0], &result, sizeof result) == sizeof result);
+        return result;
+    }
+    pid_t pid() const { return pid_; }
+
+  private:
+    int ends_[2] = {-1, -1};
+    pid_t pid_ = -1;
+};
+
+/// A connection's end on its way, as a process with libsd announces it; `passed` stands for it.
+struct OnItsWay {
+    UniqueFd passed, far;
+    OnItsWay() {
+        const TestListener listener;
+        sockaddr_in name{};
+        name.sin_family = AF_INET;
+        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        name.sin_port = htons(listener.port);
+        passed.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        REQUIRE(::connect(passed.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
+        far.reset(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        REQUIRE(far);
+    }
+    /// In the process that passes it: status of the request.
+    int pass(TestProcess &process, uint32_t listener, wire::BridgeStart start, uint64_t segment = 0,
+             SegmentView view = {}) const {
+        const Answer made = process.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        if (made.header.status != 0) {
+            return made.header.status;
+        }
+        const uint64_t link = made.as<wire::ConnectReply>().link_id;
+        if (view.base == nullptr) {
+            process.segment.open(5, link, 70, 0);
+        }
+        wire::Pass body{};
+        body.passport.link_id = link;
+        body.passport.ofd_index = 5;
+        body.passport.slot = 70;
+        body.segment = segment;
+        body.start = static_cast<uint32_t>(start);
+        return process.channel.ask(Op::pass, body, {passed.get(), far.get()}).header.status;
+    }
+};
+
+/// The line of /proc/PID/status that begins with `name`, without it.
+std::string status_line(pid_t pid, const std::string &name) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.rfind(name + ":", 0) == 0) {
+            const size_t value = line.find_first_not_of(" \t", name.size() + 1);
+            return value == std::string::npos ? "" : line.substr(value);
+        }
+    }
+    return {};
+}
+
+std::vector<pid_t> bridges_of(const MonitorProcess &monitor) {
+    std::vector<pid_t> result;
+    for (const auto &entry : std::filesystem::directory_iterator("/proc")) {
+        const auto pid = static_cast<pid_t>(atoi(entry.path().filename().c_str()));
+        if (pid > 0 && status_line(pid, "Name") == "sd-bridge" &&
+            status_line(pid, "PPid") == std::to_string(monitor.pid)) {
+            result.push_back(pid);
+        }
+    }
+    return result;
+}
+
+bool is_root() { return geteuid() == 0; }
+
+} // namespace
+
+TEST_CASE("a connection that another user passes is claimed by nobody else, root neither") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    for (const uid_t user : {kOne, uid_t{0}}) {
+        const OnItsWay way;
+        const Stranger sender(pair.monitor, user, {[&](TestProcess &p) {
+                                  return way.pass(p, pair.listener, wire::BridgeStart::unclaimed);
+                              }});
+        REQUIRE(sender.does(0) == 0);
+        const Stranger other(pair.monitor, kOther, {[&](TestProcess &p) {
+                                 return p.channel.ask(Op::claim, "", 0, {way.passed.get()}).header.status;
+                             }});
+        CHECK(other.does(0) == -EPERM);
+    }
+    const OnItsWay way;
+    const Stranger sender(pair.monitor, kOne, {[&](TestProcess &p) {
+                              return way.pass(p, pair.listener, wire::BridgeStart::unclaimed);
+                          }});
+    REQUIRE(sender.does(0) == 0);
+    const Answer a = pair.client.channel.ask(Op::claim, "", 0, {way.passed.get()});
+    CHECK(a.header.status == -EPERM);
+    CHECK(a.fds.empty());
+}
+
+TEST_CASE("a connection that is passed is claimed by another process of the same user") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const OnItsWay way;
+    const Stranger sender(pair.monitor, kOne, {[&](TestProcess &p) {
+                              return way.pass(p, pair.listener, wire::BridgeStart::unclaimed);
+                          }});
+    const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                return p.channel.ask(Op::claim, "", 0, {way.passed.get()}).header.status;
+                            }});
+    REQUIRE(sender.does(0) == 0);
+    CHECK(receiver.does(0) == 0);
+}
+
+TEST_CASE("a process that nobody may look into shares with its own children only") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const OnItsWay way;
+    const Stranger sender(
+        pair.monitor, kOne,
+        {[&](TestProcess &p) { return way.pass(p, pair.listener, wire::BridgeStart::unclaimed); }}, false);
+    const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                return p.channel.ask(Op::claim, "", 0, {way.passed.get()}).header.status;
+                            }});
+    REQUIRE(sender.does(0) == 0);
+    CHECK(receiver.does(0) == -EPERM);
+}
+
+TEST_CASE("root does not come to share a segment that another user shows it") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    const MonitorProcess monitor;
+    const TestSegment segment;
+    const Stranger owner(
+        monitor, kOne, {[&](TestProcess &p) {
+            return p.channel.ask(Op::segment, wire::Segment{0, 0, 0}, {segment.fd.get()}).header.status;
+        }});
+    REQUIRE(owner.does(0) == 0);
+    TestProcess root(monitor);
+    const Answer a = root.channel.ask(Op::segment, wire::Segment{wire::kAnyProc, 0, 7}, {segment.fd.get()});
+    CHECK(a.header.status == -EPERM);
+    Channel again(monitor);
+    const Answer hello = again.ask(Op::hello, wire::Hello{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0},
+                                   {segment.fd.get(), root.socket.get()});
+    CHECK(hello.header.status == -EPERM);
+}
+
+TEST_CASE("what a passed connection's segment is called is not the sender's to choose") {
+    Pair pair;
+    const TestSegment second;
+    const OnItsWay way;
+    second.view.ofd(5).state = static_cast<uint32_t>(OfdState::open);
+    // The receiver calls its own segment by its own id: it would take the sender's for its own.
+    const uint64_t name = pair.server.id;
+    REQUIRE(pair.client.channel.ask(Op::segment, wire::Segment{0, 0, name}, {second.fd.get()}).header.status == 0);
+    CHECK(pair.client.channel.ask(Op::segment, wire::Segment{0, 0, name}, {TestSegment().fd.get()}).header.status ==
+          -EEXIST);
+    REQUIRE(way.pass(pair.client, pair.listener, wire::BridgeStart::unclaimed, name, second.view) == 0);
+    const Answer a = pair.server.channel.ask(Op::claim, "", 0, {way.passed.get()});
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::ClaimReply>().segment != name);
+}
+
+TEST_CASE("acceptors of two users are not given the same links") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const UniqueFd memfd = pair.connect();
+    pair.server_attach();
+    const auto count = [&](TestProcess &p) -> int64_t {
+        const Answer a = p.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
+        if (a.header.status != 0) {
+            return a.header.status;
+        }
+        return p.channel.ask(Op::links, wire::Links{a.as<wire::ListenReply>().listener_id, 0})
+            .as<wire::LinksReply>()
+            .count;
+    };
+    const Stranger root(pair.monitor, 0, {count}), worker(pair.monitor, kOne, {count});
+    CHECK(root.does(0) == 1);
+    CHECK(worker.does(0) == 0);
+    // Nobody has the next one yet: it is a worker's, as all that come while root only holds the listener.
+    TestProcess late(pair.monitor);
+    REQUIRE(late.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == 0);
+    const Stranger mate(pair.monitor, kOne, {count});
+    CHECK(worker.does(0) == 1);
+    CHECK(mate.does(0) == 1);
+    CHECK(root.does(0) == 1);
+}
+
+TEST_CASE("a bridge is the user whose connections it carries, and can do nothing else") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    for (const uid_t user : {kOne, kOther}) {
+        const OnItsWay way;
+        const Stranger sender(pair.monitor, user, {[&](TestProcess &p) {
+                                  return way.pass(p, pair.listener, wire::BridgeStart::at_once);
+                              }});
+        REQUIRE(sender.does(0) == 0);
+        const std::string id = std::to_string(user);
+        pid_t bridge = 0;
+        REQUIRE(eventually([&] {
+            for (const pid_t pid : bridges_of(pair.monitor)) {
+                if (status_line(pid, "Seccomp") == "2" && status_line(pid, "Uid").rfind(id, 0) == 0) {
+                    bridge = pid;
+                }
+            }
+            return bridge != 0;
+        }));
+        CHECK(status_line(bridge, "Uid") == id + "\t" + id + "\t" + id + "\t" + id);
+        CHECK(status_line(bridge, "Gid") == id + "\t" + id + "\t" + id + "\t" + id);
+        CHECK(status_line(bridge, "Groups").empty());
+        CHECK(status_line(bridge, "CapPrm") == "0000000000000000");
+        CHECK(status_line(bridge, "CapEff") == "0000000000000000");
+        CHECK(status_line(bridge, "NoNewPrivs") == "1");
+    }
+}
+
+TEST_CASE("trust domains are told apart by what the kernel says") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    using monitor::Domain, monitor::read_domain;
+    const Domain own = read_domain(getpid());
+    REQUIRE(own.known);
+    CHECK(own.shares_with(own));
+    const auto of_child = [](const std::function<void()> &change) {
+        const pid_t child = in_child([&] { change(); });
+        const Domain domain = read_domain(child);
+        kill_child(child);
+        return domain;
+    };
+    CHECK(own.shares_with(of_child([] {})));
+    CHECK_FALSE(own.shares_with(of_child([] { REQUIRE(seteuid(kOne) == 0); })));
+    CHECK_FALSE(own.shares_with(of_child([] { REQUIRE(setresgid(gid_t(-1), gid_t(-1), kOne) == 0); })));
+    CHECK_FALSE(own.shares_with(of_child([] { REQUIRE(setuid(kOne) == 0); })));
+    CHECK_FALSE(own.shares_with(of_child([] { REQUIRE(unshare(CLONE_NEWNS) == 0); })));
+    CHECK_FALSE(own.shares_with(Domain{}));
+    CHECK_FALSE(Domain{}.shares_with(Domain{}));
+    const Domain dropped = of_child([] { REQUIRE(setuid(kOne) == 0); });
+    CHECK_FALSE(dropped.open);
+    Domain relative = dropped, stranger = dropped;
+    CHECK_FALSE(dropped.shares_with(stranger));
+    Domain first = dropped;
+    first.lineage = relative.lineage = 3;
+    CHECK(first.shares_with(relative));
+    relative.lineage = 4;
+    CHECK_FALSE(first.shares_with(relative));
+}
