@@ -66,6 +66,10 @@ inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
 /// what a process that takes over from a killed one relies on.
 inline void in_order() noexcept { asm volatile("" ::: "memory"); }
 
+/// Whether what another process has written about a direction can be worked with: no position leads out of a ring of a class that exists.
+inline bool sound(const TxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
+inline bool sound(const RxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
+
 /// Takes the peer's `consumed`; false when it is not a value an honest peer could have written.
 [[nodiscard]] inline bool refresh_credit(TxState &s, const std::atomic<uint64_t> &consumed) noexcept {
     uint64_t c = consumed.load(std::memory_order_acquire);
@@ -202,6 +206,8 @@ inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
 /// that long: a lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do, changes nothing.
 /// The header of the first record that is held back is in `back` instead (cork.hpp), until it is shown.
 inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
+    if (s.cls >= kRingClasses) [[unlikely]]
+        s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
     if (uint32_t c = s.changing; c != 0) {
         if (s.base > s.tail) {
             s.cls = c - 1 < kRingClasses ? c - 1 : s.cls;
@@ -372,6 +378,11 @@ inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
 /// yet is delivered again, to somebody who lives; what it had counted it had received. Only its last notes can be missing: the end
 /// of a change of ring, and how far the sender may go. As with recover_tx(), once too often does no harm.
 inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
+    if (s.cls >= kRingClasses) [[unlikely]]
+        s.cls = 0;
+    if (const Record r = part_of(s);
+        s.part != 0 && (r.read >= r.length || r.length > kMaxRecord || 16 + pad8(r.length) > kRingSize[s.cls]))
+        s.part = 0; // no receiver writes that: nothing longer than its ring is read
     if (uint32_t c = s.changing; c != 0) {
         if (s.base > s.head) {
             s.cls = static_cast<uint16_t>(c - 1 < kRingClasses ? c - 1 : s.cls);

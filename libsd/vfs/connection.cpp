@@ -32,13 +32,13 @@ bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
         return false;
     o->family = static_cast<uint8_t>(family);
     o->status.store(f.status.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index);
+    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
+                family);
     return true;
 }
 
-void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept {
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept {
     Ofd *o = &segments[seg].view.ofd(ofd_index);
-    const uint32_t slot = o->slot;
     Slot &s = l.view.slot(slot);
     const unsigned side = l.side;
     f.seg = static_cast<uint8_t>(seg);
@@ -46,7 +46,7 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept
     f.link = &l;
     f.slot = slot;
     f.ofd_index = ofd_index;
-    f.family = o->family;
+    f.family = static_cast<uint8_t>(family);
     f.mine = &s.side[side];
     f.peer = &s.side[1 - side];
     f.tx_place = {s.ring[side], l.view.region(slot, side)};

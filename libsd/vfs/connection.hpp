@@ -9,8 +9,9 @@ namespace sd {
 
 /// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes up. False: no Ofd left.
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
-/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up.
-void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index) noexcept;
+/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up. `slot` and `family` are the Ofd's as the caller
+/// has read and checked them: it is not asked again.
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept;
 /// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
 /// if data was left unread or SO_LINGER says 0.
 /// `reset`: in any case a reset, for connect(AF_UNSPEC).

@@ -27,8 +27,11 @@ ExecTable *open_table(int fd, uint64_t *bytes) noexcept {
     *bytes = static_cast<uint64_t>(st.st_size);
     if (*bytes < sizeof(ExecTable))
         return nullptr;
-    auto *t = static_cast<ExecTable *>(sys::mmap(nullptr, *bytes, PROT_READ, MAP_SHARED, fd, 0));
-    if (t && (!t->sound(*bytes) || t->pid != static_cast<uint32_t>(sys::getpid()))) {
+    // A copy: relatives of the former image may have the memory, too.
+    auto *t = static_cast<ExecTable *>(
+        sys::mmap(nullptr, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (t && (sys::call(SYS_pread64, fd, sys::arg(t), static_cast<long>(*bytes), 0) != static_cast<long>(*bytes) ||
+              !t->sound(*bytes) || t->pid != static_cast<uint32_t>(sys::getpid()))) {
         sys::munmap(t, *bytes);
         t = nullptr;
     }

@@ -21,22 +21,24 @@ void repair_direction(unsigned seg, uint64_t name) noexcept {
     Ofd &o = segments[seg].view.ofd(index);
     if (o.state.load(std::memory_order_acquire) != static_cast<uint32_t>(OfdState::open))
         return;
-    LinkMap *l = find_link(o.link_id, o.side);
-    if (!l || o.slot >= kLinkSlots || o.side > 1)
+    const uint32_t slot = __atomic_load_n(&o.slot, __ATOMIC_RELAXED); // once: another process can write it
+    const unsigned side = __atomic_load_n(&o.side, __ATOMIC_RELAXED);
+    LinkMap *l = side < 2 && slot < kLinkSlots ? find_link(o.link_id, side) : nullptr;
+    if (!l)
         return;
-    Slot &s = l->view.slot(o.slot);
-    SlotSide &mine = s.side[o.side], &peer = s.side[1 - o.side];
+    Slot &s = l->view.slot(slot);
+    SlotSide &mine = s.side[side], &peer = s.side[1 - side];
     if (name & 1) {
         ring::recover_rx(o.rx.s, mine.credit.consumed);
-        notify(*l, o.slot, peer.control.tx_arm);
+        notify(*l, slot, peer.control.tx_arm);
         return;
     }
-    ring::recover_tx(o.tx.s, {s.ring[o.side], l->view.region(o.slot, o.side)}, mine.control.back);
+    ring::recover_tx(o.tx.s, {s.ring[side], l->view.region(slot, side)}, mine.control.back);
     // Announced urgent data that was never sent.
     const uint64_t oob = mine.control.oob.load(std::memory_order_relaxed);
     if ((oob & 1) && oob >> 9 >= o.tx.s.tail)
         mine.control.oob.store(0, std::memory_order_release);
-    notify(*l, o.slot, peer.control.rx_arm);
+    notify(*l, slot, peer.control.rx_arm);
 }
 
 constinit std::atomic<uint32_t> deaths_seen[kMaxSegments];

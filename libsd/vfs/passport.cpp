@@ -22,6 +22,8 @@ bool passport_valid(const Passport &p, unsigned seg, const LinkMap &l) noexcept 
     if (p.ofd_index == 0 || p.ofd_index >= kOfds || p.slot >= kLinkSlots || p.options > FreshState::kMax)
         return false;
     const Ofd &o = segments[seg].view.ofd(p.ofd_index);
+    if (!ring::sound(o.tx.s) || !ring::sound(o.rx.s))
+        return false;
     return o.state.load(std::memory_order_acquire) == static_cast<uint32_t>(OfdState::open) &&
            o.generation == p.generation && o.link_id == p.link_id && o.slot == p.slot && o.side == p.side &&
            l.id == p.link_id && l.side == p.side;
@@ -36,7 +38,8 @@ File *admit(const Passport &p, unsigned seg, LinkMap &l) noexcept {
     f->client = p.client;
     f->server = p.server;
     f->connect_pending = p.connect_pending;
-    join_stream(*f, l, seg, p.ofd_index);
+    const uint8_t family = segments[seg].view.ofd(p.ofd_index).family; // IPV6_ADDRFORM may have changed it
+    join_stream(*f, l, seg, p.ofd_index, p.slot, family == AF_INET ? AF_INET : AF_INET6);
     return f;
 }
 
