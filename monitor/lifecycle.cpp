@@ -367,23 +367,49 @@ void Monitor::channel_closed(Client &client) {
     gone(client, "closed its channel");
 }
 
+/// `share` is not in the client's list any more.
+void Monitor::release_share(Client &client, const Client::Share &share) {
+    Segment &segment = *share.segment;
+    const auto member = std::find_if(segment.members.begin(), segment.members.end(), [&](const auto &m) {
+        return m.client == &client && m.proc_index == share.proc_index;
+    });
+    if (member == segment.members.end()) {
+        return;
+    }
+    const Segment::Member dead = *member;
+    segment.members.erase(member);
+    segment.reap(dead, [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); });
+    review_moved(segment);
+    if (segment.members.empty() && segment.parcels.empty()) {
+        finish_segment(segment);
+    }
+}
+
+Reply Monitor::part(Client &client, Request &request) {
+    const uint64_t name = request.as<wire::SegmentRef>().segment;
+    const auto it = std::find_if(client.segments.begin(), client.segments.end(), [&](const Client::Share &s) {
+        return s.name == name && s.segment != client.own;
+    });
+    if (it == client.segments.end()) {
+        return Reply::error(ENOENT);
+    }
+    const Client::Share share = *it;
+    client.segments.erase(it);
+    release_share(client, share);
+    // It will not be given links that those who stay have accepted from. Their clients make new ones from now on, which are whose who comes first.
+    for (const Listener *listener : client.listeners) {
+        for (Link *link : listener->place) {
+            if (link != nullptr && link->side[1].attached.size() > link->side[1].attached.count(&client)) {
+                stop_requests(*link);
+            }
+        }
+    }
+    return {};
+}
+
 void Monitor::release_holdings(Client &client) {
-    const auto find_link = [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); };
     for (const Client::Share &share : std::exchange(client.segments, {})) {
-        Segment &segment = *share.segment;
-        const auto member = std::find_if(segment.members.begin(), segment.members.end(), [&](const auto &m) {
-            return m.client == &client && m.proc_index == share.proc_index;
-        });
-        if (member == segment.members.end()) {
-            continue;
-        }
-        const Segment::Member dead = *member;
-        segment.members.erase(member);
-        segment.reap(dead, find_link);
-        review_moved(segment);
-        if (segment.members.empty() && segment.parcels.empty()) {
-            finish_segment(segment);
-        }
+        release_share(client, share);
     }
     client.own.reset();
     while (!client.listeners.empty()) {

@@ -67,6 +67,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::unlist, "unlist", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlist},
         {Op::memory, "memory", sizeof(wire::Memory), 0, kNotChild, &Monitor::memory},
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},
+        {Op::part, "part", sizeof(wire::SegmentRef), 0, kProcess, &Monitor::part},
         {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
     };

@@ -51,6 +51,7 @@ class Monitor {
     Reply fork(Client &client, Request &request);
     Reply child(Client &client, Request &request);
     Reply segment(Client &client, Request &request);
+    Reply part(Client &client, Request &request);
     bool identify(Client &client, const ucred &sender, bool forked = false);
     std::shared_ptr<Segment> find_segment(UniqueFd memfd);
     void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
@@ -58,6 +59,7 @@ class Monitor {
     void copy_holdings(const Client &from, Client &to);
     void move_holdings(Client &from, Client &to);
     void release_holdings(Client &client);
+    void release_share(Client &client, const Client::Share &share);
     void take_back(Client &client, const Request &request, const Reply &reply, bool new_listener);
     Reply ends(Client &client, Request &request);
     bool any_alive(const Listener &listener);

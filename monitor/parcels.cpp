@@ -219,7 +219,7 @@ void Monitor::sender_gone(uint64_t client_id) {
 
 void Monitor::end_parcel(Parcel &parcel) {
     loop_.remove(parcel.watch, parcel.far.get());
-    close_received(std::move(parcel.far), parcel.uid); // a client's, which may have made it linger
+    close_received(std::move(parcel.far), parcel.domain.uid()); // a client's, which may have made it linger
     if (parcel.timer != 0) {
         loop_.cancel(parcel.timer);
     }

@@ -4,6 +4,7 @@
 #include "libsd/api/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/cancel.hpp"
+#include "libsd/vfs/process.hpp"
 #include "libsd/vfs/signal_mask.hpp"
 #include <cstdarg>
 #include <linux/membarrier.h>
@@ -292,6 +293,16 @@ long dispatch(const Arguments &c) {
     case SYS_prlimit64:
         return prlimit64(as_int(a[0]), static_cast<__rlimit_resource>(a[1]), c.pointer<rlimit64>(2),
                          c.pointer<rlimit64>(3));
+    case SYS_setuid:
+    case SYS_setgid:
+    case SYS_setreuid:
+    case SYS_setregid:
+    case SYS_setresuid:
+    case SYS_setresgid:
+    case SYS_capset:
+        if (active())
+            vfs::before_crossing();
+        return plain(c);
     case SYS_chroot:
         return chroot(c.pointer<char>(0));
     case SYS_unshare:

@@ -10,6 +10,7 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/vfs/memory_lock.hpp"
+#include "libsd/vfs/process.hpp"
 #include "libsd/vfs/space_limit.hpp"
 #include <cstdarg>
 #include <cstddef>
@@ -88,6 +89,7 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
         install_fault_handler();
     if (!active() || sd_copy(&given, user, sizeof given) != 0 || given.len == 0 || !given.filter)
         return install(user);
+    vfs::before_crossing();
     vfs::prepare_confinement(true);
     const size_t bytes = (kPrefixMax + size_t{given.len}) * sizeof(sock_filter);
     auto *all = static_cast<sock_filter *>(

@@ -16,11 +16,12 @@
 //    unanswered requests may be sent there.
 //  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without libsd). The kernel socket that is passed
 //    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
-//    holds the Ofd. A receiver of the same user that claims it comes to share segment and link; where nobody claims it for a while, or it is used
+//    holds the Ofd. A receiver of the same trust domain that claims it comes to share segment and link; where nobody claims it for a while, or it is used
 //    as the kernel socket it is, sd-bridge claims it and copies between the two.
 //  - Where those who hold a connection with libsd are to share a kernel socket with somebody without (BridgeStart::for_all), the monitor marks the
 //    Ofd (kTxMoved, kMovedLowat) and rings its side before sd-bridge learns of it. It keeps a descriptor of the socket until no
 //    process but sd-bridge holds the Ofd.
+//  - Who is shown a segment, or the server side of a link, is of the trust domain of those who have it (docs/security.md); EPERM else.
 //  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
 //  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
 //    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
@@ -77,11 +78,12 @@ enum class Op : uint16_t {
     enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
     foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
     mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
-    memory = 40, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
+    memory = 33, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
     ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
     check = 29, ///< ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot ask the kernel itself
     moved = 30, ///< Moved -> empty + {kernel socket}: of a connection that has gone over to one for all who hold it (BridgeStart::for_all)
     let_go = 31, ///< Moved: this process does not hold the Ofd any more -> empty
+    part = 32, ///< SegmentRef: before it becomes somebody else the caller gives up a segment that it inherited and in which it holds nothing -> empty
     leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
 };
 
@@ -169,6 +171,9 @@ struct Segment {
 struct SegmentReply { ///< only to kAnyProc
     uint32_t proc_index;
     uint32_t pad;
+};
+struct SegmentRef {
+    uint64_t segment; ///< what the caller calls it
 };
 constexpr uint32_t kAnyProc = UINT32_MAX;
 struct Listen {

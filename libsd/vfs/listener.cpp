@@ -258,6 +258,25 @@ void withdraw_listeners() noexcept {
     }
 }
 
+void ask_for_links_anew() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        Listener &l = *f->listener;
+        if (l.retired.load())
+            continue;
+        bool any;
+        {
+            QuietGuard h(l.lock);
+            any = l.links.size() != 0;
+        }
+        if (any) // who waits there would wait for those who keep the links, and they may not accept any more
+            leave_waiting_to_kernel(*f);
+        let_go(l, false);
+        QuietGuard h(l.lock);
+        l.seen_sequence = UINT64_MAX;
+    }
+}
+
 void restore_listeners() noexcept {
     LockGuard g(all_lock);
     for (File *f : all) {

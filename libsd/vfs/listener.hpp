@@ -60,6 +60,8 @@ bool is_socket_of(const Listener &l, int fd) noexcept;
 File *find_listener(int fd) noexcept;
 /// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket answers from now on.
 void retire_listener(Listener &l) noexcept;
+/// Every listener gives its links back and asks for those anew that it may have as whoever the process is then.
+void ask_for_links_anew() noexcept;
 /// The last descriptor in this process was closed.
 void close_listener(File *f) noexcept;
 /// After the monitor came back.

@@ -208,6 +208,24 @@ int join_segment(int fd, uint64_t name) noexcept {
     return -1;
 }
 
+bool leave_segment(unsigned seg) noexcept {
+    LockGuard g(join_lock);
+    MappedSegment &m = segments[seg];
+    if (m.fd < 0 || static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire))
+        return false;
+    wire::SegmentRef msg{m.owner_client};
+    control::request(wire::Op::part, &msg, sizeof msg); // nothing is held there, so nothing is lost when it is not told
+    if (!sys::mmap(m.view.base, kSegmentBytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
+        return false;
+    sys::madvise(m.view.base, kSegmentBytes, MADV_DONTDUMP);
+    close_hidden(m.fd);
+    m.fd = -1;
+    m.owner_client = 0;
+    m.proc = kSegProcs;
+    return true;
+}
+
 void hold_ofd(unsigned seg, uint32_t index) noexcept {
     if (segments[seg].proc < kSegProcs) // see segments_fork_prepare
         segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);

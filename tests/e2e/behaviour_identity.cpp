@@ -20,6 +20,8 @@ BEHAVES("another root directory, by system call", identity, another_root_by_syst
 BEHAVES("another root directory and another user", identity, another_root_and_another_user, all_accelerated)
 BEHAVES("chroot that fails", identity, a_root_that_is_not_there, all_accelerated)
 BEHAVES("workers of another user", identity, workers_of_another_user, all_accelerated)
+BEHAVES("workers that become another user, of a master that does not", identity,
+        workers_that_become_another_user, all_accelerated)
 BEHAVES("ports below 1024 as another user", identity, privileged_ports, all_accelerated)
 BEHAVES("another user and root without sockets", identity, no_sockets, untouched)
 

@@ -3,7 +3,10 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <fstream>
 #include <grp.h>
+#include <set>
+#include <sstream>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -69,6 +72,19 @@ void talk(int fd) {
     MUST(shutdown(fd, SHUT_WR));
     SHOW_BOOL(receive_to_end(fd).empty());
     close(fd);
+}
+
+// The family segments that the process has mapped, by device and inode. On kernel sockets there is none.
+std::set<std::string> family_memory() {
+    std::set<std::string> result;
+    std::ifstream maps("/proc/self/maps");
+    for (std::string range, rights, offset, device, inode, name, line; std::getline(maps, line);) {
+        std::istringstream parts(line);
+        parts >> range >> rights >> offset >> device >> inode >> name;
+        if (name.rfind("/memfd:sd-family", 0) == 0)
+            result.insert(device + " " + inode);
+    }
+    return result;
 }
 
 // A server that changes itself first, and a client that does not.
@@ -164,6 +180,40 @@ BEHAVIOUR(workers_of_another_user) {
     talk(one);
     done.open();
     reap("server", server);
+}
+
+// A master that keeps its rights has sockets of its own; what it has written down about them is not within reach of those who gave theirs up.
+BEHAVIOUR(workers_that_become_another_user) {
+    const int listener = make_listener();
+    const int own = connect_to(listener);
+    const int accepted = MUST(accept(listener, nullptr, nullptr));
+    const std::set<std::string> before = family_memory();
+    close(own);
+    close(accepted);
+    int ready[2];
+    MUST(pipe(ready));
+    pid_t workers[2];
+    for (pid_t &worker : workers) {
+        worker = spawn([&] {
+            become_nobody();
+            bool shared = false;
+            for (const std::string &file : family_memory())
+                shared |= before.count(file) != 0;
+            SHOW_BOOL(shared);
+            MUST(write(ready[1], "x", 1));
+            for (int i = 0; i < 2; ++i)
+                echo(MUST(accept(listener, nullptr, nullptr)));
+        });
+        char byte;
+        MUST(read(ready[0], &byte, 1));
+    }
+    for (int i = 0; i < 2; ++i) {
+        const int one = connect_to(listener), two = connect_to(listener);
+        talk(two);
+        talk(one);
+    }
+    for (const pid_t worker : workers)
+        reap("worker", worker);
 }
 
 // The kernel decides on ports, whoever the monitor thinks that this is.
