@@ -157,6 +157,8 @@ bool confine_to_carrying() {
     filter.allow_with_both(SYS_prlimit64, 0, 0, 2, 0);
     // Whether the other end of a connection is still there (bridge_peer.cpp).
     filter.allow_with_both(SYS_socket, 0, AF_NETLINK, 2, NETLINK_SOCK_DIAG);
+    // What another domain's peer is given to ring with.
+    filter.allow_with_both(SYS_socketpair, 0, AF_UNIX, 2, 0);
     return filter.install();
 }
 

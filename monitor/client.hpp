@@ -35,9 +35,9 @@ struct Client {
     std::string comm;
     Namespace *ns = nullptr;
     ino_t netns_inode = 0; ///< where the process was when it proved that it may be in `ns`; 0: not to be seen
-    uint64_t lineage = 0; ///< Domain::lineage
-    unsigned filters = 0; ///< Domain::filters when the lineage began
-    uint64_t bridge = 0;  ///< the BridgeProgram that it is
+    uint64_t lineage = 0;  ///< Domain::lineage
+    unsigned filters = 0;  ///< Domain::filters when the lineage began
+    uint64_t bridge = 0;   ///< the BridgeProgram that it is
 
     struct Share {
         std::shared_ptr<Segment> segment;

@@ -1,8 +1,8 @@
 // A link as the monitor sees it: who is attached on which side, and the doorbells of each side.
 #pragma once
 #include "libsd/transport/link_layout.hpp"
-#include "monitor/doorbell.hpp"
 #include "monitor/domain.hpp"
+#include "monitor/doorbell.hpp"
 #include "monitor/shared_memory.hpp"
 
 #include <array>

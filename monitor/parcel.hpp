@@ -37,6 +37,7 @@ struct Parcel {
     std::shared_ptr<Segment> segment;
     Link *link = nullptr; ///< counted in LinkSide::parcels
     uint64_t sender = 0;  ///< client id
+    uid_t uid = 0;        ///< the sender's
     wire::BridgeStart start{};
 
     bool bridged = false;      ///< sd-bridge has been told of it, and has not claimed it yet

@@ -64,6 +64,7 @@ Reply Monitor::pass(Client &client, Request &request) {
     parcel.link = link;
     stamp(client, *parcel.segment, domain_of(client, request.sender));
     parcel.sender = client.id;
+    parcel.uid = request.sender.uid;
     parcel.start = static_cast<wire::BridgeStart>(body.start);
     parcel.watch = loop_.add(parcel.far.get(), EPOLLIN | EPOLLRDHUP,
                              [this, id = parcel.id](uint32_t events) { parcel_ready(id, events); });
@@ -153,8 +154,17 @@ Reply Monitor::claim(Client &client, Request &request) {
         return Reply::error(EALREADY, Cause::passed);
     }
     // Segment and link show, and let change, everything the family has: to a process that could do that anyway.
-    const bool shared = by_bridge ? client.bridge == parcel.bridge
-                                  : may_share(client, *parcel.segment, domain_of(client, request.sender));
+    const Domain now = by_bridge ? Domain{} : domain_of(client, request.sender);
+    const bool shared = by_bridge ? client.bridge == parcel.bridge : may_share(client, *parcel.segment, now);
+    if (!shared && !by_bridge && !now.known) {
+        // Whoever cannot be looked at may just be dying, and a bridge would take data that others of the family wait for: the
+        // next look at the descriptors of all processes tells whether somebody has it.
+        parcel.seen_at_library = std::max(parcel.seen_at_library, kLibraryLooks - 1);
+        if (parcel.timer == 0) {
+            look_for_parcel_later(parcel);
+        }
+        return Reply::error(EPERM, Cause::passed);
+    }
     if (!shared) {
         bridge(parcel);
         return Reply::error(EPERM, Cause::passed);
@@ -219,7 +229,7 @@ void Monitor::sender_gone(uint64_t client_id) {
 
 void Monitor::end_parcel(Parcel &parcel) {
     loop_.remove(parcel.watch, parcel.far.get());
-    close_received(std::move(parcel.far), parcel.domain.uid()); // a client's, which may have made it linger
+    close_received(std::move(parcel.far), parcel.uid); // a client's, which may have made it linger
     if (parcel.timer != 0) {
         loop_.cancel(parcel.timer);
     }

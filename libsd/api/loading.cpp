@@ -62,11 +62,11 @@ struct Pass {
         if (!number || number >= wanted.size())
             return;
         if (!write) {
-            wanted.set(number);
+            wanted[number] = true;
             return;
         }
         const uintptr_t at = o.info->dlpi_addr + r.r_offset;
-        if (!wanted.test(number) || at % sizeof at || !o.writable(at))
+        if (!wanted[number] || at % sizeof at || !o.writable(at))
             return;
         if (at >= o.sealed_from && at < o.sealed_end && !opened) {
             if (protect(o, PROT_READ | PROT_WRITE) < 0)
@@ -81,7 +81,7 @@ struct Pass {
     void keep_those_of_libc(void *handle) noexcept {
         const Object own(own_info);
         for (size_t i = 0; i < wanted.size(); ++i) {
-            if (!wanted.test(i))
+            if (!wanted[i])
                 continue;
             const char *name = own.names + own.symbols[i].st_name;
             Sought behind{name, gnu_hash(name), nullptr};
@@ -89,7 +89,7 @@ struct Pass {
             const void *found = real.dlsym(handle, name);
             if (behind.found &&
                 found != behind.found) // of liburing's functions there may be none but the new objects' own
-                wanted.reset(i);
+                wanted[i] = false;
         }
         real.dlerror(); // the program is not to see that a name was not found
     }

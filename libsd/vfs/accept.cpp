@@ -273,7 +273,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         else if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
             return r != -EBADF ? r : accept(fd, a, n, flags);
         const bool insist = busy_since != 0 && sys::now_ns() - busy_since > kOthersTurnNs;
-        const long from_kernel = accept_from_kernel(fd, call, insist);
+        const long from_kernel = accept_from_kernel(fd, call, insist, kernel_first);
         if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
             if (from_kernel >= 0) {
                 forget_fd(static_cast<int>(from_kernel));

@@ -94,7 +94,7 @@ bool is_nonblocking_socket(int fd) noexcept {
     return fl >= 0 && (fl & O_NONBLOCK);
 }
 
-long accept_from_kernel(int fd, const AcceptCall &call, bool insist) noexcept {
+long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_turn) noexcept {
     if (!readable(fd))
         return -EAGAIN;
     make_room_below();
@@ -125,7 +125,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist) noexcept {
     if (readable(fd)) {
         enter(l, *bell);
         const auto wait = [&] { return cancellable(cancelled, nullptr, [&] { return accept(fd); }); };
-        r = listener_pending(l) ? -EBUSY : wait();
+        r = !its_turn && listener_pending(l) ? -EBUSY : wait();
         if (r == -EMFILE && vacated())
             r = wait();
     }

@@ -40,8 +40,9 @@ struct AcceptCall {
 bool is_nonblocking_socket(int fd) noexcept;
 
 /// One connection of the queue of `fd`, the listener's kernel socket by whatever number. -EAGAIN: there is none. -EBUSY: there is, and another acceptor is about
-/// to take it, or an accelerated one has come meanwhile; with `insist` it is taken from those. Any thread, any process.
-long accept_from_kernel(int fd, const AcceptCall &call, bool insist) noexcept;
+/// to take it, or an accelerated one has come meanwhile; with `insist` it is taken from those. `its_turn`: the kernel's clients have waited while others were
+/// accepted, so accelerated ones do not go first again. Any thread, any process.
+long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_turn) noexcept;
 
 /// Client side, after a SYN: may acceptors be blocked in the kernel?
 inline bool acceptor_in_kernel(const LinkMap &l) noexcept {

@@ -53,9 +53,11 @@ long make_parcel(File &f, wire::BridgeStart start) noexcept {
     if (start != wire::BridgeStart::for_all) // nobody can claim that
         sys::setsockopt(end[0], IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark);
     sys::fcntl(end[0], F_SETFL, O_RDWR | f.ofd->status.load(std::memory_order_relaxed));
-    if (f.ofd->rx_shut.load(std::memory_order_relaxed))
+    // While a parcel is on its way, a FIN at the monitor's end says that nobody has it any more.
+    const bool bridged_now = start == wire::BridgeStart::for_all || start == wire::BridgeStart::at_once;
+    if (bridged_now && f.ofd->rx_shut.load(std::memory_order_relaxed))
         sys::call(SYS_shutdown, end[0], SHUT_RD);
-    if (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxShut)
+    if (bridged_now && (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxShut))
         sys::call(SYS_shutdown, end[0], SHUT_WR);
 
     const long r = hand_in(f, start, end[0], end[1]);

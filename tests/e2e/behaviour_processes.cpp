@@ -87,7 +87,7 @@ BEHAVES("a listener in the mail", executing, a_listener_in_the_mail, any)
 BEHAVES("both ends, twice", executing, both_ends_twice, accelerated)
 BEHAVES("an exec that fails", executing, failed_exec, accelerated)
 BEHAVES("a connection shared with the parent", executing, shared_with_the_parent, accelerated)
-BEHAVES("a socket connected afterwards", executing, connected_afterwards, accelerated)
+BEHAVES("a socket connected afterwards", executing, connected_afterwards, any)
 BEHAVES("three hundred connections", executing, three_hundred, accelerated)
 BEHAVES("inetd style", executing, inetd_style, accelerated)
 

@@ -26,7 +26,8 @@ using Serve = std::function<void(int set, int fd)>;
 void answer(int fd) {
     char byte;
     while (recv(fd, &byte, 1, MSG_DONTWAIT) == 1)
-        MUST(send(fd, &byte, 1, MSG_NOSIGNAL));
+        if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 && errno != EBADF) // closed meanwhile by who uses its number again
+            MUST(-1);
 }
 
 struct Answered {
@@ -50,8 +51,8 @@ void ask(int fd, int times, unsigned seed, Answered &result) {
 }
 
 /// Connections whose server ends are in `set`; `workers` threads wait on `waited`, one event at a time, and serve; meanwhile `beside` runs again and again.
-void serve_all(int set, int waited, uint32_t events, const Serve &serve, const std::function<void(int)> &beside,
-               int times = 400, int workers = kWorkers) {
+void serve_all(int set, int waited, uint32_t events, const Serve &serve,
+               const std::function<void(int)> &beside, int times = 400, int workers = kWorkers) {
     const int listener = make_listener(), stop = MUST(eventfd(0, 0));
     std::vector<Pair> pairs;
     for (int i = 0; i < kConnections; ++i) {
@@ -124,68 +125,75 @@ struct TwoWaiters {
 
 BEHAVIOUR(one_shot_armed_by_workers) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN | EPOLLONESHOT,
-              [](int s, int fd) {
-                  answer(fd);
-                  change(s, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
-              },
-              nullptr);
+    serve_all(
+        set, set, EPOLLIN | EPOLLONESHOT,
+        [](int s, int fd) {
+            answer(fd);
+            change(s, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT);
+        },
+        nullptr);
 }
 
 BEHAVIOUR(level_triggered_with_many_waiters) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN, [](int, int fd) { answer(fd); }, nullptr);
+    serve_all(
+        set, set, EPOLLIN, [](int, int fd) { answer(fd); }, nullptr);
 }
 
 BEHAVIOUR(edge_triggered_with_many_waiters) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN | EPOLLOUT | kEdge, [](int, int fd) { answer(fd); }, nullptr);
+    serve_all(
+        set, set, EPOLLIN | EPOLLOUT | kEdge, [](int, int fd) { answer(fd); }, nullptr);
 }
 
 BEHAVIOUR(members_taken_out_and_put_back) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN | EPOLLONESHOT,
-              [](int s, int fd) {
-                  change(s, EPOLL_CTL_DEL, fd, 0);
-                  answer(fd);
-                  change(s, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
-              },
-              nullptr);
+    serve_all(
+        set, set, EPOLLIN | EPOLLONESHOT,
+        [](int s, int fd) {
+            change(s, EPOLL_CTL_DEL, fd, 0);
+            answer(fd);
+            change(s, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT);
+        },
+        nullptr);
 }
 
 // Another thread changes what members are asked for, while the workers are told of them.
 BEHAVIOUR(changed_by_a_thread_beside) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN, [](int, int fd) { answer(fd); },
-              [&](int fd) {
-                  change(set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLRDHUP);
-                  change(set, EPOLL_CTL_MOD, fd, EPOLLIN | kEdge);
-                  change(set, EPOLL_CTL_MOD, fd, EPOLLIN);
-              });
+    serve_all(
+        set, set, EPOLLIN, [](int, int fd) { answer(fd); },
+        [&](int fd) {
+            change(set, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLRDHUP);
+            change(set, EPOLL_CTL_MOD, fd, EPOLLIN | kEdge);
+            change(set, EPOLL_CTL_MOD, fd, EPOLLIN);
+        });
 }
 
 BEHAVIOUR(polled_beside) {
     const int set = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
-              [&](int fd) {
-                  pollfd both[2] = {{fd, POLLIN | POLLOUT, 0}, {set, POLLIN, 0}};
-                  MUST(poll(both, 2, 0));
-                  both[0].events = POLLIN;
-                  MUST(poll(both, 2, 1));
-                  MUST(poll(both + 1, 1, 1));
-              });
+    serve_all(
+        set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
+        [&](int fd) {
+            pollfd both[2] = {{fd, POLLIN | POLLOUT, 0}, {set, POLLIN, 0}};
+            MUST(poll(both, 2, 0));
+            both[0].events = POLLIN;
+            MUST(poll(both, 2, 1));
+            MUST(poll(both + 1, 1, 1));
+        });
 }
 
 BEHAVIOUR(members_of_two_sets) {
     const int set = MUST(epoll_create1(0)), second = MUST(epoll_create1(0));
-    serve_all(set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
-              [&](int fd) {
-                  epoll_event event{};
-                  change(second, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | kEdge);
-                  MUST(epoll_wait(second, &event, 1, 1));
-                  MUST(epoll_wait(second, &event, 1, 1));
-                  change(second, EPOLL_CTL_DEL, fd, 0);
-              });
+    serve_all(
+        set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
+        [&](int fd) {
+            epoll_event event{};
+            change(second, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLOUT | kEdge);
+            MUST(epoll_wait(second, &event, 1, 1));
+            MUST(epoll_wait(second, &event, 1, 1));
+            change(second, EPOLL_CTL_DEL, fd, 0);
+        });
 }
 
 // The set is waited for through another one, and directly by the thread beside.
@@ -220,15 +228,16 @@ BEHAVIOUR(edge_triggered_nested_set) {
 BEHAVIOUR(numbers_used_again) {
     const int set = MUST(epoll_create1(0));
     const int listener = make_listener();
-    serve_all(set, set, EPOLLIN, [](int, int fd) { answer(fd); },
-              [&](int) {
-                  const Pair pair = connect_through(listener);
-                  change(set, EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLONESHOT);
-                  send_all(pair.client, "x");
-                  close(pair.server);
-                  close(pair.client);
-              },
-              300);
+    serve_all(
+        set, set, EPOLLIN, [](int, int fd) { answer(fd); },
+        [&](int) {
+            const Pair pair = connect_through(listener);
+            change(set, EPOLL_CTL_ADD, pair.server, EPOLLOUT | EPOLLONESHOT);
+            send_all(pair.client, "x");
+            close(pair.server);
+            close(pair.client);
+        },
+        300);
 }
 
 // Both are in the kernel when the set gets its first members.

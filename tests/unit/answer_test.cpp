@@ -60,7 +60,8 @@ TEST_CASE("a word that another thread writes is found, every time") {
 TEST_CASE("signals interrupt a look anywhere, and find a stack they can walk") {
     void *frame;
     REQUIRE(backtrace(&frame, 1) == 1); // loads what it needs before a handler does
-    struct sigaction action {}, old {};
+    struct sigaction action {
+    }, old{};
     action.sa_handler = count;
     REQUIRE(sigaction(SIGPROF, &action, &old) == 0);
     const itimerval often{{0, 1000}, {0, 1000}}, never{};
