@@ -93,15 +93,15 @@ void crowd(int listener, int clients, Observation &o) {
     for (int i = 0; i < kAcceptors; ++i) {
         right += call(where, length, 'q');
     }
-    o.say("%d answered, %d served, %d errors", right, count.served.load(), count.errors.load());
-    if (count.errors != 0) {
-        o.say(" (%s)", strerrorname_np(count.last_error));
-    }
     for (const pid_t it : child) {
         if (right != clients + kAcceptors) {
             kill(it, SIGKILL);
         }
         waitpid(it, nullptr, 0);
+    }
+    o.say("%d answered, %d served, %d errors", right, count.served.load(), count.errors.load());
+    if (count.errors != 0) {
+        o.say(" (%s)", strerrorname_np(count.last_error));
     }
     munmap(page, sizeof(Count));
 }
