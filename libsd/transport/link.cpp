@@ -129,7 +129,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->slot_high = 0;
             l->retired.store(false, std::memory_order_relaxed);
             l->syn_tail = 0;
-            l->agreed.store(0, std::memory_order_relaxed);
+            for (auto &word : l->agreed)
+                word.store(0, std::memory_order_relaxed);
             l->idle_slots.truncate(0);
             l->zombie_slots.truncate(0);
             l->zombie_first = 0;

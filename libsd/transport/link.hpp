@@ -26,7 +26,8 @@ struct LinkMap {
     MapVector<uint32_t> zombie_slots; ///< closed by us, not yet released by the server: a queue from zombie_first on
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
-    std::atomic<uint64_t> agreed{0}; ///< when the kernel last had the listener at an address; libsd/vfs/choice.cpp
+    static constexpr unsigned kAgreed = 32;
+    std::atomic<uint64_t> agreed[kAgreed]{}; ///< when the kernel last had the listener at an address; libsd/vfs/choice.cpp
 
     /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter of another trust domain. `generation` tells
     /// whether the id was given to another waiter since.

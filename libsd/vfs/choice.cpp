@@ -101,15 +101,17 @@ bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept {
     return best > 0;
 }
 
-// Threads that write `agreed` at the same time each have the kernel's word for what they write.
+// Threads that write a word at the same time each have the kernel's word for what they write.
 bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress &to, uint64_t now) noexcept {
-    const uint64_t known = link.agreed.load(std::memory_order_relaxed);
+    // Neighbouring addresses (127.0.0.1, 127.0.0.2 ...) have a word each.
+    auto &word = link.agreed[to.ip[sizeof to.ip - 1] % LinkMap::kAgreed];
+    const uint64_t known = word.load(std::memory_order_relaxed);
     if (((known ^ agreed_word(to, 0)) & kAddressBits) == 0 &&
         (now & ~kAddressBits) - (known & ~kAddressBits) < kAgreedFor) [[likely]]
         return true;
     if (!ask_kernel(entry, to, now))
         return false;
-    link.agreed.store(agreed_word(to, now), std::memory_order_relaxed);
+    word.store(agreed_word(to, now), std::memory_order_relaxed);
     return true;
 }
 

@@ -110,8 +110,7 @@ SD_FORK_CODE void share_unconnected(bool executes) noexcept {
             note_unconnected(fd); // for the next fork
             if (executes && (sys::fcntl(fd, F_GETFD) & FD_CLOEXEC))
                 continue;
-            // A member of an epoll set stays what it is: the kernel would report its edges anew (docs/compatibility.md).
-            if (!f->real_socket && !__atomic_load_n(&f->items, __ATOMIC_RELAXED))
+            if (!f->real_socket)
                 make_real(*f);
             if (f->real_socket && f->kind == Kind::fresh)
                 mark_shared(*f);

@@ -26,7 +26,8 @@ using Serve = std::function<void(int set, int fd)>;
 void answer(int fd) {
     char byte;
     while (recv(fd, &byte, 1, MSG_DONTWAIT) == 1)
-        if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 && errno != EBADF) // closed meanwhile by who uses its number again
+        // Closed meanwhile by who uses its number again, perhaps for a socket that is not connected yet.
+        if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1 && errno != EBADF && errno != EPIPE)
             MUST(-1);
 }
 

@@ -249,6 +249,7 @@ TEST_CASE("acceptors of two users are not given the same links") {
     CHECK(root.does(0) == 1);
 }
 
+#ifdef SD_BRIDGE_IS_BUILT
 TEST_CASE("a bridge is the user whose connections it carries, and can do nothing else") {
     if (!is_root()) {
         SKIP_TEST("needs root to become other users");
@@ -278,6 +279,7 @@ TEST_CASE("a bridge is the user whose connections it carries, and can do nothing
         CHECK(status_line(bridge, "NoNewPrivs") == "1");
     }
 }
+#endif
 
 TEST_CASE("trust domains are told apart by what the kernel says") {
     if (!is_root()) {

@@ -84,7 +84,7 @@ TEST_CASE("an entry ends with the kernel's socket, although the channel stays") 
     link.view.syn(0).store(6);
     socket.fd.reset();
     REQUIRE(eventually([&] { return find_entry(directory, socket.port) == nullptr; }));
-    REQUIRE(is_closed(link));
+    REQUIRE(eventually([&] { return is_closed(link); }));
     REQUIRE(eventually([&] {
         return link.view.slot(5).identity.state.load() == static_cast<uint32_t>(SlotState::refused);
     }));

@@ -31,12 +31,13 @@ class SilentFile {
             return;
         }
         mounted_ = true;
-        std::thread([device = device_.get()] { serve(device); }).detach();
+        server_ = std::thread([device = device_.get()] { serve(device); });
         file_ = UniqueFd(open((directory_ + "/file").c_str(), O_RDWR | O_CLOEXEC));
     }
     ~SilentFile() {
         if (mounted_) {
-            umount2(directory_.c_str(), MNT_FORCE); // whoever waits for an answer gets an error
+            umount2(directory_.c_str(), MNT_FORCE); // whoever waits for an answer gets an error, the server too
+            server_.join();
         }
         file_.reset();
         if (mounted_) {
@@ -57,7 +58,7 @@ class SilentFile {
         [[maybe_unused]] const ssize_t n = write(device, &packet, sizeof(fuse_out_header) + length);
     }
     static void serve(int device) {
-        alignas(8) static char buffer[1 << 17];
+        alignas(8) char buffer[1 << 17];
         while (read(device, buffer, sizeof buffer) > 0) {
             const auto &in = *reinterpret_cast<const fuse_in_header *>(buffer);
             if (in.opcode == FUSE_INIT) {
@@ -84,6 +85,7 @@ class SilentFile {
 
     std::string directory_;
     UniqueFd device_, file_;
+    std::thread server_;
     bool mounted_ = false;
 };
 
