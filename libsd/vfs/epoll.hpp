@@ -23,6 +23,9 @@ void epoll_file_became_listener(File &f) noexcept;
 /// With `only`, those under that number.
 void epoll_file_became_kernel(File &f, int only = -1) noexcept;
 
+/// Whether the kernel, which knows nothing of what was reported, would report edges of the socket anew if it got its registrations.
+bool epoll_would_repeat(File &f) noexcept;
+
 /// With `edge`, edge-triggered sets report what is ready once more, as after a wake-up in the kernel.
 void epoll_readiness_changed(File &f, bool edge) noexcept;
 /// The program's own doing may have changed what the socket reports: shutdown(), a smaller SO_RCVLOWAT, a pending error, or a send

@@ -457,6 +457,18 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
     }
 }
 
+bool epoll_would_repeat(File &f) noexcept {
+    if (!f.items)
+        return false;
+    BiasedGuard c(ctl_lock(f));
+    for (EpollItem *i = f.items; i; i = i->next_of_file) {
+        SetGuard g(*i->set);
+        if (!i->kernel_only && (i->events & EPOLLET) && !i->due && !i->off)
+            return true;
+    }
+    return false;
+}
+
 void epoll_readiness_changed(File &f, bool edge) noexcept {
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {

@@ -110,7 +110,8 @@ SD_FORK_CODE void share_unconnected(bool executes) noexcept {
             note_unconnected(fd); // for the next fork
             if (executes && (sys::fcntl(fd, F_GETFD) & FD_CLOEXEC))
                 continue;
-            if (!f->real_socket)
+            // One whose edges were reported stays what it is: the kernel would report them anew (docs/compatibility.md).
+            if (!f->real_socket && !epoll_would_repeat(*f))
                 make_real(*f);
             if (f->real_socket && f->kind == Kind::fresh)
                 mark_shared(*f);
