@@ -99,6 +99,7 @@ struct OnItsWay {
     }
 };
 
+#ifdef SD_BRIDGE_IS_BUILT
 /// The line of /proc/PID/status that begins with `name`, without it.
 std::string status_line(pid_t pid, const std::string &name) {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");
@@ -122,6 +123,7 @@ std::vector<pid_t> bridges_of(const MonitorProcess &monitor) {
     }
     return result;
 }
+#endif
 
 bool is_root() { return geteuid() == 0; }
 
