@@ -39,6 +39,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
             return Reply::error(EINVAL);
         }
         link = made.get();
+        link->charge = charge(client.payer, Holding::links, 1);
         links_[file] = std::move(made);
         link->was_adopted = true;
         link->adopted = EventLoop::Clock::now();

@@ -28,7 +28,9 @@ struct Client {
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 
     std::optional<uid_t> last_sender; ///< of a packet
-
+    Payer payer;                      ///< of what it has us hold
+    pid_t payer_pid = 0;              ///< whose user and group those are
+    Charge charge;
     pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
     uint64_t start = 0;
     Identity who;

@@ -1,11 +1,13 @@
 // A waiter's doorbell as the monitor keeps it, and who may have which end of it.
 #pragma once
+#include "monitor/accounts.hpp"
 #include "monitor/unique_fd.hpp"
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <sys/types.h>
+#include <vector>
 
 namespace sd::monitor {
 
@@ -32,6 +34,7 @@ struct BellFd {
     /// ring: what is written there cannot be read back, each domain has a queue of its own to fill, and
     /// MSG_DONTWAIT does not depend on the flags of a file that others have, too.
     std::map<BellDomain, UniqueFd> foreign;
+    std::vector<Charge> charges; ///< for all of these
 };
 
 /// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd. Asks no file system.

@@ -66,16 +66,18 @@ bool Monitor::has_presence(pid_t pid, uint64_t start) const {
            });
 }
 
-std::shared_ptr<Segment> Monitor::find_segment(UniqueFd memfd) {
+std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, UniqueFd memfd) {
     const FileId id = file_id(memfd.get());
     if (const auto it = segments_.find(id); it != segments_.end()) {
         if (auto known = it->second.lock()) {
             return known;
         }
     }
+    Charge paid = charge(payer.payer, Holding::segments, 1);
     std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
     if (segment) {
         segment->name = next_id_++;
+        segment->charge = std::move(paid);
         segments_[id] = segment;
     }
     return segment;
@@ -102,7 +104,8 @@ Reply Monitor::hello(Client &client, Request &request) {
     if (geteuid() != 0 && request.sender.uid != geteuid() && request.sender.uid != 0) {
         return Reply::error(EACCES, Cause::policy);
     }
-    std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
+    pay_as(client, request.sender);
+    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
     if (!segment) {
         if (may_log()) {
             spdlog::warn("process {}: its segment is not sealed shared memory of this version",
@@ -169,13 +172,14 @@ Reply Monitor::presence(Client &client, Request &request) {
     return {};
 }
 
-std::pair<Client &, UniqueFd> Monitor::make_channel() {
+std::pair<Client &, UniqueFd> Monitor::make_channel(const Payer &payer) {
+    Charge paid = charge(payer, Holding::clients, kDescriptorsOfClient);
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         throw std::system_error(errno, std::generic_category(), "socketpair");
     }
     UniqueFd ours(ends[0]), theirs(ends[1]);
-    return {add_client(std::move(ours)), std::move(theirs)};
+    return {add_client(std::move(ours), payer, std::move(paid)), std::move(theirs)};
 }
 
 /// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is decided as with all others, by who sends on it. It is
@@ -195,10 +199,16 @@ Reply Monitor::enter(Client &, Request &request) {
     if (clients_.size() >= config_.limits.clients) {
         reply = Reply::error(EMFILE, Cause::limit);
     } else {
-        auto [made, theirs] = make_channel();
-        reply.set(wire::ForkReply{made.id});
-        reply.fds.push_back(theirs.get());
-        reply.owned.push_back(std::move(theirs));
+        try {
+            auto [made, theirs] = make_channel(payer_of(request.sender));
+            made.payer_pid = request.sender.pid;
+            made.who.uid = request.sender.uid;
+            reply.set(wire::ForkReply{made.id});
+            reply.fds.push_back(theirs.get());
+            reply.owned.push_back(std::move(theirs));
+        } catch (const OverShare &) {
+            reply = Reply::error(EMFILE, Cause::limit);
+        }
     }
     send(to, request.header, reply); // who is not there to take it has no channel either: it hangs up
     return {};
@@ -212,7 +222,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     if (clients_.size() >= config_.limits.clients) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    auto [made, theirs] = make_channel();
+    auto [made, theirs] = make_channel(client.payer);
     made.kind = Client::Kind::expected;
     made.who = client.who;
     made.comm = client.comm;
@@ -293,7 +303,7 @@ Reply Monitor::segment(Client &client, Request &request) {
     if (client.segments.size() >= config_.limits.segments_per_client) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    std::shared_ptr<Segment> segment = find_segment(std::move(request.fds[0]));
+    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
     if (!segment) {
         if (may_log()) {
             spdlog::warn("process {}: its segment is not sealed shared memory of this version",
@@ -436,9 +446,9 @@ void Monitor::release_holdings(Client &client) {
 void Monitor::hear_out(Client &client) {
     for (bool more = static_cast<bool>(client.channel); more;) {
         Request request;
-        more = receive(client.channel.get(), request) == Received::packet &&
-               !is_holding_us_up(request.sender.uid);
-        if (more && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
+        const Received got = receive(client.channel.get(), request);
+        more = (got == Received::packet || got == Received::truncated) && !is_holding_us_up(request.sender.uid);
+        if (more && got == Received::packet && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
             request.header.length == sizeof(wire::BellRef)) {
             ring_peer(client, request);
         }

@@ -41,6 +41,7 @@ class Link {
     uint64_t id = 0;
     FileId file;
     UniqueFd memfd;
+    Charge charge;
     LinkSide side[2];
     Listener *listener =
         nullptr; ///< null once it has closed, and after a restart until a server process brings it back

@@ -50,6 +50,7 @@ struct Listener {
     std::string exe;
     int directory_index = -1;
     UniqueFd memfd;
+    Charge charge;
     Mapping map;
     std::set<Client *> holders;
     std::vector<Link *> place; ///< same index as ListenerSegment::link

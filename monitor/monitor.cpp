@@ -80,8 +80,9 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
 }
 
 Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused)
-    : loop_(loop), config_(std::move(config)), socket_path_(std::move(socket_path)),
-      exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
+    : loop_(loop), config_(std::move(config)),
+      accounts_(config_.limits.per_user, config_.limits.per_cgroup, config_.limits.clients),
+      socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
       next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
     prepare_to_ring();
@@ -137,26 +138,32 @@ void Monitor::arm_exit(std::chrono::milliseconds grace) {
     }
 }
 
+/// Nobody's lines crowd out another's: each user has a number of lines, and there is room for those of many.
 bool Monitor::may_log() {
-    constexpr unsigned kLinesPerSecond = 50;
+    constexpr unsigned kLinesPerSecond = 200, kLinesPerUser = 25;
     const auto now = EventLoop::Clock::now();
     if (now - log_window_ >= std::chrono::seconds(1)) {
-        if (logged_ > kLinesPerSecond) {
-            spdlog::warn("{} lines about clients were not logged", logged_ - kLinesPerSecond);
+        for (const auto &[uid, lines] : logged_by_) {
+            if (lines > kLinesPerUser) {
+                spdlog::warn("{} lines about clients of user {} were not logged", lines - kLinesPerUser, uid);
+            }
         }
         log_window_ = now;
         logged_ = 0;
+        logged_by_.clear();
     }
-    return ++logged_ <= kLinesPerSecond;
+    return ++logged_by_[asker_] <= kLinesPerUser && ++logged_ <= kLinesPerSecond;
 }
 
-Client &Monitor::add_client(UniqueFd channel) {
+Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
     // The kernel then adds the sender's identity to every packet.
     const int on = 1;
     setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
     auto client = std::make_unique<Client>();
     client->id = next_id_++;
     client->channel = std::move(channel);
+    client->payer = std::move(payer);
+    client->charge = std::move(charge);
     client->channel_watch =
         loop_.add(client->channel.get(), EPOLLIN, [this, id = client->id](uint32_t) { channel_ready(id); });
     if (exit_timer_ != 0) {
@@ -197,7 +204,18 @@ void Monitor::accept_client() {
         }
         return;
     }
-    add_client(std::move(channel));
+    asker_ = peer.uid;
+    try {
+        Payer payer = payer_of(peer);
+        Charge paid = charge(payer, Holding::clients, kDescriptorsOfClient);
+        Client &client = add_client(std::move(channel), std::move(payer), std::move(paid));
+        client.payer_pid = peer.pid;
+        client.who.uid = peer.uid;
+    } catch (const OverShare &over) {
+        if (may_log()) {
+            spdlog::warn("process {} was turned away: {}", peer.pid, over.what());
+        }
+    }
 }
 
 void Monitor::channel_ready(uint64_t client_id) {
@@ -212,6 +230,7 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client); // without looking at what else it has sent
             return;
         }
+        asker_ = client.who.uid;
         Request request;
         switch (receive(client.channel.get(), request)) {
         case Received::nothing:
@@ -232,6 +251,15 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client);
             return;
         }
+        case Received::truncated:
+            if (may_log()) {
+                spdlog::error("out of file descriptors, a request of process {} is refused", request.sender.pid);
+            }
+            request.fds.clear();
+            if (request.header.sequence != wire::kNoAnswer) {
+                send(client.channel.get(), request.header, Reply::error(EMFILE, Cause::limit));
+            }
+            break;
         case Received::packet:
             if (!handle(client, request)) {
                 if (const auto still = clients_.find(client_id); still != clients_.end()) {
@@ -342,6 +370,11 @@ void Monitor::take_back(Client &client, const Request &request, const Reply &rep
 Reply Monitor::perform(Client &client, Request &request, const Operation &operation) {
     try {
         return (this->*operation.perform)(client, request);
+    } catch (const OverShare &over) {
+        if (may_log()) {
+            spdlog::warn("process {}: {} refused: {}", request.sender.pid, operation.name, over.what());
+        }
+        return Reply::error(EMFILE, Cause::limit);
     } catch (const std::system_error &error) {
         if (may_log()) {
             spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());

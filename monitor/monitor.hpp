@@ -15,6 +15,11 @@
 
 namespace sd::monitor {
 
+/// A client, its user or its control group has the monitor hold as much as it may.
+struct OverShare : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 class Monitor {
   public:
     /// `socket_path` is only shown. `exit_when_unused`: stop the loop some time after the last channel has
@@ -34,15 +39,19 @@ class Monitor {
     struct Operation;
     static const Operation *find_operation(uint16_t op);
     void accept_client();
-    Client &add_client(UniqueFd channel);
+    Client &add_client(UniqueFd channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
-    std::pair<Client &, UniqueFd> make_channel();
+    std::pair<Client &, UniqueFd> make_channel(const Payer &payer);
     void channel_ready(uint64_t client_id);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
     void arm_exit(std::chrono::milliseconds grace);
     /// Whether a line about what a client did may be logged: no client can fill the disk.
     bool may_log();
+    /// accounting.cpp: for one thing more that is held in the name of the client. Throws OverShare.
+    Charge charge(const Payer &payer, Holding what, unsigned descriptors);
+    Payer payer_of(const ucred &who);
+    void pay_as(Client &client, const ucred &sender);
 
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
@@ -53,7 +62,7 @@ class Monitor {
     Reply segment(Client &client, Request &request);
     Reply part(Client &client, Request &request);
     bool identify(Client &client, const ucred &sender, bool forked = false);
-    std::shared_ptr<Segment> find_segment(UniqueFd memfd);
+    std::shared_ptr<Segment> find_segment(const Client &payer, UniqueFd memfd);
     void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
                        uint64_t name);
     void copy_holdings(const Client &from, Client &to);
@@ -182,6 +191,7 @@ class Monitor {
 
     EventLoop &loop_;
     const Config config_;
+    Accounts accounts_; ///< before all that pays
     const std::string socket_path_;
     const bool exit_when_unused_;
     const uint64_t epoch_; ///< differs between starts, so that no id is used twice
@@ -192,6 +202,8 @@ class Monitor {
     EventLoop::Timer exit_timer_ = 0;
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
+    std::unordered_map<uid_t, unsigned> logged_by_;
+    uid_t asker_ = 0; ///< whose request is being dealt with
 
     uint64_t next_id_; ///< for clients and links
     uint32_t next_listener_;

@@ -57,10 +57,18 @@ Received receive(int channel, Request &request) {
     }
     const auto length = static_cast<size_t>(n);
     std::memcpy(&request.header, &packet.header, length < sizeof(wire::Header) ? length : sizeof(wire::Header));
-    if (length < sizeof(wire::Header) || (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+    if (length < sizeof(wire::Header) || (message.msg_flags & MSG_TRUNC) != 0 ||
         request.header.magic != wire::kMagic || request.header.version != wire::kVersion ||
         request.header.length > wire::kMaxBody || length != sizeof(wire::Header) + request.header.length ||
-        request.header.fds != request.fds.size() || request.fds.size() > wire::kMaxFds) {
+        request.header.fds > wire::kMaxFds || request.header.fds < request.fds.size()) {
+        return Received::malformed;
+    }
+    if (request.header.fds != request.fds.size()) {
+        // The kernel hands over as many as fit. There is room for all in `control`, so it was our table that
+        // had none.
+        return (message.msg_flags & MSG_CTRUNC) != 0 ? Received::truncated : Received::malformed;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
         return Received::malformed;
     }
     std::memcpy(request.body, packet.body, request.header.length);

@@ -36,6 +36,7 @@ enum class Received {
     packet,
     nothing,   ///< no packet now
     closed,    ///< the other end has gone
+    truncated, ///< a packet whose descriptors found no room in the monitor's table
     malformed, ///< not a packet of this protocol; the request holds what there was of a header
 };
 Received receive(int channel, Request &request);

@@ -29,7 +29,8 @@ struct Parcel {
     ino_t inode = 0;              ///< of the same
     unsigned looks = 0;           ///< how often it was looked for among the descriptors of all processes
     unsigned seen_at_library = 0; ///< how often at somebody's who should claim it
-    UniqueFd far;                 ///< the other end of its connection; none once a bridge has it
+    Charge charge;
+    UniqueFd far; ///< the other end of its connection; none once a bridge has it
     EventLoop::Watch watch = 0;
     EventLoop::Timer timer = 0;
 

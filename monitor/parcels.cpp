@@ -55,6 +55,7 @@ Reply Monitor::pass(Client &client, Request &request) {
     }
     auto made = std::make_unique<Parcel>();
     Parcel &parcel = *made;
+    parcel.charge = charge(client.payer, Holding::parcels, 1);
     parcel.id = next_id_++;
     parcel.cookie = cookie;
     parcel.inode = file_id(request.fds[0].get()).ino;

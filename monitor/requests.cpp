@@ -45,7 +45,9 @@ Reply Monitor::listen(Client &client, Request &request) {
         do {
             id = ++next_listener_;
         } while (id == 0 || listeners_.count(id) != 0);
+        Charge paid = charge(client.payer, Holding::listeners, 1);
         auto made = std::make_unique<Listener>(id, proof, client.ns);
+        made->charge = std::move(paid);
         made->uid = client.who.uid;
         made->gid = client.who.gid;
         made->exe = client.who.exe;
@@ -150,8 +152,10 @@ Reply Monitor::connect(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::limit);
     }
+    Charge paid = charge(client.payer, Holding::links, 1);
     std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
     Link &link = *made;
+    link.charge = std::move(paid);
     links_[link.file] = std::move(made);
     if (!attach(client, link, link.id, 0)) {
         links_.erase(link.file);

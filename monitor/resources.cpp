@@ -38,7 +38,16 @@ nlohmann::json Monitor::resources_json() const {
         memory += memory_of(listener->memfd.get());
         bells += listener->accept_bells.size();
     }
-    return {{"channels", clients_.size()},
+    nlohmann::json accounts = nlohmann::json::array();
+    accounts_.for_each([&](const Account &account) {
+        nlohmann::json entry{{"name", account.name}, {"descriptors", account.descriptors}};
+        for (unsigned i = 0; i < kHoldings; ++i) {
+            entry[holding_name(static_cast<Holding>(i))] = account.count[i];
+        }
+        accounts.push_back(std::move(entry));
+    });
+    return {{"accounts", std::move(accounts)},
+            {"channels", clients_.size()},
             {"segments", segments},
             {"open_files", census.open_files},
             {"family_processes", census.processes},

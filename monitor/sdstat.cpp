@@ -234,6 +234,21 @@ void print_human(const json &status, bool each) {
             recent["address"].is_null() ? "" : " " + recent["address"].get<std::string>();
         fmt::print("  {} {}{}: {}\n", text, program(recent), address, recent["name"].get<std::string>());
     }
+    // Only for root: who has the monitor hold how much.
+    if (status.contains("resources") && !status["resources"].value("accounts", json::array()).empty()) {
+        puts("\nHeld by the monitor for each user and control group:");
+        std::vector<std::vector<std::string>> rows{
+            {"  WHO", "DESCRIPTORS", "CLIENTS", "LINKS", "LISTENERS", "BELLS", "SEGMENTS", "PARCELS"}};
+        for (const json &account : status["resources"]["accounts"]) {
+            std::vector<std::string> row{"  " + account["name"].get<std::string>()};
+            for (const char *what :
+                 {"descriptors", "clients", "links", "listeners", "bells", "segments", "parcels"}) {
+                row.push_back(std::to_string(account[what].get<unsigned>()));
+            }
+            rows.push_back(std::move(row));
+        }
+        print_table(rows);
+    }
     const json &monitor = status["monitor"];
     fmt::print("\nsd-monitor {} [{}] at {}, up {}.\n", monitor["version"].get<std::string>(),
                monitor["pid"].get<int>(), monitor["socket"].get<std::string>(),

@@ -33,6 +33,7 @@ class Segment {
     uint64_t name = 0; ///< the monitor's, for who has no name for it yet
     /// Whose it is; none before somebody outside of the family is to be shown it.
     std::optional<Domain> domain;
+    Charge charge;
     /// Which ProcRecord is whose. The segment itself says so too, but everything in it may be a lie.
     struct Member {
         const Client *client;

@@ -1,0 +1,96 @@
+// Who has the monitor hold how much: for each user and each control group, so that nobody takes what others
+// need.
+//
+// A user is a uid. Uid 0 is not one: the roots of all containers have it, and the host's would pay for theirs;
+// they are told apart by their control groups, which also bound a container that has many uids. What is in the
+// root group is bounded by its users only.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <sys/types.h>
+
+namespace sd::monitor {
+
+enum class Holding { clients, links, listeners, bells, segments, parcels };
+constexpr unsigned kHoldings = 6;
+const char *holding_name(Holding what);
+
+/// The most that one of them may have of each; 0: no limit.
+using HoldingLimits = std::array<unsigned, kHoldings>;
+
+struct Account {
+    std::string name; ///< "user 1000", "group /system.slice/a.service"
+    std::array<unsigned, kHoldings> count{};
+    unsigned descriptors = 0;
+    bool is_group = false;
+};
+
+/// Its channel and its pidfd.
+constexpr unsigned kDescriptorsOfClient = 2;
+
+/// Who pays. An empty pointer: nobody.
+struct Payer {
+    std::shared_ptr<Account> user, group;
+};
+
+class Accounts;
+
+/// One thing that is held, for as long as this lives.
+class Charge {
+  public:
+    Charge() = default;
+    Charge(Charge &&other) noexcept;
+    Charge &operator=(Charge &&other) noexcept;
+    ~Charge();
+    explicit operator bool() const { return accounts_ != nullptr; }
+
+  private:
+    friend class Accounts;
+    void end();
+    Accounts *accounts_ = nullptr;
+    Payer payer_;
+    Holding what_{};
+    unsigned descriptors_ = 0;
+};
+
+class Accounts {
+  public:
+    /// `clients`: of all together.
+    Accounts(const HoldingLimits &user, const HoldingLimits &group, unsigned clients);
+
+    /// `group`: as group_of() says. Accounts last as long as somebody pays with them.
+    Payer payer(uid_t uid, const std::string &group);
+    /// An empty charge if that is more than the payer's share; *over says whose and of what.
+    Charge charge(const Payer &payer, Holding what, unsigned descriptors, std::string *over);
+
+    template <typename Fn> void for_each(Fn fn) const {
+        for (const auto &[key, weak] : accounts_) {
+            if (const auto account = weak.lock()) {
+                fn(*account);
+            }
+        }
+    }
+
+  private:
+    friend class Charge;
+    std::shared_ptr<Account> account(const std::string &name, bool is_group);
+    bool fits(const Account *account, Holding what, unsigned descriptors, std::string *over) const;
+
+    std::map<std::string, std::weak_ptr<Account>> accounts_;
+    HoldingLimits user_, group_;
+    unsigned most_clients_;
+    unsigned clients_ = 0;
+    unsigned used_ = 0;     ///< descriptors, all together
+    unsigned capacity_ = 0; ///< without the reserve; 0: nobody but one user comes here, who need not share
+};
+
+/// The part of a control group's path that stands for a container, a service or all sessions of a user: a
+/// program may make groups below its own. "/" for the root group, "?" where it cannot be known. `pidfd`: of that
+/// process, opened before, which proves that what is read was not about another one that came to have its number.
+std::string group_of(pid_t pid, int pidfd);
+std::string group_part(const std::string &path);
+
+} // namespace sd::monitor
