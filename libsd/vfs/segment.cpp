@@ -423,13 +423,6 @@ SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
 
 SD_FORK_CODE void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }
 
-SD_FORK_CODE void segments_fork_failed() noexcept {
-    for (uint32_t s = 0, n = segment_count.load(); s < n; ++s)
-        if (child_proc[s] < kSegProcs)
-            segments[s].view.proc(child_proc[s]).state.store(0, std::memory_order_release);
-    make_lock.unlock_unmasked();
-}
-
 SD_FORK_CODE void segments_fork_child() noexcept {
     int own = own_segment_index.load(std::memory_order_relaxed);
     for (uint32_t s = 0, n = segment_count.load(); s < n; ++s) {

@@ -59,6 +59,5 @@ void unregister_thread() noexcept; ///< at thread exit: gives back its records a
 void segments_fork_prepare(wire::Fork *message) noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;
-void segments_fork_failed() noexcept;
 
 } // namespace sd

@@ -25,14 +25,13 @@ enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
 /// Set once something other than plain data transfer must be looked at first; the data path tests for zero only.
 enum TxBlock : uint32_t {
     kTxShut = 1,
-    kTxError = 2,
     kTxReset = 4,
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
     kTxMoved = 16 ///< the connection is a kernel socket for all but a bridge (vfs/moved.hpp); set by the monitor
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked at.
 constexpr int32_t kMovedLowat = INT32_MAX;
-constexpr uint32_t kTxEnded = kTxShut | kTxError | kTxReset;
+constexpr uint32_t kTxEnded = kTxShut | kTxReset;
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
@@ -88,7 +87,7 @@ constexpr unsigned kFallbackRing = 64;
 
 struct SegmentStats {
     std::atomic<uint64_t> connects, accepts; ///< accelerated ones
-    std::atomic<uint64_t> sleeps, bells_rung, takeovers, ring_switches;
+    std::atomic<uint64_t> sleeps, takeovers, ring_switches;
     std::atomic<uint64_t> fallbacks[kMaxCauses];
     std::atomic<uint32_t> fallback_next;
     FallbackRecord recent[kFallbackRing];

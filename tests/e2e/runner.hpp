@@ -97,13 +97,6 @@ struct Covered {
 } // namespace sd::e2e
 
 /// A test case that runs `behaviour` of tests/programs/`program_name`.cpp.
-/// A difference that is known and documented in docs/compatibility.md. Hidden: runs only when asked for by name.
-#define BEHAVES_NOT_YET(title, program_name, behaviour, expectation)                                         \
-    static const ::sd::e2e::Covered covered_##program_name##_##behaviour(#program_name, #behaviour);         \
-    TEST_CASE(#program_name ": " title, "[.][" #program_name "][notyet]") {                                  \
-        ::sd::e2e::same_as_kernel(#program_name, #behaviour, ::sd::e2e::Expect::expectation);                \
-    }
-
 #define BEHAVES(title, program_name, behaviour, expectation)                                                 \
     static const ::sd::e2e::Covered covered_##program_name##_##behaviour(#program_name, #behaviour);         \
     TEST_CASE(#program_name ": " title, "[" #program_name "]") {                                             \

@@ -174,6 +174,22 @@ BEHAVIOUR(limits_of_no_consequence) {
 }
 
 // Processes of libsd's own count for the user: there are none.
+// The child that was not made holds nothing.
+BEHAVIOUR(fork_that_fails) {
+    reap("alone", spawn([] {
+             MUST(setgid(65534));
+             MUST(setuid(65534));
+             const Pair pair = make_pair(), other = make_pair();
+             send_all(pair.client, "last");
+             limit(RLIMIT_NPROC, 0);
+             SHOW(fork());
+             close(pair.client);
+             say("%s", receive_to_end(pair.server).c_str());
+             close(other.server);
+             say("%zu", receive_to_end(other.client).size());
+         }));
+}
+
 BEHAVIOUR(no_further_process) {
     on_a_live_connection([] {
         MUST(setgid(65534));
