@@ -1,5 +1,6 @@
 // The send and receive path on a connection of this process with itself; compiled twice, see sharing.cpp.
 #include "bench/sharing_path.hpp"
+#include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/options.hpp"
 #include "libsd/vfs/quick.hpp"
@@ -68,7 +69,7 @@ extern "C" void sharing_setup() {
     must(sys::fcntl(static_cast<int>(memfd), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
          "seal");
     LinkMap *link[2] = {map_side(memfd, 0), map_side(memfd, 1)};
-    const int64_t slot = take_slot(*link[0]);
+    const int64_t slot = take_slot(*link[0]); // nobody else has the link: no lock
     must(slot >= 0, "take_slot");
     for (unsigned side = 0; side < 2; ++side) {
         const long fd = vfs::socket(AF_INET, SOCK_STREAM, 0);

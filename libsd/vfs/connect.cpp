@@ -1,8 +1,10 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/transport/slots.hpp"
 #include "libsd/vfs/accept.hpp"
 #include "libsd/vfs/address.hpp"
+#include "libsd/vfs/backlog.hpp"
 #include "libsd/vfs/choice.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/epoll.hpp"
@@ -23,6 +25,15 @@ namespace {
 
 SD_FORK_STATE constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
 
+int64_t take_slot_of(LinkMap &l) noexcept {
+    QuietGuard g(l.slot_lock);
+    return take_slot(l);
+}
+void give_back(LinkMap &l, uint32_t slot) noexcept {
+    QuietGuard g(l.slot_lock);
+    give_slot_back(l, slot);
+}
+
 bool usable(const LinkMap &l, uint32_t listener) noexcept {
     return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
            !(l.view.header().side[1].flags.load(std::memory_order_acquire) &
@@ -37,7 +48,7 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
         if (!l || !usable(*l, listener) || !link_use(*l))
             continue;
         // Held: another thread may have found it dead just now, and it have become another.
-        *slot = usable(*l, listener) ? take_slot(*l) : -1;
+        *slot = usable(*l, listener) ? take_slot_of(*l) : -1;
         if (*slot >= 0)
             return l;
         link_unuse(*l);
@@ -62,7 +73,7 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     }
     l->listener_id = listener;
     l->users.fetch_add(1, std::memory_order_relaxed);
-    *slot = take_slot(*l);
+    *slot = take_slot_of(*l);
     return l;
 }
 
@@ -83,75 +94,6 @@ void retire_dead_links() noexcept {
             return (l.view.header().side[1].flags.load(std::memory_order_acquire) &
                     (kLinkListenerClosed | kLinkServerDead)) != 0;
         });
-}
-
-/// Do as many connections wait to be accepted as the listener wants? With slot_lock.
-bool queue_full(const LinkMap &l, uint32_t backlog) noexcept {
-    const uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
-    // The entry `depth` places back is still there: so many wait already.
-    return l.view.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
-           (depth > 0 && l.view.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0);
-}
-
-// A client that is quicker than the server's accept() fills the queue in no time. The kernel drops the request then, and sends it again a second later.
-// A short wait gets nearly every such client an accelerated connection.
-constexpr int64_t kRoomBlockingNs = 100'000'000;
-constexpr int64_t kRoomNonblockingNs = 50'000; ///< about what a connection of the kernel's costs
-constexpr unsigned kRoomYields = 64;
-
-/// What is left of a connect()'s time for that. The clock is asked when a queue is found full, not before.
-struct Patience {
-    bool nonblocking;
-    uint64_t handled = self.handled;
-    int64_t deadline = 0; ///< 0: not known yet
-};
-
-/// Waits until the queue has room, or the listener is gone. False: not in time, or a signal handler ran.
-bool wait_for_room(LinkMap &l, uint32_t backlog, Patience &patience) noexcept {
-    if (patience.deadline == 0)
-        patience.deadline = sys::now_ns() + (patience.nonblocking ? kRoomNonblockingNs : kRoomBlockingNs);
-    for (unsigned n = 0;; ++n) {
-        if (self.handled != patience.handled || sys::now_ns() >= patience.deadline)
-            return false;
-        if (l.view.header().side[1].flags.load(std::memory_order_acquire) &
-            (kLinkListenerClosed | kLinkServerDead))
-            return true;
-        {
-            QuietGuard g(l.slot_lock);
-            if (!queue_full(l, backlog))
-                return true;
-        }
-        if (n < kRoomYields) {
-            sys::sched_yield();
-        } else {
-            timespec nap{0, 100'000};
-            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
-        }
-    }
-}
-
-/// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again then.
-bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept {
-    QuietGuard g(l.slot_lock);
-    LinkView v = l.view;
-    if (queue_full(l, backlog)) {
-        *why = Cause::backlog_full;
-        return false;
-    }
-    auto &state = v.slot(slot).identity.state;
-    state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);
-    v.syn(l.syn_tail).store(slot + 1, std::memory_order_seq_cst);
-    ++l.syn_tail;
-    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees the other.
-    if (v.header().side[1].flags.load(std::memory_order_seq_cst) & (kLinkListenerClosed | kLinkServerDead)) {
-        uint32_t syn = static_cast<uint32_t>(SlotState::syn);
-        if (state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free)) ||
-            syn == static_cast<uint32_t>(SlotState::refused)) {
-            *why = Cause::listener_gone;
-            return false;
-        }
-    }
-    return true;
 }
 
 /// What the kernel has ended together with a process that the program has waited for is gone from the directory afterwards.
@@ -191,7 +133,7 @@ void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
     drop_ofd(seg, index);
     free_ofd(seg, index);
     if (slot_free)
-        give_slot_back(l, slot);
+        give_back(l, slot);
     link_unuse(l); // bind_stream's
 }
 
@@ -235,7 +177,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     }
     const uint64_t now = __builtin_ia32_rdtsc();
     if (!kernel_agrees(*l, entry, to, now)) {
-        give_slot_back(*l, static_cast<uint32_t>(slot));
+        give_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l);
         *why_out = static_cast<int64_t>(Cause::peer_unaccelerated);
         return -1;
@@ -251,7 +193,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     f.client = source;
     f.server = to;
     if (!bind_stream(f, *l, static_cast<uint32_t>(slot), f.family)) {
-        give_slot_back(*l, static_cast<uint32_t>(slot));
+        give_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l);
         *why_out = static_cast<int64_t>(Cause::limit);
         return -1;
@@ -259,7 +201,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     inherit_options(*f.ofd, f, fd);
     if (!push_syn(*l, static_cast<uint32_t>(slot), entry.backlog, &why)) {
         undo_stream(f, *l, static_cast<uint32_t>(slot), why == Cause::backlog_full);
-        const bool again = why == Cause::backlog_full && wait_for_room(*l, entry.backlog, patience);
+        const bool again = why == Cause::backlog_full && wait_for_backlog(*l, entry.backlog, patience);
         link_unuse(*l); // link_to's
         *why_out = static_cast<int64_t>(why);
         return again ? 1 : -1;

@@ -2,6 +2,7 @@
 #include "libsd/vfs/cork.hpp"
 
 #include "libsd/control/client.hpp"
+#include "libsd/transport/slots.hpp"
 #include "libsd/vfs/moved.hpp"
 #include <csignal>
 
@@ -96,92 +97,6 @@ uint32_t absorb_flags(File &f) noexcept {
     return before | flags;
 }
 
-void condemn(File &f) noexcept {
-    f.mine->control.flags.fetch_or(kFlagReset, std::memory_order_seq_cst);
-    notify(*f.link, f.slot, f.peer->control.rx_arm);
-    notify(*f.link, f.slot, f.peer->control.tx_arm);
-    if (!(f.ofd->flags_seen.fetch_or(kFlagReset | kFlagWriteShut) & kFlagReset)) {
-        f.ofd->so_error.store(ECONNRESET);
-        f.ofd->tx_block.fetch_or(kTxReset);
-        count_fallback(Cause::corrupt_peer, nullptr);
-        wire::Log log{1, static_cast<uint16_t>(Cause::corrupt_peer), "invalid data in a ring: connection reset"};
-        control::request(wire::Op::log, &log, sizeof log);
-    }
-}
-
-namespace {
-
-bool slot_released(const LinkMap &l, uint32_t i) noexcept {
-    Slot &s = l.view.slot(i);
-    // Dead: a relative of ours had it last, and was killed.
-    return (s.side[0].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead)) &&
-           (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
-}
-
-/// With the slot lock.
-void push_zombie(LinkMap &l, uint32_t slot) noexcept {
-    auto &z = l.zombie_slots;
-    if (l.zombie_first == z.size()) {
-        z.truncate(0);
-        l.zombie_first = 0;
-    } else if (l.zombie_first > 64 && l.zombie_first > z.size() / 2) {
-        for (size_t i = l.zombie_first; i < z.size(); ++i)
-            z[i - l.zombie_first] = z[i];
-        z.truncate(z.size() - l.zombie_first);
-        l.zombie_first = 0;
-    }
-    z.push(slot);
-}
-
-/// The one closed longest ago was probably released by the server too, and its words are at rest. One that was not goes to
-/// the end of the queue, so that a connection the server keeps does not stand in the way. -1: none of the first `looks`.
-int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
-    for (size_t waiting = l.zombie_slots.size() - l.zombie_first; waiting > 0 && looks > 0; --waiting, --looks) {
-        const uint32_t i = l.zombie_slots[l.zombie_first++];
-        if (slot_released(l, i))
-            return i;
-        push_zombie(l, i);
-    }
-    return -1;
-}
-
-} // namespace
-
-int64_t take_slot(LinkMap &l) noexcept {
-    QuietGuard g(l.slot_lock);
-    int64_t slot = pop_zombie(l, 4);
-    if (slot < 0 && l.idle_slots.size()) {
-        slot = l.idle_slots[l.idle_slots.size() - 1];
-        l.idle_slots.truncate(l.idle_slots.size() - 1);
-    }
-    if (slot < 0 && l.slot_high < kLinkSlots)
-        slot = l.slot_high++;
-    if (slot < 0)
-        slot = pop_zombie(l, SIZE_MAX);
-    if (slot < 0)
-        return -1;
-    Slot &s = l.view.slot(static_cast<uint32_t>(slot));
-    for (unsigned side = 0; side < 2; ++side) {
-        auto &c = s.side[side].control;
-        c.rx_arm.store(0, std::memory_order_relaxed);
-        c.tx_arm.store(0, std::memory_order_relaxed);
-        c.tx_want.store(0, std::memory_order_relaxed);
-        c.oob.store(0, std::memory_order_relaxed);
-        c.ended_at.store(0, std::memory_order_relaxed);
-        c.back.header.store(0, std::memory_order_relaxed);
-        s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
-        ring::word(s.ring[side], 0).store(0, std::memory_order_relaxed);
-        c.flags.store(0, std::memory_order_release);
-    }
-    s.identity.state.store(static_cast<uint32_t>(SlotState::free), std::memory_order_release);
-    return slot;
-}
-
-void give_slot_back(LinkMap &l, uint32_t slot) noexcept {
-    QuietGuard g(l.slot_lock);
-    l.idle_slots.push(slot);
-}
-
 void link_unuse(LinkMap &l) noexcept {
     if (l.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
         return;
@@ -256,7 +171,7 @@ void close_stream(File &f, bool reset) noexcept {
     // Also when others go on with it: the slot is ours to give out again once they have let go of it.
     if (l.side == 0) {
         QuietGuard g(l.slot_lock);
-        push_zombie(l, slot);
+        close_slot(l, slot);
     }
     // Nobody is at the other end to connect to: not kept for the next connection.
     if (l.side == 0 &&

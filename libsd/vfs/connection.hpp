@@ -59,9 +59,6 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
 
 /// A reference to the link goes; the last one unmaps it.
 void link_unuse(LinkMap &l) noexcept;
-/// Client side: a free slot of the link, initialised; -1 when all are in use.
-int64_t take_slot(LinkMap &l) noexcept;
-void give_slot_back(LinkMap &l, uint32_t slot) noexcept;
 
 /// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times a second.
 /// Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so that a long sleep can be cut once.

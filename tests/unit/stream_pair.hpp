@@ -1,6 +1,7 @@
 // An accelerated connection between two descriptors of the test itself, with no monitor and no listener: both
 // ends of one link are mapped into the same process.
 #pragma once
+#include "libsd/transport/slots.hpp"
 #include "libsd/vfs/address.hpp"
 #include "libsd/vfs/connection.hpp"
 #include "libsd/vfs/options.hpp"
@@ -43,7 +44,7 @@ struct StreamPair {
 
     explicit StreamPair(int family = AF_INET, uint16_t client_port = 41000, uint16_t server_port = 80) {
         LinkMap *l = test_link(0);
-        const int64_t slot = take_slot(*l);
+        const int64_t slot = take_slot(*l); // nobody else has the link: no lock
         REQUIRE(slot >= 0);
         SlotAddress client{}, server{};
         client.family = server.family = static_cast<uint16_t>(family);

@@ -1,0 +1,80 @@
+// Slots of a link that the client side gives to new connections.
+#include "libsd/transport/slots.hpp"
+
+namespace sd {
+
+namespace {
+
+bool slot_released(const LinkMap &l, uint32_t i) noexcept {
+    Slot &s = l.view.slot(i);
+    // Dead: a relative of ours had it last, and was killed.
+    return (s.side[0].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead)) &&
+           (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
+}
+
+void push_zombie(LinkMap &l, uint32_t slot) noexcept {
+    auto &z = l.zombie_slots;
+    if (l.zombie_first == z.size()) {
+        z.truncate(0);
+        l.zombie_first = 0;
+    } else if (l.zombie_first > 64 && l.zombie_first > z.size() / 2) {
+        for (size_t i = l.zombie_first; i < z.size(); ++i)
+            z[i - l.zombie_first] = z[i];
+        z.truncate(z.size() - l.zombie_first);
+        l.zombie_first = 0;
+    }
+    z.push(slot);
+}
+
+/// The one closed longest ago was probably released by the server too, and its words are at rest. One that was not goes to
+/// the end of the queue, so that a connection the server keeps does not stand in the way. -1: none of the first `looks`.
+int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
+    for (size_t waiting = l.zombie_slots.size() - l.zombie_first; waiting > 0 && looks > 0; --waiting, --looks) {
+        const uint32_t i = l.zombie_slots[l.zombie_first++];
+        if (slot_released(l, i))
+            return i;
+        push_zombie(l, i);
+    }
+    return -1;
+}
+
+} // namespace
+
+int64_t take_slot(LinkMap &l) noexcept {
+    int64_t slot = pop_zombie(l, 4);
+    if (slot < 0 && l.idle_slots.size()) {
+        slot = l.idle_slots[l.idle_slots.size() - 1];
+        l.idle_slots.truncate(l.idle_slots.size() - 1);
+    }
+    if (slot < 0 && l.slot_high < kLinkSlots)
+        slot = l.slot_high++;
+    if (slot < 0)
+        slot = pop_zombie(l, SIZE_MAX);
+    if (slot < 0)
+        return -1;
+    Slot &s = l.view.slot(static_cast<uint32_t>(slot));
+    for (unsigned side = 0; side < 2; ++side) {
+        auto &c = s.side[side].control;
+        c.rx_arm.store(0, std::memory_order_relaxed);
+        c.tx_arm.store(0, std::memory_order_relaxed);
+        c.tx_want.store(0, std::memory_order_relaxed);
+        c.oob.store(0, std::memory_order_relaxed);
+        c.ended_at.store(0, std::memory_order_relaxed);
+        c.back.header.store(0, std::memory_order_relaxed);
+        s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
+        reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed); // no record
+        c.flags.store(0, std::memory_order_release);
+    }
+    s.identity.state.store(static_cast<uint32_t>(SlotState::free), std::memory_order_release);
+    return slot;
+}
+
+void give_slot_back(LinkMap &l, uint32_t slot) noexcept {
+    l.idle_slots.push(slot);
+}
+
+void close_slot(LinkMap &l, uint32_t slot) noexcept {
+    push_zombie(l, slot);
+}
+
+} // namespace sd
