@@ -134,14 +134,34 @@ void feed_watchdog(EventLoop &loop, std::chrono::milliseconds period) {
     loop.after(period, [&loop, period] { feed_watchdog(loop, period); });
 }
 
+/// SIGHUP: the configuration is read again. What is wrong with it is said, and changes nothing.
+void reload(const Options &options, Monitor &monitor) {
+    sd_notify(0, "RELOADING=1");
+    try {
+        Config config = configure(options);
+        spdlog::set_level(spdlog::level::from_str(config.log_level));
+        spdlog::info("{} is in force for new connections",
+                     config.file.empty() ? "default policy" : "policy of " + config.file);
+        monitor.reconfigure(std::move(config));
+    } catch (const ConfigError &error) {
+        spdlog::error("the configuration stays as it was: {}", error.what());
+    }
+    sd_notify(0, "READY=1");
+}
+
 int run(const Options &options, const Config &config) {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, SIGTERM);
     sigaddset(&signals, SIGINT);
+    if (!options.private_mode) {
+        sigaddset(&signals, SIGHUP);
+    }
     sigprocmask(SIG_BLOCK, &signals, nullptr);
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
+    if (options.private_mode) {
+        signal(SIGHUP, SIG_IGN); // of the terminal where it was started
+    }
     signal(SIGCHLD, SIG_IGN); // sd-bridge is not waited for
     UniqueFd signal_fd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
     signal(SIGXFSZ, SIG_IGN); // where files may not grow, clients are told that there is no memory
@@ -151,10 +171,6 @@ int run(const Options &options, const Config &config) {
     spdlog::default_logger()->sinks().push_back(trouble);
 
     EventLoop loop;
-    loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
-        spdlog::info("asked to end");
-        loop.stop();
-    });
     std::unique_ptr<ControlSocket> socket;
     if (sd_listen_fds(0) >= 1) {
         socket = std::make_unique<ControlSocket>(SD_LISTEN_FDS_START);
@@ -164,6 +180,18 @@ int run(const Options &options, const Config &config) {
                                                  options.private_mode || geteuid() != 0 ? 0600 : 0666);
     }
     Monitor monitor(loop, config, socket->path(), options.private_mode);
+    loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
+        signalfd_siginfo received{};
+        if (read(signal_fd.get(), &received, sizeof received) != sizeof received) {
+            return;
+        }
+        if (received.ssi_signo == SIGHUP) {
+            reload(options, monitor);
+            return;
+        }
+        spdlog::info("asked to end");
+        loop.stop();
+    });
     monitor.serve(socket->fd());
     spdlog::info("version {} at {}, {}", SD_VERSION, socket->path(),
                  config.file.empty() ? "default policy" : "policy of " + config.file);

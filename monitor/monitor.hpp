@@ -31,6 +31,9 @@ class Monitor {
 
     /// Starts to accept clients. The socket stays the caller's.
     void serve(int listening_socket);
+    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay; the
+    /// path of the socket is not looked at.
+    void reconfigure(Config config) { config_ = std::move(config); }
     /// Tells all processes that this monitor ends in order.
     void announce_end();
 
@@ -190,7 +193,7 @@ class Monitor {
     nlohmann::json resources_json() const;
 
     EventLoop &loop_;
-    const Config config_;
+    Config config_;
     Accounts accounts_; ///< before all that pays
     const std::string socket_path_;
     const bool exit_when_unused_;
