@@ -1,0 +1,192 @@
+// sdctl: turns acceleration on and off for services, and says what is wrong.
+#include "monitor/sdctl/doctor.hpp"
+#include "monitor/sdctl/failure.hpp"
+#include "monitor/sdctl/units.hpp"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <fmt/format.h>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+namespace {
+
+using namespace sd::ctl;
+using nlohmann::json;
+
+struct Options {
+    std::vector<std::string> units, command;
+    bool user = false, now = false, all = false, json = false;
+};
+
+void list(const Options &options) {
+    const std::vector<Enabled> units = enabled_units(Manager(options.user));
+    if (options.json) {
+        json out = json::array();
+        for (const Enabled &unit : units) {
+            out.push_back({{"unit", unit.unit},
+                           {"state", unit.state},
+                           {"pid", unit.pid > 0 ? json(unit.pid) : json()},
+                           {"library", unit.library.empty() ? json() : json(unit.library)}});
+        }
+        fmt::print("{}\n", out.dump(2));
+        return;
+    }
+    if (units.empty()) {
+        fmt::print("No unit is enabled; sdctl enable UNIT does that.\n");
+        return;
+    }
+    size_t width = 4;
+    for (const Enabled &unit : units) {
+        width = std::max(width, unit.unit.size());
+    }
+    fmt::print("{:<{}}  {:<10}  {:>7}  {}\n", "UNIT", width, "STATE", "PID", "LIBRARY");
+    for (const Enabled &unit : units) {
+        fmt::print("{:<{}}  {:<10}  {:>7}  {}\n", unit.unit, width, unit.state,
+                   unit.pid > 0 ? std::to_string(unit.pid) : "", unit.library);
+    }
+}
+
+Exit doctor(const Options &options) {
+    static constexpr const char *names[] = {"good", "remark", "wrong"};
+    bool wrong = false;
+    json out = json::array();
+    for (const Diagnosis &d : examine()) {
+        wrong = wrong || d.level == Level::wrong;
+        const char *level = names[static_cast<int>(d.level)];
+        if (options.json) {
+            out.push_back(
+                {{"level", level}, {"subject", d.subject}, {"text", d.text}, {"remedy", d.remedy}, {"page", d.page}});
+            continue;
+        }
+        fmt::print("{:<7} {}: {}\n", level, d.subject, d.text);
+        if (!d.remedy.empty()) {
+            fmt::print("        do: {}   (see {})\n", d.remedy, d.page);
+        }
+    }
+    if (options.json) {
+        fmt::print("{}\n", out.dump(2));
+    }
+    return wrong ? Exit::trouble : Exit::done;
+}
+
+/// sdrun of the same installation takes over.
+Exit run_session(const Options &options) {
+    char program[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program);
+    std::string sdrun(program, n > 0 ? static_cast<size_t>(n) : 0);
+    sdrun = sdrun.substr(0, sdrun.rfind('/') + 1) + "sdrun";
+    std::vector<char *> argv{sdrun.data(), const_cast<char *>("--")};
+    for (const std::string &word : options.command) {
+        argv.push_back(const_cast<char *>(word.c_str()));
+    }
+    argv.push_back(nullptr);
+    execv(sdrun.c_str(), argv.data());
+    throw Failure(Exit::cannot_run, sdrun + ": " + strerror(errno));
+}
+
+/// For each unit that is named; the first failure decides the status, the others are tried all the same.
+Exit for_each(const Options &options, const std::function<void(const std::string &)> &action) {
+    Exit first = Exit::done;
+    for (const std::string &unit : options.units) {
+        try {
+            action(unit_name(unit));
+        } catch (const Failure &failure) {
+            fflush(stdout);
+            fmt::print(stderr, "sdctl: {}\n", failure.what());
+            first = first == Exit::done ? failure.status : first;
+        }
+    }
+    return first;
+}
+
+Exit disable_units(const Options &options) {
+    const Manager manager(options.user);
+    if (options.all == !options.units.empty()) {
+        throw Failure(Exit::usage, "disable: needs either --all or units");
+    }
+    if (options.all) {
+        disable_all(manager);
+        return Exit::done;
+    }
+    return for_each(options, [&](const std::string &unit) { disable(manager, unit, options.now); });
+}
+
+} // namespace
+
+int main(int argc, char **argv) {
+    signal(SIGPIPE, SIG_IGN); // a reader that has gone is an error like another
+    Options options;
+    Exit status = Exit::done;
+    CLI::App app("Turns SocksDirect on and off for services, and says what is wrong.", "sdctl");
+    app.require_subcommand(1);
+    app.set_version_flag("--version", "sdctl " SD_VERSION);
+    CLI::App *enable_ = app.add_subcommand("enable", "accelerate units from their next start on");
+    CLI::App *disable_ = app.add_subcommand("disable", "no longer accelerate units");
+    CLI::App *list_ = app.add_subcommand("list", "the units that are enabled");
+    CLI::App *run_ = app.add_subcommand("run", "run a program accelerated, as sdrun does");
+    CLI::App *doctor_ = app.add_subcommand("doctor", "look for what is wrong, and say what to do");
+    for (CLI::App *sub : {enable_, disable_, list_}) {
+        sub->add_flag("--user", options.user, "units of the user's service manager");
+    }
+    for (CLI::App *sub : {list_, doctor_}) {
+        sub->add_flag("--json", options.json, "print one JSON document");
+    }
+    for (CLI::App *sub : {enable_, disable_}) {
+        sub->add_flag("--now", options.now, "restart the units that run");
+        sub->add_option("UNIT", options.units, "services; .service may be left out");
+    }
+    enable_->get_option("UNIT")->required();
+    disable_->add_flag("--all", options.all, "all units that are enabled");
+    run_->add_option("COMMAND", options.command, "the program and its arguments")->required();
+    run_->prefix_command();
+    // "run" takes all that follows as it is, options of the program included.
+    if (argc >= 3 && strcmp(argv[1], "run") == 0 && strcmp(argv[2], "--help") != 0) {
+        options.command.assign(argv + (strcmp(argv[2], "--") == 0 ? 3 : 2), argv + argc);
+    }
+    app.failure_message([](const CLI::App *, const CLI::Error &error) {
+        return fmt::format("sdctl: {}\nsdctl --help shows the commands and options\n", error.what());
+    });
+    try {
+        const auto commands = app.get_subcommands(nullptr);
+        if (argc > 1 && argv[1][0] != '-' &&
+            std::none_of(commands.begin(), commands.end(),
+                         [&](const CLI::App *c) { return c->get_name() == argv[1]; })) {
+            throw Failure(Exit::usage,
+                          fmt::format("{}: there is no such command; sdctl --help shows them", argv[1]));
+        }
+        if (!options.command.empty()) {
+            return static_cast<int>(run_session(options));
+        }
+        app.parse(argc, argv);
+        if (enable_->parsed()) {
+            const Manager manager(options.user);
+            status = for_each(options, [&](const std::string &unit) { enable(manager, unit, {options.now}); });
+        } else if (disable_->parsed()) {
+            status = disable_units(options);
+        } else if (list_->parsed()) {
+            list(options);
+        } else if (doctor_->parsed()) {
+            status = doctor(options);
+        }
+        if (fflush(stdout) != 0) {
+            throw Failure(Exit::failed, std::string("standard output: ") + strerror(errno));
+        }
+    } catch (const CLI::ParseError &error) {
+        return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
+    } catch (const Failure &failure) {
+        fflush(stdout);
+        fmt::print(stderr, "sdctl: {}\n", failure.what());
+        return static_cast<int>(failure.status);
+    } catch (const std::exception &error) {
+        fmt::print(stderr, "sdctl: {}\n", error.what());
+        return static_cast<int>(Exit::failed);
+    }
+    return static_cast<int>(status);
+}
