@@ -14,6 +14,8 @@ import sys
 import tempfile
 import time
 
+from debian_mirror import mirror
+
 RELEASES = ("bullseye", "bookworm", "trixie", "unstable")
 PACKAGES = "python3-minimal,redis-server,nginx-light"
 CLONE_NEWNS, MS_BIND, MS_REC, MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
@@ -55,18 +57,6 @@ ASK = {
 
 def cache():
     return os.path.join(os.environ.get("SD_CACHE") or os.path.expanduser("~/.cache/socksdirect"), "images")
-
-
-def mirror():
-    """The machine's own source of Debian's packages."""
-    form = "$(ORIGIN) $(LABEL) $(COMPONENT) $(REPO_URI)"
-    out = subprocess.run(["apt-get", "indextargets", "--format", form, "Created-By: Packages"], check=True,
-                         stdout=subprocess.PIPE, text=True).stdout
-    for line in out.splitlines():
-        origin, label, component, uri = (line.split() + [""] * 4)[:4]
-        if (origin, label, component) == ("Debian", "Debian", "main"):
-            return uri
-    return None
 
 
 def fetch():
