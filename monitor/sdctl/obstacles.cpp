@@ -52,7 +52,7 @@ class Filter {
 };
 
 /// Whether `path` is `place` or below it.
-bool within(std::string path, std::string place) {
+bool within(const std::string &path, std::string place) {
     while (place.size() > 1 && place.back() == '/') {
         place.pop_back();
     }
