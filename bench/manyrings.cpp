@@ -5,7 +5,7 @@
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
 #include "bench/common/turns.hpp"
-#include "libsd/transport/link_layout.hpp"
+#include "libsd/layout/link_layout.hpp"
 
 #include <sys/mman.h>
 

@@ -1,9 +1,9 @@
 // The send and receive path on a connection of this process with itself; compiled twice, see sharing.cpp.
 #include "bench/sharing_path.hpp"
 #include "libsd/transport/slots.hpp"
-#include "libsd/vfs/connection.hpp"
-#include "libsd/vfs/options.hpp"
-#include "libsd/vfs/quick.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/streams/quick.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 #include <cstdio>
@@ -32,7 +32,7 @@ LinkMap *map_side(long memfd, unsigned side) {
     return l;
 }
 
-// As libc's names in libsd/api/io.cpp do it. Those are never part of their caller; g++ would make one of these so where it is shorter without tokens.
+// As libc's names in libsd/api/sockets/io.cpp do it. Those are never part of their caller; g++ would make one of these so where it is shorter without tokens.
 [[gnu::noinline]] long send_small(int side, const void *p, size_t n) {
     File *f = file_of(end[side]);
     const long r = quick_send(end[side], *f, p, n, 0);

@@ -23,7 +23,7 @@ def main() -> None:
     if any("Version needs section" in line for line in lines("readelf", "-VW", library)):
         problems.append("it needs versions: something other than the stand-in for the C library was linked")
     undefined = [line.split() for line in lines("nm", "-D", "--undefined-only", library)]
-    problems += [f"{name} is not a weak reference (libsd/weak_libc.hpp)" for kind, name in undefined
+    problems += [f"{name} is not a weak reference (libsd/control/weak_libc.hpp)" for kind, name in undefined
                  if kind.lower() not in "wv" and name not in anywhere]
     if len(undefined) < 20:
         problems.append(f"only {len(undefined)} undefined symbols were found: this check looks at the wrong thing")

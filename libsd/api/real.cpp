@@ -1,7 +1,7 @@
 // Binding of the C library's own functions, and what stands in for them until then.
 #include "libsd/api/real.hpp"
 
-#include "libsd/api/raw_syscall.hpp"
+#include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/objects.hpp"
 

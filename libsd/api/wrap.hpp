@@ -1,11 +1,11 @@
 // What the interposed functions have in common.
 #pragma once
-#include "libsd/api/raw_syscall.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/queue/copy.hpp"
-#include "libsd/vfs/moved.hpp"
-#include "libsd/vfs/parked.hpp"
+#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
 

@@ -5,7 +5,7 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
-#include "libsd/transport/link_layout.hpp"
+#include "libsd/layout/link_layout.hpp"
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -4,8 +4,8 @@
 // A channel that fails is closed; the next request after a pause connects again and runs the restore hook, which
 // registers everything this process has with the new monitor.
 #pragma once
-#include "libsd/control/directory_layout.hpp"
-#include "libsd/control/protocol.hpp"
+#include "libsd/layout/directory_layout.hpp"
+#include "libsd/layout/protocol.hpp"
 #include <cstddef>
 
 namespace sd::control {

@@ -1,6 +1,6 @@
 // Packets to and from the monitor: for the sources of this folder. The caller holds the lock of the channel (channel.hpp) or is alone on the socket.
 #pragma once
-#include "libsd/control/protocol.hpp"
+#include "libsd/layout/protocol.hpp"
 #include <cstddef>
 
 namespace sd::control {

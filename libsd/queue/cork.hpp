@@ -62,7 +62,7 @@ inline void hold(TxState &s, const Place &p, HeldBack &b, uint32_t n, int64_t no
     b.where.store(pack({n, static_cast<uint32_t>(s.tail - s.base) & mask, s.cls, answered}),
                   std::memory_order_relaxed);
     b.since.store(static_cast<uint64_t>(now), std::memory_order_relaxed);
-    b.header.store(make_header(Kind::data, n | (++send_count & kOrderMask) << kOrderShift, s.tail),
+    b.header.store(make_header(RecordKind::data, n | (++send_count & kOrderMask) << kOrderShift, s.tail),
                    std::memory_order_release);
     in_order();
     s.tail = next;

@@ -1,6 +1,6 @@
 // Is the thread behind a record still there? Asked only by a thread that has waited for it for a while.
 #pragma once
-#include "libsd/queue/state.hpp"
+#include "libsd/layout/state.hpp"
 
 namespace sd {
 

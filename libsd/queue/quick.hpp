@@ -31,7 +31,7 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
     if (copy_small(here + 8, from, n)) [[unlikely]]
         return false;
     word(here, need).store(0, std::memory_order_relaxed);
-    word(here, 0).store(make_header(Kind::data, n | (++send_count & kOrderMask) << kOrderShift, tail),
+    word(here, 0).store(make_header(RecordKind::data, n | (++send_count & kOrderMask) << kOrderShift, tail),
                         std::memory_order_release);
     in_order();
     s.tail = tail + need;
@@ -48,7 +48,7 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
     uint8_t *here = p.at(cls) + at;
     const uint64_t h = word(here, 0).load(std::memory_order_acquire);
     // Check and kind in one comparison; an empty ring's 0 is neither.
-    if (h >> 28 != make_header(Kind::data, 0, head) >> 28 || s.part != 0) [[unlikely]]
+    if (h >> 28 != make_header(RecordKind::data, 0, head) >> 28 || s.part != 0) [[unlikely]]
         return 0;
     const uint32_t length = header_length(h), need = 8 + static_cast<uint32_t>(pad8(length));
     if (length == 0 || length > n || at + need + 8 > size) [[unlikely]]

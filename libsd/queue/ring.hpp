@@ -18,15 +18,15 @@
 // A sender that wants another ring size leaves a switch record; the new ring starts with the next position.
 // Room for it is kept because the zeroed header word after the last record always exists.
 #pragma once
+#include "libsd/layout/link_layout.hpp"
+#include "libsd/layout/state.hpp"
 #include "libsd/queue/copy.hpp"
-#include "libsd/queue/state.hpp"
-#include "libsd/transport/link_layout.hpp"
 #include <cerrno>
 #include <sys/uio.h>
 
 namespace sd::ring {
 
-enum class Kind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte of payload */ };
+enum class RecordKind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte of payload */ };
 
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;
@@ -36,7 +36,7 @@ constexpr uint32_t kOrderShift = 17, kOrderMask = (1u << 11) - 1;
 static_assert(kMaxRecord < 1u << kOrderShift);
 inline constinit thread_local uint32_t send_count = 0;
 
-constexpr uint64_t make_header(Kind k, uint32_t len, uint64_t pos) { // `len` may have an order above it
+constexpr uint64_t make_header(RecordKind k, uint32_t len, uint64_t pos) { // `len` may have an order above it
     return uint64_t{(static_cast<uint32_t>(pos >> 3)) ^ kCheckSalt} << 32 | static_cast<uint32_t>(k) << 28 | len;
 }
 constexpr uint32_t header_length(uint64_t h) { return h & ((1u << kOrderShift) - 1); }
@@ -45,7 +45,7 @@ constexpr uint32_t header_order(uint64_t h) { return static_cast<uint32_t>(h) >>
 constexpr bool earlier(uint32_t a, uint32_t b) { return a != b && ((b - a) & kOrderMask) <= kOrderMask / 2; }
 /// The same for what is no record: takes its place behind what this thread sent before. Never 0.
 inline uint32_t order_now() noexcept { return (++send_count & kOrderMask) | (kOrderMask + 1); }
-constexpr Kind header_kind(uint64_t h) { return static_cast<Kind>((h >> 28) & 0xf); }
+constexpr RecordKind header_kind(uint64_t h) { return static_cast<RecordKind>((h >> 28) & 0xf); }
 constexpr bool header_valid(uint64_t h, uint64_t pos) {
     return static_cast<uint32_t>(h >> 32) == (static_cast<uint32_t>(pos >> 3) ^ kCheckSalt);
 }
@@ -95,7 +95,7 @@ inline uint64_t room(const TxState &s) noexcept {
 
 /// Shows a record whose payload is in place, and only then counts it: a sender killed in between leaves a header at `tail`, which
 /// recover_tx() steps over.
-inline void publish(TxState &s, uint8_t *ring, uint32_t mask, Kind kind, uint32_t n) noexcept {
+inline void publish(TxState &s, uint8_t *ring, uint32_t mask, RecordKind kind, uint32_t n) noexcept {
     const uint64_t next = s.tail + 8 + pad8(n);
     word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
     word(ring, (s.tail - s.base) & mask)
@@ -126,7 +126,7 @@ inline void publish(TxState &s, uint8_t *ring, uint32_t mask, Kind kind, uint32_
     uint8_t *ring = p.at(s.cls);
     if (fill(ring, size, ((s.tail - s.base) + 8) & mask, from, n) < 0)
         return -EFAULT;
-    publish(s, ring, mask, Kind::data, n);
+    publish(s, ring, mask, RecordKind::data, n);
     return 0;
 }
 
@@ -141,7 +141,7 @@ inline void put_urgent(TxState &s, const Place &p, unsigned char byte) noexcept 
     const uint32_t mask = kRingSize[s.cls] - 1;
     uint8_t *ring = p.at(s.cls);
     ring[((s.tail - s.base) + 8) & mask] = byte;
-    publish(s, ring, mask, Kind::urgent, 1);
+    publish(s, ring, mask, RecordKind::urgent, 1);
 }
 
 /// Where the payload of the next record will lie; two pieces where the ring wraps.
@@ -163,7 +163,7 @@ inline Space reserve(const TxState &s, const Place &p, uint32_t n) noexcept {
 
 /// Publishes a record of the first `n` (at least 1) reserved bytes.
 inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
-    publish(s, p.at(s.cls), kRingSize[s.cls] - 1, Kind::data, n);
+    publish(s, p.at(s.cls), kRingSize[s.cls] - 1, RecordKind::data, n);
 }
 
 /// A ring that went back to the smallest class has left a change record in a larger ring. The receiver may stand there still, and that
@@ -178,7 +178,7 @@ inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     in_order();
     word(p.at(cls), 0).store(0, std::memory_order_relaxed);
     word(p.at(s.cls), off) // in the order it has the place of the record that follows
-        .store(make_header(Kind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
+        .store(make_header(RecordKind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
                std::memory_order_release);
     in_order();
     s.base = s.tail + 8;
@@ -220,12 +220,12 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
     // In this order: the receiver stores to the ring before it clears the other.
     const uint64_t held = back.header.load(std::memory_order_acquire);
     uint64_t h = word(p.at(s.cls), (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
-    if (h == 0 && header_kind(held) == Kind::data)
+    if (h == 0 && header_kind(held) == RecordKind::data)
         h = held;
     if (h == 0 || !header_valid(h, s.tail))
         return;
     const uint32_t n = header_length(h);
-    if (header_kind(h) == Kind::change) {
+    if (header_kind(h) == RecordKind::change) {
         if (n >= kRingClasses || n == s.cls)
             return;
         s.changing = static_cast<uint16_t>(n + 1);
@@ -313,15 +313,15 @@ constexpr int kUrgentNext = 2;
         if (!header_valid(h, s.head)) [[unlikely]]
             return -EPROTO;
         uint32_t n = header_length(h);
-        if (header_kind(h) == Kind::data) [[likely]] {
+        if (header_kind(h) == RecordKind::data) [[likely]] {
             if (n == 0 || n > kMaxRecord || 8 + pad8(n) + 8 > kRingSize[s.cls]) [[unlikely]]
                 return -EPROTO;
             *r = {n, 0};
             return 1;
         }
-        if (header_kind(h) == Kind::urgent && n == 1)
+        if (header_kind(h) == RecordKind::urgent && n == 1)
             return kUrgentNext;
-        if (header_kind(h) != Kind::change || n >= kRingClasses || n == s.cls)
+        if (header_kind(h) != RecordKind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
         s.changing = static_cast<uint16_t>(n + 1);
         in_order();

@@ -48,7 +48,7 @@
 // tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
 #include "libsd/control/lock.hpp"
-#include "libsd/queue/state.hpp"
+#include "libsd/layout/state.hpp"
 #include <cerrno>
 #include <cstddef>
 

@@ -1,7 +1,7 @@
 // A link as this process has it mapped, the table of all of them, and notification of the other side.
 #pragma once
 #include "libsd/control/pool.hpp"
-#include "libsd/transport/link_layout.hpp"
+#include "libsd/layout/link_layout.hpp"
 
 namespace sd {
 
@@ -27,7 +27,7 @@ struct LinkMap {
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
     static constexpr unsigned kAgreed = 32;
-    std::atomic<uint64_t> agreed[kAgreed]{}; ///< when the kernel last had the listener at an address; libsd/vfs/choice.cpp
+    std::atomic<uint64_t> agreed[kAgreed]{}; ///< when the kernel last had the listener at an address; libsd/vfs/connections/choice.cpp
 
     /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter of another trust domain. `generation` tells
     /// whether the id was given to another waiter since.

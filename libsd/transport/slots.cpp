@@ -69,12 +69,8 @@ int64_t take_slot(LinkMap &l) noexcept {
     return slot;
 }
 
-void give_slot_back(LinkMap &l, uint32_t slot) noexcept {
-    l.idle_slots.push(slot);
-}
+void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }
 
-void close_slot(LinkMap &l, uint32_t slot) noexcept {
-    push_zombie(l, slot);
-}
+void close_slot(LinkMap &l, uint32_t slot) noexcept { push_zombie(l, slot); }
 
 } // namespace sd

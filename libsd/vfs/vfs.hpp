@@ -1,7 +1,7 @@
 // What the api layer calls. Every function works on descriptors of which file_of() is not null, returns the value or -errno, leaves errno
 // alone, may be called by any thread, and returns kPass when the kernel's own call has to be made instead.
 #pragma once
-#include "libsd/vfs/file.hpp"
+#include "libsd/vfs/descriptors/file.hpp"
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
@@ -16,7 +16,7 @@ constexpr long kPass = INT64_MIN;
 void init() noexcept;
 /// False before init, or when SD_DISABLE is set: everything passes through.
 bool enabled() noexcept;
-/// This process and the child that it is about to make use the same memory for a while (api/lending.hpp): no socket of theirs becomes ours until the variables
+/// This process and the child that it is about to make use the same memory for a while (api/processes/lending.hpp): no socket of theirs becomes ours until the variables
 /// are put back, or the child has forked a process with memory of its own.
 void begin_borrowing() noexcept;
 bool borrowing() noexcept;

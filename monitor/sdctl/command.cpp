@@ -1,7 +1,7 @@
 // Programs that sdctl asks: systemctl, sdstat.
 #include "monitor/sdctl/command.hpp"
+#include "monitor/kernel/unique_fd.hpp"
 #include "monitor/sdctl/failure.hpp"
-#include "monitor/unique_fd.hpp"
 
 #include <cerrno>
 #include <cstdlib>

@@ -1,11 +1,11 @@
 // What is wrong with an installation, and what to type. Each check stands for itself, so that one that cannot be made
 // does not keep the others from being made.
 #include "monitor/sdctl/doctor.hpp"
-#include "monitor/paths.hpp"
+#include "monitor/kernel/unique_fd.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/units.hpp"
-#include "monitor/unique_fd.hpp"
+#include "monitor/tools/paths.hpp"
 
 #include <cerrno>
 #include <climits>

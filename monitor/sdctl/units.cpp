@@ -4,7 +4,7 @@
 // the package has gone, the unit starts as it did before. A unit that has an LD_PRELOAD of its own keeps it; then
 // the file is one of ours for this unit, as the last value of a variable is the only one.
 #include "monitor/sdctl/units.hpp"
-#include "libsd/api/loadable.hpp"
+#include "libsd/api/processes/loadable.hpp"
 #include "monitor/sdctl/failure.hpp"
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// What libsd/api/loadable.cpp asks about the library.
+// What libsd/api/processes/loadable.cpp asks about the library.
 namespace {
 std::string library_to_load;
 }

@@ -1,6 +1,6 @@
 // sd-bridge on its own, between pairs of kernel TCP connections: what happens at one far end must show at the other.
-#include "monitor/bridge_packet.hpp"
-#include "monitor/unique_fd.hpp"
+#include "monitor/bridge/bridge_packet.hpp"
+#include "monitor/kernel/unique_fd.hpp"
 #include "tests/e2e/runner.hpp"
 
 #include <catch2/catch.hpp>

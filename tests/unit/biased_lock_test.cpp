@@ -1,5 +1,5 @@
 // The biased lock: one thread at a time, whoever comes and whenever.
-#include "libsd/vfs/biased_lock.hpp"
+#include "libsd/vfs/readiness/biased_lock.hpp"
 
 #include <catch2/catch.hpp>
 #include <thread>

@@ -168,8 +168,8 @@ TEST_CASE("lies about what is held back stay in the liar's ring") {
         REQUIRE(w.offset + 8 <= kRingSize[w.cls]);
         Corked c;
         REQUIRE(c.send(pattern(30, 1)));
-        for (uint64_t header : {uint64_t{1}, ~uint64_t{0}, ring::make_header(ring::Kind::data, 70000, 40),
-                                ring::make_header(ring::Kind::change, 77, 40)}) {
+        for (uint64_t header : {uint64_t{1}, ~uint64_t{0}, ring::make_header(ring::RecordKind::data, 70000, 40),
+                                ring::make_header(ring::RecordKind::change, 77, 40)}) {
             c.back.header = header;
             c.back.where = where;
             c.show_late();

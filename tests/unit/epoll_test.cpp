@@ -1,7 +1,7 @@
 // epoll instances over connections inside the test's own process: where members are kept, and edge triggering against the kernel's.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll_set.hpp"
 #include <algorithm>
 #include <memory>
 #include <netinet/tcp.h>

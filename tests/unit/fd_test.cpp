@@ -2,7 +2,7 @@
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/control/hidden_fd.hpp"
-#include "libsd/vfs/fd.hpp"
+#include "libsd/vfs/descriptors/fd.hpp"
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
@@ -89,7 +89,7 @@ TEST_CASE("dup2 and dup3 replace, refuse and report as the kernel does") {
     CHECK(vfs::dup_to(p.fd[0], p.fd[0], 0, false) == -EINVAL);
     CHECK(vfs::dup_to(p.fd[0], other, O_NONBLOCK, false) == -EINVAL);
     CHECK(vfs::dup_to(9999, other, 0, true) == -EBADF);
-    CHECK(file_of(other)->kind == Kind::fresh);
+    CHECK(file_of(other)->kind == FileKind::fresh);
     CHECK(vfs::dup_to(p.fd[0], other, O_CLOEXEC, false) == other);
     CHECK(file_of(other) == p.file(0));
     CHECK(sys::fcntl(other, F_GETFD) == FD_CLOEXEC);

@@ -1,6 +1,6 @@
 // would_load(): on real programs of every kind, some of them built here.
-#include "libsd/api/exec_env.hpp"
-#include "libsd/api/loadable.hpp"
+#include "libsd/api/processes/exec_env.hpp"
+#include "libsd/api/processes/loadable.hpp"
 #include "tests/support/skip.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,6 +1,6 @@
 // Who has the monitor hold how much, and what is refused; a request whose descriptors found no room is not the
 // client's fault.
-#include "monitor/accounts.hpp"
+#include "monitor/records/accounts.hpp"
 #include "tests/unit/monitor_client.hpp"
 
 #include <catch2/catch.hpp>

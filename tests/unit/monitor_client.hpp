@@ -1,11 +1,11 @@
 // For tests of the monitor: a monitor process of one's own, and a client that says exactly what the test
 // wants.
 #pragma once
-#include "libsd/control/directory_layout.hpp"
-#include "libsd/control/protocol.hpp"
-#include "libsd/vfs/segment_layout.hpp"
-#include "monitor/paths.hpp"
-#include "monitor/shared_memory.hpp"
+#include "libsd/layout/directory_layout.hpp"
+#include "libsd/layout/protocol.hpp"
+#include "libsd/layout/segment_layout.hpp"
+#include "monitor/kernel/shared_memory.hpp"
+#include "monitor/tools/paths.hpp"
 
 #include <csignal>
 #include <cstdlib>

@@ -1,5 +1,5 @@
 // Clients of different users: what one has is not handed to another, root neither. As root, since it takes several users.
-#include "monitor/domain.hpp"
+#include "monitor/kernel/domain.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/unit/monitor_pair.hpp"
 

@@ -1,6 +1,6 @@
 // Configuration and policy of the monitor, and that the guide explains every cause.
-#include "libsd/control/causes.hpp"
-#include "monitor/config.hpp"
+#include "libsd/layout/causes.hpp"
+#include "monitor/service/config.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdio>

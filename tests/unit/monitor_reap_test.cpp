@@ -1,7 +1,7 @@
 // The monitor's parts on hand-made memory: closing what a dead process held, doorbells, the directory.
-#include "monitor/directory.hpp"
-#include "monitor/listener.hpp"
-#include "monitor/segment.hpp"
+#include "monitor/records/directory.hpp"
+#include "monitor/records/listener.hpp"
+#include "monitor/records/segment.hpp"
 #include "tests/unit/monitor_client.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // Names of both ends, against the kernel's rules for lengths and pointers.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/names.hpp"
+#include "libsd/vfs/connections/names.hpp"
 #include <arpa/inet.h>
 #include <cstring>
 

@@ -1,7 +1,7 @@
 // Socket options of ours against those of a kernel socket in the same state.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/option_table.hpp"
+#include "libsd/vfs/options/option_table.hpp"
 #include <cstring>
 #include <linux/tcp.h>
 #include <string>
@@ -162,7 +162,7 @@ TEST_CASE("a connection reads back and takes options as the kernel's does") {
                       sys::setsockopt(kernels.fd[end], o.level, o.name, &o.value, sizeof o.value));
                 CHECK(read_back(ours.fd[end], o.level, o.name) == read_back(kernels.fd[end], o.level, o.name));
             }
-            CHECK(ours.file(end)->kind == Kind::stream);
+            CHECK(ours.file(end)->kind == FileKind::stream);
         }
     }
 }

@@ -103,7 +103,7 @@ TEST_CASE("rubbish in place of a header is left to the long way, which refuses i
     auto &header = ring::next_header(d.rx, d.place());
     const uint64_t good = header.load();
     for (uint64_t bad : {good ^ uint64_t{1} << 40, good | 0xffff, (good & ~uint64_t{0xffff}),
-                         ring::make_header(ring::Kind::data, kInlineRing - 8, d.rx.head)}) {
+                         ring::make_header(ring::RecordKind::data, kInlineRing - 8, d.rx.head)}) {
         header.store(bad);
         const uint64_t head = d.rx.head;
         REQUIRE(receive_quick(d, 1u << 16).empty());

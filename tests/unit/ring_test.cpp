@@ -110,14 +110,15 @@ TEST_CASE("rubbish in the ring is refused, whatever it says") {
             head = r() | 1;
             break;
         case 1: // right check, impossible length
-            head = ring::make_header(ring::Kind::data, static_cast<uint32_t>(kInlineRing - 8 + r() % 100000), 0);
+            head = ring::make_header(ring::RecordKind::data,
+                                     static_cast<uint32_t>(kInlineRing - 8 + r() % 100000), 0);
             break;
         case 2: // change to a ring that does not exist, or to the same
-            head = ring::make_header(ring::Kind::change,
+            head = ring::make_header(ring::RecordKind::change,
                                      i % 8 == 2 ? 0 : static_cast<uint32_t>(kRingClasses + r() % 1000), 0);
             break;
         default:
-            head = ring::make_header(static_cast<ring::Kind>(3 + r() % 13), 8, 0);
+            head = ring::make_header(static_cast<ring::RecordKind>(3 + r() % 13), 8, 0);
         }
         std::vector<uint8_t> out;
         REQUIRE(d.receive(out, 100000) == -EPROTO);

@@ -2,9 +2,9 @@
 // ends of one link are mapped into the same process.
 #pragma once
 #include "libsd/transport/slots.hpp"
-#include "libsd/vfs/address.hpp"
-#include "libsd/vfs/connection.hpp"
-#include "libsd/vfs/options.hpp"
+#include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,0 +1,244 @@
+#include "libsd/api/processes/lending.hpp"
+#include "libsd/api/wrap.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/objects.hpp"
+#include "libsd/vfs/descriptors/file.hpp"
+#include "libsd/vfs/family/process.hpp"
+#include <gnu/libc-version.h>
+#include <link.h>
+
+namespace sd {
+
+namespace {
+
+constexpr size_t kPage = 4096;
+constexpr size_t kMostPages = 256;
+
+/// The library's variables as they were: the pages that were in use, then this thread's own, behind this header. The other pages were empty.
+struct Kept : Lent {
+    size_t bytes;
+    bool used[kMostPages];
+    char *copy() noexcept { return reinterpret_cast<char *>(this + 1); }
+};
+
+// Found once: the loader's list is not to be walked in a signal handler, where vfork may be called.
+char *variables = nullptr;
+size_t pages = 0, pages_of_file = 0; ///< the latter come from the library's file
+long own_offset = 0;                 ///< from the thread's pointer to what the thread has of this library
+size_t own_bytes = 0;
+
+bool shared = false;
+
+char *thread_pointer() noexcept {
+    char *p;
+    asm("mov %%fs:0, %0" : "=r"(p));
+    return p;
+}
+
+/// Which pages hold anything, in memory or in swap; the others are empty.
+bool look_for_used(bool *used) noexcept {
+    uint64_t entries[kMostPages];
+    const long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg("/proc/self/pagemap"), O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    const auto bytes = static_cast<long>(pages * sizeof *entries);
+    const long at = static_cast<long>(reinterpret_cast<uintptr_t>(variables) / kPage * sizeof *entries);
+    const bool got = sys::call(SYS_pread64, fd, sys::arg(entries), bytes, at) == bytes;
+    sys::close(static_cast<int>(fd));
+    for (size_t i = 0; got && i < pages; ++i)
+        used[i] = i < pages_of_file || entries[i] >> 62 != 0;
+    return got;
+}
+
+struct Search {
+    const void *vfork;
+    bool is_libcs; ///< so is fork
+};
+
+int look_at_object(dl_phdr_info *info, size_t, void *context) noexcept {
+    auto &search = *static_cast<Search *>(context);
+    const auto here = reinterpret_cast<uintptr_t>(&shared);
+    uintptr_t begin = 0, end_of_file = 0, end = 0, read_only = 0;
+    size_t own = 0;
+    bool libc = false, has_vfork = false, has_fork = false;
+    for (int i = 0; i < info->dlpi_phnum; ++i) {
+        const auto &segment = info->dlpi_phdr[i];
+        const uintptr_t at = info->dlpi_addr + segment.p_vaddr;
+        const auto has = [&](uintptr_t address) { return address >= at && address < at + segment.p_memsz; };
+        if (segment.p_type == PT_LOAD) {
+            libc = libc || has(reinterpret_cast<uintptr_t>(gnu_get_libc_version));
+            has_vfork = has_vfork || has(reinterpret_cast<uintptr_t>(search.vfork));
+            has_fork = has_fork || has(reinterpret_cast<uintptr_t>(real.fork));
+            if (has(here)) {
+                begin = at & ~(kPage - 1);
+                end_of_file = at + segment.p_filesz;
+                end = at + segment.p_memsz;
+            }
+        } else if (segment.p_type == PT_GNU_RELRO) { // the loader made whole pages read-only again
+            read_only = (at + segment.p_memsz) & ~(kPage - 1);
+        } else if (segment.p_type == PT_TLS) {
+            own = segment.p_memsz;
+        }
+    }
+    search.is_libcs = search.is_libcs || (libc && has_vfork && has_fork);
+    if (!begin)
+        return 0;
+    if (begin < read_only)
+        begin = read_only;
+    const size_t all = (end - begin + kPage - 1) / kPage;
+    if (all > kMostPages || (own && !info->dlpi_tls_data))
+        return 0;
+    variables = reinterpret_cast<char *>(begin);
+    pages = all;
+    pages_of_file = end_of_file > begin ? (end_of_file - begin + kPage - 1) / kPage : 0;
+    own_bytes = own;
+    own_offset = own ? static_cast<char *>(info->dlpi_tls_data) - thread_pointer() : 0;
+    return 0;
+}
+
+/// Nobody but the caller runs in this memory, and no number in the table would have to be kept apart.
+bool may_lend() noexcept {
+    return pages != 0 && !shared && one_thread() && !confined() &&
+           fd_high.load(std::memory_order_relaxed) == 0 && control::channel() < 0 && single_threaded();
+}
+
+Kept *keep() noexcept {
+    bool used[kMostPages];
+    if (!may_lend() || !look_for_used(used))
+        return nullptr;
+    size_t bytes = sizeof(Kept) + own_bytes;
+    for (size_t i = 0; i < pages; ++i)
+        bytes += used[i] ? kPage : 0;
+    void *room =
+        sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (!room)
+        return nullptr;
+    Kept *kept = new (room) Kept{{}, bytes, {}};
+    memcpy(kept->used, used, pages * sizeof *used);
+    char *to = kept->copy();
+    for (size_t i = 0; i < pages; ++i)
+        if (used[i]) {
+            memcpy(to, variables + i * kPage, kPage);
+            to += kPage;
+        }
+    memcpy(to, thread_pointer() + own_offset, own_bytes);
+    return kept;
+}
+
+} // namespace
+
+void init_lending() noexcept {
+    // Another library behind this one has its own reasons not to let memory be lent, or has to be told: the sanitizers'.
+    constexpr char kName[] = "vfork";
+    Sought sought{kName, gnu_hash(kName), nullptr};
+    find_behind(&sought, 1);
+    Search search{sought.found, false};
+    dl_iterate_phdr(look_at_object, &search);
+    if (!search.is_libcs)
+        pages = 0;
+}
+
+void memory_is_shared() noexcept { shared = true; }
+
+// A handler that ran while the library is switched off would make sockets that are not ours and change what is put back. So none does, from here until the
+// variables are back in the parent, and until the child, which has a mask of its own, goes its way. Nested, for a child of a child, it is the same once more.
+Lent *lend() noexcept {
+    uint64_t mask;
+    sys::block_signals(&mask);
+    Kept *kept = keep();
+    if (!kept) {
+        sys::restore_signals(&mask);
+        return nullptr;
+    }
+    kept->mask = mask;
+    vfs::begin_borrowing();
+    return kept;
+}
+
+void lent_back(Lent *lent) noexcept {
+    auto *kept = static_cast<Kept *>(lent);
+    const uint64_t mask = kept->mask;
+    const bool still_shared = shared; // the child may have left a process behind that runs on in here
+    bool now[kMostPages];
+    const bool known = look_for_used(now);
+    const char *from = kept->copy();
+    for (size_t i = 0; i < pages; ++i) {
+        char *const page = variables + i * kPage;
+        if (kept->used[i]) {
+            if (memcmp(page, from, kPage) != 0)
+                memcpy(page, from, kPage);
+            from += kPage;
+        } else if (!known || now[i]) {
+            memset(page, 0, kPage);
+        }
+    }
+    memcpy(thread_pointer() + own_offset, from, own_bytes);
+    shared = still_shared;
+    sys::munmap(kept, kept->bytes);
+    sys::restore_signals(&mask);
+}
+
+} // namespace sd
+
+using namespace sd;
+
+extern "C" {
+[[gnu::visibility("hidden"), gnu::used]] Lent *sd_vfork_lend() noexcept { return lend(); }
+[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_fork() noexcept {
+    vfs::child_starts_program = true;
+    const long child = real.fork();
+    vfs::child_starts_program = false;
+    return child;
+}
+[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_back(long result, Lent *lent) noexcept {
+    lent_back(lent);
+    return with_errno(result);
+}
+}
+
+// The child returns to the caller first and uses its stack, so nothing may be kept there: the return address and what lend() gave stay in registers. The
+// child restores the mask before it returns.
+asm("    .pushsection .text\n"
+    "    .globl vfork, __vfork\n"
+    "    .type vfork, @function\n"
+    "    .type __vfork, @function\n"
+    "    .p2align 4\n"
+    "vfork:\n"
+    "__vfork:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    subq $8, %rsp\n"
+    "    .cfi_adjust_cfa_offset 8\n"
+    "    call sd_vfork_lend\n"
+    "    addq $8, %rsp\n"
+    "    .cfi_adjust_cfa_offset -8\n"
+    "    testq %rax, %rax\n"
+    "    je sd_vfork_fork\n"
+    "    movq %rax, %rsi\n"
+    "    popq %rdi\n"
+    "    .cfi_adjust_cfa_offset -8\n"
+    "    .cfi_register rip, rdi\n"
+    "    movl $58, %eax\n" // SYS_vfork
+    "    syscall\n"
+    "    pushq %rdi\n"
+    "    .cfi_adjust_cfa_offset 8\n"
+    "    .cfi_offset rip, -8\n"
+    "    testq %rax, %rax\n"
+    "    je 1f\n"
+    "    movq %rax, %rdi\n"
+    "    jmp sd_vfork_back\n"
+    "1:  movl $14, %eax\n" // SYS_rt_sigprocmask(SIG_SETMASK, &lent->mask, nullptr, 8)
+    "    movl $2, %edi\n"
+    "    xorl %edx, %edx\n"
+    "    movl $8, %r10d\n"
+    "    syscall\n"
+    "    xorl %eax, %eax\n"
+    "    ret\n"
+    "    .cfi_endproc\n"
+    "    .size vfork, .-vfork\n"
+    "    .size __vfork, .-__vfork\n"
+    "    .popsection\n");
+static_assert(SYS_vfork == 58 && SYS_rt_sigprocmask == 14 && SIG_SETMASK == 2 && offsetof(Lent, mask) == 0,
+              "as in the assembly above");

@@ -1,0 +1,199 @@
+// A program that puts itself into a sandbox: seccomp filters and limits on descriptors.
+//
+// A filter is written for the calls that the program makes on kernel sockets. libsd needs a few others to sleep and to wake its peers, and a
+// filter may kill the process for them. So the filter that is installed begins with a few instructions of ours: they allow calls
+// that reach nothing outside of the process (membarrier, sched_yield, ppoll, rt_sigprocmask, futex, madvise, gettid, nanosleep, memory without
+// a file that is not executable), and read and write on libsd's own descriptors, which are open anyway. All else is decided by the program's own instructions,
+// which follow unchanged.
+#include "libsd/api/signals/signal.hpp"
+#include "libsd/api/wrap.hpp"
+#include "libsd/control/confine.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include "libsd/vfs/connections/memory_lock.hpp"
+#include "libsd/vfs/connections/space_limit.hpp"
+#include "libsd/vfs/family/process.hpp"
+#include <cstdarg>
+#include <cstddef>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+
+using namespace sd;
+
+namespace sd::vfs {
+/// Makes the calling thread's doorbell; before a filter (for_good) also registers it with every link and takes listeners out of the directory.
+void prepare_confinement(bool for_good) noexcept;
+/// The process is about to have no more address space than this. Where that is too little for a link, the listeners that stay open over an exec become the
+/// kernel's, with the clients that wait for them: afterwards nothing could be mapped that this takes.
+void before_space_limit(uint64_t bytes) noexcept;
+} // namespace sd::vfs
+
+namespace {
+
+constexpr unsigned kMaxOwn = 64; ///< of our descriptors; more than a sandboxed program ever has
+constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,  SYS_rt_sigprocmask, SYS_futex,
+                                  SYS_madvise,    SYS_munmap,      SYS_gettid, SYS_nanosleep};
+
+void add(sock_filter *f, unsigned *n, uint16_t code, uint32_t k, unsigned yes = 0, unsigned no = 0) noexcept {
+    f[(*n)++] = {code, static_cast<uint8_t>(yes), static_cast<uint8_t>(no), k};
+}
+
+/// The instructions that come first; how many. `f` has room for kPrefixMax.
+constexpr unsigned kPrefixMax = 40 + 2 * std::size(kHarmless) + 2 * kMaxOwn;
+unsigned write_prefix(sock_filter *f) noexcept {
+    constexpr uint16_t load = BPF_LD | BPF_W | BPF_ABS, equal = BPF_JMP | BPF_JEQ | BPF_K,
+                       answer = BPF_RET | BPF_K;
+    unsigned n = 0;
+    add(f, &n, load, offsetof(seccomp_data, arch));
+    add(f, &n, equal, AUDIT_ARCH_X86_64, 1, 0);
+    const unsigned foreign = n;
+    add(f, &n, BPF_JMP | BPF_JA, 0); // to the end, see below
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    for (uint32_t call : kHarmless) {
+        add(f, &n, equal, call, 0, 1);
+        add(f, &n, answer, SECCOMP_RET_ALLOW);
+    }
+    // mmap(_, _, at most readable and writable, _, -1, _)
+    constexpr auto argument = [](unsigned i) {
+        return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
+    };
+    add(f, &n, equal, SYS_mmap, 0, 6);
+    add(f, &n, load, argument(2));
+    add(f, &n, BPF_JMP | BPF_JSET | BPF_K, ~static_cast<uint32_t>(PROT_READ | PROT_WRITE), 3, 0);
+    add(f, &n, load, argument(4));
+    add(f, &n, equal, UINT32_MAX, 0, 1);
+    add(f, &n, answer, SECCOMP_RET_ALLOW);
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, equal, SYS_read, 2, 0);
+    add(f, &n, equal, SYS_write, 1, 0);
+    const unsigned other = n;
+    add(f, &n, BPF_JMP | BPF_JA, 0);
+    add(f, &n, load, argument(0)); // the lower half of the descriptor
+    unsigned own = 0;
+    for (unsigned fd = next_hidden(0); fd < kMaxFd && own < kMaxOwn; fd = next_hidden(fd + 1), ++own) {
+        add(f, &n, equal, fd, 0, 1);
+        add(f, &n, answer, SECCOMP_RET_ALLOW);
+    }
+    f[foreign].k = n - foreign - 1;
+    f[other].k = n - other - 1;
+    add(f, &n, BPF_LD | BPF_IMM, 0); // as a filter begins
+    return n;
+}
+
+/// Calls `install` with the program's filter behind our instructions, or with the program's own where that cannot be made.
+template <class F> long with_prefix(const void *user, F install) noexcept {
+    sock_fprog given{};
+    if (active())
+        install_fault_handler();
+    if (!active() || sd_copy(&given, user, sizeof given) != 0 || given.len == 0 || !given.filter)
+        return install(user);
+    vfs::before_crossing();
+    vfs::prepare_confinement(true);
+    const size_t bytes = (kPrefixMax + size_t{given.len}) * sizeof(sock_filter);
+    auto *all = static_cast<sock_filter *>(
+        sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (!all)
+        return install(user);
+    const unsigned n = write_prefix(all);
+    long r = -EFAULT;
+    if (sd_copy(all + n, given.filter, given.len * sizeof(sock_filter)) == 0) {
+        const bool before = confined_flag.exchange(true);
+        sock_fprog whole{static_cast<unsigned short>(n + given.len), all};
+        r = install(&whole);
+        if (r < 0)
+            confined_flag.store(before);
+    }
+    // Nothing may be unmapped any more if the filter is in force; a few pages for each filter stay.
+    if (r < 0)
+        sys::munmap(all, bytes);
+    return r < 0 && r != -EACCES ? install(user)
+                                 : r; // too long, or something that the kernel explains better itself
+}
+
+void before_limit(int resource, const void *limit) noexcept {
+    if (!limit || !active())
+        return;
+    if (rlimit wanted; resource == RLIMIT_AS && sd_copy(&wanted, limit, sizeof wanted) == 0)
+        vfs::before_space_limit(wanted.rlim_cur);
+    if (resource != RLIMIT_NOFILE)
+        return;
+    make_room_below(); // a number that is kept may be beyond the new limit
+    if (!confined())
+        vfs::prepare_confinement(false);
+}
+
+/// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's (libsd/vfs/connections/space_limit.hpp).
+long limit_space(const void *set, void *old) noexcept {
+    rlimit before{}, wanted{};
+    if (set && sd_copy(&wanted, set, sizeof wanted) != 0)
+        return -EFAULT;
+    long r = sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&before));
+    vfs::show_space_limit(&before);
+    if (r == 0 && set)
+        r = vfs::set_space_limit(wanted);
+    return r == 0 && old && sd_copy(old, &before, sizeof before) != 0 ? -EFAULT : r;
+}
+
+/// prlimit. The two kinds of rlimit are one here.
+int limit_resource(pid_t pid, int resource, const void *set, void *old) noexcept {
+    const bool own = pid == 0 || pid == sys::getpid();
+    if (own)
+        before_limit(resource, set);
+    if (own && resource == RLIMIT_AS && active_or_borrowing())
+        return answer(limit_space(set, old));
+    return answer(raw_syscall6(SYS_prlimit64, pid, resource, reinterpret_cast<long>(set),
+                               reinterpret_cast<long>(old), 0, 0));
+}
+
+} // namespace
+
+namespace sd {
+
+long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept {
+    auto plain = [&](const void *p) {
+        return raw_syscall6(SYS_seccomp, operation, flags, reinterpret_cast<long>(p), 0, 0, 0);
+    };
+    return with_errno(operation == SECCOMP_SET_MODE_FILTER ? with_prefix(arguments, plain) : plain(arguments));
+}
+
+} // namespace sd
+
+SD_EXPORT int prctl(int option, ...) noexcept {
+    va_list list;
+    va_start(list, option);
+    long a[4];
+    for (long &word : a)
+        word = va_arg(list, long);
+    va_end(list);
+    auto plain = [&](long third) { return raw_syscall6(SYS_prctl, option, a[0], third, a[2], a[3], 0); };
+    if (option == PR_SET_SECCOMP && a[0] == SECCOMP_MODE_FILTER)
+        return answer(with_prefix(reinterpret_cast<const void *>(a[1]),
+                                  [&](const void *p) { return plain(reinterpret_cast<long>(p)); }));
+    return answer(plain(a[1]));
+}
+
+SD_EXPORT int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64 *limit, rlimit64 *old) noexcept {
+    return limit_resource(pid, static_cast<int>(resource), limit, old);
+}
+SD_EXPORT int prlimit(pid_t pid, __rlimit_resource resource, const rlimit *limit, rlimit *old) noexcept {
+    return limit_resource(pid, static_cast<int>(resource), limit, old);
+}
+SD_EXPORT int setrlimit64(__rlimit_resource_t resource, const rlimit64 *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), limit, nullptr);
+}
+SD_EXPORT int setrlimit(__rlimit_resource_t resource, const rlimit *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), limit, nullptr);
+}
+SD_EXPORT int getrlimit64(__rlimit_resource_t resource, rlimit64 *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), nullptr, limit);
+}
+SD_EXPORT int getrlimit(__rlimit_resource_t resource, rlimit *limit) noexcept {
+    return limit_resource(0, static_cast<int>(resource), nullptr, limit);
+}
+SD_EXPORT int mlockall(int flags) noexcept {
+    return active() && !confined() ? answer(vfs::lock_memory(flags))
+                                   : answer(raw_syscall6(SYS_mlockall, flags, 0, 0, 0, 0, 0));
+}
+SD_EXPORT int munlockall() noexcept { return answer(vfs::unlock_memory()); }

@@ -1,0 +1,163 @@
+// The shared memory of a link: everything one client process and one listener's processes have in common.
+//
+// A link is a sealed, sparse memfd made by sd-monitor. Side 0 is the client, side 1 the server. Whatever lies in it
+// can be rewritten by the other side at any time: read a word once, check it, use the copy.
+//
+//   0            LinkHeader
+//   kSynOffset   SYN queue: slot numbers + 1, client to server
+//   kReadyOffset ready bitmaps: [side][doorbell id][slot / 64]
+//   kSlotOffset  Slot[kLinkSlots], each with two small inline rings
+//   kArenaOffset the larger rings: a fixed virtual region per slot and side, so that no allocator is shared;
+//                memory is only spent on what is touched
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace sd {
+
+constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
+constexpr uint32_t kLayoutVersion = 4;
+
+constexpr unsigned kLinkSlots = 4096;
+constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
+constexpr unsigned kDoorbells = 64;    ///< ids 1..62 are usable; 0 and 63 are reserved
+constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
+/// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was made.
+constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
+
+/// Inline ring of a slot and the size classes a direction can switch to. Class c (1..) lies at
+/// region + kRingSize[c], so that two classes never overlap and a switch needs no copying.
+constexpr uint32_t kInlineRing = 512;
+constexpr unsigned kRingClasses = 6;
+constexpr uint32_t kRingSize[kRingClasses] = {kInlineRing, 16u << 10, 64u << 10,
+                                              256u << 10,  1u << 20,  4u << 20};
+constexpr uint64_t kRegionSize = 8u << 20;
+
+/// Flags a side sets about itself (the monitor sets them for a side that died).
+enum SideFlag : uint32_t {
+    kFlagWriteShut = 1u << 0, ///< no more data will be published: FIN
+    kFlagReadShut = 1u << 1,  ///< shutdown(SHUT_RD): the peer may still write, nobody reads
+    kFlagClosed = 1u << 2,    ///< the last holder closed: a write is answered by a reset
+    kFlagReset = 1u << 3,     ///< RST: closed with unread data, linger 0, or corrupt content
+    kFlagDead = 1u << 4,      ///< the processes holding it died
+    kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
+};
+
+/// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back; queue/cork.hpp.
+struct HeldBack {
+    std::atomic<uint64_t> header; ///< of the first record that is held back, which is not in the ring yet; 0: nothing is
+    std::atomic<uint64_t> since; ///< CLOCK_MONOTONIC ns
+    std::atomic<uint64_t> where; ///< ring::HoldPlace
+};
+
+/// One side's words of a connection. `control` is written rarely by its own side (and cleared by the peer), so the
+/// peer can read it on each operation without a cache miss; `consumed` is written on each receive.
+struct SlotSide {
+    struct alignas(64) Control {
+        std::atomic<uint32_t> flags;
+        std::atomic<uint32_t> ended_at; ///< when FIN or reset came, in the order of its thread's sends (ring::order_now); 0: not known
+        std::atomic<uint64_t> rx_arm; ///< doorbell ids to notify when data or flags come; peer's sender swaps in 0
+        std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
+        std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
+        std::atomic<uint64_t> oob;     ///< urgent data: position << 9 | byte << 1 | present
+        HeldBack back; ///< the peer's receiver clears the header when it shows what was held too long
+    } control;
+    static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
+    struct alignas(64) Credit {
+        std::atomic<uint64_t> consumed; ///< bytes of the peer's direction this side has taken, headers included
+    } credit;
+};
+
+enum class SlotState : uint32_t { free = 0, syn = 1, accepted = 2, refused = 3 };
+
+struct SlotAddress { ///< an address as the connection's ends report it; v4 addresses are v4-mapped
+    uint8_t ip[16];
+    uint16_t port;   ///< host byte order
+    uint16_t family; ///< AF_INET or AF_INET6, as the client's socket has it
+};
+
+struct alignas(64) Slot {
+    SlotSide side[2];
+    struct alignas(64) Identity {
+        std::atomic<uint32_t> state; ///< SlotState
+        SlotAddress client, server;
+        uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
+        uint64_t arrival; ///< the processor's time stamp then, in the client's own words: the order of accept
+    } identity;
+    alignas(64) uint8_t ring[2][kInlineRing]; ///< [0] client to server, [1] server to client
+};
+
+enum LinkFlag : uint32_t {
+    kLinkListenerClosed = 1u << 0, ///< no further SYN will be taken
+    kLinkClientDead = 1u << 1,
+    kLinkServerDead = 1u << 2,
+};
+
+constexpr unsigned kLinkHolders = 64;
+
+struct LinkHeader {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t slots;
+    uint64_t link_id;     ///< unique per monitor boot
+    uint32_t listener_id; ///< as in the directory
+    uint32_t port_base;   ///< first of the client ports this link's slots use
+    struct alignas(64) Side {
+        std::atomic<uint32_t> flags; ///< LinkFlag
+        std::atomic<uint32_t> process; ///< pid of one that had this side when the link was made, as the monitor saw it; stays
+        std::atomic<uint64_t> sleep_mask; ///< doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
+        std::atomic<uint64_t> syn_arm;   ///< server side: doorbell ids to notify of a SYN; client swaps in 0
+        std::atomic<uint64_t> in_kernel; ///< server side: doorbell ids whose thread may be blocked in the kernel's accept4 (vfs/connections/kernel_queue.hpp)
+    } side[2];
+    /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not used for it.
+    std::atomic<uint32_t> bell_generation[2][kDoorbells];
+    /// Processes attached, as the monitor saw them; a restarted monitor uses it to find sides that died meanwhile.
+    struct Holder {
+        std::atomic<uint32_t> pid;
+        uint32_t pad;
+        uint64_t start_time;
+    } holder[2][kLinkHolders];
+};
+
+constexpr size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+constexpr size_t kSynOffset = align_up(sizeof(LinkHeader), 4096);
+constexpr size_t kReadyWords = kLinkSlots / 64;
+constexpr size_t kReadyOffset = kSynOffset + kSynEntries * sizeof(uint32_t);
+/// Per doorbell: one summary word (bit w: word w is not zero) in a line of its own, then the words.
+constexpr size_t kReadyStride = 64 + kReadyWords * 8;
+constexpr size_t kSlotOffset = align_up(kReadyOffset + 2 * kDoorbells * kReadyStride, 4096);
+constexpr size_t kArenaOffset = align_up(kSlotOffset + kLinkSlots * sizeof(Slot), 2u << 20);
+constexpr size_t kLinkBytes = kArenaOffset + size_t{kLinkSlots} * 2 * kRegionSize;
+
+static_assert(kReadyWords <= 64, "one summary word covers all ready words");
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+static_assert(sizeof(Slot) == 384 - 64 + 2 * kInlineRing || sizeof(Slot) <= 1536,
+              "an idle connection must stay far below 4 KiB");
+
+/// Access to the parts of a mapped link; `base` is where this process mapped it.
+struct LinkView {
+    uint8_t *base = nullptr;
+    LinkHeader &header() const { return *reinterpret_cast<LinkHeader *>(base); }
+    std::atomic<uint32_t> &syn(uint32_t i) const {
+        return reinterpret_cast<std::atomic<uint32_t> *>(base + kSynOffset)[i & (kSynEntries - 1)];
+    }
+    std::atomic<uint64_t> &ready_summary(unsigned side, unsigned bell) const {
+        return *reinterpret_cast<std::atomic<uint64_t> *>(base + kReadyOffset +
+                                                          (side * kDoorbells + bell) * kReadyStride);
+    }
+    std::atomic<uint64_t> &ready_word(unsigned side, unsigned bell, unsigned w) const {
+        return (&ready_summary(side, bell))[8 + w];
+    }
+    Slot &slot(uint32_t i) const { return reinterpret_cast<Slot *>(base + kSlotOffset)[i]; }
+    uint8_t *region(uint32_t i, unsigned side) const {
+        return base + kArenaOffset + (size_t{i} * 2 + side) * kRegionSize;
+    }
+    /// Memory of the ring of class `cls` in the direction that `sender` sends.
+    uint8_t *ring(uint32_t i, unsigned sender, unsigned cls) const {
+        return cls == 0 ? slot(i).ring[sender] : region(i, sender) + kRingSize[cls];
+    }
+};
+
+} // namespace sd

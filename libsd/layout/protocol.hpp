@@ -1,0 +1,261 @@
+// Messages between libsd (or a command-line client) and sd-monitor, over a Unix SOCK_SEQPACKET socket.
+//
+// A request is one packet with the header, its body and, where noted, descriptors; each gets exactly one reply packet with
+// the same sequence number, and none where that number is kNoAnswer. The monitor sends nothing unasked, so a readable or hung-up channel means it is gone.
+// All numbers are in host byte order; both ends are on one host. Unknown operations are answered with ENOSYS,
+// another version or a wrong length with EPROTO, and the channel is closed after that.
+//
+// Rules that are not visible in the structures:
+//  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every packet. A second
+//    hello on a channel is a new program image in the same process (exec): with the same segment memfd everything registered stays,
+//    with another one all that the old image held is treated as if the process had died.
+//  - An exec that keeps connections open keeps the channel open, too: image says that the next program has taken over. What the
+//    table does not list (Ofds, links, listeners) and all doorbells end, as if the process had died and come again.
+//  - A process that may not, or cannot, connect to the monitor's socket any more (it has become another user, or its root is elsewhere) sends enter on a
+//    channel that it has from before: sdrun's presence, say. That is one socket in the hands of many processes, so nothing but
+//    unanswered requests may be sent there.
+//  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without libsd). The kernel socket that is passed
+//    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
+//    holds the Ofd. A receiver of the same trust domain that claims it comes to share segment and link; where nobody claims it for a while, or it is used
+//    as the kernel socket it is, sd-bridge claims it and copies between the two.
+//  - Where those who hold a connection with libsd are to share a kernel socket with somebody without (BridgeStart::for_all), the monitor marks the
+//    Ofd (kTxMoved, kMovedLowat) and rings its side before sd-bridge learns of it. It keeps a descriptor of the socket until no
+//    process but sd-bridge holds the Ofd.
+//  - Who is shown a segment, or the server side of a link, is of the trust domain of those who have it (docs/security.md); EPERM else.
+//  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
+//  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
+//    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
+//    Everyone attached must say drop_link in the end, or die; ListenerSegment::link_sequence is also bumped when the
+//    client side of a link has died, as a hint to the server's processes to look for links that can be dropped.
+//  - Death of a process: for each Ofd whose bit is set in its ProcRecord::held and in no other living process's record, the monitor sets
+//    kFlagDead|kFlagClosed on the Ofd's side of the slot, rings the peer, then sets Ofd::state to free. So: state
+//    and link_id, slot, side of an Ofd are valid before its bit in held is set, and the bit is cleared before kFlagReleased is
+//    set (after which the slot may be somebody else's). Where others still hold the Ofd, both sides are rung all the same, since the dead process may
+//    have published something without getting to ring. Its ThreadRecords are freed first, and the death counted in SegmentHeader::deaths.
+//  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every slot in state syn is
+//    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
+//    Where the kernel still listens the slots are left as they are, for whoever registers the listener next; others make a new link then.
+//  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
+//    Only processes of the waiter's trust domain are given it, since whoever has an eventfd can also read it, fill it, and make it block.
+//    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
+#pragma once
+#include "libsd/layout/causes.hpp"
+#include "libsd/layout/passport.hpp"
+#include <cstdint>
+
+namespace sd {
+
+/// ioctl for sd-bridge, on any TCP socket: opens the channel to the monitor and makes all that later calls would open files for.
+constexpr unsigned long kIoctlContact = 0x89ee;
+
+} // namespace sd
+
+namespace sd::wire {
+
+constexpr uint32_t kMagic = 0x4d445331; // "1SDM"
+constexpr uint16_t kVersion = 1;
+constexpr uint32_t kNoAnswer = 0; ///< Header::sequence
+constexpr unsigned kMaxFds = 8;
+constexpr unsigned kMaxText = 512;
+
+enum class Op : uint16_t {
+    hello = 1, ///< Hello + fds {family segment memfd, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd, read-only}
+    presence = 2, ///< no body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same channel
+    fork = 3, ///< Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent has registered
+    child = 4, ///< Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
+    segment = 5, ///< Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the monitor) an inherited one -> empty reply
+    listen = 6, ///< Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered twice gives the same listener
+    unlisten = 7, ///< ListenerRef: this process no longer holds it -> empty
+    links = 8, ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
+    connect = 9, ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
+    drop_link = 10, ///< LinkRef: this process will not use this side of the link again -> empty
+    bell = 11,      ///< Bell + {eventfd}: register a doorbell -> BellReply
+    unbell = 12,    ///< BellRef: give the id back -> empty
+    peer_bell = 13, ///< BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd, or a socket that rings it}; EXDEV: only the monitor may ring it for the caller
+    accept_bell = 14, ///< ListenerRef + {eventfd}: to be rung when the listener gets a new link -> empty
+    adopt_link = 15, ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
+    log = 16,    ///< Log: one line for the monitor's log -> empty
+    status = 17, ///< no body -> empty + {memfd with a JSON document}: for sdstat
+    image = 18, ///< Image + {memfd with an ExecTable, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd}: a new program image in the same process took over what the table lists; the rest ends
+    pass = 20, ///< Pass + {kernel socket, the other end of its connection}: a connection is about to be passed to another process; the socket stands for it -> PassReply
+    claim = 21, ///< no body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an error: it stays the kernel socket it is
+    claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
+    unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
+    ring = 24, ///< BellRef (side as for peer_bell): the monitor writes the doorbell, for a process that does not wait for it or may not have it -> empty
+    enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
+    foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
+    mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
+    memory = 33, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
+    ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
+    check = 29, ///< ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot ask the kernel itself
+    moved = 30, ///< Moved -> empty + {kernel socket}: of a connection that has gone over to one for all who hold it (BridgeStart::for_all)
+    let_go = 31, ///< Moved: this process does not hold the Ofd any more -> empty
+    part = 32, ///< SegmentRef: before it becomes somebody else the caller gives up a segment that it inherited and in which it holds nothing -> empty
+    leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
+};
+
+struct Header {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t op;
+    uint32_t sequence;
+    int32_t status;  ///< replies: 0 or -errno; requests: 0
+    uint16_t cause;  ///< replies that fail: Cause that a caller should record, or 0
+    uint16_t length; ///< of the body
+    uint32_t fds;    ///< how many descriptors come with it
+};
+
+struct Hello {
+    uint32_t layout_version; ///< kLayoutVersion of the shared memory
+    uint32_t pid;            ///< as the process sees itself
+    uint32_t proc_index;     ///< its ProcRecord in its segment
+    uint32_t former;         ///< folded() id this program had before it gave its channel up; 0: it had none
+};
+/// A client id, of which half tells the monitor's run.
+constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(client_id ^ client_id >> 32); }
+struct HelloReply {
+    uint64_t client_id;
+    uint64_t directory_bytes;
+};
+struct Image {
+    uint32_t layout_version;
+    uint32_t pid; ///< as the process sees itself
+};
+struct Leave {
+    uint32_t leaving; ///< 0: the exec failed
+    uint32_t pad;
+};
+enum class BridgeStart : uint32_t {
+    unclaimed, ///< when it is in the hands of a process that does not claim it
+    left,      ///< as soon as the caller has gone from this channel (exec)
+    at_once,
+    for_all, ///< at once, and whoever holds the connection goes over to the socket: see moved
+};
+struct Pass {
+    Passport passport;
+    uint64_t segment; ///< what the caller calls it; 0: by its own client id
+    uint32_t start;   ///< BridgeStart
+    uint32_t pad;
+};
+struct Moved {
+    uint64_t segment; ///< as above
+    uint32_t ofd_index;
+    uint32_t generation; ///< Ofd::generation
+};
+struct PassReply {
+    uint64_t parcel;
+};
+struct ClaimReply {
+    Passport passport;
+    uint64_t segment; ///< what the caller has to call it; its own client id: its own
+    uint64_t parcel;
+    uint32_t tell; ///< say claimed
+    uint32_t pad;
+};
+struct ParcelRef {
+    uint64_t parcel;
+};
+struct Fork {
+    uint32_t segments; ///< how many of the following are valid
+    struct {
+        uint64_t owner_client;
+        uint32_t proc_index;
+        uint32_t pad;
+    } child_in[16]; ///< per inherited segment (by its creator's client id), the child's ProcRecord there
+};
+struct ForkReply {
+    uint64_t client_id; ///< the child's
+};
+struct Child {
+    uint32_t pid;
+    uint32_t pad;
+};
+struct Segment {
+    uint32_t proc_index; ///< kAnyProc: the monitor takes a free one, so that it knows of it from the first moment
+    uint32_t pad;
+    uint64_t owner_client; ///< what the caller calls it in Fork::child_in; 0: by the caller's own client id
+};
+struct SegmentReply { ///< only to kAnyProc
+    uint32_t proc_index;
+    uint32_t pad;
+};
+struct SegmentRef {
+    uint64_t segment; ///< what the caller calls it
+};
+constexpr uint32_t kAnyProc = UINT32_MAX;
+struct Listen {
+    uint32_t backlog;
+    uint32_t pad;
+};
+struct ListenReply {
+    uint32_t listener_id;
+    uint32_t was_orphan; ///< nobody held it: what waits in its links came before what the kernel has
+};
+struct ListenerRef {
+    uint32_t listener_id;
+    uint32_t pad;
+};
+struct Links {
+    uint32_t listener_id;
+    uint32_t from; ///< place in ListenerSegment::link to start at
+};
+struct LinksReply {
+    uint32_t count;
+    uint32_t next; ///< place to ask from next; UINT32_MAX: that was all
+    struct {
+        uint64_t link_id;
+        uint32_t place;
+        uint32_t pad;
+    } link[kMaxFds];
+};
+struct ConnectReply {
+    uint64_t link_id;
+};
+struct LinkRef {
+    uint64_t link_id;
+    uint32_t side; ///< a process may be attached to both sides of one link
+    uint32_t pad;
+};
+struct Bell {
+    uint64_t link_id;
+    uint32_t side; ///< the caller's
+    uint32_t id;   ///< 0: any; else keep this id (after a restart of the monitor)
+};
+struct BellReply {
+    uint32_t id;
+    uint32_t generation;
+    uint32_t foreign; ///< not 0: somebody of another trust domain is on the other side and has nothing to ring with yet but the monitor
+    uint32_t pad;
+};
+struct BellRef {
+    uint64_t link_id;
+    uint32_t side;
+    uint32_t id;
+};
+struct Adopt {
+    uint64_t link_id;
+    uint32_t side;
+    uint32_t listener_id; ///< the server side's new id, 0 for the client side
+    uint32_t syn_head;    ///< server side: where accepting had got to
+    uint32_t pad;
+};
+struct Memory {
+    uint64_t bytes;
+};
+constexpr uint64_t kMostMemory = uint64_t{1} << 30;
+struct Log {
+    uint16_t level; ///< 0 info, 1 warning, 2 error
+    uint16_t cause;
+    char text[kMaxText];
+};
+
+constexpr unsigned kMaxBody = sizeof(ClaimReply) > sizeof(Pass) ? sizeof(ClaimReply) : sizeof(Pass);
+static_assert(kMaxBody >= sizeof(Fork) && kMaxBody >= sizeof(Log) && kMaxBody >= sizeof(LinksReply));
+
+/// A whole packet. Only header + header.length bytes travel.
+struct Packet {
+    Header header;
+    alignas(8) unsigned char body[kMaxBody];
+};
+
+} // namespace sd::wire

@@ -1,0 +1,328 @@
+// accept(): connections from the links first, the kernel's own queue alongside.
+#include "libsd/vfs/connections/accept.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/kernel_queue.hpp"
+#include "libsd/vfs/connections/names.hpp"
+#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/options/option_table.hpp"
+#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+
+namespace sd {
+
+namespace {
+
+constexpr unsigned kKernelTurn =
+    Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
+/// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before others think that it is stopped.
+constexpr int64_t kOthersTurnNs = 5'000'000;
+
+/// The address a client claims has to be one of this host; a few right answers are remembered.
+bool credible(const SlotAddress &a) noexcept {
+    static std::atomic<uint64_t> last[2];
+    uint64_t w[2];
+    memcpy(w, a.ip, sizeof w);
+    if (last[0].load(std::memory_order_relaxed) == w[0] && last[1].load(std::memory_order_relaxed) == w[1] &&
+        (w[0] | w[1]))
+        return true;
+    if (!is_local_address(a))
+        return false;
+    last[0].store(w[0], std::memory_order_relaxed);
+    last[1].store(w[1], std::memory_order_relaxed);
+    return true;
+}
+
+void refuse(LinkMap &l, uint32_t slot) noexcept {
+    Slot &s = l.view.slot(slot);
+    s.side[1].control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
+    notify(l, slot, s.side[0].control.rx_arm);
+    notify(l, slot, s.side[0].control.tx_arm);
+}
+
+/// Whether two ends can have these names, of which the client wrote both: an address of this host and a port that anybody may have, and one that leads to
+/// the listener.
+bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddress &server) noexcept {
+    const bool v4 = is_v4(server.ip);
+    if ((client.family != AF_INET && client.family != AF_INET6) || server.family != client.family ||
+        is_v4(client.ip) != v4 || (client.family == AF_INET && !v4))
+        return false;
+    if (client.port < kFirstFreePort || is_any(client.ip) || !credible(client))
+        return false;
+    if (server.port != l.name.port || is_any(server.ip))
+        return false;
+    return is_any(l.name.ip) ? (v4 || l.name.family == AF_INET6) && credible(server)
+                             : memcmp(server.ip, l.name.ip, sizeof server.ip) == 0;
+}
+
+/// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to be believed, or there is no room.
+bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigned family,
+               uint32_t status) noexcept {
+    const SlotAddress client = link.view.slot(slot).identity.client,
+                      server = link.view.slot(slot).identity.server;
+    if (!can_be_names(l, client, server))
+        return false;
+    f.status.store(status, std::memory_order_relaxed);
+    f.client = client;
+    f.server = server;
+    return bind_stream(f, link, slot, family);
+}
+
+/// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has been closed since that life of it.
+long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a, socklen_t *n,
+                 int flags) noexcept {
+    // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number that is at hand can be put
+    // back; before one is made the queue is looked at.
+    long made = take_parked(flags & SOCK_CLOEXEC);
+    const bool kept = made >= 0;
+    if (!kept) {
+        if (!listener_pending(l))
+            return -EAGAIN;
+        made = placeholder_fd(flags & SOCK_CLOEXEC);
+    }
+    if (made < 0)
+        return made;
+    int new_fd = static_cast<int>(made);
+    LinkMap *link;
+    uint32_t slot;
+    File *f = nullptr;
+    for (;;) {
+        if (long r = take_pending(l, life, &link, &slot); r < 0) {
+            if (kept)
+                park(new_fd);
+            else
+                drop_placeholder(new_fd);
+            if (f)
+                discard_file(f);
+            return r; // another acceptor was faster, maybe
+        }
+        if (!f)
+            f = new_file(FileKind::fresh);
+        if (f && take_over(*f, l, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
+            link_unuse(*link); // take_pending's reference; bind_stream has its own
+            if (a) {
+                long r = write_sockaddr(f->client, listener.family, a, n);
+                if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
+                    drop_placeholder(new_fd);
+                    discard_file(f);
+                    return r;
+                }
+            }
+            inherit_from_listener(fd, listener, *f);
+            install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
+            stats().accepts.fetch_add(1, std::memory_order_relaxed);
+            l.turns.fetch_add(1, std::memory_order_relaxed);
+            return new_fd;
+        }
+        refuse(*link, slot);
+        link_unuse(*link);
+        if (!f) {
+            drop_placeholder(new_fd);
+            return -ENOMEM;
+        }
+    }
+}
+
+/// Counts of the thread's signal handlers at one moment.
+struct Handlers {
+    uint64_t handled, interrupts;
+};
+
+/// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT.
+/// From the first sleep on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is closed meanwhile.
+/// `since`: handlers that ran after it end the call, also those that ran while it was not asleep.
+long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since) noexcept {
+    Listener &l = *f.listener;
+    Bell *bell = looking_bell();
+    if (!bell)
+        return -EMFILE;
+    const int number = fd;
+    if (fd = listener_fd(f, number); fd < 0)
+        return 0;
+    int64_t kernel_look = 0;
+    for (Spinner spin(*bell);;) {
+        if (listener_pending(l)) {
+            spin.paid();
+            return 0;
+        }
+        if (self.interrupts != since.interrupts)
+            return -EINTR;
+        if (int64_t now = sys::now_ns(); now - kernel_look > 20'000) {
+            kernel_look = now;
+            pollfd p{fd, POLLIN, 0};
+            timespec zero{0, 0};
+            if (sys::ppoll(&p, 1, &zero, nullptr) > 0)
+                return 0;
+        }
+        if (!spin.again())
+            break;
+    }
+    pin.hold_open(f, number);
+    if (fd = listener_fd(f, number); fd < 0)
+        return 0; // closed before we slept
+    shrink_idle_rings();
+    bool blind = !control::connected() || !listener_announces(l, *bell);
+    constexpr unsigned kMax = 256;
+    LinkMap *links[kMax];
+    const unsigned mark = Held::mark();
+    unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
+    if (n > kMax) {
+        n = kMax;
+        blind = true;
+    }
+    for (unsigned i = 0; i < n; ++i)
+        Held::note([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }, links[i],
+                   0, links);
+    for (unsigned i = 0; i < n; ++i) {
+        unsigned id = bell_id(*bell, *links[i]);
+        if (id == 0) {
+            blind = true;
+            continue;
+        }
+        auto &side = links[i]->view.header().side[1];
+        // In this order: a client that takes the arm has to ring. Else, where another acceptor is faster, we would sleep unarmed.
+        side.sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+    }
+    heavy_barrier();
+    pollfd p{fd, POLLIN, 0};
+    long r = 0;
+    if (!listener_pending(l))
+        r = sleep_on(*bell, &p, 1, deadline, blind, since.handled);
+    for (unsigned i = 0; i < n; ++i)
+        if (unsigned id = bell->id[links[i]->index])
+            links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    Held::forget_to(mark);
+    for (unsigned i = 0; i < n; ++i)
+        link_unuse(*links[i]);
+    if (blind)
+        control::maintain();
+    if (r < 0) {
+        // In this order, so that a handler that comes now is seen before the next sleep.
+        const uint64_t handled = self.handled;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (self.interrupts != since.interrupts || (deadline != INT64_MAX && handled != since.handled))
+            return -EINTR;
+        since.handled = handled; // they ask for the call to go on
+    }
+    if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+        return -ETIMEDOUT;
+    return 0;
+}
+
+} // namespace
+
+void leave_waiting_to_kernel(File &listener) noexcept {
+    LinkMap *link;
+    uint32_t slot;
+    Listener &l = *listener.listener;
+    const uint32_t life = l.life.load(std::memory_order_relaxed);
+    while (take_pending(l, life, &link, &slot) == 0) {
+        File *f = new_file(FileKind::fresh);
+        if (f && take_over(*f, l, *link, slot, listener.family, 0)) {
+            if (become_kernel_request(*f) == 0)
+                count_fallback(Cause::passed, nullptr);
+        } else {
+            refuse(*link, slot);
+        }
+        link_unuse(*link);
+        if (f)
+            discard_file(f); // ends the connection, unless it goes on through a bridge
+    }
+}
+
+uint32_t listener_events(File &f) noexcept {
+    return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0;
+}
+
+namespace vfs {
+
+long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    // Before the number is looked up: who replaces the number and then sends a signal ends the call, or the number is the new one already.
+    Handlers since{self.handled, self.interrupts};
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    File *f = file_of(fd);
+    if (!f)
+        return kPass;
+    if (f->kind == FileKind::stream || (f->kind == FileKind::fresh && !f->real_socket))
+        return -EINVAL;
+    if (f->kind != FileKind::listener)
+        return kPass;
+    if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
+        return -EINVAL;
+    // Another thread may close the listener at any time, and its File and Listener become another's. Until a sleep holds them its life tells.
+    Listener &l = *f->listener;
+    const uint32_t life = l.life.load(std::memory_order_acquire);
+    if (file_of(fd) != f || f->listener != &l) [[unlikely]]
+        return accept(fd, a, n, flags);
+    Held::drop_abandoned(__builtin_frame_address(0));
+    int64_t deadline = 0, busy_since = 0;
+    Pin pin;
+    const AcceptCall call{fd, *f, pin, a, n, flags};
+    for (int number = fd;;) {
+        // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
+        const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+        if (kernel_first)
+            l.turns.fetch_add(1, std::memory_order_relaxed);
+        else if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+            return r != -EBADF ? r : accept(fd, a, n, flags);
+        const bool insist = busy_since != 0 && sys::now_ns() - busy_since > kOthersTurnNs;
+        const long from_kernel = accept_from_kernel(fd, call, insist, kernel_first);
+        if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
+            if (from_kernel >= 0) {
+                forget_fd(static_cast<int>(from_kernel));
+                count_fallback(Cause::plain_client, nullptr);
+            }
+            return from_kernel;
+        }
+        if (kernel_first)
+            if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+                return r != -EBADF ? r : accept(fd, a, n, flags);
+        if (from_kernel == -EBUSY && self.interrupts == since.interrupts) {
+            if (busy_since == 0)
+                busy_since = sys::now_ns();
+            sys::sched_yield();
+            continue;
+        }
+        busy_since = 0;
+        if (is_nonblocking_socket(fd))
+            return -EAGAIN;
+        if (deadline == 0) {
+            const int64_t ns = l.options.receive_timeout(fd);
+            if (ns == kNoWait)
+                return -EAGAIN;
+            deadline = deadline_after(ns);
+        }
+        long w = wait_listener(number, *f, deadline, pin, since);
+        if (w == -ETIMEDOUT)
+            return -EAGAIN;
+        if (w < 0)
+            return w;
+        fd = listener_fd(*f, number);
+        if (fd < 0)
+            return kPass; // closed or changed before it was held: the kernel knows what the number is now
+        if (l.retired.load(std::memory_order_relaxed))
+            return fd == number ? kPass : sys::accept4(fd, a, n, flags);
+    }
+}
+
+long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
+    const InUse use(fd);
+    File *f = use.file();
+    if (!f || f->kind != FileKind::listener || confined())
+        return kPass;
+    if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
+        return -EINVAL;
+    Listener &l = *f->listener;
+    return accept_link(fd, *f, l, l.life.load(std::memory_order_acquire), a, n, flags);
+}
+
+} // namespace vfs
+
+} // namespace sd

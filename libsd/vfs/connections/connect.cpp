@@ -1,0 +1,348 @@
+// connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+#include "libsd/control/around_fork.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/transport/slots.hpp"
+#include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/backlog.hpp"
+#include "libsd/vfs/connections/choice.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/kernel_queue.hpp"
+#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+#include <netinet/tcp.h>
+
+namespace sd {
+
+bool namespace_changed = false;
+
+namespace {
+
+SD_FORK_STATE constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
+
+int64_t take_slot_of(LinkMap &l) noexcept {
+    QuietGuard g(l.slot_lock);
+    return take_slot(l);
+}
+void give_back(LinkMap &l, uint32_t slot) noexcept {
+    QuietGuard g(l.slot_lock);
+    give_slot_back(l, slot);
+}
+
+bool usable(const LinkMap &l, uint32_t listener) noexcept {
+    return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
+           !(l.view.header().side[1].flags.load(std::memory_order_acquire) &
+             (kLinkListenerClosed | kLinkServerDead));
+}
+
+/// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one more user.
+LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
+    QuietGuard g(link_lock);
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        LinkMap *l = link_by_index(i);
+        if (!l || !usable(*l, listener) || !link_use(*l))
+            continue;
+        // Held: another thread may have found it dead just now, and it have become another.
+        *slot = usable(*l, listener) ? take_slot_of(*l) : -1;
+        if (*slot >= 0)
+            return l;
+        link_unuse(*l);
+    }
+    wire::ListenerRef ref{listener, 0};
+    auto r = control::request(wire::Op::connect, &ref, sizeof ref);
+    if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ConnectReply)) {
+        control::close_received(r);
+        *why = control::cause_of(r, r.status == -ENOENT ? Cause::listener_gone : Cause::no_monitor);
+        return nullptr;
+    }
+    long fd = hide_fd(r.fd[0]), error = 0;
+    if (fd < 0) {
+        *why = Cause::no_descriptor;
+        return nullptr;
+    }
+    LinkMap *l = map_link(static_cast<int>(fd), r.as<wire::ConnectReply>().link_id, 0, &error);
+    if (!l) {
+        close_hidden(static_cast<int>(fd));
+        *why = Cause::no_memory;
+        return nullptr;
+    }
+    l->listener_id = listener;
+    l->users.fetch_add(1, std::memory_order_relaxed);
+    *slot = take_slot_of(*l);
+    return l;
+}
+
+/// No new connections there, if it is one of this process's that `which` says yes to.
+template <class Which> void retire_link(uint32_t index, Which which) noexcept {
+    LinkMap *l = link_by_index(index);
+    const auto to_be_retired = [&] { return l->side == 0 && !l->retired.load() && which(*l); };
+    if (!l || !to_be_retired() || !link_use(*l))
+        return;
+    if (to_be_retired() && !l->retired.exchange(true)) // held: it is the same still
+        link_unuse(*l);
+    link_unuse(*l);
+}
+
+void retire_dead_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        retire_link(i, [](const LinkMap &l) {
+            return (l.view.header().side[1].flags.load(std::memory_order_acquire) &
+                    (kLinkListenerClosed | kLinkServerDead)) != 0;
+        });
+}
+
+/// What the kernel has ended together with a process that the program has waited for is gone from the directory afterwards.
+void hear_of_ends() noexcept {
+    static std::atomic<uint32_t> heard{0};
+    const uint32_t ended = vfs::children_ended.load(std::memory_order_acquire);
+    if (heard.load(std::memory_order_relaxed) == ended) [[likely]]
+        return;
+    control::request(wire::Op::ends, nullptr, 0);
+    heard.store(ended, std::memory_order_relaxed);
+}
+
+/// Everything that decides before any memory is touched. None: go ahead.
+Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, ListenerEntry *entry) noexcept {
+    if (f.refuse_cause)
+        return static_cast<Cause>(f.refuse_cause);
+    // HAProxy's checks connect so, and reset the connection at once: servers never see them.
+    if (handshake_waits(f))
+        return Cause::option;
+    if (namespace_changed)
+        return Cause::foreign_namespace;
+    bool loopback = is_loopback(to.ip);
+    if (!loopback && !is_any(to.ip) && !route_is_local(to, source))
+        return Cause::remote_host;
+    Cause why = Cause::none;
+    if (!control::ensure(&why))
+        return why;
+    hear_of_ends();
+    return look_up_listener(to, entry) ? Cause::none : Cause::peer_unaccelerated;
+}
+
+/// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be used for another.
+void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
+    const uint32_t index = f.ofd_index, seg = f.seg;
+    f.kind = FileKind::fresh;
+    bury(f);
+    drop_ofd(seg, index);
+    free_ofd(seg, index);
+    if (slot_free)
+        give_back(l, slot);
+    link_unuse(l); // bind_stream's
+}
+
+/// 0: the File is a stream now. -1: `*why_out` tells why not. 1: the queue was full; it is worth another try.
+int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why_out) noexcept {
+    Cause why = Cause::none;
+    SlotAddress source{};
+    ListenerEntry entry{};
+    if (is_any(to.ip)) // connect() to the wildcard address means this host
+        set_loopback(to.ip, f.family == AF_INET6 && !is_v4(to.ip));
+    why = decide(f, to, &source, &entry);
+    *why_out = static_cast<int64_t>(why);
+    if (why != Cause::none)
+        return -1;
+    if (is_loopback(to.ip)) {
+        memcpy(source.ip, to.ip, 16);
+        if (is_v4(to.ip))
+            set_loopback(source.ip, false); // the kernel answers from 127.0.0.1 whatever 127.x it is
+    }
+    source.port = 0;
+    if (f.bound) {
+        SlotAddress own;
+        if (kernel_name(fd, &own) < 0)
+            return -1;
+        if (own.port != 0 && own.port < kFirstFreePort) { // no server would take our word for it
+            *why_out = static_cast<int64_t>(Cause::bound_source);
+            return -1;
+        }
+        if (!is_any(own.ip))
+            memcpy(source.ip, own.ip, 16);
+        source.port = own.port;
+    }
+    retire_dead_links();
+    int64_t slot = -1;
+    LinkMap *l = link_to(entry.id, &slot, &why);
+    if (!l || slot < 0) {
+        if (l)
+            link_unuse(*l);
+        *why_out = static_cast<int64_t>(l ? Cause::no_slot : why);
+        return -1;
+    }
+    const uint64_t now = __builtin_ia32_rdtsc();
+    if (!kernel_agrees(*l, entry, to, now)) {
+        give_back(*l, static_cast<uint32_t>(slot));
+        link_unuse(*l);
+        *why_out = static_cast<int64_t>(Cause::peer_unaccelerated);
+        return -1;
+    }
+    Slot &s = l->view.slot(static_cast<uint32_t>(slot));
+    if (source.port == 0)
+        source.port = client_port(l->view.header().port_base, static_cast<uint32_t>(slot));
+    source.family = to.family = f.family;
+    s.identity.client = source;
+    s.identity.server = to;
+    s.identity.arrival = now;
+    s.identity.connected_ns = static_cast<uint64_t>(sys::coarse_now_ns());
+    f.client = source;
+    f.server = to;
+    if (!bind_stream(f, *l, static_cast<uint32_t>(slot), f.family)) {
+        give_back(*l, static_cast<uint32_t>(slot));
+        link_unuse(*l);
+        *why_out = static_cast<int64_t>(Cause::limit);
+        return -1;
+    }
+    inherit_options(*f.ofd, f, fd);
+    if (!push_syn(*l, static_cast<uint32_t>(slot), entry.backlog, &why)) {
+        undo_stream(f, *l, static_cast<uint32_t>(slot), why == Cause::backlog_full);
+        const bool again = why == Cause::backlog_full && wait_for_backlog(*l, entry.backlog, patience);
+        link_unuse(*l); // link_to's
+        *why_out = static_cast<int64_t>(why);
+        return again ? 1 : -1;
+    }
+    notify_acceptors(*l);
+    if (acceptor_in_kernel(*l) && !accepted_soon(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
+        undo_stream(f, *l, static_cast<uint32_t>(slot), true);
+        link_unuse(*l); // link_to's
+        *why_out = static_cast<int64_t>(Cause::kernel_acceptor);
+        return -1;
+    }
+    link_unuse(*l); // link_to's; bind_stream has its own
+    stats().connects.fetch_add(1, std::memory_order_relaxed);
+    return 0;
+}
+
+} // namespace
+
+SD_FORK_CODE void connect_fork_child() noexcept {
+    link_lock.reset();
+    // New connections of the child need links of its own: the slots of these belong to the parent.
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i); l && l->side == 0)
+            l->retired.store(true, std::memory_order_relaxed);
+}
+
+void retire_client_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        retire_link(i, [](const LinkMap &) { return true; });
+}
+
+namespace {
+
+/// Calls that are blocked on the connection that was undone hold the File, but it does not hold the link any more, which has to stay mapped until they have
+/// let go: with the File. Ends a reference of the link's. Their words in the slot may be another connection's by now, so whoever sleeps on the link is woken.
+void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
+    LinkMap *none = nullptr;
+    const bool keep = pinned.load(std::memory_order_acquire) != 0;
+    if (keep)
+        ring_own(link, slot, link.view.header().side[link.side].sleep_mask.load(std::memory_order_seq_cst));
+    if (!keep || (!f.undone.compare_exchange_strong(none, &link) && none == &link))
+        link_unuse(link);
+    // else kept for as long as the File, or, where it has another one already, for good
+}
+
+/// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.
+void disconnect(File &f, int error) noexcept {
+    const uint32_t status = f.ofd->status.load(std::memory_order_relaxed);
+    LinkMap *const link = f.link;
+    const uint32_t slot = f.slot;
+    link->users.fetch_add(1, std::memory_order_acq_rel);
+    epoll_stream_ends(f);
+    f.generation.fetch_add(1, std::memory_order_release); // what calls are blocked in has gone
+    close_stream(f, true);
+    f.status.store(status, std::memory_order_relaxed);
+    f.connect_pending = false;
+    f.fresh_error.store(error, std::memory_order_relaxed);
+    f.last_port = f.client.port;
+    f.kind = FileKind::fresh;
+    // A kernel socket that only answered for options knows nothing of the error.
+    if (long spare = f.real_socket && !f.bound ? placeholder_fd(false) : -1; spare >= 0) {
+        for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+            if (fd_table[i].load(std::memory_order_acquire) == &f) {
+                const long own = sys::fcntl(static_cast<int>(i), F_GETFD);
+                sys::dup3(static_cast<int>(spare), static_cast<int>(i),
+                          own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
+            }
+        sys::close(static_cast<int>(spare));
+        f.real_socket = false;
+    }
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (fd_table[i].load(std::memory_order_acquire) == &f)
+            note_unconnected(static_cast<int>(i));
+    wake_former_waiters(f, *link, slot);
+    epoll_touch(f);
+}
+
+} // namespace
+
+namespace vfs {
+
+long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
+    const InUse use(fd);
+    File *f = use.file();
+    if (!f || f->kind == FileKind::epoll)
+        return kPass;
+    sockaddr_storage copy;
+    socklen_t len = n < sizeof copy ? n : sizeof copy;
+    if (static_cast<int>(n) < 0)
+        return -EINVAL;
+    if (sd_copy(&copy, a, len))
+        return -EFAULT;
+    const bool unspecified = len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC;
+    if (f->kind == FileKind::stream && unspecified) {
+        // The error tells of it, unless another one waits already.
+        disconnect(*f, tcp_state(*f) == TCP_CLOSE ? take_error(*f->ofd) : ECONNRESET);
+        return 0;
+    }
+    if (f->kind == FileKind::stream) {
+        if (len < sizeof copy.ss_family)
+            return -EINVAL;
+        if (!f->connect_pending)
+            return -EISCONN;
+        f->connect_pending = false;
+        if (tcp_state(*f) != TCP_CLOSE)
+            return 0;
+        const int error = take_error(*f->ofd); // it was made, and ended since
+        disconnect(*f, 0);
+        return error ? -error : -ECONNABORTED;
+    }
+    if (f->kind == FileKind::listener && unspecified) { // stops listening, as shutdown does
+        long r = sys::call(SYS_connect, fd, sys::arg(a), n);
+        if (r == 0)
+            retire_listener(*f->listener);
+        return r;
+    }
+    if (f->kind != FileKind::fresh)
+        return kPass;
+    SlotAddress to;
+    const bool parsed = parse_address(copy, len, f->family, &to);
+    if (!parsed || (is_v4(to.ip) && is_v6only(*f))) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
+        return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
+    int64_t why = 0;
+    Patience patience{(f->status.load(std::memory_order_relaxed) & O_NONBLOCK) != 0};
+    int made;
+    do
+        made = accelerate(fd, *f, to, patience, &why);
+    while (made > 0);
+    if (made == 0) {
+        epoll_file_became_stream(*f);
+        // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
+        if (f->ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK) {
+            f->connect_pending = true;
+            return -EINPROGRESS;
+        }
+        return 0;
+    }
+    long r = fall_back(fd, f, static_cast<Cause>(why), &to);
+    return r < 0 ? r : kPass;
+}
+
+} // namespace vfs
+
+} // namespace sd

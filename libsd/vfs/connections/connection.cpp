@@ -1,0 +1,184 @@
+// The life of an accelerated connection in this process.
+#include "libsd/vfs/streams/cork.hpp"
+
+#include "libsd/control/client.hpp"
+#include "libsd/transport/slots.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include <csignal>
+
+namespace sd {
+
+namespace {
+
+// Where a recycled File points: an Ofd nobody can own and an empty slot.
+Ofd grave_ofd;
+Slot grave_slot;
+
+} // namespace
+
+void bury(File &f) noexcept {
+    __atomic_store_n(&f.ofd, &grave_ofd, __ATOMIC_RELEASE);
+    f.mine = &grave_slot.side[0];
+    f.peer = &grave_slot.side[1];
+    f.tx_place = {grave_slot.ring[0], grave_slot.ring[0]};
+    f.rx_place = {grave_slot.ring[1], grave_slot.ring[1]};
+}
+
+bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
+    uint32_t index;
+    if (!own_segment()) // a forked child makes its own with its first connection
+        return false;
+    Ofd *o = allocate_ofd(l.id, slot, l.side, &index);
+    if (!o)
+        return false;
+    o->family = static_cast<uint8_t>(family);
+    o->status.store(f.status.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
+                family);
+    return true;
+}
+
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept {
+    Ofd *o = &segments[seg].view.ofd(ofd_index);
+    Slot &s = l.view.slot(slot);
+    const unsigned side = l.side;
+    f.seg = static_cast<uint8_t>(seg);
+    f.side = static_cast<uint8_t>(side);
+    f.link = &l;
+    f.slot = slot;
+    f.ofd_index = ofd_index;
+    f.family = static_cast<uint8_t>(family);
+    f.mine = &s.side[side];
+    f.peer = &s.side[1 - side];
+    f.tx_place = {s.ring[side], l.view.region(slot, side)};
+    f.rx_place = {s.ring[1 - side], l.view.region(slot, 1 - side)};
+    l.users.fetch_add(1, std::memory_order_relaxed);
+    __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what Bound reads with it
+    std::atomic_signal_fence(std::memory_order_release);
+    f.kind = FileKind::stream;
+}
+
+void Held::look_for_abandoned(const void *frame) noexcept {
+    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its own could be anywhere.
+    char local;
+    const auto here = frame ? reinterpret_cast<uintptr_t>(frame) : reinterpret_cast<uintptr_t>(&local) - 1;
+    stack_t alternate;
+    if (reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].frame) > here ||
+        sys::call(SYS_sigaltstack, 0, sys::arg(&alternate)) < 0 || (alternate.ss_flags & SS_ONSTACK))
+        return;
+    while (notes.count && reinterpret_cast<uintptr_t>(notes.entry[notes.count - 1].frame) <= here)
+        give_back_last();
+}
+
+int take_error(Ofd &o) noexcept {
+    return o.so_error.load(std::memory_order_relaxed) ? o.so_error.exchange(0, std::memory_order_acq_rel) : 0;
+}
+
+uint32_t absorb_flags(File &f) noexcept {
+    uint32_t flags = f.peer->control.flags.load(std::memory_order_acquire);
+    Ofd &o = *f.ofd;
+    uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
+    if ((flags & ~seen) == 0) [[likely]]
+        return seen;
+    // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
+    const uint32_t fin = flags & kFlagWriteShut;
+    if (flags & kFlagDead)
+        flags |= !ring::all_shown_taken(o.tx.s, f.mine->control.back,
+                                        f.peer->credit.consumed.load(std::memory_order_acquire)) &&
+                         !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
+                     ? kFlagReset
+                     : kFlagWriteShut;
+    uint32_t before = o.flags_seen.fetch_or(flags, std::memory_order_acq_rel);
+    if ((flags & kFlagReset) && !(before & kFlagReset)) {
+        // A side that resets sets no FIN then: one that is there came before it.
+        o.so_error.store(fin ? EPIPE : ECONNRESET, std::memory_order_release);
+        o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+    }
+    return before | flags;
+}
+
+void link_unuse(LinkMap &l) noexcept {
+    if (l.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
+        return;
+    forget_link(l);
+    wire::LinkRef ref{l.id, l.side, 0};
+    unmap_link(&l);
+    control::tell(wire::Op::drop_link, &ref, sizeof ref);
+}
+
+namespace {
+
+/// May a thread of this process be inside an operation with the token?
+bool ours(unsigned seg, const Token &token) noexcept {
+    for (const auto *word : {&token.owner, &token.lock, &token.prev}) {
+        const uint32_t who = word->load(std::memory_order_acquire) & ~Token::kWaiters;
+        if (who != 0 && who != Token::kShared &&
+            segments[seg].view.thread(thread_index(who)).state.load(std::memory_order_relaxed) ==
+                segments[seg].proc + 1)
+            return true;
+    }
+    return false;
+}
+
+} // namespace
+
+void close_stream(File &f, bool reset) noexcept {
+    LinkMap &l = *f.link;
+    Ofd &o = *f.ofd;
+    const unsigned seg = f.seg;
+    const uint32_t index = f.ofd_index, slot = f.slot;
+    const bool was_moved = moved(f);
+    const uint16_t generation = o.generation;
+    SlotSide *mine = f.mine, *peer = f.peer;
+    bool last;
+    // From here on a thread of ours that gets a token sees that the connection is closed; one that got it before is found below. Other processes that
+    // hold the connection go on with it, and their tokens stay theirs.
+    f.kind = FileKind::free;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    {
+        Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
+        Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
+        last = drop_ofd(seg, index);
+        if (last) {
+            uint32_t flags = kFlagClosed;
+            show_overdue(f);
+            bool unread = rx_pending(f);
+            // When both directions have ended, so has the connection: nobody is there to reset.
+            const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&
+                              (peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
+            const bool resets = reset || unread ||
+                                (o.opt.linger_on.load(std::memory_order_relaxed) &&
+                                 o.opt.linger_s.load(std::memory_order_relaxed) == 0);
+            if (resets && !over)
+                flags |= kFlagReset;
+            else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset)) // else no FIN follows the reset that was
+                flags |= kFlagWriteShut;
+            if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
+                ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit.consumed);
+            // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
+            set_ended(*mine, flags);
+        }
+        bury(f);
+    }
+    if (last) {
+        notify(l, slot, peer->control.rx_arm);
+        notify(l, slot, peer->control.tx_arm);
+        free_ofd(seg, index);
+        mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
+    }
+    if (was_moved) [[unlikely]]
+        tell_moved_let_go(seg, index, generation);
+    // Also when others go on with it: the slot is ours to give out again once they have let go of it.
+    if (l.side == 0) {
+        QuietGuard g(l.slot_lock);
+        close_slot(l, slot);
+    }
+    // Nobody is at the other end to connect to: not kept for the next connection.
+    if (l.side == 0 &&
+        (l.view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead)) &&
+        !l.retired.exchange(true))
+        link_unuse(l);
+    link_unuse(l);
+}
+
+} // namespace sd

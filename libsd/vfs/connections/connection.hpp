@@ -1,0 +1,133 @@
+// The life of an accelerated connection in this process: from a link's slot to its end.
+#pragma once
+#include "libsd/control/libc_threads.hpp"
+#include "libsd/vfs/descriptors/file.hpp"
+#include "libsd/vfs/descriptors/held.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+
+namespace sd {
+
+/// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes up. False: no Ofd left.
+bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
+/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up. `slot` and `family` are the Ofd's as the caller
+/// has read and checked them: it is not asked again.
+void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept;
+/// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
+/// if data was left unread or SO_LINGER says 0.
+/// `reset`: in any case a reset, for connect(AF_UNSPEC).
+void close_stream(File &f, bool reset = false) noexcept;
+/// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches valid memory.
+void bury(File &f) noexcept;
+/// Ends a connection whose peer wrote rubbish: reset towards both sides, counted.
+void condemn(File &f) noexcept;
+
+/// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token needed.
+uint32_t absorb_flags(File &f) noexcept;
+/// Sets flags of our side, among them FIN or reset: for epoll's order they stand behind what this thread sent before.
+inline void set_ended(SlotSide &mine, uint32_t flags) noexcept {
+    auto &c = mine.control;
+    if ((flags & kFlagReset) || !(c.flags.load(std::memory_order_relaxed) & kFlagWriteShut)) // else it came before
+        c.ended_at.store(ring::order_now(), std::memory_order_relaxed);
+    c.flags.fetch_or(flags, std::memory_order_seq_cst);
+}
+/// Takes the pending error; 0 when there is none.
+int take_error(Ofd &o) noexcept;
+
+/// Is payload waiting (hint without the token; exact for what the caller itself read before)?
+bool rx_pending(const File &f) noexcept;
+/// Is a send worth trying: free room, or the ring may grow? Hint as above.
+bool tx_room(File &f) noexcept;
+/// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking sender sleep.
+constexpr uint32_t kGrowFreely = 3;
+/// The largest class SO_SNDBUF allows; a ring of 64 KiB always is.
+inline uint32_t most_class(const Ofd &o) noexcept {
+    const int32_t bound = o.opt.sndbuf.load(std::memory_order_relaxed);
+    uint32_t cls = kRingClasses - 1;
+    if (bound != 0) [[unlikely]]
+        while (cls > 2 && kRingSize[cls] > static_cast<uint32_t>(bound))
+            --cls;
+    return cls;
+}
+inline uint32_t freely_up_to(const Ofd &o) noexcept {
+    const uint32_t most = most_class(o);
+    return most < kGrowFreely ? most : kGrowFreely;
+}
+/// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
+/// the caller last looked at; if a signal handler ran since, the sleep is skipped: -ECANCELED. Otherwise 0 or -EINTR.
+long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
+              uint64_t handled) noexcept;
+
+/// A reference to the link goes; the last one unmaps it.
+void link_unuse(LinkMap &l) noexcept;
+
+/// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times a second.
+/// Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so that a long sleep can be cut once.
+int64_t shrink_idle_rings() noexcept;
+void rings_fork_child() noexcept;
+void note_grown(File &f) noexcept;
+
+/// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
+void notify_own(File &f) noexcept;
+
+/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor.
+class Pin {
+  public:
+    Pin() = default;
+    ~Pin() { drop(); }
+    /// False: the number stands for something else by now. Where the thread has too much noted the File is not held.
+    bool hold_open(File &f, int fd) noexcept {
+        if (held_)
+            return true;
+        Held::drop_abandoned();
+        Held::drop_abandoned_like(this);
+        if (!pin(f))
+            return false;
+        if (file_of(fd) != &f && !Held::is_noted(unpin, &f)) { // it may be a part of a call that holds it
+            unpin(&f, 0);
+            return false;
+        }
+        mark_ = Held::mark();
+        held_ = Held::note(unpin, &f, 0, this);
+        if (!held_)
+            unpin(&f, 0);
+        return true;
+    }
+    /// The same for a call that does not block: in a program of one thread nobody but its own handlers could close the number meanwhile, and these come
+    /// between two looks of the call at worst.
+    bool hold_among_threads(File &f, int fd) noexcept { return one_thread() || hold_open(f, fd); }
+    void drop() noexcept {
+        if (!held_)
+            return;
+        held_ = false;
+        Held::give_back_to(mark_);
+    }
+    Pin(const Pin &) = delete;
+    Pin &operator=(const Pin &) = delete;
+
+  private:
+    unsigned mark_ = 0;
+    bool held_ = false;
+};
+
+/// What the number of a call that does not block stands for. Among several threads it is kept from being closed, and from becoming another's, until the
+/// call ends.
+class InUse {
+  public:
+    explicit InUse(int fd) noexcept {
+        while ((file_ = still_ours(fd, file_of(fd))) && !pin_.hold_among_threads(*file_, fd)) {
+        }
+    }
+    /// The same where it has been looked up already; null afterwards, if the number stands for something else by now.
+    InUse(int fd, File *f) noexcept : file_(f && pin_.hold_among_threads(*f, fd) ? f : nullptr) {}
+    File *file() const noexcept { return file_; }
+
+  private:
+    Pin pin_; // first: what file_ is may depend on it
+    File *file_;
+};
+
+inline bool is_nonblocking(const File &f, int flags) noexcept {
+    return (flags & MSG_DONTWAIT) || (f.ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK);
+}
+
+} // namespace sd

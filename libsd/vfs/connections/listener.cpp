@@ -1,0 +1,328 @@
+// Accelerated listeners: registration, their doorbells, and their end.
+#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/control/around_fork.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstring>
+#include <sys/stat.h>
+
+namespace sd {
+
+namespace {
+
+SD_FORK_STATE constinit Pool<Listener> pool;
+SD_FORK_STATE constinit Lock all_lock;
+SD_FORK_STATE MapVector<File *> all;                ///< every listener of this process, for restore
+SD_FORK_STATE std::atomic<uint32_t> retirements{0}; ///< listeners given up: the monitor has forgotten their bells
+
+/// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
+ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
+    struct stat st;
+    if (sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) < sizeof(ListenerSegment))
+        return nullptr;
+    auto *s = static_cast<ListenerSegment *>(sys::mmap(old, sizeof(ListenerSegment), PROT_READ | PROT_WRITE,
+                                                       MAP_SHARED | (old ? MAP_FIXED : 0), fd, 0));
+    if (!s || (s->magic == kListenerMagic && s->version == kLayoutVersion))
+        return s;
+    if (!old)
+        sys::munmap(s, sizeof(ListenerSegment));
+    return nullptr;
+}
+
+void unlisten(uint32_t id) noexcept {
+    wire::ListenerRef ref{id, 0};
+    control::request(wire::Op::unlisten, &ref, sizeof ref);
+}
+
+/// With all_lock: the monitor is told, unless somebody here has the listener under the same id still.
+void unlisten_unless_held(uint32_t id) noexcept {
+    for (const File *f : all)
+        if (f->listener->id == id && !f->listener->retired.load())
+            return;
+    unlisten(id);
+}
+
+/// With all_lock. Asks the monitor for the listener's segment; on success the listener is in the directory. `*seg`: null, or one that is not used any
+/// more.
+long announce(int fd, uint32_t backlog, wire::ListenReply *reply, ListenerSegment **seg, Cause *why) noexcept {
+    wire::Listen msg{backlog, 0};
+    auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
+    const bool registered = r.length == sizeof(wire::ListenReply);
+    ListenerSegment *mapped = nullptr;
+    if (r.status == 0 && registered && r.fds == 1) {
+        *reply = r.as<wire::ListenReply>();
+        mapped = map_segment(r.fd[0], *seg);
+        *why = Cause::no_memory;
+    } else {
+        *why = control::cause_of(r, Cause::no_monitor);
+    }
+    control::close_received(r);
+    if (mapped) {
+        *seg = mapped;
+        return 0;
+    }
+    if (registered) // the answer, or what came with it, is of no use to us: clients would wait for nobody
+        unlisten_unless_held(r.as<wire::ListenReply>().listener_id);
+    return r.status < 0 ? r.status : -ENOMEM;
+}
+
+/// What the kernel calls the socket behind a descriptor, for as long as it runs; 0: it does not say.
+uint64_t cookie_of(int fd) noexcept {
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
+} // namespace
+
+// A waiter pins the File, then looks whether the number still stands for it; who closes takes the number out of the table, then looks whether the File is
+// pinned. Both are locked instructions, so one of them sees the other: a waiter that found its number has it kept.
+// dup2 only replaces the entry after the kernel has closed the number: a call that begins to wait in between ends as one that began after it.
+void keep_for_waiters(File &f, int fd) noexcept {
+    if (f.kind != FileKind::listener || pinned.load(std::memory_order_seq_cst) == 0 ||
+        f.listener->kept.load() >= 0)
+        return;
+    const long copy = hide_copy(fd);
+    int none = -1;
+    if (copy >= 0 && !f.listener->kept.compare_exchange_strong(none, static_cast<int>(copy)))
+        close_hidden(static_cast<int>(copy));
+}
+
+int listener_fd(const File &f, int fd) noexcept {
+    if (f.kind != FileKind::listener)
+        return -1;
+    const int kept = f.listener->kept.load(std::memory_order_acquire);
+    return kept >= 0 ? kept : file_of(fd) == &f ? fd : -1;
+}
+
+void listeners_moved(int from, int to) noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        int expected = from;
+        f->listener->kept.compare_exchange_strong(expected, to);
+    }
+}
+
+long listener_bell(Listener &l, Bell &b) noexcept {
+    if (b.efd < 0 && !complete_bell(b))
+        return -EMFILE;
+    wire::ListenerRef ref{l.id, 0};
+    long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
+    // A link made before the bell was known did not ring it: it has to be in the list that the caller arms next, or its first SYN,
+    // sent by a client that finds nobody armed, would be slept through.
+    if (r == 0) {
+        b.announced = true;
+        listener_refresh(l);
+    }
+    return r;
+}
+
+bool listener_announces(Listener &l, Bell &bell) noexcept {
+    struct Known {
+        uint32_t listener, epoch, ended;
+        Bell *bell;
+    };
+    // The last few, because asking is a message to the monitor.
+    static constinit thread_local Known known[4]{};
+    static constinit thread_local unsigned next = 0;
+    const uint32_t epoch = control::epoch(), ended = retirements.load(std::memory_order_relaxed);
+    for (const Known &k : known)
+        if (k.bell == &bell && k.listener == l.id && k.epoch == epoch && k.ended == ended)
+            return true;
+    if (listener_bell(l, bell) < 0)
+        return false;
+    known[next++ % 4] = {l.id, epoch, ended, &bell};
+    return true;
+}
+
+long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
+    if (!control::ensure(why))
+        return -ECONNREFUSED;
+    if (!links_can_be_mapped()) { // its clients would wait where we cannot look
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
+    Listener *l = pool.allocate();
+    if (!l) {
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
+    l->cookie = cookie_of(fd);
+    if (kernel_name(fd, &l->name) < 0) {
+        pool.release(l);
+        *why = Cause::raw_use;
+        return -ENOTSOCK;
+    }
+    // Until it is in the list: a File of the same socket that is closed just now would have the monitor forget this one with it.
+    LockGuard g(all_lock);
+    // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
+    uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
+    wire::ListenReply reply;
+    long r = announce(fd, room, &reply, &l->seg, why);
+    if (r < 0) {
+        pool.release(l);
+        return r;
+    }
+    l->id = reply.listener_id;
+    l->turns.store(reply.was_orphan ? 0 : Listener::kKernelNext, std::memory_order_relaxed);
+    l->backlog = room;
+    l->retired.store(false, std::memory_order_relaxed);
+    l->kept.store(-1, std::memory_order_relaxed);
+    l->seen_sequence = 0;
+    l->links.truncate(0);
+    l->options.begin(*f);
+    f->listener = l;
+    f->real_socket = true;
+    std::atomic_signal_fence(std::memory_order_release);
+    f->kind = FileKind::listener;
+    all.push(f);
+    return 0;
+}
+
+bool is_socket_of(const Listener &l, int fd) noexcept { return l.cookie == 0 || cookie_of(fd) == l.cookie; }
+
+File *find_listener(int fd) noexcept {
+    const uint64_t cookie = cookie_of(fd);
+    LockGuard g(all_lock);
+    for (File *f : all)
+        if (cookie != 0 && f->listener->cookie == cookie && !f->listener->retired.load() && take_reference(*f))
+            return f;
+    return nullptr;
+}
+
+namespace {
+
+/// The listener needs its links no more.
+void let_go(Listener &l, bool closed) noexcept {
+    if (closed) {
+        QuietGuard g(l.lock);
+        l.life.fetch_add(1, std::memory_order_release);
+    }
+    retirements.fetch_add(1, std::memory_order_relaxed);
+    LinkMap *links[64];
+    unsigned n;
+    do {
+        n = 0;
+        {
+            QuietGuard g(l.lock);
+            for (size_t i = l.links.size(); i-- > 0 && n < 64;) {
+                links[n++] = l.links[i].link;
+                l.links.remove_unordered(i);
+            }
+        }
+        for (unsigned i = 0; i < n; ++i)
+            link_unuse(*links[i]);
+    } while (n == 64);
+}
+
+} // namespace
+
+void retire_listener(Listener &l) noexcept {
+    if (l.retired.exchange(true))
+        return;
+    unlisten(l.id);
+    let_go(l, false);
+}
+
+void close_listener(File *f) noexcept {
+    Listener *l = f->listener; // the pointer stays: another thread may be about to look at it
+    {
+        LockGuard g(all_lock);
+        for (size_t i = all.size(); i-- > 0;)
+            if (all[i] == f) {
+                all.remove_unordered(i);
+                break;
+            }
+        close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
+        // Somebody may have noticed the socket under another number, too late to find this File.
+        if (!l->retired.exchange(true))
+            unlisten_unless_held(l->id);
+    }
+    let_go(*l, true);
+    // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
+    pool.release(l);
+}
+
+void unlist(const Listener &l) noexcept {
+    wire::ListenerRef ref{l.id, 0};
+    control::request(wire::Op::unlist, &ref, sizeof ref);
+}
+
+void withdraw_listeners() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        unlist(*f->listener);
+        retire_listener(*f->listener);
+    }
+}
+
+void ask_for_links_anew() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        Listener &l = *f->listener;
+        if (l.retired.load())
+            continue;
+        bool any;
+        {
+            QuietGuard h(l.lock);
+            any = l.links.size() != 0;
+        }
+        if (any) // who waits there would wait for those who keep the links, and they may not accept any more
+            leave_waiting_to_kernel(*f);
+        let_go(l, false);
+        QuietGuard h(l.lock);
+        l.seen_sequence = UINT64_MAX;
+    }
+}
+
+void restore_listeners() noexcept {
+    LockGuard g(all_lock);
+    for (File *f : all) {
+        Listener *l = f->listener;
+        // Any descriptor of the listener will do to show it to the monitor.
+        int fd = l->kept.load();
+        for (uint32_t i = 0, n = fd_high.load(); i < n && fd < 0; ++i)
+            if (fd_table[i].load(std::memory_order_acquire) == f)
+                fd = static_cast<int>(i);
+        wire::ListenReply reply;
+        ListenerSegment *seg = nullptr;
+        Cause why;
+        if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
+            continue;
+        LockGuard h(l->lock);
+        // Links made before the restart keep their place in the old segment: clients that have not noticed still use them.
+        l->id = reply.listener_id;
+        l->seg = seg;
+        l->seen_sequence = 0;
+    }
+}
+
+SD_FORK_CODE void uncount_listeners() noexcept {
+    for (File *f : all)
+        f->refs.store(0, std::memory_order_relaxed);
+}
+
+SD_FORK_CODE void drop_uncounted_listeners() noexcept {
+    for (size_t i = all.size(); i-- > 0;)
+        if (File *f = all[i]; f->refs.load(std::memory_order_relaxed) == 0)
+            discard_file(f); // takes it out of the list
+}
+
+SD_FORK_CODE void listeners_fork_prepare() noexcept { all_lock.lock_unmasked(); }
+SD_FORK_CODE void listeners_fork_parent() noexcept { all_lock.unlock_unmasked(); }
+
+SD_FORK_CODE void listeners_fork_child() noexcept {
+    pool.reset_lock();
+    all_lock.reset();
+    // Also of those that another thread was just closing: their Files may have numbers still.
+    pool.for_each([](Listener &l) {
+        if (!l.lock.try_lock_unmasked())
+            l.seen_sequence = UINT64_MAX; // that thread may have been changing the list: it is looked through again
+        l.lock.reset();
+    });
+}
+
+} // namespace sd

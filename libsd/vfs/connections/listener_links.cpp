@@ -1,0 +1,207 @@
+// The links that lead to a listener, and taking connections from their SYN queues.
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+
+namespace sd {
+
+namespace {
+
+/// With the listener's lock.
+bool known(Listener &l, uint64_t id) noexcept {
+    for (auto &ref : l.links)
+        if (ref.link->id == id)
+            return true;
+    return false;
+}
+
+/// Client side gone for good and everything in the queue taken: nothing will come from this link.
+bool finished(const ListenerLinkRef &ref) noexcept {
+    return (ref.link->view.header().side[0].flags.load(std::memory_order_acquire) & kLinkClientDead) &&
+           ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire) ==
+               0;
+}
+
+/// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or were passed, may have it mapped already.
+/// The descriptor's ownership passes.
+LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
+    if (LinkMap *l = find_link(id, 1)) {
+        const bool used = link_use(*l);
+        if (used && l->id == id && l->side == 1) {
+            sys::close(memfd);
+            return l;
+        }
+        if (used)
+            link_unuse(*l);
+    }
+    const long fd = hide_fd(memfd);
+    if (fd < 0)
+        return nullptr;
+    long error;
+    LinkMap *l = map_link(static_cast<int>(fd), id, 1, &error);
+    if (!l)
+        close_hidden(static_cast<int>(fd));
+    return l;
+}
+
+} // namespace
+
+bool listener_refresh(Listener &l) noexcept {
+    if (l.retired.load(std::memory_order_relaxed))
+        return false;
+    uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
+    if (now == l.seen_sequence) [[likely]]
+        return false;
+    LinkMap *dead[16];
+    unsigned ndead = 0;
+    bool added = false;
+    {
+        QuietGuard g(l.lock);
+        for (size_t i = l.links.size(); i-- > 0 && ndead < 16;)
+            if (finished(l.links[i])) {
+                dead[ndead++] = l.links[i].link;
+                l.links.remove_unordered(i);
+            }
+        // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all links again.
+        wire::Links ask{l.id, UINT32_MAX};
+        for (uint32_t i = 0, high = l.seg->link_high.load(std::memory_order_acquire);
+             i < high && i < kListenerLinks; ++i)
+            if (uint64_t id = l.seg->link[i].link_id.load(std::memory_order_acquire); id && !known(l, id)) {
+                ask.from = i;
+                break;
+            }
+        while (ask.from != UINT32_MAX) {
+            auto r = control::request(wire::Op::links, &ask, sizeof ask);
+            if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
+                control::close_received(r);
+                break;
+            }
+            const auto &reply = r.as<wire::LinksReply>();
+            for (unsigned i = 0; i < r.fds; ++i) {
+                uint32_t place = i < reply.count ? reply.link[i].place : kListenerLinks;
+                if (place >= kListenerLinks || known(l, reply.link[i].link_id)) {
+                    sys::close(r.fd[i]);
+                    continue;
+                }
+                LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i]);
+                if (!m)
+                    continue;
+                m->place = place;
+                m->listener_id = l.id;
+                l.links.push({m, &l.seg->link[place]});
+                added = true;
+            }
+            ask.from = reply.count && reply.next > ask.from ? reply.next : UINT32_MAX;
+        }
+        l.seen_sequence = now;
+    }
+    for (unsigned i = 0; i < ndead; ++i)
+        link_unuse(*dead[i]);
+    return added;
+}
+
+unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
+    QuietGuard g(l.lock);
+    unsigned n = 0;
+    for (auto &ref : l.links) {
+        if (n < max)
+            out[n] = ref.link;
+        ++n;
+    }
+    return n;
+}
+
+unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept {
+    QuietGuard g(l.lock);
+    unsigned n = 0;
+    for (auto &ref : l.links) {
+        if (n < max) {
+            ref.link->users.fetch_add(1, std::memory_order_acq_rel);
+            out[n] = ref.link;
+        }
+        ++n;
+    }
+    return n;
+}
+
+bool listener_pending(Listener &l) noexcept {
+    listener_refresh(l);
+    // The list only changes under the lock; a scan that sees a removed entry reads a link that is still mapped until its users are gone,
+    // so the lock is taken here too. It is uncontended except while several threads accept.
+    QuietGuard g(l.lock);
+    for (auto &ref : l.links)
+        if (ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire))
+            return true;
+    return false;
+}
+
+namespace {
+
+/// The link to take from first: that of the client who has waited longest, where looking at all of them costs little; else they take turns. The
+/// times are the clients' own words: who says he came first over and over gets no more than a fair share.
+size_t first_link(Listener &l) noexcept {
+    constexpr size_t kFew = 16;
+    constexpr uint32_t kMostInARow = 64;
+    const size_t n = l.links.size();
+    size_t best = l.next;
+    if (n < 2 || n > kFew || l.in_a_row >= kMostInARow) {
+        l.in_a_row = 0;
+        return best;
+    }
+    uint64_t earliest = UINT64_MAX;
+    unsigned waiting = 0;
+    for (size_t k = 0; k < n; ++k) {
+        const size_t i = (l.next + k) % n;
+        const LinkView v = l.links[i].link->view;
+        const uint32_t entry =
+            v.syn(l.links[i].place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire);
+        if (entry == 0 || entry > kLinkSlots)
+            continue;
+        ++waiting;
+        if (const uint64_t since = v.slot(entry - 1).identity.arrival; since < earliest) {
+            earliest = since;
+            best = i;
+        }
+    }
+    l.in_a_row = waiting > 1 && best == l.last ? l.in_a_row + 1 : 0;
+    l.last = static_cast<uint32_t>(best);
+    return best;
+}
+
+} // namespace
+
+long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept {
+    listener_refresh(l);
+    QuietGuard g(l.lock);
+    if (l.life.load(std::memory_order_relaxed) != life) [[unlikely]]
+        return -EBADF;
+    const size_t n = l.links.size();
+    const size_t first = n ? first_link(l) : 0;
+    for (size_t k = 0; k < n; ++k) {
+        ListenerLinkRef &ref = l.links[(first + k) % n];
+        LinkView v = ref.link->view;
+        for (;;) {
+            uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
+            uint32_t entry = v.syn(head).load(std::memory_order_acquire);
+            if (entry == 0)
+                break;
+            // Acceptors in other processes compete here; who moves the head owns the entry.
+            if (!ref.place->syn_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
+                continue;
+            v.syn(head).store(0, std::memory_order_release);
+            uint32_t i = entry - 1;
+            uint32_t syn = static_cast<uint32_t>(SlotState::syn);
+            if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(
+                                       syn, static_cast<uint32_t>(SlotState::accepted)))
+                continue; // taken back by the client, or rubbish
+            l.next = static_cast<uint32_t>((first + k + 1) % n);
+            *link = ref.link;
+            *slot = i;
+            ref.link->users.fetch_add(1, std::memory_order_relaxed); // until bind_stream has counted it
+            return 0;
+        }
+    }
+    return -EAGAIN;
+}
+
+} // namespace sd

@@ -1,0 +1,68 @@
+// The connection of a File that other threads may close meanwhile, and whose tokens are claimed.
+#pragma once
+#include "libsd/queue/token.hpp"
+#include "libsd/transport/link.hpp"
+#include "libsd/vfs/descriptors/file.hpp"
+
+namespace sd {
+
+/// The connection of a File, read in one piece while other threads may close it and make it another's. A token that was claimed by it is the right
+/// one; whether the File still stands for the connection is_of() says then, and it does until the token is given back, because who closes it takes it.
+struct Bound {
+    explicit Bound(const File &f) noexcept {
+        do {
+            ofd = __atomic_load_n(&f.ofd, __ATOMIC_ACQUIRE);
+            seg = __atomic_load_n(&f.seg, __ATOMIC_RELAXED);
+            index = __atomic_load_n(&f.ofd_index, __ATOMIC_RELAXED);
+            std::atomic_thread_fence(std::memory_order_acquire);
+        } while (ofd != __atomic_load_n(&f.ofd, __ATOMIC_RELAXED));
+    }
+    /// Both are read here and now, whatever was read of the File before; clang loads no enumeration atomically, hence its byte.
+    bool is_of(const File &f) const noexcept {
+        return __atomic_load_n(reinterpret_cast<const uint8_t *>(&f.kind), __ATOMIC_RELAXED) ==
+                   static_cast<uint8_t>(FileKind::stream) &&
+               __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == ofd;
+    }
+    uint64_t tx_name() const noexcept { return uint64_t{index} * 2 + 2; }
+    uint64_t rx_name() const noexcept { return uint64_t{index} * 2 + 3; }
+    Ofd *ofd;
+    unsigned seg;
+    uint32_t index;
+};
+
+enum class Way : uint8_t { send, receive };
+
+/// A token of the connection, and the File stands for it as long as this has it. False otherwise; error() is what the call returns then.
+template <Way way> class BoundClaim {
+  public:
+    [[gnu::always_inline]] BoundClaim(const Bound &b, const File &f,
+                                      Claim::Patience patience = Claim::interruptible) noexcept
+        : claim_(b.seg, way == Way::send ? b.ofd->tx.token : b.ofd->rx.token,
+                 way == Way::send ? b.tx_name() : b.rx_name(), patience) {
+        if (claim_ && !b.is_of(f)) [[unlikely]] {
+            claim_.release();
+            moved_ = true;
+        }
+    }
+    explicit operator bool() const noexcept { return static_cast<bool>(claim_); }
+    long error() const noexcept { return moved_ ? -EBADF : Claim::error(); }
+    void release() noexcept { claim_.release(); }
+
+  private:
+    Claim claim_;
+    bool moved_ = false;
+};
+using SendClaim = BoundClaim<Way::send>;
+using ReceiveClaim = BoundClaim<Way::receive>;
+
+/// Whom to tell of what was done with a token: taken with the token, because the File may become another's as soon as it is given back.
+struct Recipient {
+    void tell() const noexcept { notify(*link, slot, *arm); }
+    LinkMap *link;
+    std::atomic<uint64_t> *arm;
+    uint32_t slot;
+};
+inline Recipient peers_reader(const File &f) noexcept { return {f.link, &f.peer->control.rx_arm, f.slot}; }
+inline Recipient peers_writer(const File &f) noexcept { return {f.link, &f.peer->control.tx_arm, f.slot}; }
+
+} // namespace sd

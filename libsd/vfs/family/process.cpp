@@ -1,0 +1,286 @@
+// The process as a whole.
+#include "libsd/vfs/family/process.hpp"
+#include "libsd/control/around_fork.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
+#include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/libc_threads.hpp"
+#include "libsd/control/memory.hpp"
+#include "libsd/queue/life.hpp"
+#include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/connections/memory_lock.hpp"
+#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/streams/sendfile.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <pthread.h>
+#include <sys/stat.h>
+
+extern "C" {
+// What pthread_atfork is, whose own code is linked in statically.
+int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void *library) noexcept;
+extern void *__dso_handle [[gnu::visibility("hidden")]];
+}
+
+namespace sd {
+
+void connect_fork_child() noexcept;
+void retire_client_links() noexcept;
+
+namespace {
+
+char stats_path[256];
+pthread_key_t thread_key;
+bool thread_key_made = false;
+SD_FORK_STATE std::atomic<bool> stats_written{false};
+
+bool identity(control::Identity *id, int greeting) noexcept {
+    long dummy = dummy_socket();
+    if (dummy < 0 || !own_segment(greeting))
+        return false;
+    const MappedSegment &own = segments[own_segment_index.load(std::memory_order_acquire)];
+    *id = {own.fd, static_cast<int>(dummy), own.proc};
+    return true;
+}
+
+/// After a new monitor answered: it knows nothing of us yet.
+void restore() noexcept {
+    for (uint32_t i = 0, n = segment_count.load(); i < n; ++i)
+        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0) {
+            wire::Segment msg{segments[i].proc, 0, segments[i].owner_client};
+            control::request(wire::Op::segment, &msg, sizeof msg, &segments[i].fd, 1);
+        }
+    retire_client_links(); // existing connections go on; new ones use links the new monitor made
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i)) {
+            wire::Adopt msg{l->id, l->side, 0, 0, 0};
+            control::request(wire::Op::adopt_link, &msg, sizeof msg, &l->memfd, 1);
+        }
+    restore_listeners();
+    restore_bells();
+    // Whom we could not wake while there was no monitor for us may have found it again before we did.
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i))
+            ring_sleepers(*l);
+}
+
+void have_monitor_ring(LinkMap &l, unsigned id) noexcept {
+    const wire::BellRef ref{l.id, 1u - l.side, id};
+    control::tell(wire::Op::ring, &ref, sizeof ref);
+}
+
+long peer_bell(LinkMap &l, unsigned id) noexcept {
+    using PeerBell = LinkMap::PeerBell;
+    wire::BellRef ref{l.id, 1u - l.side, id};
+    uint32_t generation = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
+    control::Reply r;
+    r.status = -EMFILE;
+    Cause why;
+    if (!control::connected())
+        control::ensure(&why); // the waiter may rely on a monitor that we have given up
+    auto &cached = l.peer_bell[id];
+    // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends would not use again.
+    if (int none = PeerBell::kUnknown;
+        control::connected() && cached.fd.compare_exchange_strong(none, PeerBell::kRung)) {
+        have_monitor_ring(l, id);
+        return -EAGAIN;
+    }
+    if (int before = cached.fd.load(std::memory_order_relaxed);
+        before <= PeerBell::kNotOurs && before > PeerBell::kAskAgain &&
+        cached.generation.load(std::memory_order_relaxed) == generation) {
+        cached.fd.compare_exchange_strong(before, before - 1);
+        have_monitor_ring(l, id);
+        return -EAGAIN;
+    }
+    if (!confined())
+        r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
+    if (r.status == -EMFILE) { // we cannot have it, so the monitor rings in our place
+        control::request(wire::Op::ring, &ref, sizeof ref);
+        return r.status;
+    }
+    const auto keep = [&](int what) {
+        cached.generation.store(generation, std::memory_order_relaxed);
+        if (const int old = cached.fd.exchange(what, std::memory_order_acq_rel); old >= 0)
+            close_hidden(old & ~PeerBell::kSocket);
+    };
+    if (r.status == -EXDEV) { // a waiter of another trust domain
+        keep(PeerBell::kNotOurs);
+        have_monitor_ring(l, id);
+        return r.status;
+    }
+    if (r.status < 0 || r.fds != 1) {
+        control::close_received(r);
+        return r.status < 0 ? r.status : -EPROTO;
+    }
+    long fd = hide_fd(r.fd[0]);
+    if (fd < 0) {
+        have_monitor_ring(l, id);
+        return fd;
+    }
+    int type = 0;
+    socklen_t length = sizeof type;
+    if (sys::getsockopt(static_cast<int>(fd), SOL_SOCKET, SO_TYPE, &type, &length) == 0)
+        fd |= PeerBell::kSocket;
+    keep(static_cast<int>(fd));
+    return fd;
+}
+
+/// The program wants the number of a descriptor of ours (dup2): whoever keeps it uses the new number from now on.
+void descriptor_moved(int from, int to) noexcept {
+    dummy_moved(from, to);
+    control::channel_moved(from, to);
+    control::kernel_listener_moved(from, to);
+    bells_moved(from, to);
+    links_moved(from, to);
+    listeners_moved(from, to);
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+        if (segments[i].fd == from)
+            segments[i].fd = to;
+}
+
+void thread_exit(void *) noexcept {
+    Held::give_back_all(); // of calls that handlers jumped out of
+    unregister_thread();
+}
+
+bool register_and_watch(unsigned seg) noexcept;
+bool (*register_in_segment)(unsigned) noexcept = nullptr;
+void watch_this_thread() noexcept {
+    if (thread_key_made)
+        libc_threads.setspecific(thread_key, &self);
+} // any non-null value makes the destructor run
+bool register_and_watch(unsigned seg) noexcept {
+    watch_this_thread();
+    vfs::expect_faults_here();
+    return register_in_segment(seg);
+}
+
+} // namespace
+
+void threads_begin() noexcept {
+    if (!find_libc_threads())
+        return;
+    thread_key_made = libc_threads.key_create(&thread_key, thread_exit) == 0;
+    watch_this_thread();
+}
+
+void init_process() noexcept {
+    control::read_environment();
+    if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
+        memcpy(stats_path, p, strlen(p) + 1);
+    if (const char *p = getenv("SD_CONTROL_FD")) {
+        mark_hidden(atoi(p)); // sdrun's presence channel: stays open for as long as somebody descended from it lives
+        control::set_door(atoi(p));
+    }
+    control::set_hooks({identity, dummy_socket, restore});
+    fetch_peer_bell = peer_bell;
+    ring_through_monitor = have_monitor_ring;
+    hidden_moved = descriptor_moved;
+    threads_begin();
+    __register_atfork(vfs::fork_prepare, vfs::fork_parent, vfs::fork_child, &__dso_handle);
+}
+
+void watch_threads() noexcept {
+    register_in_segment = register_thread;
+    register_thread = register_and_watch;
+    watch_thread = watch_this_thread;
+}
+
+namespace vfs {
+
+constinit thread_local bool child_starts_program = false;
+
+SD_FORK_CODE void fork_prepare() noexcept {
+    if (!enabled())
+        return;
+    share_unconnected(child_starts_program);
+    epoll_fork_prepare();
+    listeners_fork_prepare();
+    wire::Fork message;
+    segments_fork_prepare(&message);
+    identity_fork_prepare();
+    control::fork_prepare(message);
+}
+
+SD_FORK_CODE void fork_parent() noexcept {
+    if (!enabled())
+        return;
+    control::fork_parent();
+    segments_fork_parent();
+    listeners_fork_parent();
+    epoll_fork_parent();
+}
+
+SD_FORK_CODE void fork_child() noexcept {
+    child_starts_program = false;
+    if (!enabled()) {
+        end_borrowing_in_child(); // where nothing of ours had been used
+        return;
+    }
+    identity_fork_child();
+    segments_fork_child();
+    reset_link_locks_in_child();
+    const bool calls_were_pinned = files_fork_child();
+    listeners_fork_child();
+    notice_fork_child();
+    connect_fork_child();
+    control::kernel_listener_fork_child();
+    rings_fork_child();
+    options_fork_child();
+    spare_numbers_fork_child();
+    memory_lock_fork_child();
+    sendfile_fork_child();
+    passing_fork_child();
+    moved_fork_child();
+    if (stats_written.load(std::memory_order_relaxed))
+        stats_written.store(false);
+    control::fork_child();
+    drop_bells_in_child();
+    epoll_fork_child();
+    if (calls_were_pinned)
+        drop_uncounted_files();
+}
+
+void at_exit() noexcept {
+    if (!stats_path[0] || confined() || stats_written.exchange(true))
+        return;
+    const SegmentStats &s = stats();
+    char line[2048];
+    int n = snprintf(line, sizeof line,
+                     "{\"pid\":%ld,\"accelerated_connects\":%lu,\"accelerated_accepts\":%lu,\"fallbacks\":{",
+                     sys::getpid(), s.connects.load(), s.accepts.load());
+    const char *comma = "";
+    for (unsigned i = 0; i < kMaxCauses && n < 1900; ++i)
+        if (uint64_t c = s.fallbacks[i].load()) {
+            n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "%s\"%s\":%lu", comma,
+                          cause_name(i), c);
+            comma = ",";
+        }
+    n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}}\n");
+    long fd =
+        sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    struct stat st {};
+    if (fd >= 0) {
+        if (sys::call(SYS_fstat, fd, sys::arg(&st)) == 0 &&
+            control::file_may_be(static_cast<uint64_t>(st.st_size) + sizeof line))
+            sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
+        sys::close(static_cast<int>(fd));
+    }
+}
+
+} // namespace vfs
+
+} // namespace sd
+
+namespace {
+__attribute__((destructor)) void write_stats_at_exit() { sd::vfs::at_exit(); }
+} // namespace

@@ -1,0 +1,408 @@
+// Waiting for a list of descriptors, some of them accelerated.
+#include "libsd/vfs/readiness/poll_wait.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/family/orphans.hpp"
+#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/poll_by_select.hpp"
+#include "libsd/vfs/readiness/signal_mask.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/cancel.hpp"
+#include "libsd/vfs/streams/cork.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+
+/// As for epoll instances: a thread whose polls are answered without the kernel many times in a row looks there by time only.
+struct Busy {
+    uint32_t streak;
+    uint32_t rounds;
+    int64_t kernel_look;
+};
+constinit thread_local Busy busy{};
+
+struct Poll {
+    PollList &l;
+    size_t kernel_n = 0; ///< entries of l.kernel
+    bool streams = false, listeners = false, sets = false;
+    bool links = false;   ///< anything in shared memory to look at
+    bool changed = false; ///< a connection has become the kernel's: the list is to be sorted anew
+    uint64_t handled;
+    HeldOpen held{l}; ///< from the first sleep on
+};
+
+bool is_set(const File *f) noexcept { return f->kind == FileKind::epoll; }
+
+/// Listeners and epoll instances have a kernel side as well.
+bool in_kernel_too(const File *f) noexcept {
+    return f->kind == FileKind::listener || f->kind == FileKind::epoll;
+}
+
+short wanted(const pollfd &p, uint32_t events) noexcept {
+    return static_cast<short>(static_cast<short>(events) & (p.events | kAlways));
+}
+
+/// Accelerated descriptors that are ready; sets their revents.
+long look_at_ours(Poll &p) noexcept {
+    long ready = 0;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        pollfd &e = p.l.all[i];
+        e.revents = 0;
+        if (File *f = p.l.file[i]) {
+            if (moved(*f) && !p.held.taken_away(i)) [[unlikely]] {
+                p.changed = true;
+                return 1;
+            }
+            const bool spent = p.held.spent(i);
+            e.revents = spent ? short{0} : wanted(e, file_events(*f));
+            if (is_set(f) && f->epoll->has_moved) [[unlikely]]
+                follow_moved_members(*f->epoll); // the kernel tells of them from now on
+            if ((spent || e.revents) && p.held.taken_away(i)) [[unlikely]]
+                e.revents = p.held.look_anew(i);
+            ready += e.revents != 0;
+        }
+    }
+    return ready;
+}
+
+/// Adds what kernel_n entries of the kernel list say. Returns how many more entries of the whole list are ready.
+long merge(Poll &p) noexcept {
+    long more = 0;
+    for (size_t k = 0; k < p.kernel_n; ++k) {
+        short r = p.l.kernel[k].revents;
+        if (r && p.listeners && p.held.taken_away(p.l.from[k])) [[unlikely]]
+            r = p.held.missed(k) ? short{0} : p.held.look_anew(p.l.from[k]);
+        if (!r)
+            continue;
+        pollfd &e = p.l.all[p.l.from[k]];
+        File *f = p.l.file[p.l.from[k]];
+        if (f && f->kind == FileKind::epoll) // maybe it is only its doorbell
+            if (Epoll &x = *f->epoll; x.has_bell.load(std::memory_order_acquire) &&
+                                      !(r & ~POLLIN & ~POLLRDNORM) && !kernel_part_ready(x))
+                continue;
+        more += e.revents == 0;
+        e.revents = static_cast<short>(e.revents | r);
+    }
+    return more;
+}
+
+/// With a mask, a signal that it lets through ends even a call that only looks.
+long look_at_kernel(Poll &p, const uint64_t *mask = nullptr) noexcept {
+    if (p.kernel_n == 0 && !mask)
+        return 0;
+    if (p.listeners)
+        p.held.find_listeners(p.kernel_n);
+    timespec zero{0, 0};
+    const TrueMask before(mask != nullptr);
+    long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, mask);
+    return r <= 0 ? r : merge(p);
+}
+
+bool kernel_due(bool by_time) noexcept {
+    if (!by_time && busy.streak < kBusyStreak)
+        return true;
+    if (++busy.rounds % 8 != 0)
+        return false;
+    int64_t now = sys::now_ns();
+    if (now - busy.kernel_look < kKernelLookNs)
+        return false;
+    busy.kernel_look = now;
+    return true;
+}
+
+template <class F> void for_each_link(Poll &p, F f) noexcept {
+    LinkMap *last = nullptr;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        if (LinkMap *l = p.l.link[i]; l && l != last)
+            f(*(last = l), nullptr);
+        File *file = p.l.file[i];
+        if (!file || !p.listeners || file->kind != FileKind::listener)
+            continue;
+        Listener &listener = *file->listener;
+        QuietGuard g(listener.lock);
+        for (auto &ref : listener.links)
+            f(*ref.link, &ref.link->view.header().side[1].syn_arm);
+    }
+}
+
+/// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
+bool provide(Poll &p, Bell &bell) noexcept {
+    bool ok = control::connected() && bell.efd >= 0;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f)
+            continue;
+        if (p.l.link[i]) {
+            ok = bell_id(bell, *p.l.link[i]) != 0 && ok;
+        } else if (f->kind == FileKind::listener) {
+            LinkMap *links[64];
+            unsigned n = listener_links(*f->listener, links, 64);
+            ok = n <= 64 && listener_announces(*f->listener, bell) && ok;
+            p.links |= n > 0;
+            for (unsigned k = 0; k < n && k < 64; ++k)
+                ok = bell_id(bell, *links[k]) != 0 && ok;
+        } else if (is_set(f)) {
+            provide_bells(*f->epoll);
+        }
+    }
+    return ok;
+}
+
+/// The sleep mask comes before the arms, so that a peer that takes an arm has to ring: a sharer may take what it came with before we look.
+void arm(Poll &p, Bell &bell, bool *blind) noexcept {
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
+        if (unsigned id = bell.id[l.index]) {
+            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            if (syn)
+                syn->fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        } else {
+            *blind = true;
+        }
+    });
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f)
+            continue;
+        if (LinkMap *link = p.l.link[i]) {
+            if (unsigned id = bell.id[link->index])
+                arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
+        } else if (is_set(f)) {
+            SetGuard g(*f->epoll);
+            prepare_sleep(*f->epoll, blind);
+        }
+    }
+}
+
+void disarm(Poll &p, Bell &bell) noexcept {
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *) {
+        if (unsigned id = bell.id[l.index])
+            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    });
+    if (p.sets)
+        for (size_t i = 0; i < p.l.n; ++i)
+            if (File *f = p.l.file[i]; f && is_set(f)) {
+                SetGuard g(*f->epoll);
+                finish_sleep(*f->epoll);
+            }
+}
+
+/// When the first of what peers hold back is due.
+int64_t earliest_held(Poll &p) noexcept {
+    int64_t first = INT64_MAX;
+    for (size_t i = 0; i < p.l.n; ++i) {
+        File *f = p.l.file[i];
+        if (!f || (f->kind != FileKind::stream && !is_set(f)))
+            continue;
+        const int64_t t = f->kind == FileKind::stream ? held_until(*f) : set_held_until(*f->epoll);
+        first = t < first ? t : first;
+    }
+    return first;
+}
+
+struct Sleeper {
+    Poll &p;
+    Bell &bell;
+};
+
+/// The thread was cancelled in its sleep.
+void give_up(void *sleeper) noexcept {
+    auto &s = *static_cast<Sleeper *>(sleeper);
+    disarm(s.p, s.bell);
+    s.p.held.end();
+    outer_mask = nullptr;
+    Held::give_back_all();
+}
+
+/// Sleeps once. The number of ready entries, 0 to look again, or -errno.
+long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
+    const int64_t shrink_at = shrink_idle_rings();
+    bool blind = !provide(p, bell);
+    arm(p, bell, &blind);
+    if (p.links)
+        heavy_barrier();
+    long ready = look_at_ours(p);
+    long r = 0;
+    if (ready == 0) {
+        size_t n = p.kernel_n;
+        if (p.listeners)
+            p.held.find_listeners(n);
+        p.l.kernel[n] = {bell.efd, POLLIN, 0};
+        const size_t bell_at = n++;
+        const int foreign = bell.foreign.set.load(std::memory_order_acquire);
+        if (foreign >= 0) [[unlikely]]
+            p.l.kernel[n++] = {foreign, POLLIN, 0};
+        const int channel = control::channel();
+        if (channel >= 0)
+            p.l.kernel[n++] = {channel, 0, 0};
+        const int64_t start = sys::now_ns();
+        int64_t until = deadline < shrink_at ? deadline : shrink_at;
+        if (const int64_t held = p.streams ? earliest_held(p) : INT64_MAX; held < until)
+            until = held;
+        if (blind && until - start > kBlindSleepNs)
+            until = start + kBlindSleepNs;
+        timespec t{}, *tp = nullptr;
+        if (until != INT64_MAX) {
+            int64_t left = until > start ? until - start : 0;
+            t = {left / 1'000'000'000, left % 1'000'000'000};
+            tp = &t;
+        }
+        Sleeper sleeper{p, bell};
+        if (self.handled != p.handled)
+            r = -EINTR;
+        else
+            r = cancellable(give_up, &sleeper, [&] {
+                const TrueMask before(mask != nullptr);
+                long got = sys::ppoll(p.l.kernel, n, tp, mask);
+                if (got == -EINVAL && channel >= 0) { // RLIMIT_NOFILE bounds the list as well
+                    p.l.kernel[n - 1].revents = 0;
+                    got = sys::ppoll(p.l.kernel, n - 1, tp, mask);
+                }
+                if (got == -EINVAL)
+                    got = poll_by_select(p.l.kernel, n, tp, mask);
+                return got;
+            });
+        const bool rung =
+            r > 0 && (p.l.kernel[bell_at].revents || (foreign >= 0 && p.l.kernel[bell_at + 1].revents));
+        if (rung)
+            drain(bell);
+        look_after_orphans();
+        stats().sleeps.fetch_add(1, std::memory_order_relaxed);
+        Spinner::slept(bell, sys::now_ns() - start, rung);
+        if (blind || (r > 0 && channel >= 0 && p.l.kernel[n - 1].revents))
+            control::maintain();
+    }
+    disarm(p, bell);
+    if (r < 0)
+        return r;
+    ready = look_at_ours(p);
+    return r > 0 ? ready + merge(p) : ready;
+}
+
+} // namespace
+
+bool poll_classify(PollList &l) noexcept {
+    bool any = false;
+    for (size_t i = 0; i < l.n; ++i) {
+        File *f = l.all[i].fd < 0 ? nullptr : still_ours(l.all[i].fd, file_of(l.all[i].fd));
+        if (f && (f->kind == FileKind::free || (f->kind == FileKind::fresh && f->real_socket) ||
+                  (f->kind == FileKind::epoll && !f->epoll->has_bell.load(std::memory_order_acquire))))
+            f = nullptr;
+        l.file[i] = f;
+        any |= f != nullptr;
+    }
+    return any;
+}
+
+namespace {
+
+/// As poll_wait(). `*changed`: a connection has moved to the kernel, and nothing else counts.
+long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t handled, bool *changed) noexcept {
+    Poll p{.l = l, .handled = handled};
+    const struct Report {
+        ~Report() { *to = p.changed; }
+        Poll &p;
+        bool *to;
+    } report{p, changed};
+    for (size_t i = 0; i < l.n; ++i) {
+        File *f = l.file[i];
+        if (f) {
+            p.streams |= f->kind == FileKind::stream || is_set(f);
+            p.listeners |= f->kind == FileKind::listener;
+            p.sets |= is_set(f);
+            p.links = p.streams;
+        }
+        if (l.all[i].fd >= 0 && (!f || in_kernel_too(f))) {
+            l.kernel[p.kernel_n] = {l.all[i].fd, l.all[i].events, 0};
+            l.from[p.kernel_n++] = static_cast<uint32_t>(i);
+        }
+    }
+    long ready = look_at_ours(p);
+    if (ready) {
+        if (p.kernel_n && kernel_due(false)) {
+            long more = look_at_kernel(p);
+            ready += more > 0 ? more : 0;
+        }
+        if (busy.streak < kBusyStreak)
+            ++busy.streak;
+        return ready;
+    }
+    if (timeout_ns == 0 || (p.kernel_n && p.streams)) {
+        ready = look_at_kernel(p, timeout_ns == 0 ? mask : nullptr);
+        if (ready != 0 || timeout_ns == 0)
+            return ready;
+    }
+    const int64_t start = sys::now_ns();
+    const int64_t deadline = timeout_ns < 0 || timeout_ns > INT64_MAX - start ? INT64_MAX : start + timeout_ns;
+    Bell *bell = thread_bell();
+    if (!bell)
+        return -ENOMEM;
+    HeldMask during(mask);
+    if (during.blocks_more())
+        p.handled = self.handled;
+    for (;;) {
+        if (p.streams) {
+            SpinMask swapped(mask);
+            Spinner s(*bell);
+            do {
+                ready = look_at_ours(p);
+                if (ready == 0 && self.handled != p.handled)
+                    return -EINTR;
+                if (ready)
+                    s.paid();
+                else if (p.kernel_n && kernel_due(true))
+                    ready = look_at_kernel(p);
+                if (ready) {
+                    if (busy.streak < kBusyStreak)
+                        ++busy.streak;
+                    return ready;
+                }
+            } while (s.again());
+        }
+        busy.streak = 0;
+        p.held.begin();
+        ready = sleep_once(p, *bell, deadline, mask);
+        if (ready != 0)
+            return ready;
+        if (self.handled != p.handled)
+            return -EINTR;
+        if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+            return p.held.look_anew();
+    }
+}
+
+/// The kernel has them all.
+long kernel_poll(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
+    const timespec t{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+    return cancellable([](void *) { Held::give_back_all(); }, nullptr,
+                       [&] {
+                           const TrueMask before(mask != nullptr);
+                           return sys::ppoll(l.all, l.n, timeout_ns < 0 ? nullptr : &t, mask);
+                       });
+}
+
+} // namespace
+
+long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
+    const uint64_t handled = self.handled;
+    const int64_t start = timeout_ns > 0 ? sys::now_ns() : 0;
+    int64_t left = timeout_ns;
+    for (;;) {
+        bool changed = false;
+        const long r = wait_sorted(l, left, mask, handled, &changed);
+        if (!changed) [[likely]]
+            return r;
+        if (timeout_ns > 0) {
+            left = timeout_ns - (sys::now_ns() - start);
+            left = left > 0 ? left : 0;
+        }
+        if (!poll_classify(l)) // follows
+            return kernel_poll(l, left, mask);
+    }
+}
+
+} // namespace sd

@@ -1,0 +1,93 @@
+// Going over to the kernel socket that the others who hold a connection use, too.
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/control/around_fork.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/sharing/passing.hpp"
+
+namespace sd {
+
+namespace {
+
+/// One thread at a time: the others find their numbers changed. Held while the monitor is asked, as its own lock is.
+SD_FORK_STATE constinit Lock following;
+
+bool has_number(const File &f) noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (fd_table[i].load(std::memory_order_acquire) == &f)
+            return true;
+    return false;
+}
+
+wire::Moved name_of(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept {
+    const bool own = static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire);
+    return {own ? 0 : segments[seg].owner_client, ofd_index, generation};
+}
+
+/// The common socket, or -errno.
+long ask_for_socket(const File &f) noexcept {
+    Cause why;
+    if (!control::ensure(&why))
+        return -ECONNREFUSED;
+    const wire::Moved msg = name_of(f.seg, f.ofd_index, f.ofd->generation);
+    auto r = control::request(wire::Op::moved, &msg, sizeof msg);
+    if (r.status >= 0 && r.fds == 1)
+        return r.fd[0];
+    control::close_received(r);
+    return r.status < 0 ? r.status : -EPROTO;
+}
+
+} // namespace
+
+bool follow(File &f) noexcept {
+    if (!take_reference(f))
+        return true;
+    bool done = true;
+    {
+        const LockGuard g(following);
+        SpareNumbers spare;
+        if (moved(f) && has_number(f)) {
+            long made = ask_for_socket(f);
+            done = made >= 0 || moved(f); // else the bridge could not be started
+            if (made < 0 && done) {
+                // The monitor that had the socket is gone. What the numbers stand for from now on is not connected.
+                count_fallback(Cause::no_monitor, nullptr);
+                made = sys::socket(f.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+            }
+            if (made >= 0) {
+                exchange_numbers(f, static_cast<int>(made));
+                sys::close(static_cast<int>(made));
+            }
+        } else {
+            done = moved(f);
+        }
+    }
+    release_file(&f);
+    return done;
+}
+
+File *followed(int fd, File *f) noexcept {
+    follow(*f);
+    return file_of(fd);
+}
+
+long move_to_kernel(File &f, Cause why) noexcept {
+    if (moved(f) && follow(f))
+        return 0;
+    const long made = make_parcel(f, wire::BridgeStart::for_all);
+    if (made < 0) // or somebody else has just done the same
+        return moved(f) && follow(f) ? 0 : made;
+    count_fallback(why, nullptr);
+    exchange_numbers(f, static_cast<int>(made));
+    sys::close(static_cast<int>(made));
+    return 0;
+}
+
+void tell_moved_let_go(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept {
+    const wire::Moved msg = name_of(seg, ofd_index, generation);
+    control::tell(wire::Op::let_go, &msg, sizeof msg);
+}
+
+SD_FORK_CODE void moved_fork_child() noexcept { following.reset(); }
+
+} // namespace sd

@@ -1,0 +1,70 @@
+// shutdown(): the end of one direction, or of both, while the descriptor stays.
+#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/family/orphans.hpp"
+#include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/streams/cork.hpp"
+#include "libsd/vfs/vfs.hpp"
+#include <netinet/tcp.h>
+
+namespace sd::vfs {
+
+long shutdown(int fd, int how) noexcept {
+    const InUse use(fd);
+    File *f = use.file();
+    if (!f)
+        return kPass;
+    if (f->kind == FileKind::fresh) {
+        if (how < 0 || how > 2)
+            return -EINVAL;
+        // The kernel answers ENOTCONN, and yet the socket is shut from then on: it knows best what becomes of it.
+        if (f->fresh_error.load(std::memory_order_relaxed)) // its own kernel socket would not know of it
+            return f->real_socket ? kPass : -ENOTCONN;
+        f->refuse_cause = static_cast<uint8_t>(Cause::option);
+        if (!f->real_socket && materialise(fd, *f) < 0)
+            return -ENOTCONN;
+        return kPass;
+    }
+    if (f->kind == FileKind::listener && how >= 0 && how <= 2 && how != SHUT_WR) {
+        // The kernel's socket stops listening: connections are refused from now on, and accept() fails.
+        long r = sys::call(SYS_shutdown, fd, how);
+        if (r == 0)
+            retire_listener(*f->listener); // threads may be waiting on it, so it stays what it is, without a way to it
+        return r;
+    }
+    if (f->kind != FileKind::stream)
+        return kPass;
+    if (how < 0 || how > 2)
+        return -EINVAL;
+    Ofd &o = *f->ofd;
+    f->connect_pending = false; // nobody will be told any more
+    absorb_flags(*f);
+    // Each call wakes whoever waits, also one that changes nothing.
+    if (tcp_state(*f) == TCP_CLOSE) {
+        epoll_touch(*f, true);
+        return -ENOTCONN;
+    }
+    uint32_t flags = 0;
+    if (how != SHUT_WR) {
+        o.rx_shut.store(1, std::memory_order_release);
+        flags |= kFlagReadShut;
+    }
+    if (how != SHUT_RD) {
+        // With the token, so that no send of ours is half way.
+        Claim c(f->seg, o.tx.token, f->tx_name(), Claim::patient);
+        o.tx_block.fetch_or(kTxShut, std::memory_order_release);
+        ring::show(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit.consumed);
+        set_ended(*f->mine, flags | kFlagWriteShut);
+    } else {
+        f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
+    }
+    notify(*f->link, f->slot, f->peer->control.rx_arm);
+    notify(*f->link, f->slot, f->peer->control.tx_arm);
+    take_overdue(*f);
+    // Our own threads that wait on the socket: their arm words are in our half of the slot.
+    notify_own(*f);
+    epoll_touch(*f, true);
+    return 0;
+}
+
+} // namespace sd::vfs

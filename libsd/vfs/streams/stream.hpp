@@ -1,0 +1,75 @@
+// Moving bytes over an accelerated connection; shared by the send, receive, message and sendfile calls.
+#pragma once
+#include "libsd/vfs/streams/cork.hpp"
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+namespace sd {
+
+constexpr size_t kMaxIov = 1024; ///< UIO_MAXIOV of the kernel
+
+/// Writes up to about this size are not interleaved with those of other threads.
+constexpr size_t kWhole = 4096 + 64;
+
+/// A position in a caller's iovec array. Entries are read with sd_copy, so that a bad array gives -EFAULT.
+struct IoCursor {
+    const iovec *iov;
+    int count;
+    int next = 0;
+    iovec now{nullptr, 0};
+    /// Makes `now` non-empty. 1; 0 at the end; -EFAULT.
+    int advance() noexcept;
+    void skip(size_t n) noexcept {
+        now.iov_base = static_cast<char *>(now.iov_base) + n;
+        now.iov_len -= n;
+    }
+};
+
+/// The sum of the lengths, or -EINVAL/-EFAULT as readv reports it.
+long iov_total(const iovec *iov, int count) noexcept;
+
+/// Sends with the semantics of sendmsg(2) on a TCP socket. Raises SIGPIPE where TCP does.
+long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
+/// Receives with the semantics of recvmsg(2).
+/// `interrupts`: as for wait_stream().
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags,
+                 uint64_t interrupts = self.interrupts) noexcept;
+
+/// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
+inline int32_t low_water(const Ofd &o) noexcept {
+    const int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    return low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved) ? 1 : low;
+}
+
+/// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
+bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
+/// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
+long send_blocked(File &f, int flags) noexcept;
+/// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops a sender ends here, in
+/// whatever mixture: a hostile peer may set one without the others.
+inline bool refuses_data(uint32_t flags) noexcept {
+    constexpr uint32_t kBoth = kFlagReadShut | kFlagWriteShut;
+    return (flags & (kFlagClosed | kFlagReset | kFlagDead)) || (flags & kBoth) == kBoth;
+}
+/// The cheap question before that one.
+constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
+/// What was sent to a peer that has closed is answered by a reset, which ends the connection.
+void answered_by_reset(File &f) noexcept;
+void raise_sigpipe() noexcept;
+/// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was blocked and had sent nothing.
+long undone_while_sending(File &f, int flags) noexcept;
+int64_t deadline_after(int64_t timeout_ns) noexcept;
+/// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.
+inline int64_t unrestartable(int64_t deadline) noexcept {
+    return deadline < INT64_MAX ? deadline : INT64_MAX - 1;
+}
+
+/// After consuming, without the token: wakes a sender that waits for room.
+inline void notify_room(File &f) noexcept {
+    auto &c = f.peer->control;
+    if (c.tx_arm.load(std::memory_order_relaxed)) [[unlikely]]
+        if (f.mine->credit.consumed.load(std::memory_order_relaxed) >= c.tx_want.load(std::memory_order_relaxed))
+            notify_slow(*f.link, f.slot, c.tx_arm);
+}
+
+} // namespace sd

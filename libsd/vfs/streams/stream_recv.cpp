@@ -1,0 +1,332 @@
+// Receiving over an accelerated connection.
+#include "libsd/queue/answer.hpp"
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/ancillary.hpp"
+#include "libsd/vfs/streams/quick.hpp"
+#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/streams/urgent.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, -EPROTO.
+long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
+               bool discard) noexcept {
+    const ring::Place &place = f.rx_place;
+    long done = 0;
+    while (static_cast<size_t>(done) < want) {
+        ring::Record rec;
+        int r = ring::next_record(s, place, consumed, &rec);
+        if (r <= 0)
+            return done ? done : r;
+        if (r == ring::kUrgentNext) [[unlikely]] {
+            const bool mark = urgent_mark(f) == s.head;
+            if (mark && done)
+                return done; // a read stops before the mark
+            if (mark && !is_inline(f)) {
+                ring::skip_urgent(s);
+                consumed.store(s.head, std::memory_order_release);
+                continue;
+            }
+            rec = ring::urgent_record();
+        }
+        int more = to.advance();
+        if (more < 0)
+            return done ? done : more;
+        if (more == 0)
+            return done;
+        size_t n = want - static_cast<size_t>(done);
+        n = n < to.now.iov_len ? n : to.now.iov_len;
+        long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
+        if (got < 0)
+            return done ? done : got;
+        to.skip(static_cast<size_t>(got));
+        done += got;
+        // The sender of a long transfer goes on as soon as there is room again.
+        if (got >= 8192)
+            consumed.store(ring::read_up_to(s), std::memory_order_release);
+    }
+    return done;
+}
+
+// A receiver at the heels of its sender takes every cache line away while the sender still has it in its innermost cache, which makes both
+// several times slower. In a long transfer one way it is worth falling behind a little whenever the ring is found empty; then lines are
+// fetched from the sender's second-level cache, and the ring grows to a size in which that goes on.
+constexpr uint64_t kLongTransfer = 2u << 20; ///< ring bytes without a message the other way
+constexpr uint64_t kTicksPerByte = 8;        ///< slower than this, nobody is in anybody's way
+constexpr uint64_t kFallBehindTicks = 10'000;
+
+struct Chase {
+    const Ofd *ofd;
+    uint64_t head, since, sent, when;
+};
+constinit thread_local Chase chase{};
+
+void fall_behind(const Ofd &o) noexcept {
+    const uint64_t now = __builtin_ia32_rdtsc(), head = o.rx.s.head, sent = o.tx.s.messages;
+    const bool fast = chase.ofd == &o && chase.sent == sent && head > chase.head &&
+                      now - chase.when < (head - chase.head) * kTicksPerByte;
+    chase = {&o, head, fast ? chase.since : head, sent, now};
+    if (!fast || head - chase.since < kLongTransfer || core_is_shared())
+        return;
+    while (__builtin_ia32_rdtsc() - now < kFallBehindTicks)
+        __builtin_ia32_pause();
+}
+
+/// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes are there.
+long recv_rest(int fd, IoCursor &to, size_t done, size_t total, int flags) noexcept {
+    while ((flags & MSG_WAITALL) && done < total && to.advance() > 0) {
+        const size_t left = total - done, n = to.now.iov_len < left ? to.now.iov_len : left;
+        const long r = sys::call(SYS_recvfrom, fd, sys::arg(to.now.iov_base), static_cast<long>(n), flags, 0, 0);
+        if (r <= 0)
+            break;
+        to.skip(static_cast<size_t>(r));
+        done += static_cast<size_t>(r);
+        if (static_cast<size_t>(r) < n) // ended by a signal
+            break;
+    }
+    return static_cast<long>(done);
+}
+
+} // namespace
+
+long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_t interrupts) noexcept {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
+    const uint64_t handled = self.handled;
+    Pin pin;
+    if (flags & (MSG_OOB | MSG_ERRQUEUE)) {
+        if (!pin.hold_open(f, fd))
+            return -EBADF;
+        return flags & MSG_OOB ? recv_urgent(f, to, total, flags) : read_error_queue(f, nullptr, nullptr);
+    }
+    if (total == 0) { // waits for data like any other, and takes none
+        char byte;
+        iovec v{&byte, 1};
+        IoCursor one{&v, 1};
+        long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK, interrupts);
+        return r > 0 ? 0 : r;
+    }
+    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
+    long done = 0;
+    int64_t deadline = 0;
+    int32_t low = low_water(o);
+    size_t target = flags & MSG_WAITALL                ? total
+                    : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
+                                                       : total;
+    for (;;) {
+        long r;
+        bool end = false;
+        Recipient writer;
+        {
+            ReceiveClaim c(b, f);
+            if (!c)
+                return done ? done : c.error();
+            if (moved(f, o)) [[unlikely]] {
+                c.release();
+                if (follow(f))
+                    return done == 0 ? vfs::kPass : recv_rest(fd, to, static_cast<size_t>(done), total, flags);
+                continue;
+            }
+            writer = peers_writer(f);
+            // Flags before the ring: data published before a FIN is then seen.
+            uint32_t seen = absorb_flags(f);
+            show_overdue(f);
+            if (flags & MSG_PEEK) {
+                RxState copy = o.rx.s;
+                std::atomic<uint64_t> scratch{0};
+                IoCursor again = to;
+                r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC);
+                done = 0;
+            } else {
+                r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
+                              flags & MSG_TRUNC);
+                if (r > 0) {
+                    f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
+                    ++o.rx.s.messages;
+                }
+            }
+            if (r == 0 || (flags & MSG_PEEK))
+                end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
+                      (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+        }
+        // From here on without the token, so that the File may become another's.
+        if (r == 0 && done == 0 && !end && nonblocking)
+            return -EAGAIN;
+        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd)) {
+            if (r <= 0)
+                return done ? done : -EBADF;
+            writer.tell();
+            return done + r;
+        }
+        if (r == -EPROTO) {
+            condemn(f);
+            r = 0;
+            end = true;
+        }
+        if (r < 0)
+            return done ? done : r;
+        if (r > 0) {
+            done += r;
+            if (!(flags & MSG_PEEK))
+                notify_room(f); // of whatever it is by now: one wake-up too many at worst
+        }
+        if (static_cast<size_t>(done) >= target || (done && at_urgent_mark(f)))
+            return done;
+        if (end) {
+            if (done)
+                return done;
+            // A FIN that came in order is the end of the data whatever happened later; else the error is told once.
+            uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
+            int e = o.so_error.load(std::memory_order_relaxed);
+            if (e == ECONNRESET || !(seen & kFlagWriteShut))
+                e = take_error(o);
+            else
+                e = 0;
+            return -e;
+        }
+        if (nonblocking)
+            return done ? done : -EAGAIN;
+        if (deadline == 0)
+            deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));
+        // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again from time to time.
+        if (r > 0 && (flags & MSG_PEEK)) {
+            timespec nap{0, 200'000};
+            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            if (self.handled != handled)
+                return done;
+            if (deadline != INT64_MAX && sys::now_ns() >= deadline)
+                return done;
+            continue;
+        }
+        if (r == 0)
+            fall_behind(o);
+        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline, interrupts);
+        if (w < 0)
+            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
+    }
+}
+
+namespace vfs {
+
+namespace {
+
+struct Asked {
+    const Ofd *ofd;
+    uint64_t sent;
+};
+constinit thread_local Asked asked{};
+constexpr unsigned kBriefLooks = 256; ///< some one or two microseconds
+
+/// Has nothing been sent since this was last asked of the connection? The first to ask after each message may wait for the answer in a short way.
+bool nothing_asked(const Ofd &o) noexcept {
+    if (asked.ofd == &o && asked.sent == o.tx.s.messages)
+        return true;
+    asked = {&o, o.tx.s.messages};
+    return false;
+}
+
+/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to
+/// prepare for waiting: looks that long, once for each message, so that who only receives falls behind as above.
+bool answer_came(const File &f) noexcept {
+    return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
+}
+
+enum class Brief { no, looked, shared_core };
+
+/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
+/// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
+long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
+    Claim c(b.seg, o.rx.token, b.rx_name());
+    if (!c || f.kind != FileKind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1 || !b.is_of(f))
+        [[unlikely]]
+        return 0;
+    RxState &s = o.rx.s;
+    long done = 0;
+    ring::Record rec;
+    do {
+        if (const uint32_t whole = take_message(f, o, p, n)) {
+            c.release();
+            notify_room(f);
+            return whole;
+        }
+        while (static_cast<size_t>(done) < n &&
+               ring::next_record(s, f.rx_place, f.mine->credit.consumed, &rec) == 1) {
+            long r =
+                ring::take(s, f.rx_place, rec, static_cast<char *>(p) + done, n - static_cast<size_t>(done));
+            if (r < 0) {
+                if (done == 0)
+                    return r;
+                break;
+            }
+            done += r;
+            if (r >= 8192)
+                f.mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+        }
+        if (done) {
+            f.mine->credit.consumed.store(ring::read_up_to(s), std::memory_order_release);
+            ++s.messages;
+            c.release();
+            notify_room(f);
+            return done;
+        }
+        *interrupts = self.interrupts; // with the token, so before any handler that comes during the call
+        if (*brief != Brief::looked || is_nonblocking(f, flags) || nothing_asked(o)) {
+            *brief = Brief::no;
+        } else if (core_is_shared()) { // looking would keep others from it
+            *brief = Brief::shared_core;
+        }
+    } while (*brief == Brief::looked && answer_came(f));
+    return 0;
+}
+
+} // namespace
+
+long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
+    if (f->kind != FileKind::stream)
+        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    uint64_t interrupts = self.interrupts;
+    // The common case: whole records that fit.
+    if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
+        Brief brief = Brief::looked;
+        if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts))
+            return r;
+        // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
+        // can do anything to the socket meanwhile.
+        if (brief == Brief::shared_core && one_thread() &&
+            f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
+            const uint64_t handled = self.handled;
+            if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
+                uint64_t now;
+                if (const long r = recv_plain(*f, p, n, flags, &brief, &now))
+                    return r;
+                if (self.interrupts != interrupts)
+                    return -EINTR;
+            }
+        }
+    }
+    iovec v{p, n > 0x7ffff000 ? 0x7ffff000 : n};
+    IoCursor cur{&v, 1};
+    return stream_recv(fd, *f, cur, v.iov_len, flags, interrupts);
+}
+
+long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
+    if (f->kind != FileKind::stream)
+        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    long total = iov_total(iov, count);
+    if (total < 0)
+        return total;
+    IoCursor cur{iov, count};
+    return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
+}
+
+} // namespace vfs
+
+} // namespace sd

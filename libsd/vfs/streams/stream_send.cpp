@@ -1,0 +1,280 @@
+// Sending over an accelerated connection.
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/ancillary.hpp"
+#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/streams/urgent.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
+    TxState &s = f.ofd->tx.s;
+    // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or waits, so that it is never mixed
+    // with what another thread writes; the rings that cannot grow any more have room for it when they count as writable.
+    // A ring that may not grow just now takes what fits, or a write larger than it would wait for the reader for ever.
+    const bool whole = want <= kWhole && (ring::may_grow(s) || 16 + ring::pad8(want) <= kRingSize[0] / 4);
+    const uint64_t enough = ring::may_grow(s) ? 256 : 64;
+    uint64_t least = 8 + (whole || want < enough ? ring::pad8(want) : enough);
+    const uint32_t freely = freely_up_to(*f.ofd);
+    if (ring::room(s) >= (s.cls < freely ? 8 + ring::pad8(want) : least))
+        return true;
+    uint64_t before = s.credit;
+    if (!ring::refresh_credit(s, f.peer->credit.consumed)) [[unlikely]]
+        return false; // not an honest value: the caller sees no room, the receive side finds the rest
+    if (s.credit != before)
+        s.stalls = 0;
+    // A ring that keeps being full grows quickly to a size in which both copies overlap.
+    if (s.cls < freely && ring::may_grow(s) && ring::room(s) < 8 + ring::pad8(want)) {
+        uint32_t cls = s.cls + 1;
+        while (cls < freely && kRingSize[cls] < 4 * want)
+            ++cls;
+        ring::change_class(s, f.tx_place, cls);
+        stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
+        note_grown(f);
+        return true;
+    }
+    if (ring::room(s) >= least)
+        return true;
+    if (may_grow_far && s.stalls == 0 && ring::may_grow(s) && s.cls < most_class(*f.ofd)) {
+        ring::change_class(s, f.tx_place, s.cls + 1);
+        stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
+        note_grown(f);
+        return true;
+    }
+    return false;
+}
+
+long send_blocked(File &f, int flags) noexcept {
+    Ofd &o = *f.ofd;
+    uint32_t seen = absorb_flags(f);
+    if (o.tx_block.load(std::memory_order_acquire) & kTxEnded) {
+        int e = take_error(o);
+        if (e == 0)
+            e = EPIPE;
+        if (e == EPIPE && !(flags & MSG_NOSIGNAL))
+            raise_sigpipe();
+        return -e;
+    }
+    return refuses_data(seen);
+}
+
+namespace {
+
+/// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`: everything or nothing, if it is small.
+/// `*tell` becomes true when the receiver has to be told of it.
+long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold, bool *tell) noexcept {
+    TxState &s = f.ofd->tx.s;
+    long done = 0;
+    const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
+    const bool plain = is_plain(*f.ofd, hold);
+    auto has_room = [&](size_t want) {
+        if (make_room(f, want, grow_far)) [[likely]]
+            return true;
+        *tell |= show_held_back(f); // nothing waits for more that there is no room for
+        return false;
+    };
+    if (whole != 0 && whole + 16 * pieces <= kWhole && !has_room(whole + 16 * pieces))
+        return 0;
+    for (;;) {
+        int more = from.advance();
+        if (more < 0)
+            return done ? done : more;
+        if (more == 0)
+            return done;
+        if (!has_room(from.now.iov_len))
+            return done;
+        uint64_t fits = (ring::room(s) - 8) & ~uint64_t{7};
+        uint64_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
+        uint64_t n = from.now.iov_len;
+        n = n < fits ? n : fits;
+        n = n < cap ? n : cap;
+        n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
+        if (!plain) [[unlikely]] {
+            const uint64_t most = most_at_once(f, hold);
+            n = n < most ? n : most;
+        }
+        long r = plain ? ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n))
+                       : ring::copy_in(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
+        if (r < 0)
+            return done ? done : r;
+        *tell |= plain || publish_held(f, static_cast<uint32_t>(n), hold);
+        from.skip(n);
+        done += static_cast<long>(n);
+        // Large transfers: let the receiver start on the first part while the next is copied.
+        if (n >= 8192 && *tell)
+            notify(*f.link, f.slot, f.peer->control.rx_arm);
+    }
+}
+
+/// The connection has moved to the kernel in the middle of a write, of which `done` bytes are on their way.
+long send_rest(int fd, IoCursor &from, size_t done, int flags) noexcept {
+    while (from.advance() > 0) {
+        const size_t n = from.now.iov_len;
+        const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
+                                 flags | MSG_NOSIGNAL, 0, 0); // the next call is told why it stopped
+        if (r <= 0)
+            break;
+        from.skip(static_cast<size_t>(r));
+        done += static_cast<size_t>(r);
+        if (static_cast<size_t>(r) < n)
+            break;
+    }
+    return static_cast<long>(done);
+}
+
+} // namespace
+
+void answered_by_reset(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    if (o.flags_seen.fetch_or(kFlagReset) & kFlagReset)
+        return;
+    o.so_error.store(EPIPE);
+    o.tx_block.fetch_or(kTxReset);
+    set_ended(*f.mine, kFlagReset);
+    notify(*f.link, f.slot, f.peer->control.rx_arm);
+    notify(*f.link, f.slot, f.peer->control.tx_arm);
+    notify_own(f);
+    epoll_touch(f);
+}
+
+long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
+    Pin pin;
+    const uint64_t interrupts = self.interrupts;
+    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
+    long done = 0;
+    int64_t deadline = 0;
+    bool grow_far = false;
+    for (;;) {
+        bool blocked, answered = false, tell = false, gone;
+        Recipient reader;
+        {
+            SendClaim c(b, f);
+            if (!c)
+                return done ? done : c.error();
+            reader = peers_reader(f);
+            gone = moved(f, o);
+            blocked = gone || (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
+                      refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
+            if (!blocked) {
+                const Hold hold = hold_of(o, flags & MSG_MORE);
+                long r = total ? write_some(f, from, grow_far, done == 0 ? total : 0, hold, &tell) : 0;
+                if (r < 0 && done == 0)
+                    return r;
+                if (r > 0)
+                    done += r;
+                answered = r < 0 || static_cast<size_t>(done) >= total;
+                if (!answered && nonblocking)
+                    o.tx.s.stalls =
+                        1; // the program has been told that it is full: it stays full until the peer reads
+                if (answered)
+                    ++o.tx.s.messages;
+            }
+        }
+        if (gone) [[unlikely]] {
+            if (follow(f))
+                return done == 0 ? vfs::kPass : send_rest(fd, from, static_cast<size_t>(done), flags);
+            continue;
+        }
+        if (blocked) {
+            if (done) // what went before counts; the next call is told why it stopped
+                return done;
+            if (!pin.hold_open(f, fd))
+                return -EBADF;
+            long r = send_blocked(f, flags);
+            if (r < 0)
+                return r;
+            if (r > 0) {
+                // Accepted as by a kernel whose peer has closed; the reset that answers it ends the connection, for a peer that only shut both
+                // directions too. Nothing to send, nothing to answer.
+                char byte;
+                if (total != 0 && (from.advance() < 0 || sd_copy(&byte, from.now.iov_base, 1)))
+                    return -EFAULT;
+                if (total != 0 && !(flags & MSG_MORE))
+                    answered_by_reset(f);
+                // No more than a buffer holds: the rest is for the call that is told of the reset.
+                const size_t most = kRingSize[freely_up_to(o)];
+                return static_cast<long>(total < most ? total : most);
+            }
+            continue;
+        }
+        if (tell)
+            reader.tell();
+        if (answered)
+            return done;
+        if (!pin.hold_open(f, fd))
+            return done ? done : -EBADF;
+        if (nonblocking) {
+            epoll_touch(f); // edge-triggered sets watch for room from here on
+            return done ? done : -EAGAIN;
+        }
+        if (deadline == 0)
+            deadline = deadline_after(o.sndtimeo_ns.load(std::memory_order_relaxed));
+        // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more, as the kernel does.
+        if (!grow_far) {
+            grow_far = true;
+            if (Bell *b = looking_bell()) {
+                Spinner spin(*b);
+                bool room = false;
+                while (!(room = stream_events(f) & (EPOLLOUT | EPOLLERR)) && spin.again()) {
+                }
+                if (room) {
+                    spin.paid();
+                    grow_far = false;
+                }
+            }
+            continue;
+        }
+        if (o.tx.s.stalls == 0 && ring::may_grow(o.tx.s) && o.tx.s.cls < most_class(o))
+            continue;
+        long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline, interrupts);
+        if (w < 0)
+            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, flags) : w;
+    }
+}
+
+long undone_while_sending(File &f, int flags) noexcept {
+    if (const int error = f.fresh_error.exchange(0, std::memory_order_acq_rel))
+        return -error;
+    if (!(flags & MSG_NOSIGNAL))
+        raise_sigpipe();
+    return -EPIPE;
+}
+
+namespace vfs {
+
+long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
+    if (f->kind != FileKind::stream)
+        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+    iovec v{const_cast<void *>(p), n > 0x7ffff000 ? 0x7ffff000 : n};
+    IoCursor cur{&v, 1};
+    if (flags & MSG_OOB) [[unlikely]]
+        return send_urgent(fd, *f, cur, v.iov_len, flags);
+    long r = stream_send(fd, *f, cur, v.iov_len, flags);
+    if (flags & MSG_ZEROCOPY) [[unlikely]]
+        note_zerocopy(*f, r);
+    return r;
+}
+
+long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
+    if (f->kind != FileKind::stream)
+        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+    long total = iov_total(iov, count);
+    if (total < 0)
+        return total;
+    IoCursor cur{iov, count};
+    if (flags & MSG_OOB) [[unlikely]]
+        return send_urgent(fd, *f, cur, static_cast<size_t>(total), flags);
+    long r = stream_send(fd, *f, cur, static_cast<size_t>(total), flags);
+    if (flags & MSG_ZEROCOPY) [[unlikely]]
+        note_zerocopy(*f, r);
+    return r;
+}
+
+} // namespace vfs
+
+} // namespace sd

@@ -1,0 +1,130 @@
+// Urgent data of an accelerated connection; see urgent.hpp.
+#include "libsd/vfs/streams/urgent.hpp"
+#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/sendfile.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+namespace {
+
+/// RxState::urgent_taken for a mark: recv(MSG_OOB) had the byte.
+uint32_t taken_name(uint64_t mark) noexcept { return static_cast<uint32_t>(mark >> 3) + 1; }
+
+/// One byte with the mark on it. 1, 0 when the ring is full, or what a send returns.
+long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
+    const Bound b(f);
+    Ofd &o = *b.ofd;
+    bool blocked;
+    {
+        SendClaim c(b, f);
+        if (!c)
+            return c.error();
+        if (moved(f, o)) [[unlikely]] {
+            c.release();
+            return follow(f) ? vfs::kPass : 0;
+        }
+        blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
+                  refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
+        if (!blocked) {
+            TxState &s = o.tx.s;
+            if (!make_room(f, 1, false)) {
+                show_held_back(f);
+                return 0;
+            }
+            // The word first: who finds the record then knows whether it is the latest.
+            f.mine->control.oob.store(s.tail << 9 | uint64_t{byte} << 1 | 1, std::memory_order_release);
+            ring::put_urgent(s, f.tx_place, byte);
+            show_held_back(f); // nothing urgent waits, nor what is before it
+            ++s.messages;
+        }
+    }
+    if (blocked) { // an ordinary send knows what to answer
+        iovec v{&byte, 1};
+        IoCursor one{&v, 1};
+        return stream_send(fd, f, one, 1, flags);
+    }
+    notify(*f.link, f.slot, f.peer->control.rx_arm);
+    return 1;
+}
+
+} // namespace
+
+bool at_urgent_mark(const File &f) noexcept {
+    const uint64_t mark = urgent_mark(f);
+    if (mark == kNoMark) [[likely]]
+        return false;
+    RxState copy = f.ofd->rx.s;
+    std::atomic<uint64_t> scratch{0};
+    ring::Record rec;
+    return ring::next_record(copy, f.rx_place, scratch, &rec) == ring::kUrgentNext && copy.head == mark;
+}
+
+bool urgent_unread(const File &f) noexcept {
+    const uint64_t mark = urgent_mark(f);
+    return mark != kNoMark && f.ofd->rx.s.urgent_taken != taken_name(mark);
+}
+
+long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
+    const int plain = flags & ~MSG_OOB;
+    Pin pin;
+    if (!pin.hold_open(f, fd))
+        return -EBADF;
+    if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
+        return stream_send(fd, f, from, total, plain);
+    long done = 0;
+    while (static_cast<size_t>(done) < total - 1) { // all but the last byte the ordinary way
+        if (int more = from.advance(); more <= 0)
+            return done ? done : -EFAULT;
+        const size_t left = total - 1 - static_cast<size_t>(done);
+        iovec v{from.now.iov_base, from.now.iov_len < left ? from.now.iov_len : left};
+        IoCursor part{&v, 1};
+        long r = stream_send(fd, f, part, v.iov_len, plain);
+        if (r <= 0)
+            return done ? done : r;
+        done += r;
+        from.skip(static_cast<size_t>(r));
+        if (static_cast<size_t>(r) < v.iov_len)
+            return done;
+    }
+    unsigned char byte;
+    int more = from.advance();
+    if (more <= 0 || sd_copy(&byte, from.now.iov_base, 1))
+        return done ? done : -EFAULT;
+    bool grow_far = false;
+    int64_t deadline = 0;
+    for (;;) {
+        long r = put_mark(fd, f, byte, plain);
+        if (r == 0)
+            r = plain & MSG_DONTWAIT ? -EAGAIN : wait_for_room(fd, f, grow_far, deadline, pin);
+        else if (r > 0)
+            return done + 1;
+        if (r < 0)
+            return done ? done : r;
+    }
+}
+
+long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
+    const uint64_t word = f.peer->control.oob.load(std::memory_order_acquire);
+    if (is_inline(f) || !urgent_unread(f))
+        return -EINVAL;
+    // After a reset that no FIN went before, the kernel does not know the connection any more.
+    if ((absorb_flags(f) & kFlagWriteShut) == 0 && (f.ofd->tx_block.load(std::memory_order_acquire) & kTxReset))
+        return -ENOTCONN;
+    const char byte = static_cast<char>(word >> 1);
+    if (!(flags & MSG_PEEK)) {
+        const Bound b(f);
+        ReceiveClaim c(b, f);
+        if (!c)
+            return c.error();
+        b.ofd->rx.s.urgent_taken = taken_name(word >> 9);
+    }
+    if (total == 0 || (flags & MSG_TRUNC))
+        return total != 0;
+    if (int more = to.advance(); more <= 0)
+        return more;
+    return sd_copy(to.now.iov_base, &byte, 1) ? -EFAULT : 1;
+}
+
+} // namespace sd

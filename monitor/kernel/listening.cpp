@@ -1,0 +1,76 @@
+// Whether a listening socket exists still.
+#include "monitor/kernel/listening.hpp"
+#include "monitor/kernel/unique_fd.hpp"
+#include "monitor/records/listener.hpp"
+
+#include <arpa/inet.h>
+#include <cstring>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+namespace sd::monitor {
+
+namespace {
+
+struct Question {
+    nlmsghdr header;
+    inet_diag_req_v2 request;
+};
+
+uint64_t cookie_of(const inet_diag_msg &found) {
+    return uint64_t{found.id.idiag_cookie[1]} << 32 | found.id.idiag_cookie[0];
+}
+
+bool has_address(const inet_diag_msg &found, const ListenAddress &address) {
+    const auto *ip = reinterpret_cast<const unsigned char *>(found.id.idiag_src);
+    return found.id.idiag_sport == htons(address.port) && found.idiag_family == address.family &&
+           (address.family == AF_INET ? memcmp(ip, address.ip + 12, 4) : memcmp(ip, address.ip, 16)) == 0;
+}
+
+} // namespace
+
+Listening look_up_listening(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+    const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+    if (!netlink || netns_cookie(netlink.get()) != netns) {
+        return {};
+    }
+    // All that listen on the port: of several with one address, a question for the address gets any.
+    Question q{};
+    q.header = {sizeof q, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
+    q.request.sdiag_family = address.family;
+    q.request.sdiag_protocol = IPPROTO_TCP;
+    q.request.idiag_states = 1u << TCP_LISTEN;
+    q.request.id.idiag_sport = htons(address.port);
+    q.request.id.idiag_cookie[0] = q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
+    if (send(netlink.get(), &q, sizeof q, 0) != sizeof q) {
+        return {};
+    }
+    for (;;) {
+        alignas(nlmsghdr) char reply[16384];
+        const ssize_t n = recv(netlink.get(), reply, sizeof reply, 0);
+        if (n <= 0) {
+            return {};
+        }
+        auto left = static_cast<unsigned>(n);
+        for (const auto *header = reinterpret_cast<const nlmsghdr *>(reply); NLMSG_OK(header, left);
+             header = NLMSG_NEXT(header, left)) {
+            if (header->nlmsg_type == NLMSG_DONE) {
+                return {true, 0};
+            }
+            if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
+                header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
+                return {}; // an error
+            }
+            const auto *found = static_cast<const inet_diag_msg *>(NLMSG_DATA(header));
+            if (found->idiag_state == TCP_LISTEN && cookie_of(*found) == cookie && has_address(*found, address)) {
+                return {true, found->idiag_inode};
+            }
+        }
+    }
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,127 @@
+// What /proc and the kernel say about a process.
+#include "monitor/kernel/process_info.hpp"
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// A small /proc file of a process, without a final newline.
+std::string slurp(pid_t pid, const char *name) {
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/%s", static_cast<int>(pid), name);
+    UniqueFd fd(open(path, O_RDONLY | O_CLOEXEC));
+    const ssize_t n = fd ? read(fd.get(), text, sizeof text) : -1;
+    std::string result(text, n > 0 ? static_cast<size_t>(n) : 0);
+    while (!result.empty() && result.back() == '\n') {
+        result.pop_back();
+    }
+    return result;
+}
+
+} // namespace
+
+ino_t netns_inode(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/net", static_cast<int>(pid));
+    struct stat st {};
+    return pid > 0 && stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+uint64_t start_time(pid_t pid) {
+    const std::string stat = slurp(pid, "stat");
+    // The name in parentheses may hold anything, so count fields from its end: it is the second, starttime
+    // the 22nd.
+    const size_t name_end = stat.rfind(')');
+    if (name_end == std::string::npos) {
+        return 0;
+    }
+    const char *p = stat.c_str() + name_end + 1;
+    for (int field = 3; field < 22; ++field) {
+        p = strchr(p + 1, ' ');
+        if (p == nullptr) {
+            return 0;
+        }
+    }
+    return strtoull(p, nullptr, 10);
+}
+
+std::string process_exe(pid_t pid) {
+    char path[64], text[PATH_MAX];
+    snprintf(path, sizeof path, "/proc/%d/exe", static_cast<int>(pid));
+    const ssize_t n = readlink(path, text, sizeof text);
+    return n > 0 ? std::string(text, static_cast<size_t>(n)) : std::string();
+}
+
+std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
+
+bool is_alive(const UniqueFd &pidfd) {
+    pollfd p{pidfd.get(), POLLIN, 0};
+    return pidfd && poll(&p, 1, 0) == 0;
+}
+
+UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))); }
+
+namespace {
+
+/// Whether the program has our library loaded, whether it has spoken to us yet or not. A process that is ending has lost its memory before its
+/// descriptors: it is not going to use what it has.
+bool is_stranger(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
+    FILE *maps = fopen(path, "re");
+    if (maps == nullptr) {
+        return errno != ENOENT && errno != ESRCH;
+    }
+    bool any = false, found = false;
+    char line[PATH_MAX + 128];
+    while (!found && fgets(line, sizeof line, maps) != nullptr) {
+        any = true;
+        found = strstr(line, "/libsd.so") != nullptr;
+    }
+    fclose(maps);
+    return any && !found;
+}
+
+} // namespace
+
+InHands who_has_socket(ino_t inode) {
+    namespace fs = std::filesystem;
+    const std::string wanted = "socket:[" + std::to_string(inode) + "]";
+    InHands result = InHands::nobody;
+    std::error_code error; // processes and descriptors come and go, and some are not ours to see
+    for (fs::directory_iterator process("/proc", error), end; !error && process != end; process.increment(error)) {
+        const std::string name = process->path().filename();
+        if (name.empty() || name[0] < '1' || name[0] > '9') {
+            continue;
+        }
+        std::error_code hidden;
+        for (fs::directory_iterator fd(process->path() / "fd", hidden); !hidden && fd != end;
+             fd.increment(hidden)) {
+            std::error_code gone;
+            if (fs::read_symlink(fd->path(), gone) == wanted) {
+                if (is_stranger(static_cast<pid_t>(atoi(name.c_str())))) {
+                    return InHands::stranger;
+                }
+                result = InHands::library;
+                break;
+            }
+        }
+        if (hidden == std::errc::permission_denied && result == InHands::nobody) {
+            result = InHands::unknown;
+        }
+    }
+    return result;
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,31 @@
+// What /proc and the kernel say about a process.
+#pragma once
+#include "monitor/kernel/unique_fd.hpp"
+
+#include <cstdint>
+#include <string>
+#include <sys/types.h>
+
+namespace sd::monitor {
+
+/// Ticks since boot at which the process started; together with the pid it names a process for good. 0: no
+/// such process.
+uint64_t start_time(pid_t pid);
+std::string process_exe(pid_t pid);  ///< path of the program, empty if it cannot be read
+std::string process_comm(pid_t pid); ///< short name
+/// Of its network namespace; 0 if that is not ours to see.
+ino_t netns_inode(pid_t pid);
+UniqueFd open_pidfd(pid_t pid); ///< becomes readable when the process ends
+/// Of an open_pidfd(); not, if there is none.
+bool is_alive(const UniqueFd &pidfd);
+
+enum class InHands {
+    nobody,  ///< of no process
+    unknown, ///< of none that we can see, but there are others
+    library, ///< of processes that have libsd only
+    stranger,
+};
+/// In whose hands the socket with this inode is. Looks at every descriptor of every process.
+InHands who_has_socket(ino_t inode);
+
+} // namespace sd::monitor

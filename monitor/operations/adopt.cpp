@@ -1,0 +1,141 @@
+// Links that outlived a former monitor: both sides bring them back, or are found to have died meanwhile.
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <cerrno>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+Reply Monitor::adopt_link(Client &client, Request &request) {
+    const auto body = request.as<wire::Adopt>();
+    if (body.side > 1 || body.link_id == 0) {
+        return Reply::error(EINVAL);
+    }
+    Listener *listener = nullptr;
+    if (body.side == 1 && body.listener_id != 0) {
+        listener = held_listener(client, body.listener_id);
+        if (listener == nullptr) {
+            return Reply::error(ENOENT);
+        }
+    }
+    const FileId file = file_id(request.fds[0].get());
+    Link *link = nullptr;
+    if (const auto it = links_.find(file); it != links_.end()) {
+        link = it->second.get(); // the other side, or a relative, was here first
+    } else {
+        if (client.links.size() >= size_t{config_.limits.links_per_client} * 4) {
+            if (may_log()) {
+                spdlog::warn("process {}: too many links", client.pid);
+            }
+            return Reply::error(EMFILE, Cause::limit);
+        }
+        std::unique_ptr<Link> made = Link::adopt(std::move(request.fds[0]), body.link_id);
+        if (!made) {
+            if (may_log()) {
+                spdlog::warn("process {}: what it brings back is not a link", request.sender.pid);
+            }
+            return Reply::error(EINVAL);
+        }
+        link = made.get();
+        link->charge = charge(client.payer, Holding::links, 1);
+        links_[file] = std::move(made);
+        link->was_adopted = true;
+        link->adopted = EventLoop::Clock::now();
+    }
+    const bool first = link->side[0].empty() && link->side[1].empty();
+    if (body.side == 1 && !link->side[1].domain) {
+        link->side[1].domain =
+            domain_of(client, request.sender); // it has the link; others who ask for it may not have
+    }
+    if (!attach(client, *link, body.link_id, body.side)) {
+        if (first) {
+            links_.erase(file);
+        }
+        return Reply::error(EEXIST);
+    }
+    if (first) {
+        await_holders(*link, 0);
+        await_holders(*link, 1);
+    }
+    stop_awaiting(*link, body.side, client.pid);
+    if (listener != nullptr && link->listener == nullptr) {
+        // Clients know a listener by its id: let them find the link they have under the new one.
+        std::atomic_ref<uint32_t>(link->header().listener_id).store(listener->id, std::memory_order_release);
+        if (!listener->add(*link, body.syn_head)) {
+            return Reply::error(ENOSPC, Cause::no_slot);
+        }
+        listener->ring_accept_bells();
+    }
+    const unsigned other = 1 - body.side;
+    if (link->side[other].empty()) {
+        side_changed(*link, other);
+    }
+    return {};
+}
+
+/// Watches the processes that the link says are attached. Those that have ended are no longer counted.
+void Monitor::await_holders(Link &link, unsigned side) {
+    for (const auto &holder : link.header().holder[side]) {
+        const auto pid = static_cast<pid_t>(holder.pid.load(std::memory_order_acquire));
+        const uint64_t start = holder.start_time;
+        if (pid <= 0 || find_attached(link, side, pid)) {
+            continue;
+        }
+        UniqueFd pidfd = open_pidfd(pid);
+        if (!pidfd || start_time(pid) != start) {
+            audit_soon(link, side);
+            continue;
+        }
+        const int fd = pidfd.get();
+        auto watch = std::make_shared<EventLoop::Watch>(0);
+        *watch = loop_.add(fd, EPOLLIN, [this, watch](uint32_t) { stop_awaiting(*watch); });
+        link.side[side].awaited.insert(*watch);
+        awaited_.emplace(*watch, Awaited{std::move(pidfd), pid, &link, side});
+    }
+}
+
+bool Monitor::find_attached(const Link &link, unsigned side, pid_t pid) const {
+    for (const Client *client : link.side[side].attached) {
+        if (client->pid == pid) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// A process that was waited for has come back.
+void Monitor::stop_awaiting(Link &link, unsigned side, pid_t pid) {
+    for (auto it = awaited_.begin(); it != awaited_.end();) {
+        if (it->second.link == &link && it->second.side == side && it->second.pid == pid) {
+            link.side[side].awaited.erase(it->first);
+            loop_.remove(it->first, it->second.pidfd.get());
+            it = awaited_.erase(it);
+        } else {
+            ++it;
+        }
+    }
+    if (link.side[side].awaited.empty() && link.side[side].death_seen) {
+        audit_soon(link, side); // put off for as long as somebody was awaited
+    }
+}
+
+/// A process that was waited for has died.
+void Monitor::stop_awaiting(uint64_t watch) {
+    const auto it = awaited_.find(watch);
+    if (it == awaited_.end()) {
+        return;
+    }
+    const Awaited awaited = std::move(it->second);
+    awaited_.erase(it);
+    loop_.remove(watch, awaited.pidfd.get());
+    Link &link = *awaited.link;
+    link.side[awaited.side].awaited.erase(watch);
+    if (!link.side[awaited.side].empty()) {
+        audit_soon(link, awaited.side);
+    }
+    side_changed(link, awaited.side);
+}
+
+} // namespace sd::monitor

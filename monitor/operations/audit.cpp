@@ -1,0 +1,165 @@
+// Looking for what a dead process left behind that no record names.
+//
+// A process can be killed between taking a connection request off the queue and noting that it holds the
+// connection, or between giving up a connection and saying so to the peer; and while no monitor runs,
+// nobody sees a process die at all. As long as somebody else is attached on the same side of the link, the
+// death alone does not show which slots are affected. So after such a death each slot in use is compared
+// with what the living hold.
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks{50};
+/// How long a link must have been back after a restart: a child made while no monitor ran is not named in
+/// the link, so that nobody waits for it by name, but it comes back within this time.
+constexpr std::chrono::seconds kSettling{3};
+
+} // namespace
+
+void Monitor::audit_soon(Link &link, unsigned side) {
+    link.side[side].death_seen = true;
+    audits_.try_emplace(link.file).first->second[side].wanted = true;
+    if (audit_timer_ == 0) {
+        audit_timer_ = loop_.after(kBetweenLooks, [this] { audit(); });
+    }
+}
+
+void Monitor::audit() {
+    audit_timer_ = 0;
+    std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits = std::exchange(audits_, {});
+    std::erase_if(audits, [this](const auto &entry) { return links_.count(entry.first) == 0; });
+    if (audits.empty()) {
+        return;
+    }
+    // Only those attached can hold an end, so only their segments matter.
+    std::set<const Segment *> segments;
+    for (const auto &[file, sides] : audits) {
+        for (const LinkSide &side : links_[file]->side) {
+            for (const Client *client : side.attached) {
+                for (const Client::Share &share : client->segments) {
+                    segments.insert(share.segment.get());
+                }
+            }
+        }
+    }
+    for (const auto &[id, parcel] : parcels_) {
+        segments.insert(parcel->segment.get());
+    }
+    std::unordered_map<const Link *, std::array<std::bitset<kLinkSlots>, 2>> held;
+    for (const Segment *segment : segments) {
+        for (const Segment::HeldEnd &end : segment->held_ends()) {
+            if (const Link *link = family_link(*segment, end.link_id, end.side);
+                link != nullptr && end.slot < kLinkSlots) {
+                held[link][end.side].set(end.slot);
+            }
+        }
+    }
+    for (const auto &[file, sides] : audits) {
+        Link &link = *links_[file];
+        for (unsigned side = 0; side < 2; ++side) {
+            // While somebody has not come back to a restarted monitor we do not know what is held; see
+            // stop_awaiting().
+            if (!sides[side].wanted || !link.side[side].awaited.empty() || link.side[side].attached.empty()) {
+                continue;
+            }
+            if (const auto age = EventLoop::Clock::now() - link.adopted; link.was_adopted && age < kSettling) {
+                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(kSettling - age),
+                            [this, file = file, side] {
+                                if (const auto it = links_.find(file); it != links_.end()) {
+                                    audit_soon(*it->second, side);
+                                }
+                            });
+                continue;
+            }
+            link.side[side].death_seen = false;
+            std::optional<uint32_t> head;
+            if (link.listener != nullptr) {
+                head = link.listener->segment().link[link.place].syn_head.load(std::memory_order_acquire);
+            }
+            std::set<uint32_t> again;
+            for (const uint32_t slot : left_behind(link, side, held[&link][side], head)) {
+                if (sides[side].suspects.count(slot) != 0) {
+                    spdlog::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
+                    bury(link, side, slot);
+                } else {
+                    again.insert(slot);
+                }
+            }
+            if (!again.empty()) {
+                audit_soon(link, side);
+                audits_[file][side].suspects = std::move(again);
+            }
+        }
+    }
+}
+
+/// The link that an Ofd of this family means: its members know it by the same id.
+const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsigned side) const {
+    for (const Segment::Member &member : segment.members) {
+        if (const Link *link = member.client->link(link_id, side)) {
+            return link;
+        }
+    }
+    // Its members may all have passed on what they had.
+    for (const auto &[id, parcel] : parcels_) {
+        if (parcel->segment.get() == &segment && parcel->passport.link_id == link_id &&
+            parcel->passport.side == side) {
+            return parcel->link;
+        }
+    }
+    return nullptr;
+}
+
+/// A segment that this monitor sees for the first time may be shared by processes that it does not know
+/// (yet): children made, or processes that died, while no monitor ran.
+void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
+    const Segment::Member &first = segment->members.front();
+    if (segment->view().proc(first.proc_index).pid.load(std::memory_order_relaxed) !=
+        static_cast<uint32_t>(first.client->pid)) {
+        return; // its family counts processes in another pid namespace
+    }
+    for (const auto &[index, pid] : segment->strangers()) {
+        UniqueFd pidfd = open_pidfd(pid);
+        if (!pidfd) {
+            if (errno == ESRCH) {
+                reap_stranger(*segment, index, pid);
+            }
+            continue;
+        }
+        const int fd = pidfd.get();
+        auto watch = std::make_shared<EventLoop::Watch>(0);
+        *watch = loop_.add(fd, EPOLLIN, [this, watch, index = index, pid = pid](uint32_t) {
+            const auto it = strangers_.find(*watch);
+            const Stranger stranger = std::move(it->second);
+            strangers_.erase(it);
+            loop_.remove(*watch, stranger.pidfd.get());
+            if (const std::shared_ptr<Segment> there = stranger.segment.lock()) {
+                reap_stranger(*there, index, pid);
+            }
+        });
+        strangers_.emplace(*watch, Stranger{std::move(pidfd), segment});
+    }
+}
+
+void Monitor::reap_stranger(Segment &segment, unsigned index, pid_t pid) {
+    if (segment.view().proc(index).pid.load(std::memory_order_relaxed) != static_cast<uint32_t>(pid)) {
+        return; // the record is somebody else's by now
+    }
+    for (const Segment::Member &member : segment.members) {
+        if (member.proc_index == index) {
+            return; // it has registered after all, and is looked after as a client
+        }
+    }
+    segment.reap({nullptr, index},
+                 [&](uint64_t link_id, unsigned side) { return family_link(segment, link_id, side); });
+}
+
+} // namespace sd::monitor

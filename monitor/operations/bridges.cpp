@@ -1,0 +1,193 @@
+// Connections that end at somebody without libsd: sd-bridge, an accelerated program, copies between them and kernel sockets.
+#include "monitor/bridge/bridge_packet.hpp"
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <fmt/ranges.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <spawn.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// sd-bridge may end when it has no work and none is to be expected.
+constexpr std::chrono::seconds kDismissal{1};
+
+/// The program beside this one.
+std::string bridge_program() {
+    char path[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
+    const std::string own(path, n > 0 ? static_cast<size_t>(n) : 0);
+    return own.substr(0, own.rfind('/') + 1) + "sd-bridge";
+}
+
+} // namespace
+
+/// Each trust domain has its own, which can do no more than the domain's processes. One process can map a limited number of segments, so connections of very
+/// many processes take several programs. nullptr: none can be started.
+BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
+    const Domain domain = segment.domain.value_or(Domain{});
+    for (auto &[id, program] : bridge_programs_) {
+        if (program.segments.count(segment.name) != 0 ||
+            (program.domain.shares_with(domain) && program.has_room_for(segment.name))) {
+            return &program;
+        }
+    }
+    // Those that are full need not wait for work. They go on with what they have.
+    dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
+    return start_bridge_program(domain);
+}
+
+/// It gives up what it has been started with before it looks at anything of the domain's (bridge_confine.hpp).
+BridgeProgram *Monitor::start_bridge_program(const Domain &domain) {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        return nullptr;
+    }
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    const std::string program = bridge_program();
+    const std::string monitor = "SD_MONITOR=" + socket_path_;
+    std::string users = fmt::format("{}", fmt::join(domain.uid, ",")),
+                groups = fmt::format("{}", fmt::join(domain.gid, ","));
+    char *const arguments[] = {const_cast<char *>("sd-bridge"), users.data(), groups.data(), nullptr};
+    char *const environment[] = {const_cast<char *>(monitor.c_str()), nullptr};
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, theirs.get(), kBridgeChannel);
+    posix_spawnattr_init(&attributes);
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    pid_t pid;
+    const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environment);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attributes);
+    if (error != 0) {
+        if (may_log()) {
+            spdlog::error("{}: {}", program, strerror(error));
+        }
+        return nullptr;
+    }
+    const uint64_t id = next_id_++;
+    BridgeProgram &made = bridge_programs_[id];
+    made.id = id;
+    made.pid = pid;
+    made.pidfd = open_pidfd(pid);
+    made.domain = domain;
+    made.channel = std::move(ours);
+    made.watch = loop_.add(made.channel.get(), EPOLLIN, [this, id](uint32_t) { bridge_program_ended(id); });
+    return &made;
+}
+
+/// It never writes: readable means that it has gone.
+void Monitor::bridge_program_ended(uint64_t id) {
+    dismiss_bridge_programs([id](const BridgeProgram &program) { return program.id == id; });
+    std::vector<uint64_t> lost;
+    for (const auto &[parcel_id, parcel] : parcels_) {
+        if (parcel->bridged && parcel->bridge == id) {
+            lost.push_back(parcel_id);
+        }
+    }
+    for (const uint64_t parcel_id : lost) {
+        end_parcel(*parcels_.at(parcel_id));
+    }
+    if (!lost.empty() && may_log()) {
+        spdlog::error("sd-bridge ended unexpectedly, {} connections were lost", lost.size());
+    }
+}
+
+bool Monitor::awaits_claim(const BridgeProgram &program) const {
+    return std::any_of(parcels_.begin(), parcels_.end(), [&program](const auto &entry) {
+        return entry.second->bridged && entry.second->bridge == program.id;
+    });
+}
+
+/// They end when their last bridge has ended.
+template <typename Predicate> void Monitor::dismiss_bridge_programs(Predicate which) {
+    std::erase_if(bridge_programs_, [&](const auto &entry) {
+        const BridgeProgram &program = entry.second;
+        if (!which(program)) {
+            return false;
+        }
+        loop_.remove(program.watch, program.channel.get());
+        return true;
+    });
+}
+
+/// From now on the passed socket works as the kernel socket it is.
+void Monitor::bridge(Parcel &parcel) {
+    if (parcel.bridged) {
+        return;
+    }
+    if (parcel.timer != 0) {
+        loop_.cancel(std::exchange(parcel.timer, 0));
+    }
+    loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
+    parcel.bridged = true;
+    BridgeProgram *const program = bridge_program_for(*parcel.segment);
+    // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
+    const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    socklen_t length = sizeof parcel.token_cookie;
+    if (program == nullptr || !token ||
+        setsockopt(token.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark) != 0 ||
+        getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &parcel.token_cookie, &length) != 0) {
+        end_parcel(parcel);
+        return;
+    }
+    parcel.bridge = program->id;
+    program->segments.insert(parcel.segment->name);
+    parcel_by_cookie_[parcel.token_cookie] = &parcel;
+    BridgePacket packet;
+    packet.exclusive = parcel.start != wire::BridgeStart::unclaimed;
+    iovec io{&packet, sizeof packet};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))]{};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const int fds[2] = {token.get(), parcel.far.get()};
+    memcpy(CMSG_DATA(c), fds, sizeof fds);
+    if (sendmsg(program->channel.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+        if (may_log()) {
+            spdlog::error("sd-bridge takes no more connections: {}", strerror(errno));
+        }
+        end_parcel(parcel);
+        return;
+    }
+    parcel.far.reset();
+    spdlog::debug("parcel {} of client {} is bridged", parcel.id, parcel.sender);
+    dismiss_bridge_programs_later();
+}
+
+void Monitor::dismiss_bridge_programs_later() {
+    if (bridge_timer_ != 0) {
+        loop_.cancel(bridge_timer_);
+    }
+    bridge_timer_ = loop_.after(kDismissal, [this] {
+        bridge_timer_ = 0;
+        dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
+        if (!bridge_programs_.empty()) {
+            dismiss_bridge_programs_later();
+        }
+    });
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,485 @@
+// Processes coming and going: hello, presence, fork, exec, death.
+#include "monitor/kernel/descriptor_kind.hpp"
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <system_error>
+
+namespace sd::monitor {
+
+namespace {
+
+bool hung_up(int channel) {
+    pollfd p{channel, 0, 0};
+    return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+} // namespace
+
+/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already. `forked`: its program is its parent's, which is filled in.
+bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
+    client.pid = sender.pid;
+    client.who.uid = sender.uid;
+    client.who.gid = sender.gid;
+    if (sender.pid <= 0) {
+        // A process of a pid namespace that is not ours or below it: its channel is all there is to watch.
+        return true;
+    }
+    UniqueFd pidfd = open_pidfd(sender.pid);
+    if (!pidfd) {
+        return errno != ESRCH;
+    }
+    client.start = start_time(sender.pid);
+    if (!forked) {
+        client.who.exe = process_exe(sender.pid);
+        client.comm = process_comm(sender.pid);
+    }
+    loop_.remove(client.pidfd_watch, client.pidfd.get());
+    client.pidfd = std::move(pidfd);
+    client.pidfd_watch = loop_.add(client.pidfd.get(), EPOLLIN, [this, id = client.id](uint32_t) {
+        if (const auto it = clients_.find(id); it != clients_.end()) {
+            gone(*it->second, "ended");
+        }
+    });
+    return true;
+}
+
+Client *Monitor::find_process(pid_t pid, uint64_t start, const Client *other_than) {
+    for (auto &[id, client] : clients_) {
+        if (pid > 0 && client.get() != other_than && client->kind == Client::Kind::process &&
+            client->pid == pid && client->start == start) {
+            return client.get();
+        }
+    }
+    return nullptr;
+}
+
+bool Monitor::has_presence(pid_t pid, uint64_t start) const {
+    return pid > 0 && std::any_of(clients_.begin(), clients_.end(), [&](const auto &entry) {
+               const Client &c = *entry.second;
+               return c.kind == Client::Kind::presence && c.pid == pid && c.start == start;
+           });
+}
+
+std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, UniqueFd memfd) {
+    const FileId id = file_id(memfd.get());
+    if (const auto it = segments_.find(id); it != segments_.end()) {
+        if (auto known = it->second.lock()) {
+            return known;
+        }
+    }
+    Charge paid = charge(payer.payer, Holding::segments, 1);
+    std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
+    if (segment) {
+        segment->name = next_id_++;
+        segment->charge = std::move(paid);
+        segments_[id] = segment;
+    }
+    return segment;
+}
+
+void Monitor::share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
+                            uint64_t name) {
+    segment->members.push_back({&client, proc_index});
+    client.segments.push_back({segment, proc_index, name});
+    if (segment->members.size() == 1) {
+        meet_strangers(segment);
+    }
+}
+
+Reply Monitor::hello(Client &client, Request &request) {
+    const auto body = request.as<wire::Hello>();
+    if (body.layout_version != kLayoutVersion) {
+        return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
+    }
+    const uint64_t cookie = proven_netns(request.fds[1].get());
+    if (body.proc_index >= kSegProcs || cookie == 0) {
+        return Reply::error(EINVAL);
+    }
+    if (geteuid() != 0 && request.sender.uid != geteuid() && request.sender.uid != 0) {
+        return Reply::error(EACCES, Cause::policy);
+    }
+    pay_as(client, request.sender);
+    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
+    if (!segment) {
+        if (may_log()) {
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
+                         request.sender.pid);
+        }
+        return Reply::error(EINVAL);
+    }
+    // What a former program in this process registered ends here, unless its segment was handed on.
+    const bool again = client.kind == Client::Kind::process;
+    if (again && client.own != segment) {
+        release_holdings(client);
+    }
+    if (!identify(client, request.sender)) {
+        return Reply::error(ESRCH);
+    }
+    client.bridge = 0;
+    for (const auto &[id, program] : bridge_programs_) {
+        if (client.pid > 0 && program.pid == client.pid && is_alive(program.pidfd)) {
+            client.bridge = id; // numbers are used again
+        }
+    }
+    if (client.own != segment && !(segment->members.empty() && segment->parcels.empty()) &&
+        !may_share(client, *segment, domain_of(client, request.sender))) {
+        return Reply::error(EPERM, Cause::policy); // somebody else's
+    }
+    while (Client *old = find_process(client.pid, client.start, &client)) {
+        if (old->channel && !hung_up(old->channel.get())) {
+            break; // two live channels of one process: each counts for itself
+        }
+        // A forked child may have had no segment of its own before.
+        const bool same_program =
+            old->own == segment || (body.former != 0 && body.former == wire::folded(old->id));
+        if (same_program && client.segments.empty()) {
+            move_holdings(*old, client);
+        }
+        client.lineage = old->lineage;
+        client.filters = old->filters;
+        gone(*old, same_program ? "has a new channel" : "was replaced by a new program image");
+    }
+    client.kind = Client::Kind::process;
+    if (client.lineage == 0) {
+        client.lineage = next_id_++;
+        client.filters = read_domain(client.pid).filters; // its service manager may have installed some
+    }
+    client.ns = find_namespace(cookie);
+    client.netns_inode = netns_inode(client.pid);
+    if (client.own != segment) {
+        client.own = segment;
+        share_segment(client, segment, body.proc_index, client.id);
+    }
+    spdlog::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
+    Reply reply;
+    reply.set(wire::HelloReply{client.id, sizeof(Directory)});
+    reply.fds.push_back(client.ns->directory.fd());
+    return reply;
+}
+
+Reply Monitor::presence(Client &client, Request &request) {
+    client.kind = Client::Kind::presence;
+    client.pid = request.sender.pid;
+    client.start = start_time(client.pid);
+    client.who.uid = request.sender.uid;
+    client.who.gid = request.sender.gid;
+    return {};
+}
+
+std::pair<Client &, UniqueFd> Monitor::make_channel(const Payer &payer) {
+    Charge paid = charge(payer, Holding::clients, kDescriptorsOfClient);
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+        throw std::system_error(errno, std::generic_category(), "socketpair");
+    }
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    return {add_client(std::move(ours), payer, std::move(paid)), std::move(theirs)};
+}
+
+/// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is decided as with all others, by who sends on it. It is
+/// a socket of our own making: another one's SO_PASSCRED would be in the client's hands.
+Reply Monitor::enter(Client &, Request &request) {
+    const int to = request.fds[0].get();
+    int domain = 0, type = 0;
+    ucred maker{};
+    socklen_t number = sizeof(int), length = sizeof maker;
+    // The other end of anything else may be ours, or a service's: it would take this for a request that we make.
+    if (getsockopt(to, SOL_SOCKET, SO_DOMAIN, &domain, &number) != 0 || domain != AF_UNIX ||
+        getsockopt(to, SOL_SOCKET, SO_TYPE, &type, &number) != 0 || type != SOCK_SEQPACKET ||
+        getsockopt(to, SOL_SOCKET, SO_PEERCRED, &maker, &length) != 0 || maker.pid != request.sender.pid) {
+        return Reply::error(EINVAL);
+    }
+    Reply reply;
+    if (clients_.size() >= config_.limits.clients) {
+        reply = Reply::error(EMFILE, Cause::limit);
+    } else {
+        try {
+            auto [made, theirs] = make_channel(payer_of(request.sender));
+            made.payer_pid = request.sender.pid;
+            made.who.uid = request.sender.uid;
+            reply.set(wire::ForkReply{made.id});
+            reply.fds.push_back(theirs.get());
+            reply.owned.push_back(std::move(theirs));
+        } catch (const OverShare &) {
+            reply = Reply::error(EMFILE, Cause::limit);
+        }
+    }
+    send(to, request.header, reply); // who is not there to take it has no channel either: it hangs up
+    return {};
+}
+
+Reply Monitor::fork(Client &client, Request &request) {
+    const auto body = request.as<wire::Fork>();
+    if (body.segments > std::size(body.child_in)) {
+        return Reply::error(EINVAL);
+    }
+    if (clients_.size() >= config_.limits.clients) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    auto [made, theirs] = make_channel(client.payer);
+    made.kind = Client::Kind::expected;
+    made.who = client.who;
+    made.comm = client.comm;
+    made.ns = client.ns;
+    made.netns_inode = client.netns_inode;
+    made.lineage = client.lineage;
+    made.filters = client.filters;
+    copy_holdings(client, made);
+    // In each segment it inherits the child has a record of its own, which the parent has taken for it.
+    for (uint32_t i = 0; i < body.segments; ++i) {
+        const auto &entry = body.child_in[i];
+        for (const Client::Share &share : client.segments) {
+            if (share.name == entry.owner_client && entry.proc_index < kSegProcs) {
+                share_segment(made, share.segment, entry.proc_index, share.name);
+                break;
+            }
+        }
+    }
+    Reply reply;
+    reply.set(wire::ForkReply{made.id});
+    reply.fds.push_back(theirs.get());
+    reply.owned.push_back(std::move(theirs));
+    return reply;
+}
+
+/// Listeners and attachments to links, not segments: who holds what in those is the processes' own affair.
+void Monitor::copy_holdings(const Client &from, Client &to) {
+    for (Listener *listener : from.listeners) {
+        listener->holders.insert(&to);
+        to.listeners.insert(listener);
+    }
+    for (const auto &[name, attachment] : from.links) {
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                attach(to, *attachment.link, name, side);
+            }
+        }
+    }
+}
+
+/// For a program that handed its segment on to the next one in the same process.
+void Monitor::move_holdings(Client &from, Client &to) {
+    copy_holdings(from, to);
+    for (Client::Share &share : from.segments) {
+        for (Segment::Member &member : share.segment->members) {
+            if (member.client == &from && member.proc_index == share.proc_index) {
+                member.client = &to;
+            }
+        }
+        if (share.name == from.id) {
+            share.name = to.id;
+        }
+    }
+    to.segments = std::exchange(from.segments, {});
+    to.own = from.own;
+}
+
+Reply Monitor::child(Client &client, Request &request) {
+    if (!identify(client, request.sender, true)) {
+        return Reply::error(ESRCH);
+    }
+    client.kind = Client::Kind::process;
+    for (const auto &[name, attachment] : client.links) {
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                attachment.link->note_holder(side, client.pid, client.start);
+            }
+        }
+    }
+    return {};
+}
+
+Reply Monitor::segment(Client &client, Request &request) {
+    const auto body = request.as<wire::Segment>();
+    if (body.proc_index >= kSegProcs && body.proc_index != wire::kAnyProc) {
+        return Reply::error(EINVAL);
+    }
+    if (client.segments.size() >= config_.limits.segments_per_client) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
+    if (!segment) {
+        if (may_log()) {
+            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
+                         request.sender.pid);
+        }
+        return Reply::error(EINVAL);
+    }
+    for (const Client::Share &share : client.segments) {
+        if (share.segment == segment || (body.owner_client != 0 && share.name == body.owner_client)) {
+            return Reply::error(EEXIST);
+        }
+    }
+    if (!(segment->members.empty() && segment->parcels.empty()) &&
+        !may_share(client, *segment, domain_of(client, request.sender))) {
+        return Reply::error(EPERM, Cause::policy);
+    }
+    Reply reply;
+    uint32_t index = body.proc_index;
+    if (index == wire::kAnyProc) {
+        index = segment->claim_record();
+        if (index == kSegProcs) {
+            return Reply::error(ENOSPC, Cause::limit);
+        }
+        reply.set(wire::SegmentReply{index, 0});
+    }
+    if (body.owner_client == 0) {
+        client.own = segment;
+    }
+    share_segment(client, segment, index, body.owner_client == 0 ? client.id : body.owner_client);
+    return reply;
+}
+
+/// Who asks knows that some process has ended. We are told of that, too, but perhaps after the question.
+Reply Monitor::ends(Client &, Request &) {
+    std::vector<pollfd> watched;
+    std::vector<uint64_t> ids;
+    for (const auto &[id, client] : clients_) {
+        if (client->pidfd) {
+            watched.push_back({client->pidfd.get(), POLLIN, 0});
+            ids.push_back(id);
+        }
+    }
+    poll(watched.data(), watched.size(), 0);
+    for (size_t i = 0; i < ids.size(); ++i) {
+        if (const auto it = clients_.find(ids[i]); watched[i].revents != 0 && it != clients_.end()) {
+            gone(*it->second, "ended");
+        }
+    }
+    return {};
+}
+
+/// Does a process live that holds the listener?
+bool Monitor::any_alive(const Listener &listener) {
+    return std::any_of(listener.holders.begin(), listener.holders.end(), [](const Client *holder) {
+        pollfd p{holder->pidfd.get(), POLLIN, 0};
+        return !holder->pidfd || poll(&p, 1, 0) != 1;
+    });
+}
+
+/// The channel has closed or is to be closed.
+void Monitor::channel_closed(Client &client) {
+    loop_.remove(client.channel_watch, client.channel.get());
+    client.channel_watch = 0;
+    client.channel.reset();
+    if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
+        (client.impatient || has_presence(client.pid, client.start))) {
+        // An exec that is under way, a program that closed everything, or one that did not wait for us any longer: as long as the
+        // process and its presence last, what it held may come back with a hello.
+        return;
+    }
+    gone(client, "closed its channel");
+}
+
+/// `share` is not in the client's list any more.
+void Monitor::release_share(Client &client, const Client::Share &share) {
+    Segment &segment = *share.segment;
+    const auto member = std::find_if(segment.members.begin(), segment.members.end(), [&](const auto &m) {
+        return m.client == &client && m.proc_index == share.proc_index;
+    });
+    if (member == segment.members.end()) {
+        return;
+    }
+    const Segment::Member dead = *member;
+    segment.members.erase(member);
+    segment.reap(dead, [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); });
+    review_moved(segment);
+    if (segment.members.empty() && segment.parcels.empty()) {
+        finish_segment(segment);
+    }
+}
+
+Reply Monitor::part(Client &client, Request &request) {
+    const uint64_t name = request.as<wire::SegmentRef>().segment;
+    const auto it = std::find_if(client.segments.begin(), client.segments.end(), [&](const Client::Share &s) {
+        return s.name == name && s.segment != client.own;
+    });
+    if (it == client.segments.end()) {
+        return Reply::error(ENOENT);
+    }
+    const Client::Share share = *it;
+    client.segments.erase(it);
+    release_share(client, share);
+    // It will not be given links that those who stay have accepted from. Their clients make new ones from now on, which are whose who comes first.
+    for (const Listener *listener : client.listeners) {
+        for (Link *link : listener->place) {
+            if (link != nullptr && link->side[1].attached.size() > link->side[1].attached.count(&client)) {
+                stop_requests(*link);
+            }
+        }
+    }
+    return {};
+}
+
+void Monitor::release_holdings(Client &client) {
+    for (const Client::Share &share : std::exchange(client.segments, {})) {
+        release_share(client, share);
+    }
+    client.own.reset();
+    while (!client.listeners.empty()) {
+        leave_listener(client, **client.listeners.begin());
+    }
+    while (!client.links.empty()) {
+        const auto [name, attachment] = *client.links.begin();
+        const FileId file = attachment.link->file;
+        for (unsigned side = 0; side < 2; ++side) {
+            if (attachment.side[side]) {
+                detach(client, name, side);
+                if (const auto it = links_.find(file);
+                    it != links_.end() && !it->second->side[side].attached.empty()) {
+                    audit_soon(*it->second, side);
+                }
+            }
+        }
+    }
+    client.eventfds.clear();
+    client.bells_given = client.links_made = 0;
+}
+
+/// Whom a process rang before it ended, without waiting for us to do so.
+void Monitor::hear_out(Client &client) {
+    for (bool more = static_cast<bool>(client.channel); more;) {
+        Request request;
+        const Received got = receive(client.channel.get(), request);
+        more = (got == Received::packet || got == Received::truncated) && !is_holding_us_up(request.sender.uid);
+        if (more && got == Received::packet && request.header.op == static_cast<uint16_t>(wire::Op::ring) &&
+            request.header.length == sizeof(wire::BellRef)) {
+            ring_peer(client, request);
+        }
+    }
+}
+
+void Monitor::gone(Client &client, const char *why) {
+    hear_out(client);
+    if (client.kind == Client::Kind::process) {
+        spdlog::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
+    }
+    loop_.remove(client.channel_watch, client.channel.get());
+    loop_.remove(client.pidfd_watch, client.pidfd.get());
+    release_holdings(client);
+    sender_gone(client.id);
+    const bool was_presence = client.kind == Client::Kind::presence;
+    const pid_t pid = client.pid;
+    const uint64_t start = client.start;
+    Namespace *ns = client.ns;
+    clients_.erase(client.id);
+    if (was_presence && !has_presence(pid, start)) {
+        if (Client *waiting = find_process(pid, start, nullptr); waiting != nullptr && !waiting->channel) {
+            gone(*waiting, "closed its channel and its presence");
+        }
+    }
+    if (ns != nullptr && std::none_of(clients_.begin(), clients_.end(),
+                                      [ns](const auto &entry) { return entry.second->ns == ns; })) {
+        close_orphans(*ns);
+        namespaces_.erase(ns->cookie);
+    }
+    arm_exit(std::chrono::milliseconds(900));
+}
+
+} // namespace sd::monitor

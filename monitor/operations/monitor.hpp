@@ -1,0 +1,255 @@
+// The monitor: everything that is registered, and the operations of the protocol on it.
+#pragma once
+#include "monitor/kernel/listener_watch.hpp"
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/records/client.hpp"
+#include "monitor/records/moved.hpp"
+#include "monitor/records/parcel.hpp"
+#include "monitor/service/config.hpp"
+#include "monitor/service/packet.hpp"
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+
+namespace sd::monitor {
+
+/// A client, its user or its control group has the monitor hold as much as it may.
+struct OverShare : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+class Monitor {
+  public:
+    /// `socket_path` is only shown. `exit_when_unused`: stop the loop some time after the last channel has
+    /// gone.
+    Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused);
+    ~Monitor();
+    Monitor(const Monitor &) = delete;
+    Monitor &operator=(const Monitor &) = delete;
+
+    /// Starts to accept clients. The socket stays the caller's.
+    void serve(int listening_socket);
+    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay; the
+    /// path of the socket is not looked at.
+    void reconfigure(Config config) { config_ = std::move(config); }
+    /// Tells all processes that this monitor ends in order.
+    void announce_end();
+
+  private:
+    // monitor.cpp: channels and dispatch
+    struct Operation;
+    static const Operation *find_operation(uint16_t op);
+    void accept_client();
+    Client &add_client(UniqueFd channel, Payer payer, Charge charge);
+    /// A client at one end of a pair of sockets, and the other end.
+    std::pair<Client &, UniqueFd> make_channel(const Payer &payer);
+    void channel_ready(uint64_t client_id);
+    bool handle(Client &client, Request &request);
+    Reply perform(Client &client, Request &request, const Operation &operation);
+    void arm_exit(std::chrono::milliseconds grace);
+    /// Whether a line about what a client did may be logged: no client can fill the disk.
+    bool may_log();
+    /// accounting.cpp: for one thing more that is held in the name of the client. Throws OverShare.
+    Charge charge(const Payer &payer, Holding what, unsigned descriptors);
+    Payer payer_of(const ucred &who);
+    void pay_as(Client &client, const ucred &sender);
+
+    // lifecycle.cpp: processes coming and going
+    Reply hello(Client &client, Request &request);
+    Reply presence(Client &client, Request &request);
+    Reply enter(Client &client, Request &request);
+    Reply fork(Client &client, Request &request);
+    Reply child(Client &client, Request &request);
+    Reply segment(Client &client, Request &request);
+    Reply part(Client &client, Request &request);
+    bool identify(Client &client, const ucred &sender, bool forked = false);
+    std::shared_ptr<Segment> find_segment(const Client &payer, UniqueFd memfd);
+    void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
+                       uint64_t name);
+    void copy_holdings(const Client &from, Client &to);
+    void move_holdings(Client &from, Client &to);
+    void release_holdings(Client &client);
+    void release_share(Client &client, const Client::Share &share);
+    void take_back(Client &client, const Request &request, const Reply &reply, bool new_listener);
+    Reply ends(Client &client, Request &request);
+    bool any_alive(const Listener &listener);
+    void channel_closed(Client &client);
+    void hear_out(Client &client);
+    void gone(Client &client, const char *why);
+    Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
+    bool has_presence(pid_t pid, uint64_t start) const;
+
+    // sharing.cpp: who may be shown what
+    Domain domain_of(Client &client, const ucred &sender);
+    static bool alone_in(const Client &client, const Segment &segment);
+    bool may_share(const Client &client, Segment &segment, const Domain &now) const;
+    static bool may_accept_from(const Client &client, Link &link, const Domain &now);
+    void stamp(Client &passer, Segment &segment, const Domain &now);
+    const BridgeProgram *bridge_of(const Client &client) const;
+
+    // images.cpp: exec
+    Reply image(Client &client, Request &request);
+    Reply leave(Client &client, Request &request);
+
+    // parcels.cpp: connections on their way to another process
+    Reply pass(Client &client, Request &request);
+    Reply claim(Client &client, Request &request);
+    Reply claimed(Client &client, Request &request);
+    void parcel_ready(uint64_t id, uint32_t events);
+    InHands look_at_descriptors(ino_t inode);
+    void look_for_parcel_later(Parcel &parcel);
+    void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
+    void end_parcel(Parcel &parcel);
+    void sender_gone(uint64_t client_id);
+    void finish_segment(Segment &segment);
+
+    // moved.cpp: connections whose holders go over to a kernel socket
+    using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
+    int move_holders(Parcel &parcel, UniqueFd socket);
+    Reply moved(Client &client, Request &request);
+    Reply let_go(Client &client, Request &request);
+    MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
+    void review_moved(const Segment &segment);
+
+    // bridges.cpp: those that end at somebody without libsd
+    void bridge(Parcel &parcel);
+    BridgeProgram *bridge_program_for(const Segment &segment);
+    BridgeProgram *start_bridge_program(const Domain &domain);
+    void bridge_program_ended(uint64_t id);
+    bool awaits_claim(const BridgeProgram &program) const;
+    template <typename Predicate> void dismiss_bridge_programs(Predicate which);
+    void dismiss_bridge_programs_later();
+
+    // holdings.cpp: listeners and links, and how they end
+    Namespace *find_namespace(uint64_t cookie);
+    bool attach(Client &client, Link &link, uint64_t name, unsigned side);
+    void detach(Client &client, uint64_t name, unsigned side);
+    void side_changed(Link &link, unsigned side);
+    void forget(Link &link);
+    void leave_listener(Client &client, Listener &listener);
+    void close_listener(Listener &listener);
+    // orphan_listeners.cpp: those that the kernel has, and nobody with libsd
+    void abandon(Listener &listener);
+    void look_for_holder_later(Listener &listener);
+    bool take_up(Listener &listener, uint32_t backlog);
+    void close_orphans(const Namespace &ns);
+
+    // ended_listeners.cpp: those whose kernel socket has gone, whoever says that he has it
+    void watch_listener(Listener &listener, int socket);
+    void forget_watch(Listener &listener);
+    void take_ended_listeners();
+    void make_way(const Namespace &ns, const ListenProof &proof);
+    void end_listener(Listener &listener);
+    Reply check(Client &client, Request &request);
+
+    Listener *held_listener(const Client &client, uint32_t id) const;
+
+    // doorbells.cpp
+    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
+    static Reply bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter);
+    const Bell *bell_to_ring(const Client &client, const wire::BellRef &which) const;
+    static std::optional<BellDomain> foreign_domain(const Link &link, unsigned side, const BellFd &bell,
+                                                    const Client &waiter);
+    Reply bell(Client &client, Request &request);
+    Reply unbell(Client &client, Request &request);
+    Reply peer_bell(Client &client, Request &request);
+    Reply ring_peer(Client &client, Request &request);
+    Reply foreign_bell(Client &client, Request &request);
+    Reply accept_bell(Client &client, Request &request);
+    Reply mute_bell(Client &client, Request &request);
+
+    // requests.cpp
+    Reply listen(Client &client, Request &request);
+    Reply unlisten(Client &client, Request &request);
+    Reply unlist(Client &client, Request &request);
+    Reply links(Client &client, Request &request);
+    static bool has_moved(const Client &client);
+    Reply connect(Client &client, Request &request);
+    Reply drop_link(Client &client, Request &request);
+    Reply log(Client &client, Request &request);
+    Reply memory(Client &client, Request &request);
+
+    // adopt.cpp: links that outlived a former monitor
+    Reply adopt_link(Client &client, Request &request);
+    void await_holders(Link &link, unsigned side);
+    bool find_attached(const Link &link, unsigned side, pid_t pid) const;
+    void stop_awaiting(uint64_t watch);
+    void stop_awaiting(Link &link, unsigned side, pid_t pid);
+
+    // audit.cpp: what dead processes left behind without a record
+    void audit_soon(Link &link, unsigned side);
+    void audit();
+    const Link *family_link(const Segment &segment, uint64_t link_id, unsigned side) const;
+    void meet_strangers(const std::shared_ptr<Segment> &segment);
+    void reap_stranger(Segment &segment, unsigned index, pid_t pid);
+
+    // status.cpp
+    Reply status(Client &client, Request &request);
+    std::string status_json(const ucred &asker) const;
+
+    // resources.cpp
+    nlohmann::json resources_json() const;
+
+    EventLoop &loop_;
+    Config config_;
+    Accounts accounts_; ///< before all that pays
+    const std::string socket_path_;
+    const bool exit_when_unused_;
+    const uint64_t epoch_; ///< differs between starts, so that no id is used twice
+    const EventLoop::Clock::time_point started_ = EventLoop::Clock::now();
+    int listening_ = -1;
+    EventLoop::Watch listening_watch_ = 0;
+    UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
+    EventLoop::Timer exit_timer_ = 0;
+    EventLoop::Clock::time_point log_window_{};
+    unsigned logged_ = 0; ///< in this window
+    std::unordered_map<uid_t, unsigned> logged_by_;
+    uid_t asker_ = 0; ///< whose request is being dealt with
+
+    uint64_t next_id_; ///< for clients and links
+    uint32_t next_listener_;
+    std::unordered_map<uint64_t, std::unique_ptr<Namespace>> namespaces_;
+    std::unordered_map<FileId, std::weak_ptr<Segment>, FileIdHash> segments_;
+    std::unordered_map<FileId, std::unique_ptr<Link>, FileIdHash> links_;
+    std::unordered_map<uint32_t, std::unique_ptr<Listener>> listeners_;
+    std::map<std::pair<uint64_t, uint64_t>, Listener *> listener_by_socket_; ///< by namespace and socket cookie
+    ListenerWatch ends_of_listeners_;
+    EventLoop::Watch ends_watch_ = 0;
+    std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
+    std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
+
+    struct Awaited {
+        UniqueFd pidfd;
+        pid_t pid;
+        Link *link;
+        unsigned side;
+    };
+    std::map<EventLoop::Watch, Awaited> awaited_;
+
+    struct Audit {
+        bool wanted = false;
+        std::set<uint32_t> suspects; ///< slots that looked left behind the last time
+    };
+    std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
+    EventLoop::Timer audit_timer_ = 0;
+
+    struct Stranger {
+        UniqueFd pidfd;
+        std::weak_ptr<Segment> segment;
+    };
+    std::map<EventLoop::Watch, Stranger> strangers_;
+
+    std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
+    std::chrono::steady_clock::time_point next_look_{}; ///< not before this for parcels in descriptor tables
+    std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
+    std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work
+    EventLoop::Timer bridge_timer_ = 0;
+    MovedConnections moved_;
+
+    Counters past_; ///< of segments whose processes have all gone
+    std::vector<RecentFallback> past_fallbacks_;
+};
+
+} // namespace sd::monitor

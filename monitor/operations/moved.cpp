@@ -1,0 +1,94 @@
+// Connections whose holders go over to a kernel socket, one after the other. The argument is in libsd/vfs/sharing/moved.hpp.
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <spdlog/spdlog.h>
+
+namespace sd::monitor {
+
+/// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has changed, and the parcel has ended.
+int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
+    const Passport &p = parcel.passport;
+    Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
+    const uint64_t id = parcel.id;
+    int error = 0;
+    if (ofd.state.load(std::memory_order_acquire) != static_cast<uint32_t>(OfdState::open) ||
+        ofd.generation != p.generation) {
+        error = EINVAL;
+    } else if ((ofd.tx_block.load(std::memory_order_seq_cst) & kTxMoved) != 0) {
+        error = EALREADY; // two of them at the same time
+    } else if (moved_.size() >= config_.limits.clients) {
+        error = ENOBUFS;
+    }
+    if (error != 0) {
+        end_parcel(parcel);
+        return error;
+    }
+    const Link &link = *parcel.link;
+    const int32_t low = ofd.rcvlowat.load(std::memory_order_seq_cst);
+    ofd.tx_block.fetch_or(kTxMoved, std::memory_order_seq_cst);
+    ofd.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
+    const std::shared_ptr<Segment> segment = parcel.segment;
+    const Passport passport = p;
+    moved_[{segment.get(), p.ofd_index}] = {segment, p.ofd_index, p.generation, std::move(socket), 0};
+    bridge(parcel); // may end it
+    if (parcels_.count(id) == 0) {
+        ofd.rcvlowat.store(low, std::memory_order_seq_cst);
+        ofd.tx_block.fetch_and(~uint32_t{kTxMoved}, std::memory_order_seq_cst);
+        moved_.erase({segment.get(), passport.ofd_index});
+        error = ENOBUFS;
+    }
+    // Those who wait, to see the mark; or, if they have seen it, that it has gone.
+    mark_and_ring(link, passport.slot, 1 - passport.side, 0);
+    return error;
+}
+
+/// Somebody comes for the socket.
+Reply Monitor::moved(Client &client, Request &request) {
+    const auto body = request.as<wire::Moved>();
+    const auto it = find_moved(client, body);
+    if (it == moved_.end()) {
+        return Reply::error(ENOENT);
+    }
+    Reply reply;
+    reply.fds.push_back(it->second.socket.get());
+    return reply;
+}
+
+Reply Monitor::let_go(Client &client, Request &request) {
+    const auto body = request.as<wire::Moved>();
+    if (const auto it = find_moved(client, body); it != moved_.end()) {
+        review_moved(*it->second.segment);
+    }
+    return {};
+}
+
+Monitor::MovedConnections::iterator Monitor::find_moved(const Client &client, const wire::Moved &body) {
+    const uint64_t name = body.segment == 0 ? client.id : body.segment;
+    const auto share = std::find_if(client.segments.begin(), client.segments.end(),
+                                    [name](const Client::Share &s) { return s.name == name; });
+    if (share == client.segments.end()) {
+        return moved_.end();
+    }
+    const auto it = moved_.find({share->segment.get(), body.ofd_index});
+    return it != moved_.end() && it->second.generation == body.generation ? it : moved_.end();
+}
+
+/// Who holds connections of this segment has changed: sockets that nobody will come for are closed.
+void Monitor::review_moved(const Segment &segment) {
+    for (auto it = moved_.lower_bound({&segment, 0}); it != moved_.end() && it->first.first == &segment;) {
+        const MovedConnection &moved = it->second;
+        const std::vector<const Client *> holders = segment.holders(moved.ofd);
+        const bool wanted = std::any_of(holders.begin(), holders.end(),
+                                        [&moved](const Client *holder) { return holder->id != moved.bridge; }) ||
+                            std::any_of(parcels_.begin(), parcels_.end(), [&moved](const auto &entry) {
+                                const Parcel &parcel = *entry.second;
+                                return !parcel.bridged && parcel.segment == moved.segment &&
+                                       parcel.passport.ofd_index == moved.ofd;
+                            });
+        it = wanted ? std::next(it) : moved_.erase(it);
+    }
+}
+
+} // namespace sd::monitor

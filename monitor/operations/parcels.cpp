@@ -1,0 +1,271 @@
+// Connections on their way from one process to another.
+#include "monitor/kernel/descriptor_kind.hpp"
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// A parcel that is not claimed may still be in the queue of the Unix socket it was sent over, or be in the hands of somebody without libsd, who
+/// waits for data. Which of the two shows in the descriptor tables of all processes; those are looked at after this time, and then twice
+/// as long each time, up to a limit.
+constexpr std::chrono::milliseconds kFirstLook{50};
+constexpr unsigned kMostDoublings = 7;
+/// A look at all tables takes as long as there are processes and descriptors: no more than a fifth of the time is spent on it, however many
+/// parcels there are, since everybody else waits for us meanwhile.
+constexpr int kLookShare = 4;
+/// After so many looks, what we are not allowed to see is taken to have arrived.
+constexpr unsigned kBlindLooks = 6;
+/// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data that others who share the connection wait
+/// for. Seen there so often, it is not going to be claimed: the library is switched off.
+constexpr unsigned kLibraryLooks = 4;
+
+uint64_t socket_cookie(int fd) {
+    uint64_t cookie = 0;
+    socklen_t length = sizeof cookie;
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+}
+
+} // namespace
+
+Reply Monitor::pass(Client &client, Request &request) {
+    const auto body = request.as<wire::Pass>();
+    const Passport &p = body.passport;
+    Link *link = p.side < 2 ? client.link(p.link_id, p.side) : nullptr;
+    const uint64_t name = body.segment == 0 ? client.id : body.segment;
+    const auto share = std::find_if(client.segments.begin(), client.segments.end(),
+                                    [name](const Client::Share &s) { return s.name == name; });
+    const uint64_t cookie = socket_cookie(request.fds[0].get());
+    if (link == nullptr || share == client.segments.end() || p.ofd_index == 0 || p.ofd_index >= kOfds ||
+        p.slot >= kLinkSlots || body.start > static_cast<uint32_t>(wire::BridgeStart::for_all) ||
+        p.options > kMaxFreshOptions || cookie == 0 || parcel_by_cookie_.count(cookie) != 0) {
+        return Reply::error(EINVAL);
+    }
+    if (parcels_.size() >= config_.limits.clients) {
+        return Reply::error(ENOBUFS, Cause::limit);
+    }
+    auto made = std::make_unique<Parcel>();
+    Parcel &parcel = *made;
+    parcel.charge = charge(client.payer, Holding::parcels, 1);
+    parcel.id = next_id_++;
+    parcel.cookie = cookie;
+    parcel.inode = file_id(request.fds[0].get()).ino;
+    parcel.far = std::move(request.fds[1]);
+    parcel.passport = p;
+    parcel.segment = share->segment;
+    parcel.link = link;
+    stamp(client, *parcel.segment, domain_of(client, request.sender));
+    parcel.sender = client.id;
+    parcel.uid = request.sender.uid;
+    parcel.start = static_cast<wire::BridgeStart>(body.start);
+    parcel.watch = loop_.add(parcel.far.get(), EPOLLIN | EPOLLRDHUP,
+                             [this, id = parcel.id](uint32_t events) { parcel_ready(id, events); });
+    if (parcel.start == wire::BridgeStart::unclaimed) {
+        look_for_parcel_later(parcel);
+    }
+    ++link->side[p.side].parcels;
+    ++parcel.segment->parcels[p.ofd_index];
+    parcel_by_cookie_[cookie] = &parcel;
+    Reply reply;
+    reply.set(wire::PassReply{parcel.id});
+    parcels_[parcel.id] = std::move(made);
+    if (parcel.start == wire::BridgeStart::at_once) {
+        bridge(parcel); // may end it
+    } else if (parcel.start == wire::BridgeStart::for_all) {
+        if (const int error = move_holders(parcel, std::move(request.fds[0])); error != 0) {
+            return Reply::error(error, Cause::passed);
+        }
+    }
+    return reply;
+}
+
+/// In whose descriptor table the socket is; after this none is to be looked at before next_look_.
+InHands Monitor::look_at_descriptors(ino_t inode) {
+    using std::chrono::steady_clock;
+    const auto start = steady_clock::now();
+    const InHands hands = who_has_socket(inode);
+    const auto end = steady_clock::now();
+    next_look_ = end + kLookShare * (end - start);
+    return hands;
+}
+
+void Monitor::look_for_parcel_later(Parcel &parcel) {
+    look_for_parcel_after(parcel, kFirstLook * (1 << std::min(parcel.looks, kMostDoublings)));
+}
+
+void Monitor::look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause) {
+    parcel.timer = loop_.after(pause, [this, id = parcel.id] {
+        const auto it = parcels_.find(id);
+        if (it == parcels_.end()) {
+            return;
+        }
+        Parcel &found = *it->second;
+        found.timer = 0;
+        const auto now = std::chrono::steady_clock::now();
+        if (now < next_look_) {
+            look_for_parcel_after(found, std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now));
+            return;
+        }
+        ++found.looks;
+        const InHands hands = look_at_descriptors(found.inode);
+        found.seen_at_library += hands == InHands::library ? 1 : 0;
+        if (hands == InHands::stranger || found.seen_at_library >= kLibraryLooks ||
+            (hands == InHands::unknown && found.looks >= kBlindLooks)) {
+            bridge(found);
+        } else {
+            look_for_parcel_later(found);
+        }
+    });
+}
+
+/// The passed socket has hung up (nobody has it any more), or somebody has written to it as it is.
+void Monitor::parcel_ready(uint64_t id, uint32_t events) {
+    const auto it = parcels_.find(id);
+    if (it == parcels_.end()) {
+        return;
+    }
+    Parcel &parcel = *it->second;
+    int waiting = 0;
+    ioctl(parcel.far.get(), FIONREAD, &waiting);
+    if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 && waiting == 0) {
+        end_parcel(parcel);
+    } else {
+        bridge(parcel);
+    }
+}
+
+Reply Monitor::claim(Client &client, Request &request) {
+    const uint64_t cookie = socket_cookie(request.fds[0].get());
+    const auto it = parcel_by_cookie_.find(cookie);
+    if (cookie == 0 || it == parcel_by_cookie_.end()) {
+        return Reply::error(ENOENT, Cause::passed);
+    }
+    Parcel &parcel = *it->second;
+    const bool by_bridge = parcel.bridged && cookie == parcel.token_cookie;
+    if (parcel.bridged && !by_bridge) {
+        return Reply::error(EALREADY, Cause::passed);
+    }
+    // Segment and link show, and let change, everything the family has: to a process that could do that anyway.
+    const Domain now = by_bridge ? Domain{} : domain_of(client, request.sender);
+    const bool shared = by_bridge ? client.bridge == parcel.bridge : may_share(client, *parcel.segment, now);
+    if (!shared && !by_bridge && !now.known) {
+        // Whoever cannot be looked at may just be dying, and a bridge would take data that others of the family wait for: the
+        // next look at the descriptors of all processes tells whether somebody has it.
+        parcel.seen_at_library = std::max(parcel.seen_at_library, kLibraryLooks - 1);
+        if (parcel.timer == 0) {
+            look_for_parcel_later(parcel);
+        }
+        return Reply::error(EPERM, Cause::passed);
+    }
+    if (!shared) {
+        bridge(parcel);
+        return Reply::error(EPERM, Cause::passed);
+    }
+    if (const auto moved = moved_.find({parcel.segment.get(), parcel.passport.ofd_index});
+        by_bridge && parcel.start == wire::BridgeStart::for_all && moved != moved_.end()) {
+        moved->second.bridge = client.id;
+    }
+    if (!attach(client, *parcel.link, parcel.passport.link_id, parcel.passport.side)) {
+        return Reply::error(EEXIST, Cause::passed);
+    }
+    wire::ClaimReply body{};
+    body.passport = parcel.passport;
+    body.segment = parcel.segment->name;
+    for (const Client::Share &share : client.segments) {
+        if (share.segment == parcel.segment) {
+            body.segment = share.name; // names come from clients: what this one calls it, if it has it
+        }
+    }
+    body.parcel = parcel.id;
+    body.tell = by_bridge;
+    Reply reply;
+    reply.set(body);
+    reply.fds = {parcel.segment->fd(), parcel.link->memfd.get()};
+    return reply;
+}
+
+/// sd-bridge holds the connection itself now, or could not take it. From anybody else: it could not, so it keeps the kernel socket.
+Reply Monitor::claimed(Client &client, Request &request) {
+    const auto it = parcels_.find(request.as<wire::ParcelRef>().parcel);
+    if (it == parcels_.end()) {
+        return Reply::error(ENOENT);
+    }
+    if (!it->second->bridged) {
+        if (!may_share(client, *it->second->segment, domain_of(client, request.sender))) {
+            return Reply::error(EPERM);
+        }
+        bridge(*it->second);
+        return {};
+    }
+    if (client.bridge == 0 || client.bridge != it->second->bridge) {
+        return Reply::error(EPERM);
+    }
+    end_parcel(*it->second);
+    return {};
+}
+
+/// Before an exec of a program without libsd the connections that stay open are passed to it; now it runs.
+void Monitor::sender_gone(uint64_t client_id) {
+    std::vector<uint64_t> waiting;
+    for (const auto &[id, parcel] : parcels_) {
+        if (parcel->sender == client_id && parcel->start == wire::BridgeStart::left && !parcel->bridged) {
+            waiting.push_back(id);
+        }
+    }
+    for (const uint64_t id : waiting) {
+        if (const auto it = parcels_.find(id); it != parcels_.end()) {
+            bridge(*it->second);
+        }
+    }
+}
+
+void Monitor::end_parcel(Parcel &parcel) {
+    loop_.remove(parcel.watch, parcel.far.get());
+    close_received(std::move(parcel.far), parcel.uid); // a client's, which may have made it linger
+    if (parcel.timer != 0) {
+        loop_.cancel(parcel.timer);
+    }
+    parcel_by_cookie_.erase(parcel.cookie);
+    parcel_by_cookie_.erase(parcel.token_cookie);
+    const std::unique_ptr<Parcel> ended = std::move(parcels_.extract(parcel.id).mapped());
+    Segment &segment = *ended->segment;
+    Link &link = *ended->link;
+    const uint32_t ofd = ended->passport.ofd_index;
+    if (--segment.parcels[ofd] == 0) {
+        segment.parcels.erase(ofd);
+        segment.release_parcel(ofd, [&](uint64_t link_id, unsigned side) {
+            return link_id == ended->passport.link_id && side == ended->passport.side ? &link : nullptr;
+        });
+    }
+    review_moved(segment);
+    if (segment.members.empty() && segment.parcels.empty()) {
+        finish_segment(segment);
+    }
+    --link.side[ended->passport.side].parcels;
+    side_changed(link, ended->passport.side);
+}
+
+/// Nobody shares it any more: only its counters are kept.
+void Monitor::finish_segment(Segment &segment) {
+    past_ += segment.counters();
+    for (const RecentFallback &fallback : segment.recent_fallbacks()) {
+        past_fallbacks_.push_back(fallback);
+    }
+    if (past_fallbacks_.size() > 2 * kFallbackRing) {
+        std::sort(past_fallbacks_.begin(), past_fallbacks_.end(),
+                  [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
+        past_fallbacks_.resize(kFallbackRing);
+    }
+    segments_.erase(segment.file);
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,226 @@
+// Operations on listeners and links.
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+namespace sd::monitor {
+
+Reply Monitor::listen(Client &client, Request &request) {
+    const auto body = request.as<wire::Listen>();
+    ListenProof proof;
+    Cause cause = Cause::none;
+    if (const int result = examine_listener(request.fds[0].get(), proof, cause); result < 0) {
+        return Reply::error(-result, cause);
+    }
+    if (proof.netns != client.ns->cookie || has_moved(client)) {
+        return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    make_way(*client.ns, proof);
+    const uint32_t backlog = std::min<uint32_t>(body.backlog, kSynEntries);
+    Listener *listener = nullptr;
+    if (const auto known = listener_by_socket_.find({proof.netns, proof.cookie});
+        known != listener_by_socket_.end()) {
+        listener = known->second;
+        if (listener->directory_index >= 0) {
+            listener->ns->directory.set_backlog(listener->directory_index, backlog);
+        }
+    }
+    if (listener == nullptr || client.listeners.count(listener) == 0) {
+        if (client.listeners.size() >= config_.limits.listeners_per_client) {
+            if (may_log()) {
+                spdlog::warn("process {}: limits.listeners_per_client reached", client.pid);
+            }
+            return Reply::error(EMFILE, Cause::limit);
+        }
+    }
+    if (listener == nullptr) {
+        if (!config_.policy.may_listen(client.who, proof.address)) {
+            return Reply::error(EACCES, Cause::policy);
+        }
+        uint32_t id;
+        do {
+            id = ++next_listener_;
+        } while (id == 0 || listeners_.count(id) != 0);
+        Charge paid = charge(client.payer, Holding::listeners, 1);
+        auto made = std::make_unique<Listener>(id, proof, client.ns);
+        made->charge = std::move(paid);
+        made->uid = client.who.uid;
+        made->gid = client.who.gid;
+        made->exe = client.who.exe;
+        made->directory_index =
+            client.ns->directory.insert(id, proof.address, proof.cookie, backlog, proof.owner);
+        if (made->directory_index < 0) {
+            return Reply::error(ENOSPC, Cause::limit);
+        }
+        listener = made.get();
+        listener_by_socket_[{proof.netns, proof.cookie}] = listener;
+        listeners_[id] = std::move(made);
+        watch_listener(*listener, request.fds[0].get());
+        spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
+                      proof.address.port, id);
+    }
+    request.close_descriptors(); // soon: while we have it, the program could not free the port
+    const bool was_orphan = take_up(*listener, backlog);
+    client.listeners.insert(listener);
+    listener->holders.insert(&client);
+    Reply reply;
+    reply.set(wire::ListenReply{listener->id, was_orphan});
+    reply.fds.push_back(listener->memfd.get());
+    return reply;
+}
+
+Reply Monitor::unlisten(Client &client, Request &request) {
+    Listener *listener = held_listener(client, request.as<wire::ListenerRef>().listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    leave_listener(client, *listener);
+    return {};
+}
+
+Reply Monitor::unlist(Client &client, Request &request) {
+    Listener *listener = held_listener(client, request.as<wire::ListenerRef>().listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (listener->directory_index >= 0) {
+        listener->ns->directory.remove(listener->directory_index);
+        listener->directory_index = -1;
+    }
+    return {};
+}
+
+Reply Monitor::links(Client &client, Request &request) {
+    const auto body = request.as<wire::Links>();
+    Listener *listener = held_listener(client, body.listener_id);
+    if (listener == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    wire::LinksReply result{};
+    Reply reply;
+    const Domain domain = domain_of(client, request.sender);
+    uint32_t place = body.from;
+    for (; place < listener->place.size() && result.count < wire::kMaxFds; ++place) {
+        Link *link = listener->place[place];
+        if (link != nullptr && link->side[0].empty() && !link->has_pending_syn()) {
+            continue; // nothing will come from it any more; those who have connections on it have it
+        }
+        if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, link->id, 1)) {
+            result.link[result.count].link_id = link->id;
+            result.link[result.count].place = place;
+            ++result.count;
+            reply.fds.push_back(link->memfd.get());
+        }
+    }
+    result.next = place < listener->place.size() ? place : UINT32_MAX;
+    reply.set(result);
+    return reply;
+}
+
+/// Whether the process is in another network namespace than when it proved that it may be in this one: a forked child in particular, which did not even have
+/// to. What it may do there it says with a hello.
+bool Monitor::has_moved(const Client &client) {
+    const ino_t now = client.netns_inode != 0 ? netns_inode(client.pid) : 0;
+    return now != 0 && now != client.netns_inode;
+}
+
+Reply Monitor::connect(Client &client, Request &request) {
+    take_ended_listeners();
+    if (has_moved(client)) {
+        return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    const uint32_t id = request.as<wire::ListenerRef>().listener_id;
+    auto it = listeners_.find(id);
+    if (it != listeners_.end() && !any_alive(*it->second)) { // a client that is started after the end of a server
+        ends(client, request);
+        it = listeners_.find(id);
+    }
+    if (it == listeners_.end() || it->second->ns != client.ns || it->second->orphan) {
+        return Reply::error(ENOENT, Cause::listener_gone);
+    }
+    Listener &listener = *it->second;
+    if (!config_.policy.allows(client.who, Identity{listener.uid, listener.gid, listener.exe}, listener.address)) {
+        return Reply::error(EACCES, Cause::policy);
+    }
+    if (client.links_made >= config_.limits.links_per_client) {
+        if (may_log()) {
+            spdlog::warn("process {}: limits.links_per_client reached", client.pid);
+        }
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    Charge paid = charge(client.payer, Holding::links, 1);
+    std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
+    Link &link = *made;
+    link.charge = std::move(paid);
+    links_[link.file] = std::move(made);
+    if (!attach(client, link, link.id, 0)) {
+        links_.erase(link.file);
+        return Reply::error(EEXIST);
+    }
+    if (!listener.add(link, 0)) {
+        detach(client, link.id, 0);
+        return Reply::error(ENOSPC, Cause::no_slot);
+    }
+    link.header().port_base = port_base(link.place, listener.id);
+    link.header().side[0].process = static_cast<uint32_t>(client.pid);
+    link.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
+    ++client.links_made;
+    listener.ring_accept_bells();
+    Reply reply;
+    reply.set(wire::ConnectReply{link.id});
+    reply.fds.push_back(link.memfd.get());
+    return reply;
+}
+
+Reply Monitor::drop_link(Client &client, Request &request) {
+    const auto body = request.as<wire::LinkRef>();
+    const Link *link = client.link(body.link_id, body.side);
+    if (link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (body.side == 0 && client.links_made > 0) {
+        --client.links_made;
+    }
+    detach(client, body.link_id, body.side);
+    return {};
+}
+
+/// Pages are charged to whoever touches them first, which is never the monitor.
+Reply Monitor::memory(Client &, Request &request) {
+    const uint64_t bytes = request.as<wire::Memory>().bytes;
+    if (bytes == 0 || bytes > wire::kMostMemory) {
+        return Reply::error(EINVAL);
+    }
+    UniqueFd made = make_memfd("sd-memory", bytes);
+    seal(made.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    Reply reply;
+    reply.fds.push_back(made.get());
+    reply.owned.push_back(std::move(made));
+    return reply;
+}
+
+Reply Monitor::log(Client &client, Request &request) {
+    const auto body = request.as<wire::Log>();
+    std::string text(body.text, strnlen(body.text, sizeof body.text));
+    std::replace_if(
+        text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
+    const auto level = body.level == 0   ? spdlog::level::info
+                       : body.level == 1 ? spdlog::level::warn
+                                         : spdlog::level::err;
+    if (!may_log()) {
+        return {};
+    }
+    if (body.cause == 0) {
+        spdlog::log(level, "process {} ({}) says: {}", request.sender.pid, client.comm, text);
+    } else {
+        spdlog::log(level, "process {} ({}) says: {} [{} {}]", request.sender.pid, client.comm, text,
+                    body.cause, cause_name(body.cause));
+    }
+    return {};
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,93 @@
+// Who may be shown what: family segments and the server side of links stay within a trust domain.
+//
+// A process that forks has given all it has to its child; the kernel did that, and nothing is asked here. What is asked is whether a process that
+// has no part in something yet may be handed it. Its domain is read then, not remembered.
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+
+namespace sd::monitor {
+
+namespace {
+
+bool same_process(const Client &a, const Client &b) {
+    return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
+}
+
+} // namespace
+
+/// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its number could be another's by now. A thread may
+/// have other ids than its process, which cannot be seen: then it is not known, either.
+Domain Monitor::domain_of(Client &client, const ucred &sender) {
+    Domain unknown;
+    unknown.uid.fill(sender.uid);
+    unknown.gid.fill(sender.gid);
+    if (client.pid <= 0 || sender.pid != client.pid || !client.pidfd) {
+        return unknown;
+    }
+    Domain now = read_domain(client.pid);
+    if (!is_alive(client.pidfd) || now.uid[0] != sender.uid || now.gid[0] != sender.gid) {
+        return unknown;
+    }
+    if (now.filters != client.filters) {
+        client.filters = now.filters; // from here on only its own children have the same ones
+        client.lineage = next_id_++;
+    }
+    now.lineage = client.lineage;
+    return now;
+}
+
+bool Monitor::alone_in(const Client &client, const Segment &segment) {
+    return !segment.members.empty() &&
+           std::all_of(segment.members.begin(), segment.members.end(),
+                       [&](const Segment::Member &m) { return same_process(*m.client, client); });
+}
+
+const BridgeProgram *Monitor::bridge_of(const Client &client) const {
+    const auto it = bridge_programs_.find(client.bridge);
+    return it == bridge_programs_.end() ? nullptr : &it->second;
+}
+
+/// Whether a client whose domain is `now` may come to share the segment. A bridge was started for that.
+bool Monitor::may_share(const Client &client, Segment &segment, const Domain &now) const {
+    if (client.bridge != 0) {
+        const BridgeProgram *program = bridge_of(client);
+        return program != nullptr && program->segments.count(segment.name) != 0;
+    }
+    if (alone_in(client, segment)) {
+        segment.domain = now; // it may have become somebody else since
+        return true;
+    }
+    return segment.domain && segment.domain->shares_with(now);
+}
+
+/// The passer, a member, is about to have others shown its segment: from now on it is known whose it is. Where its founder is somebody else by now, it
+/// is nobody's.
+void Monitor::stamp(Client &passer, Segment &segment, const Domain &now) {
+    if (segment.domain && !alone_in(passer, segment)) {
+        return;
+    }
+    segment.domain = now;
+    for (const Segment::Member &member : segment.members) {
+        if (member.proc_index == 0 && !same_process(*member.client, passer)) {
+            Domain founder = member.client->pid > 0 ? read_domain(member.client->pid) : Domain{};
+            founder.lineage = member.client->lineage;
+            segment.domain->known = founder.shares_with(now) && is_alive(member.client->pidfd);
+        }
+    }
+}
+
+/// Whether an acceptor may be given a link. Connections of another domain's acceptors would be in its hands otherwise; who comes first has it.
+bool Monitor::may_accept_from(const Client &client, Link &link, const Domain &now) {
+    LinkSide &side = link.side[1];
+    if (std::all_of(side.attached.begin(), side.attached.end(),
+                    [&](const Client *other) { return same_process(*other, client); }) &&
+        side.parcels == 0 && side.awaited.empty()) {
+        side.domain = now;
+        return true;
+    }
+    return side.domain && side.domain->shares_with(now);
+}
+
+} // namespace sd::monitor

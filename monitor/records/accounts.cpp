@@ -1,0 +1,188 @@
+// Who has the monitor hold how much.
+#include "monitor/records/accounts.hpp"
+#include "monitor/kernel/unique_fd.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <utility>
+
+namespace sd::monitor {
+
+namespace {
+
+/// Descriptors that no client's holdings take: replies that are made, files of /proc, what the monitor began
+/// with.
+constexpr unsigned kReserve = 128;
+
+/// The monitor's own group: who is in it, too, is in the same container or session, whose only bounds are its
+/// users.
+const std::string &own_group() {
+    static const std::string group =
+        group_of(getpid(), UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))).get());
+    return group;
+}
+
+} // namespace
+
+const char *holding_name(Holding what) {
+    constexpr const char *names[kHoldings] = {"clients", "links",    "listeners",
+                                              "bells",   "segments", "parcels"};
+    return names[static_cast<unsigned>(what)];
+}
+
+Charge::Charge(Charge &&other) noexcept { *this = std::move(other); }
+
+Charge &Charge::operator=(Charge &&other) noexcept {
+    if (this != &other) {
+        end();
+        accounts_ = std::exchange(other.accounts_, nullptr);
+        payer_ = std::exchange(other.payer_, {});
+        what_ = other.what_;
+        descriptors_ = other.descriptors_;
+    }
+    return *this;
+}
+
+Charge::~Charge() { end(); }
+
+void Charge::end() {
+    if (accounts_ == nullptr) {
+        return;
+    }
+    accounts_->used_ -= descriptors_;
+    accounts_->clients_ -= what_ == Holding::clients ? 1 : 0;
+    accounts_ = nullptr;
+    for (Account *account : {payer_.user.get(), payer_.group.get()}) {
+        if (account != nullptr) {
+            --account->count[static_cast<unsigned>(what_)];
+            account->descriptors -= descriptors_;
+        }
+    }
+    payer_ = {};
+}
+
+Accounts::Accounts(const HoldingLimits &user, const HoldingLimits &group, unsigned clients)
+    : user_(user), group_(group), most_clients_(clients) {
+    rlimit limit{};
+    if (geteuid() == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        const rlim_t all = limit.rlim_cur < (1u << 30) ? limit.rlim_cur : 1u << 30;
+        capacity_ = static_cast<unsigned>(all > 2 * kReserve ? all - kReserve : all / 2);
+    }
+}
+
+std::shared_ptr<Account> Accounts::account(const std::string &name, bool is_group) {
+    std::erase_if(accounts_, [](const auto &entry) { return entry.second.expired(); });
+    auto &entry = accounts_[name];
+    std::shared_ptr<Account> found = entry.lock();
+    if (!found) {
+        found = std::make_shared<Account>();
+        found->name = name;
+        found->is_group = is_group;
+        entry = found;
+    }
+    return found;
+}
+
+Payer Accounts::payer(uid_t uid, const std::string &group) {
+    Payer payer;
+    if (uid != 0) {
+        payer.user = account("user " + std::to_string(uid), false);
+    }
+    if (group != "/" && group != own_group()) {
+        payer.group = account("group " + group, true);
+    }
+    return payer;
+}
+
+/// Descriptors and clients: as many as are still free for everybody. So one that takes all he can gets a half,
+/// the next a half of the rest, and something is always left.
+bool Accounts::fits(const Account *account, Holding what, unsigned descriptors, std::string *over) const {
+    if (account == nullptr) {
+        return true;
+    }
+    const unsigned most = (account->is_group ? group_ : user_)[static_cast<unsigned>(what)];
+    if (most != 0 && account->count[static_cast<unsigned>(what)] >= most) {
+        *over = account->name + " has all of its " + std::to_string(most) + " " + holding_name(what);
+        return false;
+    }
+    if (capacity_ != 0 && what == Holding::clients &&
+        (clients_ >= most_clients_ || account->count[0] >= most_clients_ - clients_)) {
+        *over = account->name + " has its share of limits.clients, " + std::to_string(account->count[0]);
+        return false;
+    }
+    if (capacity_ != 0 && (used_ >= capacity_ || account->descriptors + descriptors > capacity_ - used_)) {
+        *over = account->name + " has its share of descriptors, " + std::to_string(account->descriptors);
+        return false;
+    }
+    return true;
+}
+
+Charge Accounts::charge(const Payer &payer, Holding what, unsigned descriptors, std::string *over) {
+    Charge charge;
+    if (!fits(payer.user.get(), what, descriptors, over) || !fits(payer.group.get(), what, descriptors, over)) {
+        return charge;
+    }
+    charge.accounts_ = this;
+    charge.payer_ = payer;
+    charge.what_ = what;
+    charge.descriptors_ = descriptors;
+    used_ += descriptors;
+    clients_ += what == Holding::clients ? 1 : 0;
+    for (Account *account : {payer.user.get(), payer.group.get()}) {
+        if (account != nullptr) {
+            ++account->count[static_cast<unsigned>(what)];
+            account->descriptors += descriptors;
+        }
+    }
+    return charge;
+}
+
+std::string group_part(const std::string &path) {
+    size_t end = 0;
+    for (unsigned parts = 0; parts < 3 && end != std::string::npos; ++parts) {
+        const size_t begin = end;
+        end = path.find('/', begin + 1);
+        const std::string part = path.substr(begin, end == std::string::npos ? end : end - begin);
+        // A user can have any number of sessions.
+        if (part.ends_with(".service") || part.ends_with(".scope") || part.starts_with("/user-")) {
+            break;
+        }
+    }
+    return path.substr(0, end);
+}
+
+std::string group_of(pid_t pid, int pidfd) {
+    char text[8192];
+    const std::string name = "/proc/" + std::to_string(pid) + "/cgroup";
+    const UniqueFd file(pid > 0 && pidfd >= 0 ? open(name.c_str(), O_RDONLY | O_CLOEXEC) : -1);
+    const ssize_t n = file ? read(file.get(), text, sizeof text) : -1;
+    pollfd ended{pidfd, POLLIN, 0};
+    if (n < 0 || poll(&ended, 1, 0) != 0) {
+        return "?";
+    }
+    // "0::/path" of the one hierarchy; with several, that of processes' numbers or of memory is what containers
+    // have.
+    const std::string all(text, static_cast<size_t>(n));
+    std::string unified = "/", other;
+    for (size_t at = 0; at < all.size();) {
+        const size_t end = std::min(all.find('\n', at), all.size());
+        const std::string line = all.substr(at, end - at);
+        at = end + 1;
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) {
+            continue;
+        }
+        const std::string controllers = line.substr(first + 1, second - first - 1),
+                          path = line.substr(second + 1);
+        if (controllers.empty()) {
+            unified = path;
+        } else if (controllers == "pids" || controllers == "memory") {
+            other = path;
+        }
+    }
+    return group_part(unified != "/" || other.empty() ? unified : other);
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,68 @@
+// A channel to the monitor and the process at its other end, with all that it has registered.
+#pragma once
+#include "monitor/records/listener.hpp"
+#include "monitor/records/segment.hpp"
+#include "monitor/service/event_loop.hpp"
+#include "monitor/service/policy.hpp"
+
+#include <string>
+
+namespace sd::monitor {
+
+struct Client {
+    enum class Kind {
+        fresh,    ///< connected, has not said what it is
+        presence, ///< only says that somebody is here
+        expected, ///< made for a child by its parent before fork; the child has not spoken yet
+        process,  ///< a process with libsd
+    };
+
+    uint64_t id = 0;
+    Kind kind = Kind::fresh;
+    UniqueFd channel; ///< none: the process gave up its channel (exec) but a presence says that it goes on
+    EventLoop::Watch channel_watch = 0;
+    UniqueFd pidfd;
+    EventLoop::Watch pidfd_watch = 0;
+
+    bool leaving = false;   ///< about to execute something that takes nothing over
+    bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
+
+    std::optional<uid_t> last_sender; ///< of a packet
+    Payer payer;                      ///< of what it has us hold
+    pid_t payer_pid = 0;              ///< whose user and group those are
+    Charge charge;
+    pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
+    uint64_t start = 0;
+    Identity who;
+    std::string comm;
+    Namespace *ns = nullptr;
+    ino_t netns_inode = 0; ///< where the process was when it proved that it may be in `ns`; 0: not to be seen
+    uint64_t lineage = 0;  ///< Domain::lineage
+    unsigned filters = 0;  ///< Domain::filters when the lineage began
+    uint64_t bridge = 0;   ///< the BridgeProgram that it is
+
+    struct Share {
+        std::shared_ptr<Segment> segment;
+        unsigned proc_index;
+        uint64_t name; ///< what this client calls the segment
+    };
+    std::vector<Share> segments;
+    std::shared_ptr<Segment> own; ///< the one it created
+
+    struct Attachment {
+        Link *link;
+        bool side[2];
+    };
+    std::unordered_map<uint64_t, Attachment> links; ///< by the link id this client knows it under
+    std::set<Listener *> listeners;
+    std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds; ///< by kernel number, so that each is kept open once
+    unsigned bells_given = 0;
+    unsigned links_made = 0;
+
+    Link *link(uint64_t link_id, unsigned side) const {
+        const auto it = links.find(link_id);
+        return it != links.end() && side < 2 && it->second.side[side] ? it->second.link : nullptr;
+    }
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,124 @@
+// Doorbells: which descriptors are taken for one, and ringing without being held up.
+#include "monitor/records/doorbell.hpp"
+#include "monitor/kernel/interrupted.hpp"
+#include "monitor/records/client.hpp"
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace sd::monitor {
+
+BellDomain bell_domain(const Client &client) { return {client.who.uid, client.who.gid}; }
+
+bool may_share_bell(const Client &one, const Client &other) { return bell_domain(one) == bell_domain(other); }
+
+std::optional<uint64_t> eventfd_id(int fd) {
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(path, text, sizeof text - 1);
+    if (n < 0) {
+        return std::nullopt;
+    }
+    text[n] = '\0';
+    if (strcmp(text, "anon_inode:[eventfd]") != 0) {
+        return std::nullopt;
+    }
+    snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+    UniqueFd info(open(path, O_RDONLY | O_CLOEXEC));
+    const ssize_t got = info ? read(info.get(), text, sizeof text - 1) : -1;
+    if (got <= 0) {
+        return std::nullopt;
+    }
+    text[got] = '\0';
+    const char *id = strstr(text, "eventfd-id:");
+    return id == nullptr ? std::nullopt : std::optional<uint64_t>(strtoull(id + 11, nullptr, 10));
+}
+
+namespace {
+
+/// A kernel AIO context whose only use is its completion signal: an iocb that names an eventfd has the
+/// kernel add 1 to it, which, unlike write(2), cannot block on a counter that the client has filled and
+/// whose O_NONBLOCK it has taken away.
+class CompletionSignal {
+  public:
+    CompletionSignal() {
+        file_ = UniqueFd(memfd_create("sd-aio", MFD_CLOEXEC));
+        usable_ = file_ && syscall(SYS_io_setup, 4, &context_) == 0;
+    }
+    ~CompletionSignal() {
+        if (usable_) {
+            syscall(SYS_io_destroy, context_);
+        }
+    }
+    bool signal(int eventfd) {
+        if (!usable_) {
+            return false;
+        }
+        char byte;
+        iocb block{};
+        block.aio_lio_opcode = IOCB_CMD_PREAD; // of an empty file: completes at once with 0
+        block.aio_fildes = static_cast<uint32_t>(file_.get());
+        block.aio_buf = reinterpret_cast<uintptr_t>(&byte);
+        block.aio_nbytes = 1;
+        block.aio_flags = IOCB_FLAG_RESFD;
+        block.aio_resfd = static_cast<uint32_t>(eventfd);
+        iocb *list[1] = {&block};
+        if (syscall(SYS_io_submit, context_, 1, list) != 1) {
+            return false;
+        }
+        io_event event;
+        timespec none{};
+        syscall(SYS_io_getevents, context_, 0, 1, &event, &none);
+        return true;
+    }
+
+  private:
+    UniqueFd file_;
+    aio_context_t context_ = 0;
+    bool usable_ = false;
+};
+
+CompletionSignal &completion() {
+    static CompletionSignal signal;
+    return signal;
+}
+
+} // namespace
+
+bool is_bell_socket(int fd, uid_t owner) {
+    int domain = 0, type = 0;
+    socklen_t length = sizeof domain;
+    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0 || domain != AF_UNIX) {
+        return false;
+    }
+    length = sizeof type;
+    ucred maker{};
+    socklen_t maker_length = sizeof maker;
+    sockaddr_un peer{};
+    socklen_t peer_length = sizeof peer;
+    return getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_SEQPACKET &&
+           getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &maker_length) == 0 && maker.uid == owner &&
+           getpeername(fd, reinterpret_cast<sockaddr *>(&peer), &peer_length) == 0 &&
+           peer_length == offsetof(sockaddr_un, sun_path);
+}
+
+void ring(const BellFd &bell) {
+    if (!completion().signal(bell.fd.get())) { // no AIO here (a seccomp filter, say)
+        const Interrupted soon;
+        const uint64_t one = 1;
+        [[maybe_unused]] const ssize_t n = write(bell.fd.get(), &one, sizeof one);
+    }
+}
+
+void prepare_to_ring() { completion(); }
+
+} // namespace sd::monitor

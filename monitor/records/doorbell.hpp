@@ -1,0 +1,52 @@
+// A waiter's doorbell as the monitor keeps it, and who may have which end of it.
+#pragma once
+#include "monitor/kernel/unique_fd.hpp"
+#include "monitor/records/accounts.hpp"
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <sys/types.h>
+#include <vector>
+
+namespace sd::monitor {
+
+struct Client;
+
+/// What two processes must have in common to be given each other's eventfds. Who has an eventfd can do more
+/// than ring: read it, which takes wake-ups away; fill it and make it block, which stops whoever writes it.
+struct BellDomain {
+    uid_t uid = 0;
+    gid_t gid = 0;
+    auto operator<=>(const BellDomain &) const = default;
+};
+BellDomain bell_domain(const Client &client);
+bool may_share_bell(const Client &one, const Client &other);
+
+/// Domains that one waiter gives something to ring with. For those beyond that the monitor rings.
+constexpr size_t kMostForeignDomains = 16;
+
+/// One eventfd, however often it is registered.
+struct BellFd {
+    UniqueFd fd;
+    uint64_t id = 0;
+    /// For each other domain a socket whose other end the waiter has. All that can be done with it is to
+    /// ring: what is written there cannot be read back, each domain has a queue of its own to fill, and
+    /// MSG_DONTWAIT does not depend on the flags of a file that others have, too.
+    std::map<BellDomain, UniqueFd> foreign;
+    std::vector<Charge> charges; ///< for all of these
+};
+
+/// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd. Asks no file system.
+std::optional<uint64_t> eventfd_id(int fd);
+/// Whether it is one end of a connected pair of SOCK_SEQPACKET Unix sockets that a process of `owner` has
+/// made. One with a name at the other end could be a service, which would take the ring for a request of
+/// whoever rings.
+bool is_bell_socket(int fd, uid_t owner);
+
+/// Adds 1 to an eventfd that a client can do anything with, without ever blocking.
+void ring(const BellFd &bell);
+/// Makes what ring() needs, before clients can have used it up.
+void prepare_to_ring();
+
+} // namespace sd::monitor

@@ -1,0 +1,302 @@
+// A link as the monitor sees it.
+#include "monitor/records/link.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr int kLinkSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+constexpr uint64_t kUsableBells =
+    ((uint64_t{1} << (kLastDoorbell + 1)) - 1) & ~((uint64_t{1} << kFirstDoorbell) - 1);
+
+/// Calls fn(index) for each slot that has ever been touched.
+template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
+    const DataExtents extents(link.memfd.get(), kSlotOffset, kSlotOffset + kLinkSlots * sizeof(Slot));
+    unsigned next = 0;
+    for (const auto &range : extents.ranges()) {
+        // A slot may straddle two pages, of which only one has memory: it still counts.
+        const unsigned first = static_cast<unsigned>((range.from - kSlotOffset) / sizeof(Slot));
+        const unsigned last = static_cast<unsigned>((range.to - kSlotOffset + sizeof(Slot) - 1) / sizeof(Slot));
+        for (next = std::max(next, first); next < last && next < kLinkSlots; ++next) {
+            fn(next);
+        }
+    }
+}
+
+void ring_sleepers(const Link &link, unsigned side, uint64_t ids) {
+    ids &= link.header().side[side].sleep_mask.load(std::memory_order_seq_cst);
+    for (; ids != 0; ids &= ids - 1) {
+        const auto &bell = link.side[side].bells[static_cast<unsigned>(std::countr_zero(ids))];
+        if (bell.eventfd) {
+            ring(*bell.eventfd);
+        }
+    }
+}
+
+} // namespace
+
+std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base) {
+    std::unique_ptr<Link> link(new Link);
+    link->id = id;
+    link->memfd = make_memfd("sd-link", kLinkBytes);
+    seal(link->memfd.get(), kLinkSeals);
+    link->file = file_id(link->memfd.get());
+    link->map_ = Mapping(link->memfd.get(), kArenaOffset);
+    link->view_.base = link->map_.base();
+    LinkHeader &header = link->header();
+    header.version = kLayoutVersion;
+    header.slots = kLinkSlots;
+    header.link_id = id;
+    header.listener_id = listener_id;
+    header.port_base = port_base;
+    header.magic = kLinkMagic;
+    return link;
+}
+
+std::unique_ptr<Link> Link::adopt(UniqueFd memfd, uint64_t id) {
+    struct stat st;
+    const int seals = fcntl(memfd.get(), F_GET_SEALS);
+    if (seals < 0 || (seals & kLinkSeals) != kLinkSeals || !safe_to_map(memfd.get(), kLinkBytes) ||
+        fstat(memfd.get(), &st) != 0 || static_cast<size_t>(st.st_size) != kLinkBytes) {
+        return nullptr;
+    }
+    std::unique_ptr<Link> link(new Link);
+    link->id = id;
+    link->file = {st.st_dev, st.st_ino};
+    link->memfd = std::move(memfd);
+    link->map_ = Mapping(link->memfd.get(), kArenaOffset);
+    link->view_.base = link->map_.base();
+    const LinkHeader &header = link->header();
+    if (header.magic != kLinkMagic || header.version != kLayoutVersion || header.slots != kLinkSlots) {
+        return nullptr;
+    }
+    return link;
+}
+
+int Link::give_bell(unsigned side_index, unsigned wanted, std::shared_ptr<BellFd> eventfd, const Client *owner) {
+    LinkSide &s = side[side_index];
+    unsigned id = wanted;
+    if (wanted == 0) {
+        // The id that has been free for longest is the least likely to have stale bits about.
+        for (unsigned tried = kFirstDoorbell; tried <= kLastDoorbell; ++tried) {
+            s.last_bell = s.last_bell >= kLastDoorbell ? kFirstDoorbell : s.last_bell + 1;
+            if (!s.bells[s.last_bell].eventfd) {
+                id = s.last_bell;
+                break;
+            }
+        }
+        if (id == 0) {
+            return -ENOSPC;
+        }
+        // Nothing that was meant for the last waiter with this id may reach the new one: the peer drops its
+        // cached eventfd when the generation changes. Ready bits left over would only cause a look in vain;
+        // clear them all the same.
+        header().bell_generation[side_index][id].fetch_add(1, std::memory_order_seq_cst);
+        header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        if (view_.ready_summary(side_index, id).exchange(0, std::memory_order_seq_cst) != 0) {
+            for (unsigned w = 0; w < kReadyWords; ++w) {
+                view_.ready_word(side_index, id, w).store(0, std::memory_order_relaxed);
+            }
+        }
+    } else if (wanted < kFirstDoorbell || wanted > kLastDoorbell) {
+        return -EINVAL;
+    } else if (s.bells[wanted].eventfd && s.bells[wanted].eventfd->id != eventfd->id) {
+        return -EBUSY;
+    }
+    s.bells[id].eventfd = std::move(eventfd);
+    s.bells[id].owners.insert(owner);
+    return static_cast<int>(id);
+}
+
+bool Link::take_bell(unsigned side_index, unsigned id, const Client *owner) {
+    if (id < kFirstDoorbell || id > kLastDoorbell || side[side_index].bells[id].owners.erase(owner) == 0) {
+        return false;
+    }
+    if (side[side_index].bells[id].owners.empty()) {
+        side[side_index].bells[id] = Bell{};
+        header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        header().side[side_index].in_kernel.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+    }
+    return true;
+}
+
+unsigned Link::take_bells(unsigned side_index, const Client *owner) {
+    unsigned taken = 0;
+    for (unsigned id = kFirstDoorbell; id <= kLastDoorbell; ++id) {
+        taken += take_bell(side_index, id, owner) ? 1 : 0;
+    }
+    return taken;
+}
+
+void Link::note_holder(unsigned side_index, pid_t pid, uint64_t start) {
+    if (pid <= 0) {
+        return;
+    }
+    auto &table = header().holder[side_index];
+    LinkHeader::Holder *free = nullptr;
+    for (auto &holder : table) {
+        const uint32_t there = holder.pid.load(std::memory_order_relaxed);
+        if (there == static_cast<uint32_t>(pid)) {
+            free = &holder;
+            break;
+        }
+        if (there == 0 && free == nullptr) {
+            free = &holder;
+        }
+    }
+    if (free != nullptr) {
+        free->start_time = start;
+        free->pid.store(static_cast<uint32_t>(pid), std::memory_order_release);
+    }
+}
+
+void Link::forget_holder(unsigned side_index, pid_t pid, uint64_t start) {
+    for (auto &holder : header().holder[side_index]) {
+        if (pid > 0 && holder.pid.load(std::memory_order_relaxed) == static_cast<uint32_t>(pid) &&
+            holder.start_time == start) {
+            holder.pid.store(0, std::memory_order_relaxed);
+        }
+    }
+}
+
+bool Link::has_pending_syn() const {
+    bool found = false;
+    for_each_touched_slot(*this, [&](unsigned i) {
+        found = found || view_.slot(i).identity.state.load(std::memory_order_acquire) ==
+                             static_cast<uint32_t>(SlotState::syn);
+    });
+    return found;
+}
+
+void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_t flags) {
+    const unsigned peer = 1 - side;
+    Slot &slot = link.view().slot(slot_index);
+    if (flags != 0) {
+        slot.side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
+    }
+    std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
+    auto &control = slot.side[peer].control;
+    const uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
+                            control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
+                           kUsableBells;
+    const unsigned word = slot_index / 64;
+    for (uint64_t ids = armed; ids != 0; ids &= ids - 1) { // (d)
+        const auto id = static_cast<unsigned>(std::countr_zero(ids));
+        link.view().ready_word(peer, id, word).fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
+        link.view().ready_summary(peer, id).fetch_or(uint64_t{1} << word, std::memory_order_seq_cst);
+    }
+    ring_sleepers(link, peer, armed); // (e)
+}
+
+void ring_everybody(const Link &link, unsigned slot_index) {
+    for (unsigned side = 0; side < 2; ++side) {
+        for (unsigned id = kFirstDoorbell; id <= kLastDoorbell; ++id) {
+            if (link.side[side].bells[id].eventfd) {
+                link.view()
+                    .ready_word(side, id, slot_index / 64)
+                    .fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
+                link.view().ready_summary(side, id).fetch_or(uint64_t{1} << slot_index / 64,
+                                                             std::memory_order_seq_cst);
+            }
+        }
+        ring_sleepers(link, side, kUsableBells);
+    }
+}
+
+void ring_acceptors(const Link &link) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    ring_sleepers(link, 1, link.header().side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
+}
+
+void stop_requests(const Link &link) {
+    link.header().side[1].flags.fetch_or(kLinkListenerClosed, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void close_to_requests(const Link &link) {
+    stop_requests(link);
+    for_each_touched_slot(link, [&](unsigned i) {
+        auto expected = static_cast<uint32_t>(SlotState::syn);
+        if (link.view().slot(i).identity.state.compare_exchange_strong(
+                expected, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
+            mark_and_ring(link, i, 1, kFlagReset | kFlagClosed | kFlagDead);
+        }
+    });
+}
+
+std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitset<kLinkSlots> &held,
+                               std::optional<uint32_t> syn_head) {
+    std::set<uint32_t> result;
+    std::bitset<kLinkSlots> queued;
+    for (uint32_t i = 0; syn_head && i < kSynEntries; ++i) {
+        const uint32_t entry = link.view().syn(*syn_head + i).load(std::memory_order_acquire);
+        if (entry == 0 || entry > kLinkSlots) {
+            break;
+        }
+        queued.set(entry - 1);
+    }
+    for_each_touched_slot(link, [&](unsigned i) {
+        const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
+        const uint32_t flags = link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire);
+        if ((flags & (kFlagReleased | kFlagDead)) != 0) {
+            return;
+        }
+        const bool pending = state == static_cast<uint32_t>(SlotState::syn);
+        const bool accepted = state == static_cast<uint32_t>(SlotState::accepted);
+        const bool lost =
+            pending && side == 1 ? syn_head && !queued.test(i) : (pending || accepted) && !held.test(i);
+        if (lost) {
+            result.insert(i);
+        }
+    });
+    return result;
+}
+
+unsigned slots_in_use(const Link &link) {
+    unsigned result = 0;
+    for_each_touched_slot(link, [&](unsigned i) {
+        const Slot &slot = link.view().slot(i);
+        const auto let_go = [&](unsigned side) {
+            return (slot.side[side].control.flags.load(std::memory_order_relaxed) &
+                    (kFlagReleased | kFlagDead)) != 0;
+        };
+        const uint32_t state = slot.identity.state.load(std::memory_order_relaxed);
+        result += state != static_cast<uint32_t>(SlotState::free) && !(let_go(0) && let_go(1)) ? 1 : 0;
+    });
+    return result;
+}
+
+void bury(const Link &link, unsigned side, uint32_t slot) {
+    auto pending = static_cast<uint32_t>(SlotState::syn);
+    if (side == 1 && link.view().slot(slot).identity.state.compare_exchange_strong(
+                         pending, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
+        for (uint32_t i = 0; i < kSynEntries; ++i) { // an acceptor may have moved the head without clearing the entry
+            uint32_t entry = slot + 1;
+            link.view().syn(i).compare_exchange_strong(entry, 0, std::memory_order_seq_cst);
+        }
+        mark_and_ring(link, slot, 1, kFlagReset | kFlagClosed | kFlagDead);
+    } else {
+        mark_and_ring(link, slot, side, kFlagDead | kFlagClosed);
+    }
+}
+
+void mark_all(const Link &link, unsigned side) {
+    for_each_touched_slot(link, [&](unsigned i) {
+        const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
+        const bool used = state == static_cast<uint32_t>(SlotState::accepted) ||
+                          (side == 0 && state == static_cast<uint32_t>(SlotState::syn));
+        if (used && (link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire) &
+                     kFlagReleased) == 0) {
+            mark_and_ring(link, i, side, kFlagDead | kFlagClosed);
+        }
+    });
+}
+
+} // namespace sd::monitor

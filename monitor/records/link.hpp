@@ -1,0 +1,128 @@
+// A link as the monitor sees it: who is attached on which side, and the doorbells of each side.
+#pragma once
+#include "libsd/layout/link_layout.hpp"
+#include "monitor/kernel/domain.hpp"
+#include "monitor/kernel/shared_memory.hpp"
+#include "monitor/records/doorbell.hpp"
+
+#include <array>
+#include <bitset>
+#include <chrono>
+#include <optional>
+#include <set>
+
+namespace sd::monitor {
+
+struct Client;
+struct Listener;
+
+/// A doorbell id in use. A forked child that goes on using its parent's eventfd registers it again under
+/// the same id.
+struct Bell {
+    std::shared_ptr<BellFd> eventfd; ///< null: the id is free
+    std::set<const Client *> owners;
+};
+
+struct LinkSide {
+    std::set<Client *> attached;
+    std::optional<Domain> domain; ///< of who was shown it by the monitor, as an acceptor
+    /// After a restart: processes that were attached according to the link itself and have not come back
+    /// yet. Any number in here keeps the side from being taken for dead.
+    std::set<uint64_t> awaited;
+    std::array<Bell, kDoorbells> bells;
+    unsigned parcels = 0; ///< ends of connections on their way from one process to another
+    unsigned last_bell = kLastDoorbell;
+    bool death_seen = false; ///< since the last audit
+    bool empty() const { return attached.empty() && awaited.empty() && parcels == 0; }
+};
+
+class Link {
+  public:
+    uint64_t id = 0;
+    FileId file;
+    UniqueFd memfd;
+    Charge charge;
+    LinkSide side[2];
+    Listener *listener =
+        nullptr; ///< null once it has closed, and after a restart until a server process brings it back
+    uint32_t place = 0;       ///< in the listener's segment
+    bool was_adopted = false; ///< made by a former monitor
+    std::chrono::steady_clock::time_point adopted{};
+
+    /// Makes a new one. Throws std::system_error.
+    static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base);
+    /// Takes over one that a former monitor made; null if it is not a well-formed link.
+    static std::unique_ptr<Link> adopt(UniqueFd memfd, uint64_t id);
+
+    const LinkView &view() const { return view_; }
+    LinkHeader &header() const { return view_.header(); }
+
+    /// Gives a doorbell id of a side to a waiter: `wanted`, or any for 0. ENOSPC, EBUSY, EINVAL as negative
+    /// values.
+    int give_bell(unsigned side, unsigned wanted, std::shared_ptr<BellFd> eventfd, const Client *owner);
+    /// False if the client has no such bell.
+    bool take_bell(unsigned side, unsigned id, const Client *owner);
+    unsigned take_bells(unsigned side, const Client *owner); ///< all of a client; how many
+
+    /// Writes down who is attached, for the next monitor. The table is advisory and may be full.
+    void note_holder(unsigned side, pid_t pid, uint64_t start);
+    void forget_holder(unsigned side, pid_t pid, uint64_t start);
+
+    /// Whether a connection request waits for being accepted.
+    bool has_pending_syn() const;
+
+  private:
+    Link() = default;
+    Mapping map_; ///< all but the arena, in which the monitor has no business
+    LinkView view_;
+};
+
+/// Marks `side` of a slot with `flags` and wakes whoever waits on the other side. With flags 0 it only wakes.
+///
+/// Why no sleeper is missed. A waiter of the peer (1) puts its doorbell id into rx_arm or tx_arm of its own
+/// side, (2) makes a full fence (membarrier counts), (3) looks at our side's flags; before it sleeps on its
+/// eventfd it also (4) puts its id into sleep_mask, (5) makes a full fence, (6) looks at its ready bitmap.
+/// Here (a) the flags are stored, (b) a full fence, (c) the arms are swapped with 0; for each id found (d)
+/// the ready bits are set, by locked operations that are full fences on x86 and sequentially consistent by
+/// the memory model, and (e) sleep_mask is read.
+///  - If (c) does not see the id put there by (1), then (c) precedes (1) in the arm's modification order,
+///    so by the fences (b) and (2) the waiter's look (3) sees the flags: it does not go to sleep.
+///  - If (c) sees the id but (e) does not see it in sleep_mask, the same argument with (d)/(e) against
+///    (4)/(6) shows that (6) sees the ready bit: it does not sleep either.
+///  - Otherwise the eventfd is written, and that stays readable until the waiter takes it.
+/// Swapping, not reading, the arms makes sure that each arming is answered exactly once, by us or by a real
+/// sender.
+void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);
+/// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them.
+void ring_everybody(const Link &link, unsigned slot);
+
+/// For a client process that died: it may have published a connection request without getting to ring.
+/// Wakes the acceptors; same argument.
+void ring_acceptors(const Link &link);
+
+/// No further connection request is made on the link; those that wait go on waiting.
+///
+/// A client publishes its request (slot state syn), makes a full fence and then looks at
+/// kLinkListenerClosed. We set that flag, make a full fence, and then look at all slots. So either the
+/// client sees the flag, or we see its slot. Both may: then the compare-and-swap of the state decides who
+/// acts.
+void stop_requests(const Link &link);
+/// For a listener that has gone: those that wait are refused, too.
+void close_to_requests(const Link &link);
+
+/// Slots that are in use on `side` although no end in `held` (one bit per slot) belongs to them, and, for
+/// the server's side, connection requests that an acceptor took off the queue (whose head is at `syn_head`)
+/// and did not accept. What a living process is just about to do can look like this for a moment, so only
+/// what is found twice, some time apart, has been left behind by a dead one.
+std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitset<kLinkSlots> &held,
+                               std::optional<uint32_t> syn_head);
+/// Ends what was left behind in a slot.
+void bury(const Link &link, unsigned side, uint32_t slot);
+
+/// Slots that at least one side has not let go of.
+unsigned slots_in_use(const Link &link);
+
+/// For a side that died without leaving records of what it held: marks its end of every slot that is in use.
+void mark_all(const Link &link, unsigned side);
+
+} // namespace sd::monitor

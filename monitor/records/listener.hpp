@@ -1,0 +1,78 @@
+// A listening socket that accelerated processes hold, and the segment its acceptors share.
+#pragma once
+#include "libsd/layout/causes.hpp"
+#include "monitor/records/directory.hpp"
+#include "monitor/records/link.hpp"
+#include "monitor/service/event_loop.hpp"
+
+#include <string>
+#include <vector>
+
+namespace sd::monitor {
+
+/// What a client proved by handing over a listening socket.
+struct ListenProof {
+    uint64_t netns = 0;  ///< SO_NETNS_COOKIE
+    uint64_t cookie = 0; ///< SO_COOKIE: names the socket, whoever holds it
+    uid_t owner = 0; ///< whom the kernel takes the socket for: only sockets of one user may share an address
+    ListenAddress address;
+};
+/// Looks at a passed descriptor. 0, or a negative errno and the cause to record.
+int examine_listener(int fd, ListenProof &proof, Cause &cause);
+/// SO_NETNS_COOKIE of any socket, 0 if it cannot be had.
+uint64_t netns_cookie(int fd);
+/// The network namespace that possession of this socket opens: that of a TCP socket, since whoever has one can connect there, whatever it was used for
+/// before. 0 for all others: Unix sockets are handed about between namespaces, by services, and by ourselves.
+uint64_t proven_netns(int fd);
+/// Whether a connection could be meant for both.
+bool overlap(const ListenAddress &a, const ListenAddress &b);
+
+struct Namespace {
+    uint64_t cookie = 0;
+    DirectoryFile directory;
+    Namespace(uint64_t cookie_, uint64_t epoch) : cookie(cookie_), directory(epoch) {}
+};
+
+struct AcceptBell {
+    const Client *owner;
+    std::shared_ptr<BellFd> eventfd;
+};
+
+struct Listener {
+    uint32_t id = 0;
+    Namespace *ns = nullptr;
+    uint64_t cookie = 0;
+    uid_t owner = 0; ///< see ListenProof
+    int watch = -1;  ///< of the monitor's ListenerWatch
+    ListenAddress address;
+    uid_t uid = 0; ///< of the process that registered it; what policy looks at
+    gid_t gid = 0;
+    std::string exe;
+    int directory_index = -1;
+    UniqueFd memfd;
+    Charge charge;
+    Mapping map;
+    std::set<Client *> holders;
+    std::vector<Link *> place; ///< same index as ListenerSegment::link
+    std::vector<AcceptBell> accept_bells;
+    bool orphan = false; ///< held by nobody; see orphan_listeners.cpp
+    unsigned looks = 0;
+    EventLoop::Timer timer = 0;
+
+    Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
+    ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }
+    /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
+    bool add(Link &link, uint32_t syn_head);
+    void remove(Link &link);
+    /// No thread of the process that signs so (wire::folded) is in the kernel's accept any more.
+    void forget_acceptors(uint32_t signature);
+    /// Tells the acceptors to look at their links again.
+    void bump() { segment().link_sequence.fetch_add(1, std::memory_order_seq_cst); }
+    void ring_accept_bells() const;
+};
+
+/// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such
+/// ports.
+uint32_t port_base(uint32_t place, uint32_t listener);
+
+} // namespace sd::monitor

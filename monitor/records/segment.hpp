@@ -1,0 +1,102 @@
+// A family segment as the monitor sees it: which processes share it, and closing what a dead one held.
+#pragma once
+#include "libsd/layout/segment_layout.hpp"
+#include "monitor/kernel/domain.hpp"
+#include "monitor/records/link.hpp"
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace sd::monitor {
+
+struct Counters {
+    uint64_t connects = 0, accepts = 0;
+    uint64_t fallbacks[kMaxCauses]{};
+    Counters &operator+=(const Counters &other);
+};
+
+struct RecentFallback {
+    unsigned cause;
+    uint16_t port;
+    uint8_t ip[16];
+    uint64_t when_ns;
+};
+
+class Segment {
+  public:
+    /// Null if it is not memory that can be mapped safely, or not a segment of this version.
+    static std::shared_ptr<Segment> open(UniqueFd memfd);
+
+    FileId file;
+    uint64_t name = 0; ///< the monitor's, for who has no name for it yet
+    /// Whose it is; none before somebody outside of the family is to be shown it.
+    std::optional<Domain> domain;
+    Charge charge;
+    /// Which ProcRecord is whose. The segment itself says so too, but everything in it may be a lie.
+    struct Member {
+        const Client *client;
+        unsigned proc_index;
+    };
+    std::vector<Member> members;
+    std::map<uint32_t, unsigned> parcels; ///< Ofds held by parcels, and by how many
+
+    const SegmentView &view() const { return view_; }
+    int fd() const { return memfd_.get(); }
+
+    /// Finds the link an Ofd of the dead process is part of, or null; `side` has been checked to be 0 or 1.
+    using FindLink = std::function<const Link *(uint64_t link_id, unsigned side)>;
+    /// For a process that died: `member` must have been removed from `members` before.
+    void reap(const Member &member, const FindLink &find_link);
+    /// For a process that executed another program: what it held ends, but for the Ofds in `kept`.
+    void retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link);
+
+    /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
+    void release_parcel(uint32_t ofd, const FindLink &find_link);
+
+    /// Members that hold an Ofd; parcels do not count.
+    std::vector<const Client *> holders(unsigned ofd) const;
+
+    struct OpenOfd {
+        uint64_t link_id;
+        uint32_t slot;
+        unsigned side;
+        uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
+        std::vector<const Client *> holders;
+    };
+    /// Every open file description that some process holds.
+    std::vector<OpenOfd> open_ofds() const;
+    struct HeldEnd {
+        uint64_t link_id;
+        uint32_t slot;
+        unsigned side;
+    };
+    /// Every end of a connection that somebody may hold, also processes that have not registered (yet).
+    std::vector<HeldEnd> held_ends() const;
+    /// Processes that the segment names and that have not registered: index of the record and pid.
+    std::vector<std::pair<unsigned, pid_t>> strangers() const;
+    /// Takes a free ProcRecord for a process that joins; kSegProcs: there is none.
+    unsigned claim_record();
+    /// Records in use, whoever uses them.
+    struct Census {
+        unsigned open_files = 0, processes = 0, threads = 0;
+        Census &operator+=(const Census &other);
+    };
+    Census census() const;
+    Counters counters() const;
+    std::vector<RecentFallback> recent_fallbacks() const;
+
+  private:
+    bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
+    bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
+    void close_ofd(Ofd &ofd, const FindLink &find_link);
+    void let_go(unsigned proc_index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link);
+    void free_threads(unsigned proc_index);
+
+    UniqueFd memfd_;
+    Mapping map_;
+    SegmentView view_;
+};
+
+} // namespace sd::monitor

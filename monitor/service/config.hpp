@@ -1,0 +1,39 @@
+// The monitor's configuration file.
+#pragma once
+#include "monitor/records/accounts.hpp"
+#include "monitor/service/policy.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace sd::monitor {
+
+struct Limits {
+    unsigned clients = 65536;         ///< channels at one time
+    unsigned links_per_client = 1024; ///< links a process makes by connecting
+    unsigned listeners_per_client = 1024;
+    unsigned bells_per_client = 16384;
+    unsigned segments_per_client = 64;
+    /// In the order of Holding: clients, links, listeners, bells, segments, parcels.
+    HoldingLimits per_user{32768, 65536, 16384, 262144, 65536, 16384};
+    HoldingLimits per_cgroup{32768, 65536, 16384, 262144, 65536, 16384};
+};
+
+struct Config {
+    std::string file; ///< empty: built-in defaults
+    std::string socket;
+    std::string log_level = "info";
+    Limits limits;
+    Policy policy;
+};
+
+/// What is wrong with a configuration, as "file:line: key: reason".
+struct ConfigError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+/// Reads a file on top of `defaults`; throws ConfigError. Unknown keys are errors: a misspelt rule must not
+/// go unnoticed.
+Config load_config(const std::string &file, Config defaults);
+
+} // namespace sd::monitor

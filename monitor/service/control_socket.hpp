@@ -1,0 +1,36 @@
+// The socket clients connect to: taking its path safely, and leaving nothing behind.
+#pragma once
+#include "monitor/kernel/unique_fd.hpp"
+
+#include <stdexcept>
+#include <string>
+
+namespace sd::monitor {
+
+struct SocketError : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+class ControlSocket {
+  public:
+    /// Binds at `path`, replacing what a dead monitor left. Throws SocketError; if another monitor runs
+    /// there, the text says so.
+    ControlSocket(const std::string &path, mode_t mode);
+    /// Takes a listening socket that was handed over (socket activation); its path is not ours to remove.
+    explicit ControlSocket(int inherited);
+    ~ControlSocket();
+    ControlSocket(const ControlSocket &) = delete;
+    ControlSocket &operator=(const ControlSocket &) = delete;
+
+    int fd() const { return socket_.get(); }
+    const std::string &path() const { return path_; }
+
+  private:
+    void take_lock();
+    std::string path_;
+    bool ours_ = false;
+    UniqueFd lock_;
+    UniqueFd socket_;
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,45 @@
+// The monitor's only loop: one thread, one epoll set, no wake-ups except by descriptors and deadlines
+// somebody asked for.
+#pragma once
+#include "monitor/kernel/unique_fd.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+namespace sd::monitor {
+
+class EventLoop {
+  public:
+    using Clock = std::chrono::steady_clock;
+    using Handler = std::function<void(uint32_t events)>;
+    using Action = std::function<void()>;
+    using Watch = uint64_t; ///< name of a watched descriptor; never used twice, 0 is none
+    using Timer = uint64_t;
+
+    EventLoop();
+
+    Watch add(int fd, uint32_t events, Handler handler);
+    /// To be called before fd is closed. A handler may remove anything, itself included.
+    void remove(Watch watch, int fd);
+
+    Timer after(std::chrono::milliseconds delay, Action action);
+    void cancel(Timer timer);
+
+    void run();
+    void stop() { running_ = false; }
+
+  private:
+    void step();
+
+    UniqueFd epoll_;
+    std::unordered_map<Watch, std::shared_ptr<Handler>> handlers_;
+    std::map<std::pair<Clock::time_point, Timer>, Action> timers_;
+    uint64_t next_ = 1;
+    bool running_ = true;
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,109 @@
+// The monitor's end of a control channel.
+#include "monitor/service/packet.hpp"
+#include "monitor/kernel/descriptor_kind.hpp"
+
+#include <cerrno>
+
+namespace sd::monitor {
+
+Request::~Request() { close_descriptors(); }
+
+void Request::close_descriptors() {
+    for (UniqueFd &fd : fds) {
+        if (fd) {
+            close_received(std::move(fd), sender.uid);
+        }
+    }
+    fds.clear();
+}
+
+Received receive(int channel, Request &request) {
+    struct {
+        wire::Header header;
+        unsigned char body[wire::kMaxBody + 1]; // one more, to see a packet that is too long
+    } packet;
+    // More room than is allowed, so that surplus descriptors are seen and closed, not silently cut off.
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2 * wire::kMaxFds) + CMSG_SPACE(sizeof(ucred))];
+    iovec io{&packet, sizeof packet};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    ssize_t n;
+    do {
+        n = recvmsg(channel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    } while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        return errno == EAGAIN ? Received::nothing : Received::closed;
+    }
+    for (cmsghdr *c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level != SOL_SOCKET) {
+            continue;
+        }
+        if (c->cmsg_type == SCM_RIGHTS) {
+            const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            for (size_t i = 0; i < count; ++i) {
+                int fd;
+                std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof fd);
+                request.fds.emplace_back(fd);
+            }
+        } else if (c->cmsg_type == SCM_CREDENTIALS) {
+            std::memcpy(&request.sender, CMSG_DATA(c), sizeof request.sender);
+        }
+    }
+    if (n == 0) {
+        return Received::closed; // nobody sends empty packets, and SOCK_SEQPACKET reports the end this way
+    }
+    const auto length = static_cast<size_t>(n);
+    std::memcpy(&request.header, &packet.header, length < sizeof(wire::Header) ? length : sizeof(wire::Header));
+    if (length < sizeof(wire::Header) || (message.msg_flags & MSG_TRUNC) != 0 ||
+        request.header.magic != wire::kMagic || request.header.version != wire::kVersion ||
+        request.header.length > wire::kMaxBody || length != sizeof(wire::Header) + request.header.length ||
+        request.header.fds > wire::kMaxFds || request.header.fds < request.fds.size()) {
+        return Received::malformed;
+    }
+    if (request.header.fds != request.fds.size()) {
+        // The kernel hands over as many as fit. There is room for all in `control`, so it was our table that
+        // had none.
+        return (message.msg_flags & MSG_CTRUNC) != 0 ? Received::truncated : Received::malformed;
+    }
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+        return Received::malformed;
+    }
+    std::memcpy(request.body, packet.body, request.header.length);
+    return Received::packet;
+}
+
+bool send(int channel, const wire::Header &request, const Reply &reply) {
+    wire::Header header{};
+    header.magic = wire::kMagic;
+    header.version = wire::kVersion;
+    header.op = request.op;
+    header.sequence = request.sequence;
+    header.status = reply.status;
+    header.cause = static_cast<uint16_t>(reply.cause);
+    header.length = reply.length;
+    header.fds = static_cast<uint32_t>(reply.fds.size());
+    iovec io[2] = {{&header, sizeof header}, {const_cast<unsigned char *>(reply.body), reply.length}};
+    msghdr message{};
+    message.msg_iov = io;
+    message.msg_iovlen = 2;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * wire::kMaxFds)]{};
+    if (!reply.fds.empty()) {
+        message.msg_control = control;
+        message.msg_controllen = CMSG_SPACE(sizeof(int) * reply.fds.size());
+        cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * reply.fds.size());
+        std::memcpy(CMSG_DATA(c), reply.fds.data(), sizeof(int) * reply.fds.size());
+    }
+    ssize_t n;
+    do {
+        n = sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    } while (n < 0 && errno == EINTR);
+    return n >= 0;
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,109 @@
+// Who may be connected with whom through shared memory.
+#include "monitor/service/policy.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <charconv>
+#include <cstring>
+#include <fnmatch.h>
+
+namespace sd::monitor {
+
+namespace {
+
+template <typename T> bool contains(const std::vector<T> &list, const T &value) {
+    return list.empty() || std::find(list.begin(), list.end(), value) != list.end();
+}
+
+template <typename T> std::optional<T> number(const std::string &text, T limit) {
+    unsigned value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size() || value > limit) {
+        return std::nullopt;
+    }
+    return static_cast<T>(value);
+}
+
+bool matches_place(const Rule &rule, const ListenAddress &listener) {
+    const auto address = [&](const AddressMatch &m) { return m.matches(listener.ip); };
+    const auto port = [&](const PortRange &r) { return r.matches(listener.port); };
+    return (rule.addresses.empty() || std::any_of(rule.addresses.begin(), rule.addresses.end(), address)) &&
+           (rule.ports.empty() || std::any_of(rule.ports.begin(), rule.ports.end(), port));
+}
+
+} // namespace
+
+bool PartyMatch::matches(const Identity &who) const {
+    const auto path = [&](const std::string &pattern) {
+        return !who.exe.empty() && fnmatch(pattern.c_str(), who.exe.c_str(), 0) == 0;
+    };
+    return contains(uids, who.uid) && contains(gids, who.gid) &&
+           (exes.empty() || std::any_of(exes.begin(), exes.end(), path));
+}
+
+bool AddressMatch::matches(const uint8_t (&address)[16]) const {
+    const unsigned whole = prefix / 8, rest = prefix % 8;
+    return std::memcmp(ip, address, whole) == 0 &&
+           (rest == 0 || ((ip[whole] ^ address[whole]) >> (8 - rest)) == 0);
+}
+
+std::optional<AddressMatch> AddressMatch::parse(const std::string &text) {
+    AddressMatch result;
+    const size_t slash = text.find('/');
+    const std::string host = text.substr(0, slash);
+    unsigned offset = 0;
+    if (inet_pton(AF_INET, host.c_str(), result.ip + 12) == 1) {
+        result.ip[10] = result.ip[11] = 0xff;
+        offset = 96;
+    } else if (inet_pton(AF_INET6, host.c_str(), result.ip) != 1) {
+        return std::nullopt;
+    }
+    result.prefix = 128;
+    if (slash != std::string::npos) {
+        const auto bits = number<unsigned>(text.substr(slash + 1), 128 - offset);
+        if (!bits) {
+            return std::nullopt;
+        }
+        result.prefix = offset + *bits;
+    }
+    return result;
+}
+
+std::optional<PortRange> PortRange::parse(const std::string &text) {
+    const size_t dash = text.find('-');
+    const auto from = number<uint16_t>(text.substr(0, dash), 65535);
+    const auto to = dash == std::string::npos ? from : number<uint16_t>(text.substr(dash + 1), 65535);
+    if (!from || !to || *from > *to) {
+        return std::nullopt;
+    }
+    return PortRange{*from, *to};
+}
+
+bool Policy::allows(const Identity &client, const Identity &server, const ListenAddress &listener) const {
+    Verdict verdict = fallback;
+    for (const Rule &rule : rules) {
+        if (rule.client.matches(client) && rule.server.matches(server) && matches_place(rule, listener)) {
+            verdict = rule.action;
+            break;
+        }
+    }
+    return verdict == Verdict::allow || (verdict == Verdict::same_user && client.uid == server.uid);
+}
+
+bool Policy::may_listen(const Identity &server, const ListenAddress &listener) const {
+    for (const Rule &rule : rules) {
+        if (rule.server.matches(server) && matches_place(rule, listener)) {
+            const bool any_client =
+                rule.client.uids.empty() && rule.client.gids.empty() && rule.client.exes.empty();
+            if (rule.action != Verdict::deny) {
+                return true;
+            }
+            if (any_client) {
+                return false;
+            }
+        }
+    }
+    return fallback != Verdict::deny;
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,59 @@
+// Who may be connected with whom through shared memory.
+#pragma once
+#include "monitor/records/directory.hpp"
+
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+namespace sd::monitor {
+
+struct Identity {
+    uid_t uid = 0;
+    gid_t gid = 0;
+    std::string exe; ///< empty: not known, matches no pattern
+};
+
+/// What a rule asks of one end. An empty list asks nothing.
+struct PartyMatch {
+    std::vector<uid_t> uids;
+    std::vector<gid_t> gids;
+    std::vector<std::string> exes; ///< fnmatch patterns of the program's path
+    bool matches(const Identity &who) const;
+};
+
+struct AddressMatch {
+    uint8_t ip[16]{}; ///< v4-mapped for v4
+    unsigned prefix = 0;
+    bool matches(const uint8_t (&address)[16]) const;
+    /// "127.0.0.1", "10.0.0.0/8", "::1", "fd00::/8"; nothing if it is none of these.
+    static std::optional<AddressMatch> parse(const std::string &text);
+};
+
+struct PortRange {
+    uint16_t from = 0, to = 65535;
+    bool matches(uint16_t port) const { return from <= port && port <= to; }
+    /// "80", "8000-8999".
+    static std::optional<PortRange> parse(const std::string &text);
+};
+
+enum class Verdict { allow, deny, same_user };
+
+struct Rule {
+    Verdict action = Verdict::allow;
+    PartyMatch client, server;
+    std::vector<AddressMatch> addresses; ///< of the listener
+    std::vector<PortRange> ports;
+};
+
+struct Policy {
+    Verdict fallback = Verdict::same_user; ///< where no rule matches
+    std::vector<Rule> rules;               ///< the first that matches decides
+
+    bool allows(const Identity &client, const Identity &server, const ListenAddress &listener) const;
+    /// Whether anyone at all might connect to this listener: if not, it is not worth listing.
+    bool may_listen(const Identity &server, const ListenAddress &listener) const;
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,76 @@
+// Where the monitor's socket is.
+#include "monitor/tools/paths.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+namespace sd::monitor {
+
+bool private_directory(char (&path)[kMaxPath]) {
+    const char *base = secure_getenv("XDG_RUNTIME_DIR");
+    if (base == nullptr || base[0] != '/') {
+        base = "/tmp";
+    }
+    const int n = snprintf(path, sizeof path, "%s/socksdirect-%u", base, static_cast<unsigned>(geteuid()));
+    return n > 0 && static_cast<size_t>(n) + sizeof "/monitor.sock.lock" <= sizeof path;
+}
+
+bool private_socket(char (&path)[kMaxPath]) {
+    if (!private_directory(path)) {
+        return false;
+    }
+    strcat(path, "/monitor.sock");
+    return true;
+}
+
+int make_private_directory(const char *path) {
+    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+        return errno;
+    }
+    struct stat st;
+    if (lstat(path, &st) != 0) {
+        return errno;
+    }
+    return S_ISDIR(st.st_mode) && st.st_uid == geteuid() && (st.st_mode & 077) == 0 ? 0 : EPERM;
+}
+
+int connect_monitor(const char *path) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    if (strlen(path) >= sizeof name.sun_path) {
+        return -ENAMETOOLONG;
+    }
+    strcpy(name.sun_path, path);
+    const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        return -errno;
+    }
+    if (connect(fd, reinterpret_cast<const sockaddr *>(&name), sizeof name) != 0) {
+        const int error = errno;
+        close(fd);
+        return -error;
+    }
+    return fd;
+}
+
+int connect_default_monitor(const char *path) {
+    const int fd = connect_monitor(path);
+    char own[kMaxPath];
+    ucred peer{};
+    socklen_t length = sizeof peer;
+    if (fd >= 0 && private_socket(own) && strcmp(path, own) == 0 &&
+        (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+         (peer.uid != 0 && peer.uid != geteuid()))) {
+        close(fd);
+        return -EPERM;
+    }
+    return fd;
+}
+
+} // namespace sd::monitor
