@@ -80,25 +80,6 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
 namespace sd {
 
 // --- used between vfs files, and by poll and epoll
-/// Events as tcp_poll() of the kernel would report them now: EPOLLIN, OUT, RDHUP, HUP, ERR, PRI. For fresh sockets: OUT|HUP.
-/// Listeners: EPOLLIN when an accelerated connection waits (the kernel's queue is not looked at). May be called without the tokens; a hint that is exact for the caller's own past operations.
-uint32_t stream_events(File &f) noexcept;
-uint32_t listener_events(File &f) noexcept;
-/// Arms both directions of a stream so that id `id` of its link is notified of any change of readiness. Needs heavy_barrier() and another look afterwards.
-void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
-/// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a signal.
-/// 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran).
-/// `interrupts`: self.interrupts when the program's call began; a handler that came since ends it.
-long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts = self.interrupts) noexcept;
-/// Turns a fresh placeholder into a kernel socket under the same number, with its options. 0 or -errno.
-long materialise(int fd, File &f) noexcept;
-/// Those that no call has needed a kernel socket for yet get theirs, because it could not be made later, or would be another one.
-void materialise_all() noexcept;
-/// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the table.
-long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
-
-/// The process has moved to another network namespace (setns, unshare): nothing new is accelerated.
-extern bool namespace_changed;
 
 namespace vfs {
 /// How often the program has waited for a child. A connect() that finds it changed has the monitor look for processes that have ended.

@@ -3,6 +3,7 @@
 
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>

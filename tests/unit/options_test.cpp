@@ -1,6 +1,7 @@
 // Socket options of ours against those of a kernel socket in the same state.
 #include "tests/unit/stream_pair.hpp"
 
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include <cstring>
 #include <linux/tcp.h>

@@ -2,6 +2,7 @@
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
 #include "libsd/vfs/streams/quick.hpp"
 #include <climits>

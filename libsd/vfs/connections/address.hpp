@@ -43,5 +43,9 @@ constexpr uint16_t kFirstFreePort = 1024;
 long kernel_name(int fd, SlotAddress *out) noexcept;
 /// The client port of a slot: spread over the kernel's ephemeral range from the link's base on.
 uint16_t client_port(uint32_t base, uint32_t slot) noexcept;
+/// Is the address one of this host, so that a local client may claim it as its own?
+bool is_local_address(const SlotAddress &a) noexcept;
+/// The source address the kernel would use towards `to`; true when `to` is an address of this host.
+bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept;
 
 } // namespace sd

@@ -1,4 +1,5 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+#include "libsd/vfs/connections/connect.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/transport/slots.hpp"
@@ -9,6 +10,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"

@@ -1,4 +1,5 @@
 // The life of an accelerated connection in this process.
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 
 #include "libsd/control/client.hpp"

@@ -33,10 +33,6 @@ inline void set_ended(SlotSide &mine, uint32_t flags) noexcept {
 /// Takes the pending error; 0 when there is none.
 int take_error(Ofd &o) noexcept;
 
-/// Is payload waiting (hint without the token; exact for what the caller itself read before)?
-bool rx_pending(const File &f) noexcept;
-/// Is a send worth trying: free room, or the ring may grow? Hint as above.
-bool tx_room(File &f) noexcept;
 /// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking sender sleep.
 constexpr uint32_t kGrowFreely = 3;
 /// The largest class SO_SNDBUF allows; a ring of 64 KiB always is.
@@ -52,22 +48,9 @@ inline uint32_t freely_up_to(const Ofd &o) noexcept {
     const uint32_t most = most_class(o);
     return most < kGrowFreely ? most : kGrowFreely;
 }
-/// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the control channel. `handled`: the value of self.handled
-/// the caller last looked at; if a signal handler ran since, the sleep is skipped: -ECANCELED. Otherwise 0 or -EINTR.
-long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
-              uint64_t handled) noexcept;
 
 /// A reference to the link goes; the last one unmaps it.
 void link_unuse(LinkMap &l) noexcept;
-
-/// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times a second.
-/// Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so that a long sleep can be cut once.
-int64_t shrink_idle_rings() noexcept;
-void rings_fork_child() noexcept;
-void note_grown(File &f) noexcept;
-
-/// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see in the link.
-void notify_own(File &f) noexcept;
 
 /// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor.
 class Pin {

@@ -79,4 +79,8 @@ void listeners_fork_child() noexcept;
 void uncount_listeners() noexcept;
 void drop_uncounted_listeners() noexcept;
 
+/// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none; -EBADF when the listener was
+/// closed after `life` was read. Any thread, any process.
+long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
+
 } // namespace sd

@@ -2,6 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/listener.hpp"
 
 namespace sd {
 

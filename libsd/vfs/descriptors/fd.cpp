@@ -7,6 +7,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>

@@ -3,6 +3,7 @@
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"

@@ -1,9 +1,11 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"

@@ -5,13 +5,12 @@
 // of few words, each of which may hold anything (docs/security.md). A segment in which the process does hold connections stays.
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
-
-void retire_client_links() noexcept;
 
 namespace {
 

@@ -8,6 +8,7 @@
 #include "libsd/control/memory.hpp"
 #include "libsd/queue/life.hpp"
 #include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
@@ -17,6 +18,7 @@
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/streams/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdio>
@@ -32,9 +34,6 @@ extern void *__dso_handle [[gnu::visibility("hidden")]];
 }
 
 namespace sd {
-
-void connect_fork_child() noexcept;
-void retire_client_links() noexcept;
 
 namespace {
 

@@ -8,9 +8,11 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/names.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>

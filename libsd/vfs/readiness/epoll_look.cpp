@@ -1,7 +1,9 @@
 // What one member of an epoll instance has to report.
+#include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -2,6 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <algorithm>

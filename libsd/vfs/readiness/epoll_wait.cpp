@@ -7,6 +7,7 @@
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
+#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

@@ -6,10 +6,12 @@
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/poll_by_select.hpp"
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/cork.hpp"
+#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

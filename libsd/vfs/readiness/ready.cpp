@@ -1,4 +1,5 @@
 // Readiness of an accelerated connection, arming for a wake-up, and blocking until something changes.
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/family/orphans.hpp"
@@ -7,6 +8,7 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/cork.hpp"
+#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"

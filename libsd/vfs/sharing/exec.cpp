@@ -8,6 +8,7 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/sharing/moved.hpp"

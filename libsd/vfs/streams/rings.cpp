@@ -1,4 +1,5 @@
 // Giving memory back: rings that grew and have been idle since go back to the inline ring of the slot.
+#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"

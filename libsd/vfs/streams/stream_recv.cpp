@@ -3,6 +3,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/quick.hpp"
