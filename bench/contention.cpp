@@ -1,6 +1,7 @@
 // Several threads or processes that send small messages on one connection without pause, and one receiver.
 //
-// With --via ring the same records go into libsd's own ring under a pthread mutex: what a lock around the ring would give.
+// With --via ring the same records go into libsd's own ring under a pthread mutex: what a lock around the
+// ring would give.
 #include "bench/common/measure.hpp"
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"

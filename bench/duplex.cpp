@@ -1,4 +1,5 @@
-// Both directions of one connection at the same time: each end sends and receives as fast as it can, in one thread.
+// Both directions of one connection at the same time: each end sends and receives as fast as it can, in one
+// thread.
 #include "bench/common/measure.hpp"
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"

@@ -1,4 +1,5 @@
-// fork() of a process that holds many connections: how long the call takes in the parent, and until a child that ends at once is reaped.
+// fork() of a process that holds many connections: how long the call takes in the parent, and until a child
+// that ends at once is reaped.
 #include "bench/common/measure.hpp"
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"

@@ -1,5 +1,6 @@
-// The limit of many connections: what manyconn does, over bare rings that lie in memory as libsd's do, and nothing
-// around them. Both ends know which connections are active and sweep over those, in order, answering what they find.
+// The limit of many connections: what manyconn does, over bare rings that lie in memory as libsd's do, and
+// nothing around them. Both ends know which connections are active and sweep over those, in order, answering
+// what they find.
 #include "bench/common/bare_ring.hpp"
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"

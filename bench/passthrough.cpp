@@ -108,7 +108,8 @@ int main(int argc, char **argv) {
         die("--what must be pipe, file, open, tcp or serve");
     }
 
-    // Two percent are asked for, so what is told is the median of short batches: being scheduled away is not our doing.
+    // Two percent are asked for, so what is told is the median of short batches: being scheduled away is not
+    // our doing.
     const auto run_for = [&](double seconds) {
         Histogram batches;
         const auto batch = [&] {

@@ -1,5 +1,5 @@
-// Packets passed along a row of processes: each reads them from its standard input and writes them to its standard
-// output, one call per packet, as the stages of a packet filter or of a shell pipeline would.
+// Packets passed along a row of processes: each reads them from its standard input and writes them to its
+// standard output, one call per packet, as the stages of a packet filter or of a shell pipeline would.
 #include "bench/common/measure.hpp"
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
@@ -62,7 +62,8 @@ int main(int argc, char **argv) {
         errno = 0;
         die("--size must be 1 or more");
     }
-    // Every stage writes into the channel of its number; the receiving end of one opens it before the sender does.
+    // Every stage writes into the channel of its number; the receiving end of one opens it before the sender
+    // does.
     std::deque<Channel> channels;
     for (std::size_t i = 0; i <= stages; ++i) {
         channels.emplace_back(options.text("via"));

@@ -1,5 +1,5 @@
-// The limit: a bare single-producer single-consumer byte ring in shared memory with the record format of libsd and
-// nothing around it, one call per message.
+// The limit: a bare single-producer single-consumer byte ring in shared memory with the record format of
+// libsd and nothing around it, one call per message.
 #include "bench/common/bare_ring.hpp"
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"

@@ -1,6 +1,7 @@
-// What the means to share a connection cost who does not share it: 8-byte messages by libsd as it is, by the same code compiled without tokens, and by
-// that with what puts off the thread's own signal handlers, in turns. Once between two threads on two cores, there and back (round_trip), as connections
-// are used; and once to itself in one thread (alone), where nothing but instructions counts.
+// What the means to share a connection cost who does not share it: 8-byte messages by libsd as it is, by the
+// same code compiled without tokens, and by that with what puts off the thread's own signal handlers, in
+// turns. Once between two threads on two cores, there and back (round_trip), as connections are used; and
+// once to itself in one thread (alone), where nothing but instructions counts.
 #include "bench/common/measure.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
@@ -44,7 +45,8 @@ int main(int argc, char **argv) {
                            {"messages", "200000", "send and receive pairs each time"},
                            {"trips", "30000", "round trips each time"},
                            {"cpu", "0,1", "processors"}});
-    // The library's thread-local data is made to be there from the start of a program; loaded later, twice, it needs more room than libc sets aside.
+    // The library's thread-local data is made to be there from the start of a program; loaded later, twice,
+    // it needs more room than libc sets aside.
     if (!getenv("GLIBC_TUNABLES")) {
         setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=65536", 1);
         execv("/proc/self/exe", argv);

@@ -32,7 +32,8 @@ LinkMap *map_side(long memfd, unsigned side) {
     return l;
 }
 
-// As libc's names in libsd/api/sockets/io.cpp do it. Those are never part of their caller; g++ would make one of these so where it is shorter without tokens.
+// As libc's names in libsd/api/sockets/io.cpp do it. Those are never part of their caller; g++ would make one
+// of these so where it is shorter without tokens.
 [[gnu::noinline]] long send_small(int side, const void *p, size_t n) {
     File *f = file_of(end[side]);
     const long r = quick_send(end[side], *f, p, n, 0);

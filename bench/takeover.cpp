@@ -1,7 +1,7 @@
 // What it costs to send on a connection that another thread sent on last.
 //
 //   alone_ns       a send by the thread that sent before
-//   takeover_ns    a send by another thread, after a pause that is long enough for the connection to count as not shared
+//   takeover_ns    a send by another thread, so late that the connection counts as not shared
 //   handoff_ns     a send when two threads take turns without pause
 //   membarrier_ns  membarrier(PRIVATE_EXPEDITED) under the same conditions, the measure for takeover_ns
 #include "bench/common/measure.hpp"

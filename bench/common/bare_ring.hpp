@@ -1,8 +1,8 @@
 // A bare single-producer single-consumer byte ring with the record format of libsd and nothing around it.
 //
-// A record is a header word (its size, or 0 for "nothing yet") and the bytes, padded to 8; it may wrap around. The
-// producer clears the header behind a record before it publishes the record, so the consumer writes nothing but its
-// credits. Longer messages are several records.
+// A record is a header word (its size, or 0 for "nothing yet") and the bytes, padded to 8; it may wrap
+// around. The producer clears the header behind a record before it publishes the record, so the consumer
+// writes nothing but its credits. Longer messages are several records.
 #pragma once
 
 #include <atomic>

@@ -22,7 +22,8 @@ double ticks_per_ns() {
 
 std::uint64_t tick_step() {
     static const std::uint64_t step = [] {
-        // Readings with waits of different length between: the largest number that divides nearly all differences.
+        // Readings with waits of different length between: the largest number that divides nearly all
+        // differences.
         std::vector<std::uint64_t> differences;
         for (unsigned i = 0; i < 4000; ++i) {
             const std::uint64_t before = ticks();

@@ -51,8 +51,8 @@ template <typename Step> void repeat_for(double seconds, Step step) {
 // Ticks of ticks() in a nanosecond; measured for 20 ms at the first call.
 [[nodiscard]] double ticks_per_ns();
 
-// The step in which ticks() advances, in ticks: processors exist whose counter goes on by 26 each 10 ns. Found out at
-// the first call.
+// The step in which ticks() advances, in ticks: processors exist whose counter goes on by 26 each 10 ns.
+// Found out at the first call.
 [[nodiscard]] std::uint64_t tick_step();
 
 // Log-linear histogram: constant cost per sample, values within 0.2 %. One thread.
@@ -68,8 +68,8 @@ class Histogram {
     [[nodiscard]] std::uint64_t total() const { return total_; }
     [[nodiscard]] double mean() const;
     // The value below which the given part (0..1) of the samples lies. Samples that the clock's step, or the
-    // histogram, cannot tell apart are taken to be spread evenly over that step: a median of 110 or 120 ns, whichever
-    // has one sample more, would say less than the clock knows.
+    // histogram, cannot tell apart are taken to be spread evenly over that step: a median of 110 or 120 ns,
+    // whichever has one sample more, would say less than the clock knows.
     [[nodiscard]] double quantile(double part, std::uint64_t step) const;
 
   private:
@@ -89,8 +89,8 @@ class Histogram {
     std::uint64_t sum_ = 0;
 };
 
-// Calls `trip` for about `seconds`, each call timed from the end of the one before, or from the end of `pause` where
-// that answers that there was one. Adds all of them to `histogram`; the median in nanoseconds.
+// Calls `trip` for about `seconds`, each call timed from the end of the one before, or from the end of
+// `pause` where that answers that there was one. Adds all of them to `histogram`; the median in nanoseconds.
 template <typename Pause, typename Trip>
 double latency_over(double seconds, Histogram &histogram, Pause pause, Trip trip) {
     Histogram window;

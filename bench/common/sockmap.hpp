@@ -5,16 +5,18 @@
 
 namespace sd::bench {
 
-// The map and its program for one connection. Made before the fork; each end then puts its own socket in. Needs
-// CAP_BPF and CAP_NET_ADMIN.
+// The map and its program for one connection. Made before the fork; each end then puts its own socket in.
+// Needs CAP_BPF and CAP_NET_ADMIN.
 class Sockmap {
   public:
     Sockmap() = default;
-    // Loads the program: what is sent from `server_port` goes to the client's socket, everything else to the server's.
+    // Loads the program: what is sent from `server_port` goes to the client's socket, everything else to the
+    // server's.
     void load(std::uint16_t server_port);
     enum class End : std::uint32_t { client = 0, server = 1 };
     void insert(End end, int fd) const;
-    // Whether both ends are in, which they have to be before the first byte. Meant to be asked again and again.
+    // Whether both ends are in, which they have to be before the first byte. Meant to be asked again and
+    // again.
     [[nodiscard]] bool complete() const;
 
   private:

@@ -1,4 +1,5 @@
-// Turns of programs that measure at the same time: a word in a file that all of them map counts the turns taken.
+// Turns of programs that measure at the same time: a word in a file that all of them map counts the turns
+// taken.
 #include "bench/common/turns.hpp"
 
 #include "bench/common/measure.hpp"

@@ -1,9 +1,10 @@
 // Windows of measuring, and programs that take turns with them.
 //
 // Processors that are near to each other in one second and far apart in the next make a ratio of two programs
-// measured one after the other say more about the machine than about them. So two or more of them are started at the
-// same time, set up what they need, and then measure in turn, some milliseconds long, while the others sleep: all see
-// the machine in the same states, and the n-th window of one is compared with the n-th of the other.
+// measured one after the other say more about the machine than about them. So two or more of them are started
+// at the same time, set up what they need, and then measure in turn, some milliseconds long, while the others
+// sleep: all see the machine in the same states, and the n-th window of one is compared with the n-th of the
+// other.
 #pragma once
 
 #include "bench/common/options.hpp"
@@ -22,11 +23,12 @@ inline constexpr OptionSpec kTurnsOption{
 // The turns of one program. One thread uses it.
 class Turns {
   public:
-    // `text` as --turns has it; with "", take() and give() do nothing. FILE is an empty one that all programs name,
-    // PLACE says which of them this is. Wrong texts and a file that cannot be used end the program with a message.
+    // `text` as --turns has it; with "", take() and give() do nothing. FILE is an empty one that all programs
+    // name, PLACE says which of them this is. Wrong texts and a file that cannot be used end the program with
+    // a message.
     explicit Turns(const std::string &text);
-    // Sleeps until it is this program's turn: for the first time, until all programs are here. Ends the program where
-    // nothing has moved for a minute.
+    // Sleeps until it is this program's turn: for the first time, until all programs are here. Ends the
+    // program where nothing has moved for a minute.
     void take();
     void give();
 
@@ -42,8 +44,9 @@ class Turns {
     std::uint32_t count_ = 1;
 };
 
-// Tells the other end of a bare ring, which looks without a pause, to sleep while others have their turns, and when all
-// is over. Lies in memory that both ends share; heed() is called by the other end, the rest by the measuring one.
+// Tells the other end of a bare ring, which looks without a pause, to sleep while others have their turns,
+// and when all is over. Lies in memory that both ends share; heed() is called by the other end, the rest by
+// the measuring one.
 class Rest {
   public:
     void begin() { state_.store(kResting, std::memory_order_release); }
@@ -68,8 +71,8 @@ class Windows {
     // Of --seconds, --warmup, --windows and --turns.
     explicit Windows(const Options &options);
 
-    // Calls warm(seconds), then measure(seconds), which answers with its figure, for each window. `other_end` sleeps
-    // between the windows.
+    // Calls warm(seconds), then measure(seconds), which answers with its figure, for each window. `other_end`
+    // sleeps between the windows.
     template <typename Warm, typename Measure> void run(Warm warm, Measure measure, Rest *other_end = nullptr) {
         for (long i = 0; i < count_; ++i) {
             turns_.take();

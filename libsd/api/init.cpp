@@ -34,7 +34,8 @@ SD_FORK_CODE void reset_in_child() noexcept {
 
 void end_of_process(void *) { vfs::at_exit(); }
 
-/// glibc 2.28 or newer. In another C library (musl) and under an older one everything is passed through: what the library relies on may not be there.
+/// glibc 2.28 or newer. In another C library (musl) and under an older one everything is passed through: what
+/// the library relies on may not be there.
 bool known_libc() noexcept {
     if (!gnu_get_libc_version)
         return false;
@@ -44,9 +45,10 @@ bool known_libc() noexcept {
     return major > 2 || (major == 2 && minor >= 28);
 }
 
-/// A program that has gained privileges (set-user-ID, file capabilities) was started by somebody who has less, and who wrote its environment. The dynamic
-/// linker ignores LD_PRELOAD there, and takes it away from the programs that it starts in turn; /etc/ld.so.preload loads us all the same. So all of
-/// the library stays out of use, and nothing of what users may say to it is passed on.
+/// A program that has gained privileges (set-user-ID, file capabilities) was started by somebody who has
+/// less, and who wrote its environment. The dynamic linker ignores LD_PRELOAD there, and takes it away from
+/// the programs that it starts in turn; /etc/ld.so.preload loads us all the same. So all of the library stays
+/// out of use, and nothing of what users may say to it is passed on.
 bool in_privileged_program() noexcept {
     if (getauxval(AT_SECURE) == 0)
         return false;
@@ -68,7 +70,8 @@ __attribute__((constructor(101))) void start() noexcept {
     __register_atfork(nullptr, nullptr, reset_in_child, &__dso_handle);
     if (out_of_use)
         return;
-    // Registered for no library and before anybody else, hence run after all of the program's exit handlers and destructors.
+    // Registered for no library and before anybody else, hence run after all of the program's exit handlers
+    // and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);
     __cxa_at_quick_exit(end_of_process, nullptr);
     vfs::init();

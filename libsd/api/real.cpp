@@ -37,8 +37,8 @@ template <long Number, class R, class... A, bool N> struct RawCall<Number, R (*)
     }
 };
 
-/// SD_REAL_LIBC: binds, then calls what was bound. One that is not there is looked for at each call: before glibc 2.34 it may come with a library that is loaded
-/// later (libpthread, librt, libutil).
+/// SD_REAL_LIBC: binds, then calls what was bound. One that is not there is looked for at each call: before
+/// glibc 2.34 it may come with a library that is loaded later (libpthread, librt, libutil).
 template <auto Member, class F> struct BindFirst;
 template <auto Member, class R, class... A, bool N> struct BindFirst<Member, R (*)(A...) noexcept(N)> {
     static R call(A... args) noexcept(N) {
@@ -119,8 +119,8 @@ int raw_pthread_sigmask(int how, const sigset_t *set, sigset_t *old) noexcept {
     return static_cast<int>(-raw_syscall6(SYS_rt_sigprocmask, how, to_long(set), to_long(old), kSigsetBytes));
 }
 
-// Variadic functions: the words behind the last named argument are passed on whether the caller gave them or not, as
-// the C library does. Reading an absent one gives a value that the kernel ignores.
+// Variadic functions: the words behind the last named argument are passed on whether the caller gave them or
+// not, as the C library does. Reading an absent one gives a value that the kernel ignores.
 
 template <int Count> struct Words { long at[Count]; };
 #define SD_TAKE_WORDS(words, last)                                                                           \

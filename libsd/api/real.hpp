@@ -1,4 +1,5 @@
-// The C library's own versions of the functions that libsd.so replaces, and of a few that it must call past itself.
+// The C library's own versions of the functions that libsd.so replaces, and of a few that it must call past
+// itself.
 //
 // real.NAME may be called at any time, also before the library's constructor and from signal handlers: until
 // bind_real_symbols() ran, plain system calls are made directly, and what is more than that binds first.
@@ -67,12 +68,13 @@ struct Real {
 
 extern constinit Real real;
 
-/// Do real.open, real.close and real.dup lead straight into the C library? Not where another preloaded library or a sanitizer stands behind this one.
-/// Written by bind_real_symbols().
+/// Do real.open, real.close and real.dup lead straight into the C library? Not where another preloaded
+/// library or a sanitizer stands behind this one. Written by bind_real_symbols().
 extern constinit std::atomic<bool> libc_is_next;
 
-/// Looks up every function of real.def behind this library in the search order. The constructor calls it; calling it
-/// again, or from several threads at once, is harmless: each pointer is stored whole, and always to the same value.
+/// Looks up every function of real.def behind this library in the search order. The constructor calls it;
+/// calling it again, or from several threads at once, is harmless: each pointer is stored whole, and always
+/// to the same value.
 void bind_real_symbols() noexcept;
 
 } // namespace sd

@@ -53,8 +53,8 @@ inline const Real &lowest() noexcept {
 inline bool failed(int r) noexcept { return r == -1; }
 inline bool failed(const void *r) noexcept { return r == nullptr; }
 
-/// What `call`, one of libc's functions, answers that has the kernel give out its lowest free number. When the program has none left, descriptors of ours make
-/// room.
+/// What `call`, one of libc's functions, answers that has the kernel give out its lowest free number. When
+/// the program has none left, descriptors of ours make room.
 template <class Call> inline auto numbered(Call call) {
     make_room_below();
     const int before = errno;
@@ -66,11 +66,13 @@ template <class Call> inline auto numbered(Call call) {
     return r;
 }
 
-// After a system call the branches of what follows are cold, and each jump is felt by a program that does nothing but open and close. So where
-// nothing but the C library would come next, its few instructions are done here, in a straight line.
+// After a system call the branches of what follows are cold, and each jump is felt by a program that does
+// nothing but open and close. So where nothing but the C library would come next, its few instructions are
+// done here, in a straight line.
 
-/// May open() and close() be system calls here? libc's are cancellation points, also in the middle of a close that lingers; this matters to programs with
-/// threads, and where the only one cancelled itself, which glibc counts as one of several.
+/// May open() and close() be system calls here? libc's are cancellation points, also in the middle of a close
+/// that lingers; this matters to programs with threads, and where the only one cancelled itself, which glibc
+/// counts as one of several.
 inline bool plain_call() noexcept { return libc_is_next.load(std::memory_order_relaxed) && one_thread(); }
 
 /// After a call that closed `fd` in the kernel.
@@ -81,17 +83,19 @@ template <class T> inline T freed(int fd, T result) noexcept {
 
 /// False until the library is up, and for good when it is switched off.
 inline bool active() noexcept { return vfs::enabled(); }
-/// Also in a process that runs in its parent's memory, where no sockets are ours: our own descriptors, and what is executed, are the same there.
+/// Also in a process that runs in its parent's memory, where no sockets are ours: our own descriptors, and
+/// what is executed, are the same there.
 inline bool active_or_borrowing() noexcept { return vfs::enabled() || vfs::borrowing(); }
 
-/// Some thread of this process was cancelled. From then on calls of ours that are cancellation points look, as libc's do at their beginning; a call that
-/// sleeps is one anyway.
+/// Some thread of this process was cancelled. From then on calls of ours that are cancellation points look,
+/// as libc's do at their beginning; a call that sleeps is one anyway.
 extern constinit std::atomic<bool> cancellation_asked;
 inline void cancellation_point() noexcept {
     if (cancellation_asked.load(std::memory_order_relaxed) && libc_threads.testcancel) [[unlikely]]
         libc_threads.testcancel();
 }
-/// file_of() at the beginning of a cancellation point; where it is not ours, or has moved to the kernel, libc's function is one.
+/// file_of() at the beginning of a cancellation point; where it is not ours, or has moved to the kernel,
+/// libc's function is one.
 inline File *called_on(int fd) noexcept {
     File *f = file_of(fd);
     if (!f)

@@ -8,8 +8,9 @@ namespace sd::control {
 
 extern constinit Lock call_lock; ///< one request at a time
 extern std::atomic<int> chan;    ///< -1: none
-/// The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look at it again by its number, which must
-/// not belong to something quiet by then. So it stays open, hung up, until the next one takes its place.
+/// The last channel that was given up. Threads may be asleep in poll() on it: they have been woken, but look
+/// at it again by its number, which must not belong to something quiet by then. So it stays open, hung up,
+/// until the next one takes its place.
 extern std::atomic<int> retired;
 extern std::atomic<uint32_t> epoch_count;
 extern std::atomic<uint64_t> my_id;

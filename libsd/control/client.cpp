@@ -29,7 +29,8 @@ std::atomic<int64_t> next_try{0};
 std::atomic<uint8_t> last_cause{0};
 bool greeted_before = false;
 Hooks hooks{};
-// Read once: getenv is not safe while the program changes its environment, and there are programs that empty it before they listen.
+// Read once: getenv is not safe while the program changes its environment, and there are programs that empty
+// it before they listen.
 char env_path[108];
 char run_directory[80] = "/tmp";
 bool env_read = false;
@@ -38,7 +39,8 @@ bool env_read = false;
 std::atomic<int> door{-1};
 bool own_door = false; ///< opened by keep_door(), not handed over by name
 
-/// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor is believed.
+/// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor
+/// is believed.
 bool trusted_listener(int fd) noexcept {
     ucred peer{};
     socklen_t n = sizeof peer;
@@ -71,7 +73,8 @@ long connect_monitor(const char *path) noexcept {
     return r;
 }
 
-/// Whether the door is one to the monitor at `path`, which may be bound to the name it had before it was ready.
+/// Whether the door is one to the monitor at `path`, which may be bound to the name it had before it was
+/// ready.
 bool door_leads_to(int fd, const char *path) noexcept {
     struct {
         sockaddr_un a;
@@ -85,7 +88,8 @@ bool door_leads_to(int fd, const char *path) noexcept {
            (env_path[0] || trusted_listener(fd));
 }
 
-/// As connect_monitor, without looking for the path again. The answer comes on a socket of this request's own, as the door is one for many processes.
+/// As connect_monitor, without looking for the path again. The answer comes on a socket of this request's
+/// own, as the door is one for many processes.
 long pass_door(const char *path) noexcept {
     const int through = door.load(std::memory_order_acquire);
     if (through < 0 || !(own_door || door_leads_to(through, path)))
@@ -130,7 +134,8 @@ bool hung_up(int fd) noexcept {
     return sys::ppoll(&p, 1, &zero, nullptr) > 0 && (p.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
-/// The answer to hello or image: maps the directory, and the channel is the one that is used. False: the channel is closed.
+/// The answer to hello or image: maps the directory, and the channel is the one that is used. False: the
+/// channel is closed.
 bool welcome(int fd, Reply &r, Cause *why) noexcept {
     void *p = sys::mmap(nullptr, sizeof(Directory), PROT_READ, MAP_SHARED, r.fd[0], 0);
     struct stat st {};

@@ -1,8 +1,8 @@
 // The library's side of the control channel: one connection per process, requests answered one at a time.
 //
-// Nothing here runs on the data path. Any thread may call anything; a lock with signals blocked serialises requests.
-// A channel that fails is closed; the next request after a pause connects again and runs the restore hook, which
-// registers everything this process has with the new monitor.
+// Nothing here runs on the data path. Any thread may call anything; a lock with signals blocked serialises
+// requests. A channel that fails is closed; the next request after a pause connects again and runs the
+// restore hook, which registers everything this process has with the new monitor.
 #pragma once
 #include "libsd/layout/directory_layout.hpp"
 #include "libsd/layout/protocol.hpp"
@@ -23,7 +23,8 @@ struct Reply {
 /// The descriptors that came with an answer nobody wants.
 void close_received(Reply &r) noexcept;
 
-/// Why an answer is of no use: what the monitor says; that no number was left for a descriptor that came with it; or `otherwise`.
+/// Why an answer is of no use: what the monitor says; that no number was left for a descriptor that came with
+/// it; or `otherwise`.
 inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
     return r.cause != Cause::none                       ? r.cause
            : r.status == -EMFILE || r.status == -ENFILE ? Cause::no_descriptor
@@ -37,7 +38,8 @@ struct Identity {
     uint32_t proc_index;
 };
 struct Hooks {
-    /// False: cannot (then there is no acceleration). The monitor may be asked for memory on `greeting` (make_memory()).
+    /// False: cannot (then there is no acceleration). The monitor may be asked for memory on `greeting`
+    /// (make_memory()).
     bool (*identity)(Identity *, int greeting) noexcept;
     long (*network)() noexcept; ///< a TCP socket of the process's network namespace; stays the callee's
     void (*restore)() noexcept; ///< after each successful HELLO but the first; may call request()
@@ -45,13 +47,16 @@ struct Hooks {
 void set_hooks(const Hooks &h) noexcept;
 /// Which monitor the user named. When the program starts.
 void read_environment() noexcept;
-/// A descriptor, shared with other processes, that was connected to the monitor by who started the program: a way there for a process that cannot reach the
-/// monitor's socket, having become another user or being in a chroot.
+/// A descriptor, shared with other processes, that was connected to the monitor by who started the program: a
+/// way there for a process that cannot reach the monitor's socket, having become another user or being in a
+/// chroot.
 void set_door(int fd) noexcept;
-/// The process is about to have another root directory: makes sure that there is such a way, if there is a monitor.
+/// The process is about to have another root directory: makes sure that there is such a way, if there is a
+/// monitor.
 void keep_door() noexcept;
 
-/// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in `*why`), not asked again for a while.
+/// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in
+/// `*why`), not asked again for a while.
 bool ensure(Cause *why) noexcept;
 /// True while a channel is open (it may have died unnoticed).
 bool connected() noexcept;
@@ -59,24 +64,28 @@ bool connected() noexcept;
 void channel_moved(int from, int to) noexcept;
 /// The channel for poll(): a hang-up means the monitor is gone. -1 when there is none.
 int channel() noexcept;
-/// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the caller.
+/// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the
+/// caller.
 Reply request(wire::Op op, const void *body = nullptr, size_t length = 0, const int *fds = nullptr,
               unsigned nfds = 0) noexcept;
 /// A request whose answer says nothing: does not wait for the monitor.
 void tell(wire::Op op, const void *body, size_t length) noexcept;
-/// Notices a dead monitor and, with pauses, connects to a new one. Called by a thread that is about to sleep. True when all is well.
+/// Notices a dead monitor and, with pauses, connects to a new one. Called by a thread that is about to sleep.
+/// True when all is well.
 bool maintain() noexcept;
 /// Differs after each reconnection.
 uint32_t epoch() noexcept;
 /// The listeners of this network namespace; nullptr before ensure(). Read-only memory.
 const Directory *directory() noexcept;
 
-/// Around fork(): prepare makes the child's channel (if connected) and takes the lock; one of the others follows.
+/// Around fork(): prepare makes the child's channel (if connected) and takes the lock; one of the others
+/// follows.
 void fork_prepare(const wire::Fork &f) noexcept;
 void fork_parent() noexcept;
 void fork_child() noexcept;
-/// After an exec: goes on with the channel of the former program image, which called this process `client`, and tells the monitor what was
-/// taken over. Where that fails, the process comes back as after a restart of the monitor.
+/// After an exec: goes on with the channel of the former program image, which called this process `client`,
+/// and tells the monitor what was taken over. Where that fails, the process comes back as after a restart of
+/// the monitor.
 void resume(int channel_fd, uint64_t client, int table_fd) noexcept;
 /// The monitor's name for this process.
 uint64_t client_id() noexcept;

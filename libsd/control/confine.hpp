@@ -4,8 +4,9 @@
 
 namespace sd {
 
-/// Set just before the program installs its first seccomp filter, never cleared in this process image (forked children have the filter, too).
-/// From then on libsd only uses the calls that confine() had the filter allow: see libsd/api/processes/sandbox.cpp.
+/// Set just before the program installs its first seccomp filter, never cleared in this process image (forked
+/// children have the filter, too). From then on libsd only uses the calls that confine() had the filter
+/// allow: see libsd/api/processes/sandbox.cpp.
 inline std::atomic<bool> confined_flag{false};
 inline bool confined() noexcept { return confined_flag.load(std::memory_order_relaxed); }
 

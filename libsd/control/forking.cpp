@@ -1,4 +1,5 @@
-// The channel of a child to be made: asked for before fork, so that the monitor knows what the child holds before the parent can close any of it.
+// The channel of a child to be made: asked for before fork, so that the monitor knows what the child holds
+// before the parent can close any of it.
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/client.hpp"
@@ -56,7 +57,8 @@ SD_FORK_CODE void fork_child() noexcept {
     if (child_channel >= 0) {
         timeval limit{2, 0};
         sys::setsockopt(child_channel, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-        // Nothing is waited for: whatever the child asks for later comes after this, and what is wrong with it shows there.
+        // Nothing is waited for: whatever the child asks for later comes after this, and what is wrong with
+        // it shows there.
         wire::Child c{static_cast<uint32_t>(sys::getpid()), 0};
         PlainPacket packet;
         if (packet.send(child_channel, wire::Op::child, wire::kNoAnswer, &c, sizeof c) >= 0) {

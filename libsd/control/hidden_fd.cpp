@@ -31,8 +31,9 @@ void set_hidden(unsigned fd, bool on) noexcept {
 
 void nobody_moves(int, int) noexcept {}
 
-/// Numbers from 0 to this one, exclusive, were all in use when the program was told so, with ours among them; 0: it never was. From then on those of ours
-/// that are not needed any more are kept, since the program has no reason to find one free.
+/// Numbers from 0 to this one, exclusive, were all in use when the program was told so, with ours among them;
+/// 0: it never was. From then on those of ours that are not needed any more are kept, since the program has
+/// no reason to find one free.
 std::atomic<long> used_up_below{0};
 constexpr unsigned kMostKept = 64;
 std::atomic<int> kept[kMostKept]; ///< their numbers, which stay hidden and hold a copy of `filler`; 0: none
@@ -64,8 +65,9 @@ void really_close(int fd) noexcept {
     sys::close(fd);
 }
 
-/// Hidden numbers start no higher than this, however high the limit is: the kernel's table of descriptors reaches up to the highest one, and every
-/// fork copies it (10,000: 20 µs). Above what select() can take, which is all that some programs can use.
+/// Hidden numbers start no higher than this, however high the limit is: the kernel's table of descriptors
+/// reaches up to the highest one, and every fork copies it (10,000: 20 µs). Above what select() can take,
+/// which is all that some programs can use.
 constexpr long kHighestStart = 1024;
 
 constexpr rlim_t kSpare = 4096; ///< how far the limit is raised

@@ -12,8 +12,8 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 long hide_fd(int fd) noexcept;
 /// A hidden duplicate of `fd`, which stays as it is. Its number, or -errno.
 long hide_copy(int fd) noexcept;
-/// Closes a hidden descriptor. Its number becomes free, unless the program was told that it has none left while ours stood among its own: then it is kept
-/// for the next hide_fd() or hide_copy().
+/// Closes a hidden descriptor. Its number becomes free, unless the program was told that it has none left
+/// while ours stood among its own: then it is kept for the next hide_fd() or hide_copy().
 void close_hidden(int fd) noexcept;
 /// The number was kept, and is the caller's from now on.
 bool give_up_kept(int fd) noexcept;
@@ -46,9 +46,10 @@ class SpareNumbers {
   private:
     bool raised_ = false;
 };
-/// The program has used up its numbers: what is ours among them goes beyond its limit, which is raised for that moment, if this process may do so. The
-/// lowest number that has become free, or -1. Only in a process of one thread: another might be about to use an old number.
-/// `early`: it has some left, but the next would not be the lowest that is free; only where the kernel's table stays small enough for fork.
+/// The program has used up its numbers: what is ours among them goes beyond its limit, which is raised for
+/// that moment, if this process may do so. The lowest number that has become free, or -1. Only in a process
+/// of one thread: another might be about to use an old number. `early`: it has some left, but the next would
+/// not be the lowest that is free; only where the kernel's table stays small enough for fork.
 int give_way(bool early) noexcept;
 /// No other thread could make or use a descriptor meanwhile.
 bool single_threaded() noexcept;

@@ -1,4 +1,5 @@
-// Which listening socket the kernel has at an address: NETLINK_SOCK_DIAG, whose look-up is the one that a SYN would get.
+// Which listening socket the kernel has at an address: NETLINK_SOCK_DIAG, whose look-up is the one that a SYN
+// would get.
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
@@ -69,7 +70,8 @@ int64_t kernel_listener(const DiagAddress &to, uint16_t variant) noexcept {
         return -1;
     const int fd = asker.load(std::memory_order_relaxed);
     const Question q = make_question(to, variant);
-    // With write and read alone, which a sandbox leaves us on our own descriptors. The answer is there when write returns.
+    // With write and read alone, which a sandbox leaves us on our own descriptors. The answer is there when
+    // write returns.
     if (sys::write(fd, &q, sizeof q) != sizeof q)
         return -1;
     for (;;) {

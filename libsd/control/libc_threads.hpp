@@ -1,5 +1,5 @@
-// The C library's functions for threads. Before glibc 2.34 most are in libpthread, which a program may lack, or load at any time; before 2.32 nothing says
-// whether there are threads at all.
+// The C library's functions for threads. Before glibc 2.34 most are in libpthread, which a program may lack,
+// or load at any time; before 2.32 nothing says whether there are threads at all.
 #pragma once
 #include <pthread.h>
 
@@ -16,7 +16,8 @@ struct ThreadFunctions {
 };
 extern constinit ThreadFunctions libc_threads;
 
-/// From the constructor, and when the first thread may be about to be made. True: they are known now and were not before.
+/// From the constructor, and when the first thread may be about to be made. True: they are known now and were
+/// not before.
 bool find_libc_threads() noexcept;
 
 /// The C library's flag, or one of ours that is only set where there is no libpthread.
@@ -24,7 +25,8 @@ extern const char *one_thread_flag;
 /// Only this thread runs in the program; false where that is not known.
 inline bool one_thread() noexcept { return *one_thread_flag; }
 
-/// Runs `body`; if the thread is cancelled in it, `undo(arg)` runs before the program's own cleanup handlers. What pthread_cleanup_push and its counterpart are.
+/// Runs `body`; if the thread is cancelled in it, `undo(arg)` runs before the program's own cleanup handlers.
+/// What pthread_cleanup_push and its counterpart are.
 template <class F> long with_cleanup(void (*undo)(void *), void *arg, F body) noexcept {
     if (!libc_threads.register_cancel)
         return body();

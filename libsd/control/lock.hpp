@@ -1,5 +1,5 @@
-// A small futex lock for slow paths. Signals are blocked while it is held, because a handler may call any socket
-// function and would wait for its own thread. Never taken on an uncontended send or receive.
+// A small futex lock for slow paths. Signals are blocked while it is held, because a handler may call any
+// socket function and would wait for its own thread. Never taken on an uncontended send or receive.
 #pragma once
 #include "libsd/control/sys.hpp"
 #include <atomic>

@@ -141,8 +141,9 @@ bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
     return false;
 }
 
-// DT_GNU_HASH: the number of buckets, the first symbol with a hash, the number and shift of the words of a Bloom filter; these words; the buckets, with the first
-// symbol of each; the hashes of the symbols, the last of a bucket odd. DT_HASH: the number of buckets and of symbols; the buckets; the next symbol of each.
+// DT_GNU_HASH: the number of buckets, the first symbol with a hash, the number and shift of the words of a
+// Bloom filter; these words; the buckets, with the first symbol of each; the hashes of the symbols, the last
+// of a bucket odd. DT_HASH: the number of buckets and of symbols; the buckets; the next symbol of each.
 uint32_t exported(const Object &o, const char *name, uint32_t hash) noexcept {
     if (!o.complete())
         return 0;

@@ -1,4 +1,5 @@
-// The objects that the dynamic linker has loaded, and what they export. dlsym is not in the C library itself before glibc 2.34.
+// The objects that the dynamic linker has loaded, and what they export. dlsym is not in the C library itself
+// before glibc 2.34.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -37,7 +38,8 @@ constexpr uint32_t gnu_hash(const char *name) noexcept {
     return value;
 }
 
-/// The number of the symbol of this name that the object defines, in its default version where there are several; 0: none.
+/// The number of the symbol of this name that the object defines, in its default version where there are
+/// several; 0: none.
 uint32_t exported(const Object &o, const char *name, uint32_t hash) noexcept;
 
 /// A name to be looked up.
@@ -47,8 +49,9 @@ struct Sought {
     void *found;
 };
 
-/// Looks the names up in the objects that stand behind this one in the search order, and then in those before it: a program may have loaded
-/// this one late. One whose `found` is not null stays as it is. Takes the dynamic linker's lock, as dlsym does, but neither allocates nor touches errno.
+/// Looks the names up in the objects that stand behind this one in the search order, and then in those before
+/// it: a program may have loaded this one late. One whose `found` is not null stays as it is. Takes the
+/// dynamic linker's lock, as dlsym does, but neither allocates nor touches errno.
 void find_behind(Sought *sought, size_t count) noexcept;
 
 } // namespace sd

@@ -104,7 +104,8 @@ int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
 
 namespace {
 
-/// A packet that could not be sent for the descriptors in it, one that another thread has closed just now for instance, says nothing against the channel.
+/// A packet that could not be sent for the descriptors in it, one that another thread has closed just now for
+/// instance, says nothing against the channel.
 bool is_about_descriptors(long error, int channel) noexcept {
     return error == -ETOOMANYREFS || (error == -EBADF && sys::fcntl(channel, F_GETFD) >= 0);
 }

@@ -1,4 +1,5 @@
-// Packets to and from the monitor: for the sources of this folder. The caller holds the lock of the channel (channel.hpp) or is alone on the socket.
+// Packets to and from the monitor: for the sources of this folder. The caller holds the lock of the channel
+// (channel.hpp) or is alone on the socket.
 #pragma once
 #include "libsd/layout/protocol.hpp"
 #include <cstddef>
@@ -26,7 +27,8 @@ struct PlainPacket {
     long send(int fd, wire::Op op, uint32_t number, const void *from, size_t length) noexcept;
 };
 
-/// exchange() with read and write alone, for a process in a sandbox: no descriptor goes along, and none that comes back is received.
+/// exchange() with read and write alone, for a process in a sandbox: no descriptor goes along, and none that
+/// comes back is received.
 int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept;
 
 } // namespace sd::control

@@ -1,6 +1,7 @@
-// Type-stable storage: objects are recycled but their memory is never given back, so a thread that still holds a pointer
-// to a closed object reads a valid (if recycled) one. Takes memory from mmap, never from malloc, which belongs to the host program.
-// allocate() and release() may be called by any thread; the caller holds no lock. Guard: how signal handlers are kept out meanwhile.
+// Type-stable storage: objects are recycled but their memory is never given back, so a thread that still
+// holds a pointer to a closed object reads a valid (if recycled) one. Takes memory from mmap, never from
+// malloc, which belongs to the host program. allocate() and release() may be called by any thread; the caller
+// holds no lock. Guard: how signal handlers are kept out meanwhile.
 #pragma once
 #include "libsd/control/lock.hpp"
 #include <new>
@@ -59,7 +60,8 @@ template <class T> class Pool {
 /// A growing array of trivially copyable things in mmap'ed memory.
 template <class T> class MapVector {
   public:
-    constexpr MapVector() = default; // no destructor: globals of the library must outlive the program's own exit handlers
+    // No destructor: globals of the library must outlive the program's own exit handlers
+    constexpr MapVector() = default;
     MapVector(const MapVector &) = delete;
     MapVector &operator=(const MapVector &) = delete;
     bool push(const T &t) noexcept {

@@ -1,5 +1,5 @@
-// System calls without libc: libsd interposes libc's own wrappers, so below the api layer nothing may call those.
-// Every function returns the value or -errno and leaves errno alone; all are async-signal-safe.
+// System calls without libc: libsd interposes libc's own wrappers, so below the api layer nothing may call
+// those. Every function returns the value or -errno and leaves errno alone; all are async-signal-safe.
 #pragma once
 #include <cerrno>
 #include <cstddef>
@@ -127,7 +127,8 @@ inline int64_t now_ns() noexcept {
     return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
-/// The same clock as of its last tick (some milliseconds ago), for what is only about how old things are; a third of the cost.
+/// The same clock as of its last tick (some milliseconds ago), for what is only about how old things are; a
+/// third of the cost.
 inline int64_t coarse_now_ns() noexcept {
     timespec t;
     ::clock_gettime(CLOCK_MONOTONIC_COARSE, &t);

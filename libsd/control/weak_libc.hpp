@@ -1,5 +1,6 @@
-// Included in front of everything that becomes libsd.so: what it takes from the C library are weak references, so that a program whose C library lacks one of them
-// (musl, an old glibc) starts all the same. The library does nothing there (api/init.cpp).
+// Included in front of everything that becomes libsd.so: what it takes from the C library are weak
+// references, so that a program whose C library lacks one of them (musl, an old glibc) starts all the same.
+// The library does nothing there (api/init.cpp).
 #pragma once
 #ifdef __clang__
 #pragma clang system_header // no warning of names that a file does not use

@@ -9,8 +9,9 @@ namespace sd {
 constexpr uint64_t kDirectoryMagic = 0x31524944'4453ULL; // "SDDIR1"
 constexpr unsigned kDirectoryEntries = 4096;             ///< open addressing, keyed by port
 
-/// An entry is valid while `id` is not 0. The monitor clears `id` before it changes anything and sets it last; a reader loads id,
-/// copies the rest, and loads id again. `used` stays 1 once an entry was ever taken, so that probing knows where a chain ends.
+/// An entry is valid while `id` is not 0. The monitor clears `id` before it changes anything and sets it
+/// last; a reader loads id, copies the rest, and loads id again. `used` stays 1 once an entry was ever taken,
+/// so that probing knows where a chain ends.
 struct DirectoryEntry {
     std::atomic<uint32_t> id; ///< listener id
     std::atomic<uint32_t> used;
@@ -37,14 +38,16 @@ struct Directory {
 constexpr uint32_t directory_hash(uint16_t port) { return (port * 2654435761u) >> 20; }
 static_assert(kDirectoryEntries == 1u << 12);
 
-// A listener segment: shared by the processes that accept on one listener, and the monitor. Clients never see it.
+// A listener segment: shared by the processes that accept on one listener, and the monitor. Clients never see
+// it.
 constexpr uint64_t kListenerMagic = 0x31534c4453ULL; // "SDLS1"
 constexpr unsigned kListenerLinks = 4096;
 constexpr unsigned kKernelPlaces = 16;
 
 struct ListenerLink {
     std::atomic<uint64_t> link_id; ///< 0: the place is free (the link ended)
-    std::atomic<uint32_t> syn_head; ///< next entry of the link's SYN queue to accept; acceptors compare-and-swap it
+    /// Next entry of the link's SYN queue to accept; acceptors compare-and-swap it
+    std::atomic<uint32_t> syn_head;
     uint32_t pad;
 };
 
@@ -55,8 +58,9 @@ struct ListenerSegment {
     std::atomic<uint32_t> closed;
     std::atomic<uint32_t> link_high;     ///< places below this index have been used
     std::atomic<uint64_t> link_sequence; ///< bumped by the monitor whenever a link is added or removed
-    /// Acceptors that take a connection from the kernel's queue just now: the process's folded client id, 0: free. The first place is also the right to
-    /// do so, see vfs/connections/kernel_queue.hpp. The monitor frees those of processes that have ended.
+    /// Acceptors that take a connection from the kernel's queue just now: the process's folded client id, 0:
+    /// free. The first place is also the right to do so, see vfs/connections/kernel_queue.hpp. The monitor
+    /// frees those of processes that have ended.
     std::atomic<uint32_t> in_kernel[kKernelPlaces];
     ListenerLink link[kListenerLinks];
 };

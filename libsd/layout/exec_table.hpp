@@ -1,7 +1,9 @@
-// What one program image leaves to the next one in the same process: a memfd whose number is in the environment (SD_EXEC_FD).
+// What one program image leaves to the next one in the same process: a memfd whose number is in the
+// environment (SD_EXEC_FD).
 //
-// The descriptors named in it are open in the new image because their close-on-exec flag was taken away just before. sd-monitor gets the
-// memfd too, with Op::image, and ends whatever the process held that is not listed here.
+// The descriptors named in it are open in the new image because their close-on-exec flag was taken away just
+// before. sd-monitor gets the memfd too, with Op::image, and ends whatever the process held that is not
+// listed here.
 #pragma once
 #include "libsd/layout/file_kind.hpp"
 #include "libsd/layout/passport.hpp"
@@ -71,9 +73,11 @@ static_assert(sizeof(ExecTable) % 8 == 0 && sizeof(ExecFile) % 8 == 0 && sizeof(
 /// Name of the environment variable, with the "=".
 constexpr char kExecVariable[] = "SD_EXEC_FD=";
 
-/// The number of the memfd that the program to be executed now has to find, or -1. Set by vfs::before_exec(). Async-signal-safe.
+/// The number of the memfd that the program to be executed now has to find, or -1. Set by vfs::before_exec().
+/// Async-signal-safe.
 int exec_table_fd() noexcept;
-/// In the new image, once, before any other thread: takes over what the table lists. A number that is no table is ignored.
+/// In the new image, once, before any other thread: takes over what the table lists. A number that is no
+/// table is ignored.
 void resume_after_exec(int table_fd) noexcept;
 
 } // namespace sd

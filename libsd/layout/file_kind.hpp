@@ -1,4 +1,5 @@
-// What a descriptor of ours stands for; the table that an exec leaves names it, too, and the monitor reads that.
+// What a descriptor of ours stands for; the table that an exec leaves names it, too, and the monitor reads
+// that.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +7,8 @@ namespace sd {
 
 enum class FileKind : uint8_t {
     free = 0,
-    fresh, ///< a TCP socket that is neither connected nor listening yet; may or may not be a real kernel socket
+    /// A TCP socket that is neither connected nor listening yet; may or may not be a real kernel socket
+    fresh,
     stream,   ///< an accelerated connection
     listener, ///< a kernel listener that is in the directory
     epoll,    ///< an epoll instance

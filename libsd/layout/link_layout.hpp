@@ -1,7 +1,7 @@
 // The shared memory of a link: everything one client process and one listener's processes have in common.
 //
-// A link is a sealed, sparse memfd made by sd-monitor. Side 0 is the client, side 1 the server. Whatever lies in it
-// can be rewritten by the other side at any time: read a word once, check it, use the copy.
+// A link is a sealed, sparse memfd made by sd-monitor. Side 0 is the client, side 1 the server. Whatever lies
+// in it can be rewritten by the other side at any time: read a word once, check it, use the copy.
 //
 //   0            LinkHeader
 //   kSynOffset   SYN queue: slot numbers + 1, client to server
@@ -23,7 +23,8 @@ constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
 constexpr unsigned kDoorbells = 64;    ///< ids 1..62 are usable; 0 and 63 are reserved
 constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
-/// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was made.
+/// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was
+/// made.
 constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
 
 /// Inline ring of a slot and the size classes a direction can switch to. Class c (1..) lies at
@@ -44,20 +45,24 @@ enum SideFlag : uint32_t {
     kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
 };
 
-/// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back; queue/cork.hpp.
+/// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;
+/// queue/cork.hpp.
 struct HeldBack {
-    std::atomic<uint64_t> header; ///< of the first record that is held back, which is not in the ring yet; 0: nothing is
+    /// Of the first record that is held back, which is not in the ring yet; 0: nothing is
+    std::atomic<uint64_t> header;
     std::atomic<uint64_t> since; ///< CLOCK_MONOTONIC ns
     std::atomic<uint64_t> where; ///< ring::HoldPlace
 };
 
-/// One side's words of a connection. `control` is written rarely by its own side (and cleared by the peer), so the
-/// peer can read it on each operation without a cache miss; `consumed` is written on each receive.
+/// One side's words of a connection. `control` is written rarely by its own side (and cleared by the peer),
+/// so the peer can read it on each operation without a cache miss; `consumed` is written on each receive.
 struct SlotSide {
     struct alignas(64) Control {
         std::atomic<uint32_t> flags;
-        std::atomic<uint32_t> ended_at; ///< when FIN or reset came, in the order of its thread's sends (ring::order_now); 0: not known
-        std::atomic<uint64_t> rx_arm; ///< doorbell ids to notify when data or flags come; peer's sender swaps in 0
+        /// When FIN or reset came, in the order of its thread's sends (ring::order_now); 0: not known
+        std::atomic<uint32_t> ended_at;
+        /// Doorbell ids to notify when data or flags come; peer's sender swaps in 0
+        std::atomic<uint64_t> rx_arm;
         std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
         std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
         std::atomic<uint64_t> oob;     ///< urgent data: position << 9 | byte << 1 | present
@@ -65,7 +70,8 @@ struct SlotSide {
     } control;
     static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
     struct alignas(64) Credit {
-        std::atomic<uint64_t> consumed; ///< bytes of the peer's direction this side has taken, headers included
+        /// Bytes of the peer's direction this side has taken, headers included
+        std::atomic<uint64_t> consumed;
     } credit;
 };
 
@@ -105,14 +111,20 @@ struct LinkHeader {
     uint32_t port_base;   ///< first of the client ports this link's slots use
     struct alignas(64) Side {
         std::atomic<uint32_t> flags; ///< LinkFlag
-        std::atomic<uint32_t> process; ///< pid of one that had this side when the link was made, as the monitor saw it; stays
-        std::atomic<uint64_t> sleep_mask; ///< doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
-        std::atomic<uint64_t> syn_arm;   ///< server side: doorbell ids to notify of a SYN; client swaps in 0
-        std::atomic<uint64_t> in_kernel; ///< server side: doorbell ids whose thread may be blocked in the kernel's accept4 (vfs/connections/kernel_queue.hpp)
+        /// Pid of one that had this side when the link was made, as the monitor saw it; stays
+        std::atomic<uint32_t> process;
+        /// Doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
+        std::atomic<uint64_t> sleep_mask;
+        std::atomic<uint64_t> syn_arm; ///< server side: doorbell ids to notify of a SYN; client swaps in 0
+        /// Server side: doorbell ids whose thread may be blocked in the kernel's accept4
+        /// (vfs/connections/kernel_queue.hpp)
+        std::atomic<uint64_t> in_kernel;
     } side[2];
-    /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not used for it.
+    /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not
+    /// used for it.
     std::atomic<uint32_t> bell_generation[2][kDoorbells];
-    /// Processes attached, as the monitor saw them; a restarted monitor uses it to find sides that died meanwhile.
+    /// Processes attached, as the monitor saw them; a restarted monitor uses it to find sides that died
+    /// meanwhile.
     struct Holder {
         std::atomic<uint32_t> pid;
         uint32_t pad;

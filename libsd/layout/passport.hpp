@@ -1,5 +1,6 @@
-// What somebody who comes to hold a connection later (the next program image of the process, or a process it is passed to) has to know
-// besides the Ofd, which lies in the family segment. Also travels in messages to the monitor.
+// What somebody who comes to hold a connection later (the next program image of the process, or a process it
+// is passed to) has to know besides the Ofd, which lies in the family segment. Also travels in messages to
+// the monitor.
 #pragma once
 #include "libsd/layout/link_layout.hpp"
 
@@ -26,8 +27,9 @@ struct Passport {
     FreshOption option[kMaxFreshOptions];
 };
 
-/// TCP_NOTSENT_LOWAT of a kernel socket that stands for a passed connection: so a receiver with libsd knows at the price of one system call that
-/// it is worth asking the monitor. As a limit it means nothing, being larger than any send buffer.
+/// TCP_NOTSENT_LOWAT of a kernel socket that stands for a passed connection: so a receiver with libsd knows
+/// at the price of one system call that it is worth asking the monitor. As a limit it means nothing, being
+/// larger than any send buffer.
 constexpr int kParcelMark = 0x7d5dc0de;
 
 } // namespace sd

@@ -1,43 +1,55 @@
 // Messages between libsd (or a command-line client) and sd-monitor, over a Unix SOCK_SEQPACKET socket.
 //
-// A request is one packet with the header, its body and, where noted, descriptors; each gets exactly one reply packet with
-// the same sequence number, and none where that number is kNoAnswer. The monitor sends nothing unasked, so a readable or hung-up channel means it is gone.
-// All numbers are in host byte order; both ends are on one host. Unknown operations are answered with ENOSYS,
-// another version or a wrong length with EPROTO, and the channel is closed after that.
+// A request is one packet with the header, its body and, where noted, descriptors; each gets exactly one
+// reply packet with the same sequence number, and none where that number is kNoAnswer. The monitor sends
+// nothing unasked, so a readable or hung-up channel means it is gone. All numbers are in host byte order;
+// both ends are on one host. Unknown operations are answered with ENOSYS, another version or a wrong length
+// with EPROTO, and the channel is closed after that.
 //
 // Rules that are not visible in the structures:
-//  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every packet. A second
-//    hello on a channel is a new program image in the same process (exec): with the same segment memfd everything registered stays,
-//    with another one all that the old image held is treated as if the process had died.
-//  - An exec that keeps connections open keeps the channel open, too: image says that the next program has taken over. What the
-//    table does not list (Ofds, links, listeners) and all doorbells end, as if the process had died and come again.
-//  - A process that may not, or cannot, connect to the monitor's socket any more (it has become another user, or its root is elsewhere) sends enter on a
-//    channel that it has from before: sdrun's presence, say. That is one socket in the hands of many processes, so nothing but
-//    unanswered requests may be sent there.
-//  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without libsd). The kernel socket that is passed
-//    is connected to one that the monitor keeps: when the latter hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc
-//    holds the Ofd. A receiver of the same trust domain that claims it comes to share segment and link; where nobody claims it for a while, or it is used
-//    as the kernel socket it is, sd-bridge claims it and copies between the two.
-//  - Where those who hold a connection with libsd are to share a kernel socket with somebody without (BridgeStart::for_all), the monitor marks the
-//    Ofd (kTxMoved, kMovedLowat) and rings its side before sd-bridge learns of it. It keeps a descriptor of the socket until no
-//    process but sd-bridge holds the Ofd.
-//  - Who is shown a segment, or the server side of a link, is of the trust domain of those who have it (docs/security.md); EPERM else.
-//  - Link ids, and the names of segments, only mean something together with the caller: they are looked up among what the caller has.
-//  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is given (again, too: close
-//    what is known already), adopt_link to the side named; a forked child starts with a copy of its parent's attachments.
-//    Everyone attached must say drop_link in the end, or die; ListenerSegment::link_sequence is also bumped when the
-//    client side of a link has died, as a hint to the server's processes to look for links that can be dropped.
-//  - Death of a process: for each Ofd whose bit is set in its ProcRecord::held and in no other living process's record, the monitor sets
-//    kFlagDead|kFlagClosed on the Ofd's side of the slot, rings the peer, then sets Ofd::state to free. So: state
-//    and link_id, slot, side of an Ofd are valid before its bit in held is set, and the bit is cleared before kFlagReleased is
-//    set (after which the slot may be somebody else's). Where others still hold the Ofd, both sides are rung all the same, since the dead process may
-//    have published something without getting to ring. Its ThreadRecords are freed first, and the death counted in SegmentHeader::deaths.
-//  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every slot in state syn is
-//    compare-and-swapped to refused. So a client publishes its SYN, makes a full fence, and then looks at kLinkListenerClosed.
-//    Where the kernel still listens the slots are left as they are, for whoever registers the listener next; others make a new link then.
-//  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell lives until unlisten.
-//    Only processes of the waiter's trust domain are given it, since whoever has an eventfd can also read it, fill it, and make it block.
-//    bell with an id that somebody else has: EBUSY. More bells than ids: ENOSPC.
+//  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every
+//    packet. A second hello on a channel is a new program image in the same process (exec): with the same
+//    segment memfd everything registered stays, with another one all that the old image held is treated as if
+//    the process had died.
+//  - An exec that keeps connections open keeps the channel open, too: image says that the next program has
+//    taken over. What the table does not list (Ofds, links, listeners) and all doorbells end, as if the
+//    process had died and come again.
+//  - A process that may not, or cannot, connect to the monitor's socket any more (it has become another user,
+//    or its root is elsewhere) sends enter on a channel that it has from before: sdrun's presence, say. That
+//    is one socket in the hands of many processes, so nothing but unanswered requests may be sent there.
+//  - A parcel is a connection on its way to another process (SCM_RIGHTS, or an exec of a program without
+//    libsd). The kernel socket that is passed is connected to one that the monitor keeps: when the latter
+//    hangs up, nobody has the parcel any more. Meanwhile ProcRecord kParcelProc holds the Ofd. A receiver of
+//    the same trust domain that claims it comes to share segment and link; where nobody claims it for a
+//    while, or it is used as the kernel socket it is, sd-bridge claims it and copies between the two.
+//  - Where those who hold a connection with libsd are to share a kernel socket with somebody without
+//    (BridgeStart::for_all), the monitor marks the Ofd (kTxMoved, kMovedLowat) and rings its side before
+//    sd-bridge learns of it. It keeps a descriptor of the socket until no process but sd-bridge holds the
+//    Ofd.
+//  - Who is shown a segment, or the server side of a link, is of the trust domain of those who have it
+//    (docs/security.md); EPERM else.
+//  - Link ids, and the names of segments, only mean something together with the caller: they are looked up
+//    among what the caller has.
+//  - connect attaches the caller to side 0 of the new link, links attaches it to side 1 of each link it is
+//    given (again, too: close what is known already), adopt_link to the side named; a forked child starts
+//    with a copy of its parent's attachments. Everyone attached must say drop_link in the end, or die;
+//    ListenerSegment::link_sequence is also bumped when the client side of a link has died, as a hint to the
+//    server's processes to look for links that can be dropped.
+//  - Death of a process: for each Ofd whose bit is set in its ProcRecord::held and in no other living
+//    process's record, the monitor sets
+//    kFlagDead and kFlagClosed on the Ofd's side of the slot, rings the peer, frees Ofd::state. So: state
+//    and link_id, slot, side of an Ofd are valid before its bit in held is set, and the bit is cleared before
+//    kFlagReleased is set (after which the slot may be somebody else's). Where others still hold the Ofd,
+//    both sides are rung all the same, since the dead process may have published something without getting to
+//    ring. Its ThreadRecords are freed first, and the death counted in SegmentHeader::deaths.
+//  - When the last holder of a listener has gone, kLinkListenerClosed is set, then after a full fence every
+//    slot in state syn is compare-and-swapped to refused. So a client publishes its SYN, makes a full fence,
+//    and then looks at kLinkListenerClosed. Where the kernel still listens the slots are left as they are,
+//    for whoever registers the listener next; others make a new link then.
+//  - An eventfd given as a bell is written with 1 by the monitor; it should be non-blocking. An accept bell
+//    lives until unlisten. Only processes of the waiter's trust domain are given it, since whoever has an
+//    eventfd can also read it, fill it, and make it block. bell with an id that somebody else has: EBUSY.
+//    More bells than ids: ENOSPC.
 #pragma once
 #include "libsd/layout/causes.hpp"
 #include "libsd/layout/passport.hpp"
@@ -45,7 +57,8 @@
 
 namespace sd {
 
-/// ioctl for sd-bridge, on any TCP socket: opens the channel to the monitor and makes all that later calls would open files for.
+/// ioctl for sd-bridge, on any TCP socket: opens the channel to the monitor and makes all that later calls
+/// would open files for.
 constexpr unsigned long kIoctlContact = 0x89ee;
 
 } // namespace sd
@@ -59,39 +72,80 @@ constexpr unsigned kMaxFds = 8;
 constexpr unsigned kMaxText = 512;
 
 enum class Op : uint16_t {
-    hello = 1, ///< Hello + fds {family segment memfd, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd, read-only}
-    presence = 2, ///< no body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same channel
-    fork = 3, ///< Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent has registered
-    child = 4, ///< Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
-    segment = 5, ///< Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the monitor) an inherited one -> empty reply
-    listen = 6, ///< Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered twice gives the same listener
+    /// Hello + fds {family segment memfd, a TCP socket of the process's network namespace} -> HelloReply +
+    /// {directory memfd, read-only}
+    hello = 1,
+    /// No body: a connection that only says "somebody is here" (sdrun); may be followed by hello on the same
+    /// channel
+    presence = 2,
+    /// Fork -> ForkReply + {channel for the child}: made before fork(); the child shares all that the parent
+    /// has registered
+    fork = 3,
+    /// Child: first message of a forked child on its channel, sent with SCM_CREDENTIALS -> empty reply
+    child = 4,
+    /// Segment + {memfd}: a further family segment: a forked child's own one, or (after a restart of the
+    /// monitor) an inherited one -> empty reply
+    segment = 5,
+    /// Listen + {listening socket} -> ListenReply + {listener segment memfd}; the same socket registered
+    /// twice gives the same listener
+    listen = 6,
     unlisten = 7, ///< ListenerRef: this process no longer holds it -> empty
-    links = 8, ///< Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
+    /// Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
+    links = 8,
     connect = 9, ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
     drop_link = 10, ///< LinkRef: this process will not use this side of the link again -> empty
     bell = 11,      ///< Bell + {eventfd}: register a doorbell -> BellReply
     unbell = 12,    ///< BellRef: give the id back -> empty
-    peer_bell = 13, ///< BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd, or a socket that rings it}; EXDEV: only the monitor may ring it for the caller
+    /// BellRef (side is the peer's, or the own for a bell of another process) -> empty + {eventfd, or a
+    /// socket that rings it}; EXDEV: only the monitor may ring it for the caller
+    peer_bell = 13,
     accept_bell = 14, ///< ListenerRef + {eventfd}: to be rung when the listener gets a new link -> empty
-    adopt_link = 15, ///< Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
+    /// Adopt + {link memfd}: after a restart of the monitor, a process brings back the links it has -> empty
+    adopt_link = 15,
     log = 16,    ///< Log: one line for the monitor's log -> empty
     status = 17, ///< no body -> empty + {memfd with a JSON document}: for sdstat
-    image = 18, ///< Image + {memfd with an ExecTable, a TCP socket of the process's network namespace} -> HelloReply + {directory memfd}: a new program image in the same process took over what the table lists; the rest ends
-    pass = 20, ///< Pass + {kernel socket, the other end of its connection}: a connection is about to be passed to another process; the socket stands for it -> PassReply
-    claim = 21, ///< no body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an error: it stays the kernel socket it is
+    /// Image + {memfd with an ExecTable, a TCP socket of the process's network namespace} -> HelloReply +
+    /// {directory memfd}: a new program image in the same process took over what the table lists; the rest
+    /// ends
+    image = 18,
+    /// Pass + {kernel socket, the other end of its connection}: a connection is about to be passed to another
+    /// process; the socket stands for it -> PassReply
+    pass = 20,
+    /// No body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an
+    /// error: it stays the kernel socket it is
+    claim = 21,
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
-    unlist = 23, ///< ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's -> empty
-    ring = 24, ///< BellRef (side as for peer_bell): the monitor writes the doorbell, for a process that does not wait for it or may not have it -> empty
-    enter = 25, ///< no body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply + {channel, as if it had been connected}
-    foreign_bell = 27, ///< BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust domain, for which BellReply::foreign asked, is given to ring with -> BellReply
-    mute_bell = 26,    ///< no body + {eventfd}: no listener of this process rings it any more -> empty
-    memory = 33, ///< Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the monitor keeps nothing of it
-    ends = 28, ///< no body: of processes that have ended by now nothing is left when the answer comes -> empty
-    check = 29, ///< ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot ask the kernel itself
-    moved = 30, ///< Moved -> empty + {kernel socket}: of a connection that has gone over to one for all who hold it (BridgeStart::for_all)
+    /// ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's
+    /// -> empty
+    unlist = 23,
+    /// BellRef (side as for peer_bell): the monitor writes the doorbell, for a process that does not wait for
+    /// it or may not have it -> empty
+    ring = 24,
+    /// No body + {one end of a socketpair the caller has made} -> (sent to the other end of that) ForkReply +
+    /// {channel, as if it had been connected}
+    enter = 25,
+    /// BellRef (the caller's own) + {one end of a pair of Unix sockets}: what a process of another trust
+    /// domain, for which BellReply::foreign asked, is given to ring with -> BellReply
+    foreign_bell = 27,
+    mute_bell = 26, ///< no body + {eventfd}: no listener of this process rings it any more -> empty
+    /// Memory -> empty + {sealed memfd of that size}: for a process that may make no file (RLIMIT_FSIZE); the
+    /// monitor keeps nothing of it
+    memory = 33,
+    /// No body: of processes that have ended by now nothing is left when the answer comes -> empty
+    ends = 28,
+    /// ListenerRef -> empty, or ENOENT: whether the kernel's socket listens still, for a client that cannot
+    /// ask the kernel itself
+    check = 29,
+    /// Moved -> empty + {kernel socket}: of a connection that has gone over to one for all who hold it
+    /// (BridgeStart::for_all)
+    moved = 30,
     let_go = 31, ///< Moved: this process does not hold the Ofd any more -> empty
-    part = 32, ///< SegmentRef: before it becomes somebody else the caller gives up a segment that it inherited and in which it holds nothing -> empty
-    leave = 19, ///< Leave: before an exec that hands nothing on: what the process holds ends when this channel closes -> empty
+    /// SegmentRef: before it becomes somebody else the caller gives up a segment that it inherited and in
+    /// which it holds nothing -> empty
+    part = 32,
+    /// Leave: before an exec that hands nothing on: what the process holds ends when this channel closes ->
+    /// empty
+    leave = 19,
 };
 
 struct Header {
@@ -171,7 +225,8 @@ struct Child {
     uint32_t pad;
 };
 struct Segment {
-    uint32_t proc_index; ///< kAnyProc: the monitor takes a free one, so that it knows of it from the first moment
+    /// kAnyProc: the monitor takes a free one, so that it knows of it from the first moment
+    uint32_t proc_index;
     uint32_t pad;
     uint64_t owner_client; ///< what the caller calls it in Fork::child_in; 0: by the caller's own client id
 };
@@ -224,7 +279,9 @@ struct Bell {
 struct BellReply {
     uint32_t id;
     uint32_t generation;
-    uint32_t foreign; ///< not 0: somebody of another trust domain is on the other side and has nothing to ring with yet but the monitor
+    /// Not 0: somebody of another trust domain is on the other side and has nothing to ring with yet but the
+    /// monitor
+    uint32_t foreign;
     uint32_t pad;
 };
 struct BellRef {

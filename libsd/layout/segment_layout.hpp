@@ -1,9 +1,10 @@
-// The family segment: what the processes that share open file descriptions know about them, and no peer can write.
+// The family segment: what the processes that share open file descriptions know about them, and no peer can
+// write.
 //
-// Each process that makes accelerated sockets has one segment (a sealed memfd). fork inherits the mapping, so parent and child work on
-// the same records; sockets a child makes later live in the child's own segment. sd-monitor gets the memfd with HELLO:
-// it reads the statistics for sdstat, and when a process dies it closes what only that process held.
-// The monitor treats the content as untrusted input.
+// Each process that makes accelerated sockets has one segment (a sealed memfd). fork inherits the mapping, so
+// parent and child work on the same records; sockets a child makes later live in the child's own segment.
+// sd-monitor gets the memfd with HELLO: it reads the statistics for sdstat, and when a process dies it closes
+// what only that process held. The monitor treats the content as untrusted input.
 #pragma once
 #include "libsd/layout/causes.hpp"
 #include "libsd/layout/link_layout.hpp"
@@ -16,20 +17,24 @@ namespace sd {
 constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
 constexpr unsigned kOfds = 1u << 18; ///< open file descriptions per segment; 0 is never used
 constexpr unsigned kSegProcs = 512;  ///< processes that may share a segment at one time; 0 is the creator
-/// This ProcRecord holds connections that are on their way to another process (SCM_RIGHTS); the monitor clears its bits.
+/// This ProcRecord holds connections that are on their way to another process (SCM_RIGHTS); the monitor
+/// clears its bits.
 constexpr unsigned kParcelProc = 1;
 constexpr unsigned kSegThreads = kSegThreadLimit;
 
 enum class OfdState : uint32_t { free = 0, open = 1, closing = 2 };
 
-/// Set once something other than plain data transfer must be looked at first; the data path tests for zero only.
+/// Set once something other than plain data transfer must be looked at first; the data path tests for zero
+/// only.
 enum TxBlock : uint32_t {
     kTxShut = 1,
     kTxReset = 4,
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
-    kTxMoved = 16 ///< the connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
+    /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
+    kTxMoved = 16
 };
-/// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked at.
+/// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
+/// at.
 constexpr int32_t kMovedLowat = INT32_MAX;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
 
@@ -43,7 +48,8 @@ struct alignas(64) Ofd {
     uint8_t family;                 ///< AF_INET or AF_INET6, which IPV6_ADDRFORM turns into AF_INET
     uint16_t generation;            ///< bumped each time the record is used again
     std::atomic<uint32_t> tx_block; ///< TxBlock bits
-    std::atomic<int32_t> so_error; ///< pending socket error (positive errno), taken by the first call that reports it
+    /// Pending socket error (positive errno), taken by the first call that reports it
+    std::atomic<int32_t> so_error;
     std::atomic<uint32_t> rx_shut;    ///< 1 after shutdown(SHUT_RD)
     std::atomic<uint32_t> flags_seen; ///< peer's SideFlags already acted on
     std::atomic<int32_t> rcvlowat;
@@ -61,8 +67,10 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> nodelay, cork, keepalive, oobinline, reuseaddr, reuseport;
         std::atomic<int32_t> linger_on, linger_s;
         std::atomic<int32_t> keepidle, keepintvl, keepcnt, quickack, user_timeout;
-        std::atomic<int32_t> sndbuf; ///< SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
-        std::atomic<int32_t> zerocopy_next; ///< SO_ZEROCOPY: 0 off, else one more than the MSG_ZEROCOPY sends made so far
+        /// SO_SNDBUF as it reads back, once it was set; 0: the kernel's own choice
+        std::atomic<int32_t> sndbuf;
+        /// SO_ZEROCOPY: 0 off, else one more than the MSG_ZEROCOPY sends made so far
+        std::atomic<int32_t> zerocopy_next;
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
 };
@@ -71,7 +79,8 @@ struct ProcRecord {
     std::atomic<uint32_t> state; ///< 0 free, 1 in use, 2 being reaped
     std::atomic<uint32_t> pid;   ///< as the process sees itself
     uint64_t client_id;          ///< the monitor's name for it
-    /// Bit i: this process holds at least one descriptor of Ofd i. The truth about who holds what; there is no count.
+    /// Bit i: this process holds at least one descriptor of Ofd i. The truth about who holds what; there is
+    /// no count.
     std::atomic<uint64_t> held[kOfds / 64];
 };
 
@@ -102,9 +111,10 @@ struct SegmentHeader {
     std::atomic<uint32_t> proc_high, thread_high;
     std::atomic<uint32_t> ofd_lock; ///< allocation of Ofds, processes and threads: slow path
     std::atomic<uint32_t> deaths;   ///< members that the monitor has buried
-    /// Children whose records have been filled in. A process that looks through the records for holders of an Ofd looks again if it has changed: between two
-    /// looks a parent may have handed its Ofd to a child whose record had been looked at before, and have closed its own. Not so for the monitor, which the
-    /// parent asks in between.
+    /// Children whose records have been filled in. A process that looks through the records for holders of an
+    /// Ofd looks again if it has changed: between two looks a parent may have handed its Ofd to a child whose
+    /// record had been looked at before, and have closed its own. Not so for the monitor, which the parent
+    /// asks in between.
     std::atomic<uint32_t> forks;
     SegmentStats stats;
 };

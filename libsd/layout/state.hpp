@@ -1,19 +1,22 @@
-// What one side knows about one direction of a connection. Lives in the family segment, where the peer cannot write.
+// What one side knows about one direction of a connection. Lives in the family segment, where the peer cannot
+// write.
 //
-// A process can be killed between any two instructions. So everything that says how far a direction got is either one word that one
-// store changes, or can be put right by the next thread that takes the token; ring.hpp says how (recover_tx, recover_rx).
+// A process can be killed between any two instructions. So everything that says how far a direction got is
+// either one word that one store changes, or can be put right by the next thread that takes the token;
+// ring.hpp says how (recover_tx, recover_rx).
 #pragma once
 #include <atomic>
 #include <cstdint>
 
 namespace sd {
 
-constexpr unsigned kSegThreadLimit = 8192; ///< threads that may use a segment at one time; index 0 is never used
-constexpr unsigned kMaxSegments = 16;      ///< family segments one process can have mapped; it lets none go
-constexpr unsigned kBusyDepth = 4;         ///< operations nested by signal handlers
+/// Threads that may use a segment at one time; index 0 is never used
+constexpr unsigned kSegThreadLimit = 8192;
+constexpr unsigned kMaxSegments = 16; ///< family segments one process can have mapped; it lets none go
+constexpr unsigned kBusyDepth = 4;    ///< operations nested by signal handlers
 
-/// A thread's name in its segment: index of its record, and how often the record had been given out before, so that nobody is taken
-/// for a thread that ended. 31 bits, never 0.
+/// A thread's name in its segment: index of its record, and how often the record had been given out before,
+/// so that nobody is taken for a thread that ended. 31 bits, never 0.
 using ThreadId = uint32_t;
 constexpr uint32_t kThreadIndexBits = 13;
 static_assert(kSegThreadLimit == 1u << kThreadIndexBits);
@@ -25,11 +28,14 @@ constexpr ThreadId make_thread_id(uint32_t index, uint32_t generation) {
 
 /// Ownership of one direction of one socket; token.hpp is about how it changes hands.
 struct Token {
-    std::atomic<uint32_t> owner; ///< ThreadId that works without the lock; kShared: nobody does; 0: nobody yet
+    /// ThreadId that works without the lock; kShared: nobody does; 0: nobody yet
+    std::atomic<uint32_t> owner;
     std::atomic<uint32_t> lock; ///< takeover lock, or the lock of lock mode: ThreadId of the holder, kWaiters
-    std::atomic<uint32_t> prev; ///< with the lock: former owner, who may still be at work; 0 once that is settled
+    /// With the lock: former owner, who may still be at work; 0 once that is settled
+    std::atomic<uint32_t> prev;
     std::atomic<uint8_t> last; ///< with the lock, in lock mode: low bits of the last holder
-    std::atomic<uint8_t> streak; ///< with the lock, in lock mode: how often that one came back with nobody in between
+    /// With the lock, in lock mode: how often that one came back with nobody in between
+    std::atomic<uint8_t> streak;
     std::atomic<uint8_t> quick; ///< with the lock: takeovers that came soon after another
     std::atomic<uint8_t> stamp; ///< with the lock: when it was taken over last, in units of about 4 ms
 
@@ -45,7 +51,8 @@ struct TxState {
     uint64_t base;   ///< position at which the present ring began
     uint64_t credit; ///< the last checked value of the peer's `consumed`
     uint32_t cls;    ///< present ring class
-    uint16_t stalls; ///< not 0: the program was told that the ring is full since the peer last consumed: then it does not grow
+    /// Not 0: the program was told that the ring is full since the peer last consumed: then it does not grow
+    uint16_t stalls;
     uint16_t changing;        ///< 1 + the class that is being changed to; 0 outside change_class()
     uint64_t bytes, messages; ///< payload and send operations, for sdstat
 };
@@ -64,7 +71,8 @@ struct RxState {
 static_assert(sizeof(TxState) == 48 && sizeof(RxState) == 48, "one cache line with the token");
 
 struct alignas(64) ThreadRecord {
-    /// 0 free, else 1 + the index of its ProcRecord: one word, so that who ends a process's records never hits one that has just become another's.
+    /// 0 free, else 1 + the index of its ProcRecord: one word, so that who ends a process's records never
+    /// hits one that has just become another's.
     std::atomic<uint32_t> state;
     std::atomic<uint32_t> tid;
     uint32_t unused;

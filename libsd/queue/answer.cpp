@@ -1,8 +1,8 @@
 // The short look for an answer; answer.hpp says how it works.
 #include "libsd/queue/answer.hpp"
 
-// Two lfence between two looks: one load is under way at a time (more would be thrown away, with all that follows them, when
-// the peer writes), and a shared core has more for the peer.
+// Two lfence between two looks: one load is under way at a time (more would be thrown away, with all that
+// follows them, when the peer writes), and a shared core has more for the peer.
 asm(R"(
     .pushsection .text.sd_await_word, "ax", @progbits
     .globl sd_await_word

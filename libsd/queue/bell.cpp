@@ -14,9 +14,11 @@ SD_FORK_STATE constinit Pool<Bell> pool;
 SD_FORK_STATE constinit Lock list_lock;
 SD_FORK_STATE Bell *all = nullptr;
 
-// Programs that make a thread or an epoll instance for each request would ask the monitor for ids each time, which takes as long as it takes to be run on
-// a busy machine. A few bells are kept instead, with their ids; only a few, since a side of a link has 62 ids for all its processes. They are in the list
-// of all, so that they follow links that go and monitors that come; what is left ready under their ids costs the next user a look in vain.
+// Programs that make a thread or an epoll instance for each request would ask the monitor for ids each time,
+// which takes as long as it takes to be run on a busy machine. A few bells are kept instead, with their ids;
+// only a few, since a side of a link has 62 ids for all its processes. They are in the list of all, so that
+// they follow links that go and monitors that come; what is left ready under their ids costs the next user a
+// look in vain.
 constexpr unsigned kMostIdle = 2;
 SD_FORK_STATE Bell *idle = nullptr; ///< under list_lock
 SD_FORK_STATE unsigned idle_count = 0;
@@ -259,7 +261,8 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
         drop_foreign_ends_in_child(*b);
         end_bell(*b);
     }
-    // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of its own.
+    // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of
+    // its own.
     for (Bell *b = all; b; b = b->all_next) {
         forget_registrations(*b);
         drop_foreign_ends_in_child(*b);

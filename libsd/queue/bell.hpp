@@ -9,10 +9,12 @@ namespace sd {
 /// Looking has always paid lately.
 constexpr int kFullScore = 8;
 
-/// A place to sleep: an eventfd that peers of the same trust domain write, and sockets for those of others. Each thread has one for blocking calls and poll; each epoll instance has one.
+/// A place to sleep: an eventfd that peers of the same trust domain write, and sockets for those of others.
+/// Each thread has one for blocking calls and poll; each epoll instance has one.
 struct Bell {
     int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
-    uint8_t id[kMaxLinks] = {}; ///< by link index: the id under which the other side knows us, 0: not registered
+    /// By link index: the id under which the other side knows us, 0: not registered
+    uint8_t id[kMaxLinks] = {};
     std::atomic<int> score{kFullScore};      ///< how well looking has paid lately, see Spinner
     std::atomic<int> spin_score{kFullScore}; ///< the same for looking without giving the core away
     std::atomic<bool> used{false};
@@ -26,16 +28,18 @@ struct Bell {
 Bell *make_bell() noexcept;
 /// Tries again to get a number for one that has none.
 bool complete_bell(Bell &b) noexcept;
-/// Nobody sleeps on it any more. It is kept for the next who wants one, unless `alone` is false, that is, another process may have its eventfd among
-/// what it waits for.
+/// Nobody sleeps on it any more. It is kept for the next who wants one, unless `alone` is false, that is,
+/// another process may have its eventfd among what it waits for.
 void free_bell(Bell *b, bool alone) noexcept;
 /// The calling thread has something to give back when it ends; set by vfs.
 extern void (*watch_thread)() noexcept;
 /// The calling thread's own; freed by the thread-exit hook of vfs.
 Bell *thread_bell() noexcept;
-/// The same for a caller that only looks for now, and calls bell_id() or complete_bell() before it sleeps: it may have no descriptor yet.
+/// The same for a caller that only looks for now, and calls bell_id() or complete_bell() before it sleeps: it
+/// may have no descriptor yet.
 Bell *looking_bell() noexcept;
-/// The id under which `b` can be armed on `l`, registering it with the monitor on first use. 0: not possible now, so sleep in short steps.
+/// The id under which `b` can be armed on `l`, registering it with the monitor on first use. 0: not possible
+/// now, so sleep in short steps.
 unsigned bell_id(Bell &b, LinkMap &l) noexcept;
 /// The link is about to be unmapped.
 void forget_link(LinkMap &l) noexcept;

@@ -1,5 +1,5 @@
-// The copy routine that survives a bad pointer; see copy.hpp. Written in assembly so that every instruction that touches
-// memory lies between the two labels and the return address is always at the top of the stack.
+// The copy routine that survives a bad pointer; see copy.hpp. Written in assembly so that every instruction
+// that touches memory lies between the two labels and the return address is always at the top of the stack.
 #include "libsd/queue/copy.hpp"
 
 asm(R"(

@@ -1,8 +1,10 @@
 // Copies between the program's buffers and shared memory that survive a bad pointer.
 //
-// The kernel answers EFAULT; a plain memcpy would kill the program. sd_copy is a leaf routine in a section of its own that keeps nothing on the stack,
-// so the SIGSEGV/SIGBUS hook of the api layer can recognise a fault by its instruction pointer and make the routine return 1. copy_small() is a few
-// instructions wherever it is used; a table says where those are, and where to go on after a fault. Neither costs anything when nothing goes wrong.
+// The kernel answers EFAULT; a plain memcpy would kill the program. sd_copy is a leaf routine in a section of
+// its own that keeps nothing on the stack, so the SIGSEGV/SIGBUS hook of the api layer can recognise a fault
+// by its instruction pointer and make the routine return 1. copy_small() is a few instructions wherever it is
+// used; a table says where those are, and where to go on after a fault. Neither costs anything when nothing
+// goes wrong.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +18,8 @@ extern const char sd_copy_begin[], sd_copy_end[];
 
 namespace sd {
 
-/// True when `pc` is an instruction of sd_copy: the caller then sets the result register to 1 and returns to *(stack pointer).
+/// True when `pc` is an instruction of sd_copy: the caller then sets the result register to 1 and returns to
+/// *(stack pointer).
 inline bool is_copy_fault(uintptr_t pc) noexcept {
     return pc >= reinterpret_cast<uintptr_t>(sd_copy_begin) && pc < reinterpret_cast<uintptr_t>(sd_copy_end);
 }
@@ -27,8 +30,10 @@ struct CopyPlace {
 };
 extern "C" {
 // The linker's names for the beginning and end of the table; not there where nothing uses copy_small().
-[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __start_sd_copy_places[]; // NOLINT(bugprone-reserved-identifier)
-[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __stop_sd_copy_places[]; // NOLINT(bugprone-reserved-identifier)
+// NOLINT(bugprone-reserved-identifier)
+[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __start_sd_copy_places[];
+// NOLINT(bugprone-reserved-identifier)
+[[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __stop_sd_copy_places[];
 }
 
 /// Where to go on after a fault at `pc` in a copy_small(); 0: that is none.

@@ -1,26 +1,31 @@
 // Holding data back in the ring, for TCP_CORK and MSG_MORE.
 //
-// Records are written as ever, but the header of the first one that is held back is not stored in the ring: the receiver, who takes
-// headers in order, finds the ring empty there, whatever has been written behind it. So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it.
-// The header waits in HeldBack, a part of the sender's words that the receiver looks at anyway when it finds nothing. To show what
-// is held back is to store that header where it belongs, and then to clear the word.
+// Records are written as ever, but the header of the first one that is held back is not stored in the ring:
+// the receiver, who takes headers in order, finds the ring empty there, whatever has been written behind it.
+// So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it. The header waits in HeldBack, a part of the
+// sender's words that the receiver looks at anyway when it finds nothing. To show what is held back is to
+// store that header where it belongs, and then to clear the word.
 //
-// Both ends may do that. The sender does it when it may (with its token). There is no thread of libsd that could do it when the program does not
-// come back in time, so a receiver that waits does it then (with its own token): the sender rings for one that sleeps when it begins to hold back. No
-// arbitration is needed, since both store the same word (but for its order) at the same place:
-//   - the receiver stores only while it has the token and the word's position is the end of what it can see, so nobody reads on meanwhile, and the
-//     sender, who has no credit for it, does not use the place again;
-//   - a sender that is late stores at a position which it alone would write to next, and which the receiver has behind it.
+// Both ends may do that. The sender does it when it may (with its token). There is no thread of libsd that
+// could do it when the program does not come back in time, so a receiver that waits does it then (with its
+// own token): the sender rings for one that sleeps when it begins to hold back. No arbitration is needed,
+// since both store the same word (but for its order) at the same place:
+//   - the receiver stores only while it has the token and the word's position is the end of what it can see,
+//     so nobody reads on meanwhile, and the sender, who has no credit for it, does not use the place again;
+//   - a sender that is late stores at a position which it alone would write to next, and which the receiver
+//     has behind it.
 // Whoever clears the word compares (the receiver) or has the only say what comes there next (the sender).
 //
-// Killed anywhere: before the header is in HeldBack nothing of the record was sent; after that it was (recover_tx). Between the two steps of
-// showing, the word names a position that has been shown, which both recognise.
+// Killed anywhere: before the header is in HeldBack nothing of the record was sent; after that it was
+// (recover_tx). Between the two steps of showing, the word names a position that has been shown, which both
+// recognise.
 #pragma once
 #include "libsd/queue/ring.hpp"
 
 namespace sd::ring {
 
-/// What the kernel on a loopback interface sends at once however it is told to wait: a whole segment, which is half of the first window.
+/// What the kernel on a loopback interface sends at once however it is told to wait: a whole segment, which
+/// is half of the first window.
 constexpr uint32_t kSegment = 32741;
 
 /// Where the header belongs, as only the sender needs to know, and what was held back.
@@ -28,8 +33,9 @@ struct HoldPlace {
     uint32_t payload; ///< bytes held back; fits in 17 bits
     uint32_t offset;  ///< in its ring, a multiple of 8
     uint32_t cls;
-    /// Up to where the sender had received, if everything had been: data that the peer sends after that ends what MSG_MORE alone
-    /// holds back, and so does the end of it, since the kernel looks at its queue then. Low bits only; 0: held back whatever comes.
+    /// Up to where the sender had received, if everything had been: data that the peer sends after that ends
+    /// what MSG_MORE alone holds back, and so does the end of it, since the kernel looks at its queue then.
+    /// Low bits only; 0: held back whatever comes.
     uint32_t answered;
 };
 constexpr uint32_t kAnsweredBits = 24;
@@ -54,7 +60,8 @@ inline HoldPlace hold_place(const HeldBack &b) noexcept {
     return unpack(b.where.load(std::memory_order_relaxed));
 }
 
-/// Publishes a record whose payload is in place, to be held back with all that follows it. With the send token, while nothing is held back.
+/// Publishes a record whose payload is in place, to be held back with all that follows it. With the send
+/// token, while nothing is held back.
 inline void hold(TxState &s, const Place &p, HeldBack &b, uint32_t n, int64_t now, uint32_t answered) noexcept {
     const uint32_t mask = kRingSize[s.cls] - 1;
     const uint64_t next = s.tail + 8 + pad8(n);
@@ -90,7 +97,8 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const std::atomi
     const uint64_t h = b.header.load(std::memory_order_acquire);
     if (h == 0)
         return false;
-    // Consumed: shown by somebody who did not get to clear the word. The place may be in a ring that was left since.
+    // Consumed: shown by somebody who did not get to clear the word. The place may be in a ring that was left
+    // since.
     if (consumed.load(std::memory_order_acquire) <= position_of(h, s.tail)) {
         const HoldPlace w = hold_place(b);
         constexpr uint64_t kOrder = uint64_t{kOrderMask} << kOrderShift; // it is sent now

@@ -155,7 +155,8 @@ void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept {
         }
         const wire::BellRef ref{l.id, l.side, id};
         const auto r = control::request(wire::Op::foreign_bell, &ref, sizeof ref, &theirs, 1);
-        sys::close(theirs); // if the monitor did not take it, that is the end of it, which the next drain finds
+        // If the monitor did not take it, that is the end of it, which the next drain finds
+        sys::close(theirs);
         more = r.status == 0 && r.length == sizeof(wire::BellReply) && r.as<wire::BellReply>().foreign;
     }
 }

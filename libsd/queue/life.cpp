@@ -1,8 +1,9 @@
 // Telling the dead from the slow, by what /proc says.
 //
-// A process that was killed and not waited for yet keeps its numbers, so sending signal 0 proves nothing; and a number may have been given to
-// another process since. So the state and the time of birth are compared. In another pid namespace numbers mean something else: there only
-// the monitor, which frees the records of the dead, can tell.
+// A process that was killed and not waited for yet keeps its numbers, so sending signal 0 proves nothing; and
+// a number may have been given to another process since. So the state and the time of birth are compared. In
+// another pid namespace numbers mean something else: there only the monitor, which frees the records of the
+// dead, can tell.
 #include "libsd/queue/life.hpp"
 #include "libsd/control/append.hpp"
 #include "libsd/control/around_fork.hpp"
@@ -68,7 +69,8 @@ struct Identity {
     std::atomic<uint32_t> pid{0}, pid_namespace{0};
     std::atomic<uint64_t> birth{0};
 };
-SD_FORK_STATE constinit Identity identity; // of this process; a forked child finds that the number is not its own
+// Of this process; a forked child finds that the number is not its own
+SD_FORK_STATE constinit Identity identity;
 SD_FORK_STATE uint64_t fork_tick = 0;
 
 /// Time in the unit of births in /proc, USER_HZ.
@@ -92,8 +94,8 @@ const Identity &own_identity() noexcept {
 
 SD_FORK_CODE void identity_fork_prepare() noexcept { fork_tick = birth_now(); }
 
-// A parent in another pid namespace has another number for its child, or none (0). The kernel takes the child's birth between the two looks at its clock; in
-// another time namespace they differ.
+// A parent in another pid namespace has another number for its child, or none (0). The kernel takes the
+// child's birth between the two looks at its clock; in another time namespace they differ.
 SD_FORK_CODE void identity_fork_child() noexcept {
     const uint32_t parent = identity.pid.load(std::memory_order_relaxed);
     if (!parent || parent != static_cast<uint32_t>(sys::call(SYS_getppid)) || birth_now() != fork_tick)

@@ -1,13 +1,14 @@
 // Helping a stopped thread out of an operation; see nudge.hpp.
 //
-// SIGSTOP takes effect wherever a thread is, also between the busy mark and its removal, and then whoever wants the token next would wait until somebody
-// sends SIGCONT. A kernel socket is never held by a stopped process, so ours should not be either. What the thread has half done
-// cannot be undone safely, since it may be continued at any moment; but it can be finished: a debugger may run a stopped thread, and when
-// it lets go the thread is stopped as before. No SIGCONT is involved, so nobody is told anything. Signals are held back meanwhile: those that are pending
-// belong to the moment when the process is really continued.
+// SIGSTOP takes effect wherever a thread is, also between the busy mark and its removal, and then whoever
+// wants the token next would wait until somebody sends SIGCONT. A kernel socket is never held by a stopped
+// process, so ours should not be either. What the thread has half done cannot be undone safely, since it may
+// be continued at any moment; but it can be finished: a debugger may run a stopped thread, and when it lets
+// go the thread is stopped as before. No SIGCONT is involved, so nobody is told anything. Signals are held
+// back meanwhile: those that are pending belong to the moment when the process is really continued.
 //
-// The debugger is a process made for the purpose, as a tracer gets its tracee's news through wait(), which belongs to the program. It shares our
-// memory, makes system calls only, and is gone before we go on.
+// The debugger is a process made for the purpose, as a tracer gets its tracee's news through wait(), which
+// belongs to the program. It shares our memory, makes system calls only, and is gone before we go on.
 #include "libsd/queue/nudge.hpp"
 #include "libsd/control/append.hpp"
 #include "libsd/control/confine.hpp"

@@ -1,21 +1,24 @@
-// The record that nearly every small message is: plain data, in one piece, sent and received whole. What ring.hpp does with such a one, without
-// what it does for all others, so that it fits into the caller.
+// The record that nearly every small message is: plain data, in one piece, sent and received whole. What
+// ring.hpp does with such a one, without what it does for all others, so that it fits into the caller.
 #pragma once
 #include "libsd/queue/ring.hpp"
 
 namespace sd::ring {
 
-/// In a stream of small messages each line of the ring is fetched back from the receiver's cache, and a message's few stores fill the store buffer while
-/// they wait for it, so that hardly two lines are under way at a time. Asked for this far ahead they are there when they are written: between cores that are
-/// far apart 141 M messages/s of 8 bytes instead of 46, between threads of one core 152 instead of 158. Nearer ones arrive too late, and those further
-/// ahead the receiver has not read yet. A conversation stays in the inline ring, where the peer looks at the lines that would be asked for.
+/// In a stream of small messages each line of the ring is fetched back from the receiver's cache, and a
+/// message's few stores fill the store buffer while they wait for it, so that hardly two lines are under way
+/// at a time. Asked for this far ahead they are there when they are written: between cores that are far apart
+/// 141 M messages/s of 8 bytes instead of 46, between threads of one core 152 instead of 158. Nearer ones
+/// arrive too late, and those further ahead the receiver has not read yet. A conversation stays in the inline
+/// ring, where the peer looks at the lines that would be asked for.
 constexpr uint32_t kAskAhead = 256, kAskForRecord = 40;
 
-/// Not __builtin_prefetch(, 1): without -mprfchw that asks for reading. Every 64-bit processor takes the instruction.
+/// Not __builtin_prefetch(, 1): without -mprfchw that asks for reading. Every 64-bit processor takes the
+/// instruction.
 inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw %0" ::"m"(line)); }
 
-/// put() of a record of `n` bytes, at least 1, that neither wraps nor needs another look at the receiver's progress. False: it is not such a one, or the
-/// source cannot be read, and nothing was done.
+/// put() of a record of `n` bytes, at least 1, that neither wraps nor needs another look at the receiver's
+/// progress. False: it is not such a one, or the source cannot be read, and nothing was done.
 [[gnu::always_inline, nodiscard]] inline bool put_quick(TxState &s, const Place &p, const void *from,
                                                         uint32_t n) noexcept {
     const uint64_t tail = s.tail, base = s.base, credit = s.credit;
@@ -39,8 +42,9 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
     return true;
 }
 
-/// The whole record at `head`, if it is such a one, fits into the caller's `n` bytes, and is all that a read of that size would find. Its length; 0: it is
-/// not, there is none, or the target cannot be written, and nothing was done.
+/// The whole record at `head`, if it is such a one, fits into the caller's `n` bytes, and is all that a read
+/// of that size would find. Its length; 0: it is not, there is none, or the target cannot be written, and
+/// nothing was done.
 [[gnu::always_inline, nodiscard]] inline uint32_t take_quick(RxState &s, const Place &p, void *to,
                                                              size_t n) noexcept {
     const uint64_t head = s.head;

@@ -1,19 +1,24 @@
 // The byte ring of one direction: records written back to back, found by their header word.
 //
-// Layout of a record: 8-byte header, payload, padding to 8. The header holds the payload length, the kind, and the low bits of its own position as a
-// check, and when it was sent in the order of its thread's sends (epoll reports in that order). A header word of 0 means "nothing here yet": the sender zeroes the word after a record before it publishes the
-// record itself, with a release store (a plain store on x86).
+// Layout of a record: 8-byte header, payload, padding to 8. The header holds the payload length, the kind,
+// and the low bits of its own position as a check, and when it was sent in the order of its thread's sends
+// (epoll reports in that order). A header word of 0 means "nothing here yet": the sender zeroes the word
+// after a record before it publishes the record itself, with a release store (a plain store on x86).
 //
-//   sender:   zero next header; payload; header (release)      receiver: header (acquire); payload; `consumed` (release)
+//   sender:    zero next header; payload; header (release)
+//   receiver:  header (acquire); payload; `consumed` (release)
 //
-// Why this is safe with one sender and one receiver (the tokens see to that): the sender writes only positions p with
-// p + 8 <= consumed + size, where `consumed` was read with acquire, so the receiver has finished with what lay there. The
-// receiver reads payload only after it has seen the header, which was stored after the payload. Nothing else is shared.
+// Why this is safe with one sender and one receiver (the tokens see to that): the sender writes only
+// positions p with p + 8 <= consumed + size, where `consumed` was read with acquire, so the receiver has
+// finished with what lay there. The receiver reads payload only after it has seen the header, which was
+// stored after the payload. Nothing else is shared.
 //
 // The peer is not trusted: the receiver checks each header once, in a register; the sender checks `consumed`
-// against its own positions. Copies may then read rubbish that a hostile peer writes meanwhile, but never leave the ring.
+// against its own positions. Copies may then read rubbish that a hostile peer writes meanwhile, but never
+// leave the ring.
 //
-// Either side can be killed anywhere: recover_tx() and recover_rx() below say what the next owner of the token does about it.
+// Either side can be killed anywhere: recover_tx() and recover_rx() below say what the next owner of the
+// token does about it.
 //
 // A sender that wants another ring size leaves a switch record; the new ring starts with the next position.
 // Room for it is kept because the zeroed header word after the last record always exists.
@@ -31,7 +36,8 @@ enum class RecordKind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte 
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;
 
-/// Low bits of a count of the sending thread's records: two connections that one thread wrote to can be told apart by who was first.
+/// Low bits of a count of the sending thread's records: two connections that one thread wrote to can be told
+/// apart by who was first.
 constexpr uint32_t kOrderShift = 17, kOrderMask = (1u << 11) - 1;
 static_assert(kMaxRecord < 1u << kOrderShift);
 inline constinit thread_local uint32_t send_count = 0;
@@ -51,7 +57,8 @@ constexpr bool header_valid(uint64_t h, uint64_t pos) {
 }
 constexpr uint64_t pad8(uint64_t n) { return (n + 7) & ~uint64_t{7}; }
 
-/// Where the rings of one direction are in this process: class 0 is inline in the slot, the others in the region.
+/// Where the rings of one direction are in this process: class 0 is inline in the slot, the others in the
+/// region.
 struct Place {
     uint8_t *inline_ring;
     uint8_t *region;
@@ -62,11 +69,12 @@ inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
     return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
 }
 
-/// Stores before this are not moved behind it by the compiler, nor later ones in front; the processor keeps stores in order by itself. It is
-/// what a process that takes over from a killed one relies on.
+/// Stores before this are not moved behind it by the compiler, nor later ones in front; the processor keeps
+/// stores in order by itself. It is what a process that takes over from a killed one relies on.
 inline void in_order() noexcept { asm volatile("" ::: "memory"); }
 
-/// Whether what another process has written about a direction can be worked with: no position leads out of a ring of a class that exists.
+/// Whether what another process has written about a direction can be worked with: no position leads out of a
+/// ring of a class that exists.
 inline bool sound(const TxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
 inline bool sound(const RxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
 
@@ -79,22 +87,24 @@ inline bool sound(const RxState &s) noexcept { return s.cls < kRingClasses && s.
     return true;
 }
 
-/// For who has just published a record that began at `before`: looks at the peer's `consumed` each time half of the ring has been filled, while
-/// nothing waits for the answer. In a conversation the peer has then taken all but the last message, so that the next sends need not fetch that line
-/// between two messages, where it would cost both ends a round trip's time.
+/// For who has just published a record that began at `before`: looks at the peer's `consumed` each time half
+/// of the ring has been filled, while nothing waits for the answer. In a conversation the peer has then taken
+/// all but the last message, so that the next sends need not fetch that line between two messages, where it
+/// would cost both ends a round trip's time.
 inline void look_ahead(TxState &s, uint64_t before, const std::atomic<uint64_t> &consumed) noexcept {
     if (((s.tail ^ before) & kRingSize[s.cls] / 2) != 0 && s.stalls == 0) [[unlikely]]
         (void)refresh_credit(s, consumed); // what is not honest is left to whoever needs the room
 }
 
-/// Ring bytes that could be filled now, as far as the sender knows; the word for the next header is already set apart.
+/// Ring bytes that could be filled now, as far as the sender knows; the word for the next header is already
+/// set apart.
 inline uint64_t room(const TxState &s) noexcept {
     uint64_t from = s.credit > s.base ? s.credit : s.base;
     return kRingSize[s.cls] - 8 - (s.tail - from);
 }
 
-/// Shows a record whose payload is in place, and only then counts it: a sender killed in between leaves a header at `tail`, which
-/// recover_tx() steps over.
+/// Shows a record whose payload is in place, and only then counts it: a sender killed in between leaves a
+/// header at `tail`, which recover_tx() steps over.
 inline void publish(TxState &s, uint8_t *ring, uint32_t mask, RecordKind kind, uint32_t n) noexcept {
     const uint64_t next = s.tail + 8 + pad8(n);
     word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
@@ -150,8 +160,9 @@ struct Space {
     int count;
 };
 
-/// Room for a payload of up to `n` bytes that something else than sd_copy fills in, such as a read from a file. The caller made
-/// sure that room() >= 8 + pad8(n). Nothing can be seen until commit(), which may be left out.
+/// Room for a payload of up to `n` bytes that something else than sd_copy fills in, such as a read from a
+/// file. The caller made sure that room() >= 8 + pad8(n). Nothing can be seen until commit(), which may be
+/// left out.
 inline Space reserve(const TxState &s, const Place &p, uint32_t n) noexcept {
     const uint32_t size = kRingSize[s.cls], mask = size - 1;
     uint8_t *ring = p.at(s.cls);
@@ -166,12 +177,12 @@ inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
     publish(s, p.at(s.cls), kRingSize[s.cls] - 1, RecordKind::data, n);
 }
 
-/// A ring that went back to the smallest class has left a change record in a larger ring. The receiver may stand there still, and that
-/// ring must not be written before it has passed the record.
+/// A ring that went back to the smallest class has left a change record in a larger ring. The receiver may
+/// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
-/// Moves to ring class `cls`. The caller made sure nothing unread lies there: it is a class larger than any in use, or
-/// everything was consumed.
+/// Moves to ring class `cls`. The caller made sure nothing unread lies there: it is a class larger than any
+/// in use, or everything was consumed.
 inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
     s.changing = static_cast<uint16_t>(cls + 1);
@@ -190,21 +201,24 @@ inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     s.changing = 0;
 }
 
-/// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring that nothing has followed is not data. A
-/// hint without the token.
+/// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring
+/// that nothing has followed is not data. A hint without the token.
 inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
     const uint64_t tail = s.tail, base = s.base;
     return consumed >= (base != 0 && tail == base ? tail - 8 : tail);
 }
 
-/// For the thread that takes the token of a sender that may have been killed anywhere in put(), put_urgent(), commit() or change_class().
+/// For the thread that takes the token of a sender that may have been killed anywhere in put(), put_urgent(),
+/// commit() or change_class().
 ///
-/// Killed before its header was stored: nothing of the record can be seen; `tail` and the zeroed word there are as they were. Killed
-/// after that: the header stands at `tail`, and is stepped over, since the receiver has seen it or will. In change_class() the step is three
-/// stores, and `base` > `tail` tells that the first of them was done; `changing` then says the rest. A killed sender
-/// had at most one record under way. The ring can be rewritten by the peer, so the header is believed only as far as a record could be
-/// that long: a lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do, changes nothing.
-/// The header of the first record that is held back is in `back` instead (cork.hpp), until it is shown.
+/// Killed before its header was stored: nothing of the record can be seen; `tail` and the zeroed word there
+/// are as they were. Killed after that: the header stands at `tail`, and is stepped over, since the receiver
+/// has seen it or will. In change_class() the step is three stores, and `base` > `tail` tells that the first
+/// of them was done; `changing` then says the rest. A killed sender had at most one record under way. The
+/// ring can be rewritten by the peer, so the header is believed only as far as a record could be that long: a
+/// lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do,
+/// changes nothing. The header of the first record that is held back is in `back` instead (cork.hpp), until
+/// it is shown.
 inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
@@ -259,15 +273,17 @@ inline uint64_t head_now(const RxState &s) noexcept {
 inline uint64_t tail_now(const TxState &s) noexcept {
     return *const_cast<const volatile uint64_t *>(&s.tail);
 }
-/// May what was read of `s` since its head was at `head` be of two moments? The receiver stores `changing` first and last, and the head in between.
+/// May what was read of `s` since its head was at `head` be of two moments? The receiver stores `changing`
+/// first and last, and the head in between.
 inline bool moved(const RxState &s, uint64_t head) noexcept {
     in_order();
     return *const_cast<const volatile uint16_t *>(&s.changing) != 0 || head_now(s) != head;
 }
 
-// A record that is read in parts: RxState::part holds its length, how much was read, and bits of its position. So one store says that
-// more was read, and the one store that moves `head` to the next record also ends the validity of `part`: there is no moment at which
-// the two contradict each other. (`part` is cleared after that, long before the bits of the position come back.)
+// A record that is read in parts: RxState::part holds its length, how much was read, and bits of its
+// position. So one store says that more was read, and the one store that moves `head` to the next record also
+// ends the validity of `part`: there is no moment at which the two contradict each other. (`part` is cleared
+// after that, long before the bits of the position come back.)
 constexpr uint64_t part_tag(uint64_t head) { return head >> 3 << 34; }
 constexpr uint64_t part_word(uint64_t head, uint32_t length, uint32_t read) {
     return part_tag(head) | uint64_t{length} << 17 | read;
@@ -295,8 +311,9 @@ inline uint64_t read_up_to(const RxState &s) noexcept {
 
 constexpr int kUrgentNext = 2;
 
-/// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish; kUrgentNext: `head` is at an
-/// urgent record, which the caller reads with urgent_record() or leaves out with skip_urgent().
+/// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish;
+/// kUrgentNext: `head` is at an urgent record, which the caller reads with urgent_record() or leaves out with
+/// skip_urgent().
 [[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed,
                                      Record *r) noexcept {
     if (s.part != 0) [[unlikely]] {
@@ -374,9 +391,10 @@ inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
     return skip(s, r, m);
 }
 
-/// For the thread that takes the token of a receiver that may have been killed anywhere. What it had copied to its memory and not counted
-/// yet is delivered again, to somebody who lives; what it had counted it had received. Only its last notes can be missing: the end
-/// of a change of ring, and how far the sender may go. As with recover_tx(), once too often does no harm.
+/// For the thread that takes the token of a receiver that may have been killed anywhere. What it had copied
+/// to its memory and not counted yet is delivered again, to somebody who lives; what it had counted it had
+/// received. Only its last notes can be missing: the end of a change of ring, and how far the sender may go.
+/// As with recover_tx(), once too often does no harm.
 inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0;
@@ -395,15 +413,16 @@ inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
     consumed.store(read_up_to(s), std::memory_order_release);
 }
 
-/// Payload bytes waiting, at most `limit` (counting stops there, and before the urgent record at `stop_at`). -EPROTO on rubbish. Needs the
-/// receive token.
+/// Payload bytes waiting, at most `limit` (counting stops there, and before the urgent record at `stop_at`).
+/// -EPROTO on rubbish. Needs the receive token.
 [[nodiscard]] inline long available(const RxState &state, const Place &p, uint64_t limit,
                                     uint64_t stop_at = ~uint64_t{0}) noexcept {
     RxState s = state;
     std::atomic<uint64_t> scratch{0};
     uint64_t sum = 0, start = s.head;
     for (;;) {
-        // A hostile peer could chain rings in a circle; an honest one has less than two of the largest rings unread.
+        // A hostile peer could chain rings in a circle; an honest one has less than two of the largest rings
+        // unread.
         if (sum >= limit || s.head - start > 2 * uint64_t{kRingSize[kRingClasses - 1]})
             return static_cast<long>(sum);
         Record rec{};

@@ -7,19 +7,22 @@ namespace {
 
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
-constexpr int64_t kSharedCoreYield = 800; ///< a yield longer than this means that somebody else ran (alone: 230)
-constexpr unsigned kLooks = 16;           ///< between looks at the clock
+/// A yield longer than this means that somebody else ran (alone: 230)
+constexpr int64_t kSharedCoreYield = 800;
+constexpr unsigned kLooks = 16;            ///< between looks at the clock
 constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
 constexpr int64_t kCrowdedFor = 20'000'000, kCrowdedLongest = 1'280'000'000;
 constexpr int kStall = 8,
-              kStalls = 3 * kStall; ///< so many long slices with fewer than kStall other yields between them: crowded
+              /// So many long slices with fewer than kStall other yields between them: crowded
+    kStalls = 3 * kStall;
 std::atomic<int> stalls{0};
 constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
 std::atomic<int64_t> crowded_until{0}, crowded_for{0};
 std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
 
-/// Among threads that only yield to each other no yield takes long; among others, one that yields waits for their slices again and again. A
-/// single long wait says nothing, and sleeping because of it would make the others wait: they would all end up asleep.
+/// Among threads that only yield to each other no yield takes long; among others, one that yields waits for
+/// their slices again and again. A single long wait says nothing, and sleeping because of it would make the
+/// others wait: they would all end up asleep.
 void note_stall(int64_t now, int64_t took) noexcept {
     int n = stalls.load(std::memory_order_relaxed);
     if (took <= kCrowdedYield) {
@@ -37,7 +40,8 @@ void note_stall(int64_t now, int64_t took) noexcept {
     // Again soon after the last such time: for twice as long.
     last = !again ? kCrowdedFor : last < kCrowdedLongest ? 2 * last : last;
     crowded_for.store(last, std::memory_order_relaxed);
-    // All processes try again at the same instants: one that yields among those that still sleep learns nothing.
+    // All processes try again at the same instants: one that yields among those that still sleep learns
+    // nothing.
     crowded_until.store((now + took) / last * last + last, std::memory_order_relaxed);
     stalls.store(0, std::memory_order_relaxed);
 }
@@ -67,7 +71,8 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
                           : pays ? kSpin
                                  : kShortSpin); // on a shared core looking keeps the other side away
     yield_end_ = spin_end_ + (pays ? kYield : 0);
-    // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps is run soon after it is woken.
+    // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps
+    // is run soon after it is woken.
     if (start_ < crowded_until.load(std::memory_order_relaxed)) {
         looked_long_ = false;
         only_spins_ = true;
@@ -89,7 +94,8 @@ bool Spinner::again() noexcept {
         __builtin_ia32_pause();
         return true;
     }
-    // Where somebody waits for the core there was one look since the clock was read last, which is not worth reading it again.
+    // Where somebody waits for the core there was one look since the clock was read last, which is not worth
+    // reading it again.
     const int64_t now = one_look_ ? at_ : sys::now_ns();
     if (now < spin_end_)
         return true;
@@ -109,7 +115,8 @@ bool Spinner::again() noexcept {
         spin_end_ = now;
     }
     n_ = kLooks - 1 -
-         (one_look_ ? 0 : kLooks / 2); // look a few times between yields; once when somebody waits for the core
+         // Look a few times between yields; once when somebody waits for the core
+         (one_look_ ? 0 : kLooks / 2);
     return true;
 }
 
@@ -138,7 +145,8 @@ void Spinner::paid() noexcept {
 }
 
 void Spinner::slept(Bell &b, int64_t ns, bool event) noexcept {
-    // Had we looked for as long as we can, would we have seen it? The wake-up itself is part of what was measured.
+    // Had we looked for as long as we can, would we have seen it? The wake-up itself is part of what was
+    // measured.
     if (event && ns < 2 * (kSpin + kYield))
         b.score.store(kFullScore, std::memory_order_relaxed);
 }

@@ -7,17 +7,19 @@ namespace sd {
 /// Others wanted this core lately: looking without giving it away keeps them from it.
 bool core_is_shared() noexcept;
 
-/// Where others want this core, and one turn of theirs is short: lets them have it once. False: nothing was done.
+/// Where others want this core, and one turn of theirs is short: lets them have it once. False: nothing was
+/// done.
 bool give_core_away() noexcept;
 
 /// Decides how long to look before sleeping: first pure looking, then looking between sched_yield calls.
 ///
-/// Waking an idle core costs tens of microseconds, so looking for about that long never costs more than twice the best choice. Where
-/// looking did not pay several times in a row it is cut to almost nothing; where a sleep turned out short, it is restored.
-/// A core shared with other runnable threads is recognised by a yield that takes long; then looking without yielding stops.
-/// Where a yield took a time slice, nobody yields for a while, and for longer each time that happens again: a scheduler that goes by
-/// virtual time lets a thread that yields wait behind all that sleep. What remains is looking without yielding where that paid, that
-/// is, where the other side has a core of its own, and sleeping at once where it did not.
+/// Waking an idle core costs tens of microseconds, so looking for about that long never costs more than twice
+/// the best choice. Where looking did not pay several times in a row it is cut to almost nothing; where a
+/// sleep turned out short, it is restored. A core shared with other runnable threads is recognised by a yield
+/// that takes long; then looking without yielding stops. Where a yield took a time slice, nobody yields for a
+/// while, and for longer each time that happens again: a scheduler that goes by virtual time lets a thread
+/// that yields wait behind all that sleep. What remains is looking without yielding where that paid, that is,
+/// where the other side has a core of its own, and sleeping at once where it did not.
 class Spinner {
   public:
     explicit Spinner(Bell &b) noexcept;

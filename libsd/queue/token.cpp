@@ -18,8 +18,9 @@ void no_deferred() noexcept {}
 void no_repair(unsigned, uint64_t) noexcept {}
 constinit std::atomic<uint64_t> uncounted{0};
 
-// A takeover costs about as much as 200 operations in lock mode. So a token that changes hands more often than that is better off
-// there; and when a thread has come that often with nobody in between, going back cannot cost more than twice what staying had cost.
+// A takeover costs about as much as 200 operations in lock mode. So a token that changes hands more often
+// than that is better off there; and when a thread has come that often with nobody in between, going back
+// cannot cost more than twice what staying had cost.
 constexpr unsigned kQuickTakeovers = 3;
 constexpr unsigned kAlone = 200;
 constexpr unsigned kStampShift = 22; ///< nanoseconds to Token::stamp
@@ -32,8 +33,9 @@ void nap(int64_t ns) noexcept {
     sys::call(SYS_nanosleep, sys::arg(&t), 0);
 }
 
-/// Waiting for another thread to leave O3: it is there for less than a microsecond, unless it lost its core. So look briefly, then give the core away, then
-/// sleep, longer and longer: its core may be taken by somebody whom sched_yield does not put aside.
+/// Waiting for another thread to leave O3: it is there for less than a microsecond, unless it lost its core.
+/// So look briefly, then give the core away, then sleep, longer and longer: its core may be taken by somebody
+/// whom sched_yield does not put aside.
 class Backoff {
   public:
     /// True each time it is worth asking whether the other thread can go on at all.
@@ -134,12 +136,14 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
             return false;
         }
         const uint32_t holder = seen & ~Token::kWaiters;
-        if (holder == me) { // a handler for a fault that somebody sent with kill(): the only kind that is never put off
+        // A handler for a fault that somebody sent with kill(): the only kind that is never put off
+        if (holder == me) {
             self.refused = -EDEADLK;
             return false;
         }
         if (n < kLooks) {
-            // Who has the lock is quicker when nobody looks at its cache line; it uses the lock many times in this while.
+            // Who has the lock is quicker when nobody looks at its cache line; it uses the lock many times in
+            // this while.
             for (unsigned k = 0; k < 1u << (n < 6 ? n : 6); ++k)
                 __builtin_ia32_pause();
             continue;
@@ -148,7 +152,8 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
             sys::sched_yield();
             continue;
         }
-        mark = Token::kWaiters; // from here on there may be others that sleep: only the last to wake up may forget it
+        // From here on there may be others that sleep: only the last to wake up may forget it
+        mark = Token::kWaiters;
         if (!(seen & Token::kWaiters) && !token.lock.compare_exchange_strong(seen, seen | Token::kWaiters))
             continue;
         timespec t{0, n < kLooks + kYields + 4 ? 1'000'000 : 10'000'000};
@@ -179,7 +184,8 @@ bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
         if (record_gone(r, prev))
             break;
         if (!is_busy_on(r, name)) {
-            if (record_gone(r, prev)) // the words are cleared for the next thread that gets the record, after `generation`
+            // The words are cleared for the next thread that gets the record, after `generation`
+            if (record_gone(r, prev))
                 break;
             return true;
         }

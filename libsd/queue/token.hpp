@@ -1,14 +1,16 @@
-// Tokens: who may send or receive on a socket, without a lock or an atomic read-modify-write while nobody else wants to.
+// Tokens: who may send or receive on a socket, without a lock or an atomic read-modify-write while nobody
+// else wants to.
 //
-// Each direction of each socket has a Token whose `owner` is a thread of the family. The owner works like this:
+// Each direction of each socket has a Token whose `owner` is a thread of the family. The owner works like
+// this:
 //
-//   O1  busy[n] = name of the token        (plain store; n is 0 unless the thread is inside another operation)
+//   O1  busy[n] = name of the token        (plain store; n is 0 unless the thread is in another operation)
 //   O2  owner == me ?                      (plain load) no: busy = 0, take()
 //   O3  work (never blocks)
 //   O4  busy[n] = 0                        (release store)
 //
-// The busy word serves twice: it tells takers that the thread is in O3, and it tells the thread's own signal handlers that they have to wait for
-// O4. So a claim costs two stores and no others.
+// The busy word serves twice: it tells takers that the thread is in O3, and it tells the thread's own signal
+// handlers that they have to wait for O4. So a claim costs two stores and no others.
 //
 // Whoever is not the owner gets the token's lock (`lock` = its own id) and looks at `owner`.
 //
@@ -22,28 +24,33 @@
 //
 //   Lock mode: `owner` is kShared, so O2 fails for everybody, and the lock is held during O3.
 //   L1  busy[n] = name
-//   L2  the same thread came many times with nobody in between: owner = me, release the lock; the token is its own again
+//   L2  the same thread came many times with nobody in between: owner = me, release the lock; the token is
+//       its own again
 //   L3  work as from O3; after O4 release the lock
 //
-// One at a time. The fence of T3 falls in prev either before its O2, which then reads T2's value and backs out; or after its O2, hence after O1, so
-// that T4 sees the busy mark and waits for O4. Either way two threads are never in O3 together, and what prev wrote in O3 is
-// visible to the taker through the release/acquire pair O4/T4. In lock mode the lock does both. A thread that goes from lock mode to owner (L2) has its
-// busy mark set before it lets the lock go, so a taker finds it at T4.
+// One at a time. The fence of T3 falls in prev either before its O2, which then reads T2's value and backs
+// out; or after its O2, hence after O1, so that T4 sees the busy mark and waits for O4. Either way two
+// threads are never in O3 together, and what prev wrote in O3 is visible to the taker through the
+// release/acquire pair O4/T4. In lock mode the lock does both. A thread that goes from lock mode to owner
+// (L2) has its busy mark set before it lets the lock go, so a taker finds it at T4.
 //
-// Nobody waits for ever. Nothing blocks in O3. Only the holder of the lock waits for a busy mark, and a thread that waits for the lock has no mark of
-// that token. A thread holds two tokens only to close, the sending one first. A thread that was stopped (SIGSTOP, a debugger) in O3 is run until it has
-// left O3 where we may (queue/nudge.cpp); where we may not, the wait ends when it is continued or dies, or in EINTR.
-// While it waits a thread runs its signal handlers.
+// Nobody waits for ever. Nothing blocks in O3. Only the holder of the lock waits for a busy mark, and a
+// thread that waits for the lock has no mark of that token. A thread holds two tokens only to close, the
+// sending one first. A thread that was stopped (SIGSTOP, a debugger) in O3 is run until it has left O3 where
+// we may (queue/nudge.cpp); where we may not, the wait ends when it is continued or dies, or in EINTR. While
+// it waits a thread runs its signal handlers.
 //
-// Death at any instruction. A lock whose holder is dead is taken from it, and the taker goes on as if it had just got it, because each
-// step leaves a state in which that is right:
+// Death at any instruction. A lock whose holder is dead is taken from it, and the taker goes on as if it had
+// just got it, because each step leaves a state in which that is right:
 //   before T2   owner is still prev, who works on as ever; T0 sees prev set and keeps it
-//   T2..T5      prev is set, and names the only thread that can be in O3 (the dead taker was not there yet): it is the one to wait for
+//   T2..T5      prev is set, and names the only thread that can be in O3 (the dead taker was not there yet):
+//               it is the one to wait for
 //   T5, L1, L3  prev is 0: nobody but the dead one can have been in O3: repair()
 //   L2          owner is 0-or-kShared or the dead one: as L1, or as below
-// A dead owner that does not hold the lock is found at T4, by its record (the monitor frees it) or in /proc: repair().
-// repair() makes good what a dead thread left half done in O3 (ring.hpp) and can itself be cut short and done again: prev is only cleared after it.
-// Ids are not used again (ThreadId), so that a new thread is never taken for the owner that a dead one was.
+// A dead owner that does not hold the lock is found at T4, by its record (the monitor frees it) or in /proc:
+// repair(). repair() makes good what a dead thread left half done in O3 (ring.hpp) and can itself be cut
+// short and done again: prev is only cleared after it. Ids are not used again (ThreadId), so that a new
+// thread is never taken for the owner that a dead one was.
 //
 // tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
@@ -72,7 +79,8 @@ extern constinit thread_local ThreadSelf self;
 extern bool (*register_thread)(unsigned seg) noexcept;
 /// Thread table of each mapped segment; written under vfs's lock before any socket of the segment is used.
 extern ThreadRecord *thread_table[kMaxSegments];
-/// Is the calling thread inside an operation, or a scope of PutOff, that a signal handler would see half done? Async-signal-safe.
+/// Is the calling thread inside an operation, or a scope of PutOff, that a signal handler would see half
+/// done? Async-signal-safe.
 inline bool inside_operation() noexcept {
     if (self.depth != 0)
         return true;
@@ -83,16 +91,17 @@ inline bool inside_operation() noexcept {
 }
 /// Runs the handlers that were put off, unless the thread is still inside; set by api/signal.
 extern void (*run_deferred)() noexcept;
-/// Makes good what a dead thread left half done on the direction that the token `name` guards, and wakes who waits for it; set by vfs. Called
-/// with the token; may be called when there is nothing to do.
+/// Makes good what a dead thread left half done on the direction that the token `name` guards, and wakes who
+/// waits for it; set by vfs. Called with the token; may be called when there is nothing to do.
 extern void (*repair)(unsigned seg, uint64_t name) noexcept;
 /// Where takeovers are counted.
 extern std::atomic<uint64_t> *takeover_count;
 
 #ifdef SD_NO_SHARING
 constexpr bool kUnguarded = SD_NO_SHARING == 1;
-/// bench/sharing.cpp measures what all this costs. 1: nothing guards a direction. 2: the thread's own signal handlers are put off all the same, as they must be
-/// in a library for programs of one thread that share nothing.
+/// bench/sharing.cpp measures what all this costs. 1: nothing guards a direction. 2: the thread's own signal
+/// handlers are put off all the same, as they must be in a library for programs of one thread that share
+/// nothing.
 constinit inline thread_local std::atomic<uint64_t> only_mark{0};
 [[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned, const Token &, uint64_t) noexcept {
     auto *busy = &only_mark;
@@ -107,7 +116,8 @@ constinit inline thread_local std::atomic<uint64_t> only_mark{0};
 }
 #else
 constexpr bool kUnguarded = false;
-/// O1 and O2 in the thread's first busy word, which is returned; nullptr, and nothing is marked: the token is not its own, or it is in another operation.
+/// O1 and O2 in the thread's first busy word, which is returned; nullptr, and nothing is marked: the token is
+///    not its own, or it is in another operation.
 [[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned seg, const Token &token,
                                                               uint64_t name) noexcept {
     const ThreadId me = self.id[seg];
@@ -160,7 +170,8 @@ class Claim {
         if (self.deferred) [[unlikely]]
             run_deferred();
     }
-    /// False when the thread could not be registered, handlers nest too deep, or a wait was interrupted; error() is what the call returns.
+    /// False when the thread could not be registered, handlers nest too deep, or a wait was interrupted;
+    /// error() is what the call returns.
     explicit operator bool() const noexcept { return busy_ != 0; }
     static long error() noexcept { return self.refused; }
     Claim(const Claim &) = delete;
@@ -183,14 +194,15 @@ class Claim {
     static void unlock(Token &token) noexcept;
 
     static constexpr uintptr_t kLocked = 1; ///< lock mode: release() gives the lock back
-    static constexpr uintptr_t kNested = 2; ///< not the thread's first busy word: it is inside another operation
+    /// Not the thread's first busy word: it is inside another operation
+    static constexpr uintptr_t kNested = 2;
     Token &token_;
     uintptr_t busy_ = 0; ///< our busy word, kLocked, kNested
     unsigned seg_;
 };
 
-/// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without a call. False otherwise: a Claim
-/// says why.
+/// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without
+/// a call. False otherwise: a Claim says why.
 class QuickClaim {
   public:
     [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
@@ -222,7 +234,8 @@ bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept;
 /// Did whoever has the token die with it, as far as the monitor has noticed? Cheap.
 bool orphaned(unsigned seg, const Token &token) noexcept;
 
-/// Puts signal handlers of this thread off for a scope, without a system call. For short sections that a handler must not find half done.
+/// Puts signal handlers of this thread off for a scope, without a system call. For short sections that a
+/// handler must not find half done.
 class PutOff {
   public:
     PutOff() noexcept {
@@ -238,7 +251,8 @@ class PutOff {
     PutOff &operator=(const PutOff &) = delete;
 };
 
-/// Holds a Lock for a scope with signal handlers put off instead of blocked. For short sections on paths that are taken often.
+/// Holds a Lock for a scope with signal handlers put off instead of blocked. For short sections on paths that
+/// are taken often.
 class QuietGuard {
   public:
     explicit QuietGuard(Lock &l) noexcept : lock_(l) { lock_.lock_unmasked(); }

@@ -21,8 +21,9 @@ std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 long no_bells(LinkMap &, unsigned) noexcept { return -ENOSYS; }
 void no_monitor(LinkMap &, unsigned) noexcept {}
 
-/// Rings a waiter of another trust domain, who has made the socket and may have done anything to it: nothing here depends on its flags. When its queue is
-/// full the waiter is rung already (see Bell), and when the waiter has ended it the monitor tries.
+/// Rings a waiter of another trust domain, who has made the socket and may have done anything to it: nothing
+/// here depends on its flags. When its queue is full the waiter is rung already (see Bell), and when the
+/// waiter has ended it the monitor tries.
 [[gnu::noinline]] void ring_foreign(LinkMap &l, unsigned id, int fd) noexcept {
     const char ring = 1;
     const long r = confined()
@@ -50,8 +51,9 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
     sys::write(fd, &one, sizeof one);
 }
 
-/// Takes what is mapped away. A thread that looked a File up just before another one closed it may be about to go there, so empty memory takes its
-/// place, until the next link does; where the program's address space is limited, nothing does.
+/// Takes what is mapped away. A thread that looked a File up just before another one closed it may be about
+/// to go there, so empty memory takes its place, until the next link does; where the program's address space
+/// is limited, nothing does.
 void empty(LinkMap &l) noexcept {
     rlimit limit{};
     if (sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) >= 0 && limit.rlim_cur == RLIM_INFINITY &&
@@ -197,12 +199,13 @@ SD_FORK_CODE void reset_link_locks_in_child() noexcept {
 }
 
 // Why nobody sleeps through a message, without a fence in the sender.
-// Sender:  S1 publish data (or flags)        Waiter:  W1 sleep_mask |= id, arm |= id
-//          S2 read arm                                W2 heavy_barrier (every core of the machine passes a full fence)
-//          S3 if set: swap 0, mark, ring              W3 look for data; nothing: sleep on the eventfd
-// The barrier falls, on the sender's core, either before S2: then S2 sees W1 and the sender rings; or after S2, so after S1 in program
-// order: then S1 is visible at W3 and the waiter does not sleep. The swap in S3 is a locked instruction, hence a
-// full fence, so the following read of sleep_mask cannot be older than the swap: a waiter that set sleep_mask before W2 is seen by the same argument.
+// Sender:  S1 publish data (or flags)     Waiter:  W1 sleep_mask |= id, arm |= id
+//          S2 read arm                             W2 heavy_barrier (every core passes a full fence)
+//          S3 if set: swap 0, mark, ring           W3 look for data; nothing: sleep on the eventfd
+// The barrier falls, on the sender's core, either before S2: then S2 sees W1 and the sender rings; or after
+// S2, so after S1 in program order: then S1 is visible at W3 and the waiter does not sleep. The swap in S3 is
+// a locked instruction, hence a full fence, so the following read of sleep_mask cannot be older than the
+// swap: a waiter that set sleep_mask before W2 is seen by the same argument.
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
     if (!ids)

@@ -7,30 +7,34 @@ namespace sd {
 
 constexpr unsigned kMaxLinks = 2048;
 
-/// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for the life of the process.
+/// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for
+/// the life of the process.
 struct LinkMap {
     LinkView view;
     uint64_t id = 0;
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
-    uint8_t side = 0;                 ///< ours: 0 client, 1 server
-    int memfd = -1;                   ///< kept to bring the link back to a restarted monitor
-    std::atomic<uint32_t> users{0};   ///< Files on it, plus 1 while new connections may use it
-    std::atomic<bool> retired{false}; ///< client side: no new connections here (the reference for them is gone)
-    uint32_t place = 0;               ///< server side: index in ListenerSegment::link
+    uint8_t side = 0;               ///< ours: 0 client, 1 server
+    int memfd = -1;                 ///< kept to bring the link back to a restarted monitor
+    std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
+    /// Client side: no new connections here (the reference for them is gone)
+    std::atomic<bool> retired{false};
+    uint32_t place = 0; ///< server side: index in ListenerSegment::link
 
     // Client side only, under `slot_lock`: which slots are ours to use.
     Lock slot_lock;
     uint32_t slot_high = 0;         ///< slots below have been used
     MapVector<uint32_t> idle_slots; ///< released by both sides
-    MapVector<uint32_t> zombie_slots; ///< closed by us, not yet released by the server: a queue from zombie_first on
+    /// Closed by us, not yet released by the server: a queue from zombie_first on
+    MapVector<uint32_t> zombie_slots;
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
     static constexpr unsigned kAgreed = 32;
-    std::atomic<uint64_t> agreed[kAgreed]{}; ///< when the kernel last had the listener at an address; libsd/vfs/connections/choice.cpp
+    /// When the kernel last had the listener at an address; libsd/vfs/connections/choice.cpp
+    std::atomic<uint64_t> agreed[kAgreed]{};
 
-    /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter of another trust domain. `generation` tells
-    /// whether the id was given to another waiter since.
+    /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter
+    /// of another trust domain. `generation` tells whether the id was given to another waiter since.
     struct PeerBell {
         static constexpr int kUnknown = -1;
         static constexpr int kRung = -2;    ///< the monitor was asked to ring it, once
@@ -44,19 +48,23 @@ struct LinkMap {
     LinkMap *pool_next = nullptr;
 };
 
-/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr: `*error` holds -errno.
+/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr:
+/// `*error` holds -errno.
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
 /// The address space that links take in this process.
 uint64_t mapped_link_bytes() noexcept;
-/// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages, all of them.
+/// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages,
+/// all of them.
 extern std::atomic<bool> mappings_are_locked;
-/// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, or it would be locked, so that map_link() is bound to fail.
+/// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, or it would be
+/// locked, so that map_link() is bound to fail.
 bool links_can_be_mapped() noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
 void unmap_link(LinkMap *l) noexcept;
 LinkMap *link_by_index(uint32_t index) noexcept;
-/// One more user, to be ended with link_unuse(). False: the last one has gone, or is going. One that was found without a reference may have become another
-/// link before, so the caller looks once more whether it is the right one.
+/// One more user, to be ended with link_unuse(). False: the last one has gone, or is going. One that was
+/// found without a reference may have become another link before, so the caller looks once more whether it is
+/// the right one.
 inline bool link_use(LinkMap &l) noexcept {
     uint32_t users = l.users.load(std::memory_order_relaxed);
     while (users != 0 && !l.users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
@@ -70,13 +78,14 @@ void reset_link_locks_in_child() noexcept;
 /// hidden_moved, for memfds and the doorbells of peers.
 void links_moved(int from, int to) noexcept;
 
-/// Fetches what rings a peer's waiter; set by the vfs layer, which talks to the monitor. Returns PeerBell::fd, or -errno: the monitor has rung if it can.
+/// Fetches what rings a peer's waiter; set by the vfs layer, which talks to the monitor. Returns
+/// PeerBell::fd, or -errno: the monitor has rung if it can.
 extern long (*fetch_peer_bell)(LinkMap &, unsigned id) noexcept;
 /// Has the monitor ring it; set by the vfs layer.
 extern void (*ring_through_monitor)(LinkMap &, unsigned id) noexcept;
 
-/// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when nobody did.
-/// May be called by any thread at the same time as anything.
+/// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when
+/// nobody did. May be called by any thread at the same time as anything.
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     if (arm.load(std::memory_order_relaxed)) [[unlikely]]
@@ -87,7 +96,8 @@ void notify_acceptors(LinkMap &l) noexcept;
 /// Wakes everybody of the other side who sleeps.
 void ring_sleepers(LinkMap &l) noexcept;
 
-/// Pairs with the fence-free reads of arm words: after storing arm words or sleep masks, and before looking at the rings once more.
+/// Pairs with the fence-free reads of arm words: after storing arm words or sleep masks, and before looking
+/// at the rings once more.
 void heavy_barrier() noexcept;
 /// Registers this process for other processes' heavy_barrier; once, at start.
 void register_barrier() noexcept;

@@ -26,8 +26,9 @@ void push_zombie(LinkMap &l, uint32_t slot) noexcept {
     z.push(slot);
 }
 
-/// The one closed longest ago was probably released by the server too, and its words are at rest. One that was not goes to
-/// the end of the queue, so that a connection the server keeps does not stand in the way. -1: none of the first `looks`.
+/// The one closed longest ago was probably released by the server too, and its words are at rest. One that
+/// was not goes to the end of the queue, so that a connection the server keeps does not stand in the way. -1:
+/// none of the first `looks`.
 int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
     for (size_t waiting = l.zombie_slots.size() - l.zombie_first; waiting > 0 && looks > 0; --waiting, --looks) {
         const uint32_t i = l.zombie_slots[l.zombie_first++];
@@ -62,7 +63,8 @@ int64_t take_slot(LinkMap &l) noexcept {
         c.ended_at.store(0, std::memory_order_relaxed);
         c.back.header.store(0, std::memory_order_relaxed);
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
-        reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed); // no record
+        // No record
+        reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);
     }
     s.identity.state.store(static_cast<uint32_t>(SlotState::free), std::memory_order_release);

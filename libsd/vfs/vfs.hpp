@@ -1,5 +1,6 @@
-// What the api layer calls. Every function works on descriptors of which file_of() is not null, returns the value or -errno, leaves errno
-// alone, may be called by any thread, and returns kPass when the kernel's own call has to be made instead.
+// What the api layer calls. Every function works on descriptors of which file_of() is not null, returns the
+// value or -errno, leaves errno alone, may be called by any thread, and returns kPass when the kernel's own
+// call has to be made instead.
 #pragma once
 #include "libsd/vfs/descriptors/file.hpp"
 #include <poll.h>
@@ -16,8 +17,9 @@ constexpr long kPass = INT64_MIN;
 void init() noexcept;
 /// False before init, or when SD_DISABLE is set: everything passes through.
 bool enabled() noexcept;
-/// This process and the child that it is about to make use the same memory for a while (api/processes/lending.hpp): no socket of theirs becomes ours until the variables
-/// are put back, or the child has forked a process with memory of its own.
+/// This process and the child that it is about to make use the same memory for a while
+/// (api/processes/lending.hpp): no socket of theirs becomes ours until the variables are put back, or the
+/// child has forked a process with memory of its own.
 void begin_borrowing() noexcept;
 bool borrowing() noexcept;
 void end_borrowing_in_child() noexcept;
@@ -60,7 +62,8 @@ long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsign
 long close(int fd) noexcept;
 /// dup, F_DUPFD, F_DUPFD_CLOEXEC: `min` and cloexec as fcntl has them.
 long dup(int fd, int min, bool cloexec) noexcept;
-/// dup2 and dup3, when either number is ours (or hidden). flags: O_CLOEXEC; dup2 semantics for equal numbers if `allow_equal`.
+/// dup2 and dup3, when either number is ours (or hidden). flags: O_CLOEXEC; dup2 semantics for equal numbers
+/// if `allow_equal`.
 long dup_to(int from, int to, int flags, bool allow_equal) noexcept;
 long close_range(unsigned first, unsigned last, unsigned flags) noexcept;
 long fcntl(int fd, int cmd, long arg) noexcept;
@@ -82,10 +85,12 @@ namespace sd {
 // --- used between vfs files, and by poll and epoll
 
 namespace vfs {
-/// How often the program has waited for a child. A connect() that finds it changed has the monitor look for processes that have ended.
+/// How often the program has waited for a child. A connect() that finds it changed has the monitor look for
+/// processes that have ended.
 inline constinit std::atomic<uint32_t> children_ended{0};
-/// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the first time. Called before anything of ours
-/// can be asked about, and by what reads the program's memory before there is anything.
+/// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the
+/// first time. Called before anything of ours can be asked about, and by what reads the program's memory
+/// before there is anything.
 inline void (*expect_faults)() noexcept = []() noexcept {};
 /// The same for the calling thread, which may have blocked the signals of faults before.
 inline void (*expect_faults_here)() noexcept = []() noexcept {};

@@ -1,7 +1,9 @@
-// sd-bridge: carries bytes between accelerated connections and kernel sockets, for programs that cannot be preloaded.
+// sd-bridge: carries bytes between accelerated connections and kernel sockets, for programs that cannot be
+// preloaded.
 //
-// Started by sd-monitor, which sends it one packet for each bridge (bridge_packet.hpp). It is linked with libsd.so in front of the C library, so
-// that its own socket calls are accelerated without LD_PRELOAD. One thread, one epoll set; ends when the channel and the last bridge have ended.
+// Started by sd-monitor, which sends it one packet for each bridge (bridge_packet.hpp). It is linked with
+// libsd.so in front of the C library, so that its own socket calls are accelerated without LD_PRELOAD. One
+// thread, one epoll set; ends when the channel and the last bridge have ended.
 #include "libsd/layout/protocol.hpp"
 #include "monitor/bridge/bridge_confine.hpp"
 #include "monitor/bridge/bridge_packet.hpp"
@@ -158,7 +160,8 @@ void raise_limit() {
     }
 }
 
-/// The library's channel to the monitor, which cannot be opened later. Without one nothing that comes can be claimed; that shows then.
+/// The library's channel to the monitor, which cannot be opened later. Without one nothing that comes can be
+/// claimed; that shows then.
 void contact_monitor() {
     const UniqueFd any(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     ioctl(any.get(), kIoctlContact);

@@ -1,10 +1,11 @@
 // What sd-bridge gives up.
 //
-// It shares memory with the processes whose connections it carries, and that memory may hold anything. So it can do nothing that those could not do
-// themselves: it has their ids and no capability. Namespaces need no change: there is no call left by which one could be used.
+// It shares memory with the processes whose connections it carries, and that memory may hold anything. So it
+// can do nothing that those could not do themselves: it has their ids and no capability. Namespaces need no
+// change: there is no call left by which one could be used.
 //
-// All calls are made with the instruction itself: libsd, which stands in front of the C library here, must go on talking to the monitor, and would take a
-// filter for the end of that.
+// All calls are made with the instruction itself: libsd, which stands in front of the C library here, must go
+// on talking to the monitor, and would take a filter for the end of that.
 #include "monitor/bridge/bridge_confine.hpp"
 
 #include "libsd/control/sys.hpp"
@@ -57,7 +58,8 @@ bool become(const Ids &users, const Ids &groups) {
            done(sys::call(SYS_setresuid, users[0], users[1], users[2]));
 }
 
-// The filter is a list of questions about the number of the call, each followed by what is asked about its arguments.
+// The filter is a list of questions about the number of the call, each followed by what is asked about its
+// arguments.
 class Filter {
   public:
     Filter() {

@@ -1,4 +1,5 @@
-// What sd-monitor sends to sd-bridge: one packet for each bridge, on the Unix SOCK_SEQPACKET socket that sd-bridge has as descriptor 3.
+// What sd-monitor sends to sd-bridge: one packet for each bridge, on the Unix SOCK_SEQPACKET socket that
+// sd-bridge has as descriptor 3.
 #pragma once
 #include <cstdint>
 
@@ -7,8 +8,8 @@ namespace sd::monitor {
 constexpr int kBridgeChannel = 3;
 constexpr uint32_t kBridgeMagic = 0x42'44'53'31; // "1SDB"
 
-/// Comes with SCM_RIGHTS for exactly two descriptors: the accelerated connection, then the kernel's socket whose other end some program has that
-/// cannot be preloaded. Both then belong to the bridge.
+/// Comes with SCM_RIGHTS for exactly two descriptors: the accelerated connection, then the kernel's socket
+/// whose other end some program has that cannot be preloaded. Both then belong to the bridge.
 struct BridgePacket {
     uint32_t magic = kBridgeMagic;
     uint32_t exclusive = 0; ///< nobody else works on the accelerated connection: its options are the bridge's

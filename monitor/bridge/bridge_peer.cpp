@@ -1,4 +1,5 @@
-// Whether anybody still has the other end of a kernel connection of this host: the kernel's socket table tells.
+// Whether anybody still has the other end of a kernel connection of this host: the kernel's socket table
+// tells.
 #include "monitor/bridge/bridge_peer.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 

@@ -1,6 +1,7 @@
 // One bridge between two stream sockets.
 //
-// Neither socket is made non-blocking: the accelerated one may be shared with a program that would notice. Idle bridges have no buffers.
+// Neither socket is made non-blocking: the accelerated one may be shared with a program that would notice.
+// Idle bridges have no buffers.
 #include "monitor/bridge/bridge_pump.hpp"
 
 #include "monitor/bridge/bridge_peer.hpp"
@@ -26,7 +27,8 @@ Bridge::Bridge(UniqueFd accelerated, UniqueFd kernel, bool exclusive)
     : ends_{{.bridge = this, .fd = std::move(accelerated), .kernel = false, .waiting = {}},
             {.bridge = this, .fd = std::move(kernel), .kernel = true, .waiting = {}}} {
     if (exclusive) {
-        // The kernel socket has these now. Here urgent data is to be found apart, and a close is a reset when the program makes it one.
+        // The kernel socket has these now. Here urgent data is to be found apart, and a close is a reset when
+        // the program makes it one.
         const int off = 0;
         const linger none{0, 0};
         setsockopt(ends_[0].fd.get(), SOL_SOCKET, SO_OOBINLINE, &off, sizeof off);

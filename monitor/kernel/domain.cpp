@@ -103,8 +103,8 @@ Domain read_domain(pid_t pid) {
         d.filters = 1; // the strict mode, or a kernel that does not count
         single(status, "Seccomp_filters", d.filters);
     }
-    // The files of a process that may not be looked into belong to root. Of root's own cannot be told, and it matters only
-    // to one that may not look into every process anyway.
+    // The files of a process that may not be looked into belong to root. Of root's own cannot be told, and it
+    // matters only to one that may not look into every process anyway.
     const bool may_look = (d.permitted >> kCapSysPtrace & 1) != 0;
     d.open = mode == 0 && (may_look || (d.uid[1] != 0 && st.st_uid == d.uid[1]));
     d.known = name_space(pid, "ns/user", d.user) && name_space(pid, "ns/pid", d.pid) &&

@@ -9,7 +9,8 @@
 
 namespace sd::monitor {
 
-/// What the kernel says of a process at one moment. Whoever may be changed (traced, say) by whom depends on exactly this.
+/// What the kernel says of a process at one moment. Whoever may be changed (traced, say) by whom depends on
+/// exactly this.
 struct Domain {
     bool known = false;         ///< false: something could not be read. Equal to nothing, also not to itself
     std::array<uid_t, 3> uid{}; ///< real, effective, saved; as this monitor's user namespace has them
@@ -18,8 +19,10 @@ struct Domain {
     FileId user, pid, mount; ///< namespaces
     std::string label;       ///< of the security module, empty where there is none
     unsigned filters = 0;    ///< seccomp filters
-    bool open = false; ///< the kernel lets others of the same ids look into it, and nothing filters its system calls
-    /// Processes that were forked from one another, known to this monitor, without a filter in between. 0: none is known. The monitor fills it in.
+    /// The kernel lets others of the same ids look into it, and nothing filters its system calls
+    bool open = false;
+    /// Processes that were forked from one another, known to this monitor, without a filter in between. 0:
+    /// none is known. The monitor fills it in.
     uint64_t lineage = 0;
 
     /// Whether shared state of a family may be shown to both.
@@ -27,7 +30,8 @@ struct Domain {
     bool operator==(const Domain &) const = default;
 };
 
-/// Reads it from /proc. The caller sees to it that the number means one process all the while (a pidfd that has not become readable).
+/// Reads it from /proc. The caller sees to it that the number means one process all the while (a pidfd that
+/// has not become readable).
 Domain read_domain(pid_t pid);
 
 } // namespace sd::monitor

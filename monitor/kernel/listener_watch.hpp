@@ -6,8 +6,8 @@
 
 namespace sd::monitor {
 
-/// An inotify watch on the socket's inode: the kernel queues IN_CLOSE when the last descriptor is closed, before the address becomes free. So when
-/// somebody else listens there, what ended before is in the queue.
+/// An inotify watch on the socket's inode: the kernel queues IN_CLOSE when the last descriptor is closed,
+/// before the address becomes free. So when somebody else listens there, what ended before is in the queue.
 class ListenerWatch {
   public:
     ListenerWatch();

@@ -74,8 +74,8 @@ UniqueFd open_pidfd(pid_t pid) { return UniqueFd(static_cast<int>(syscall(SYS_pi
 
 namespace {
 
-/// Whether the program has our library loaded, whether it has spoken to us yet or not. A process that is ending has lost its memory before its
-/// descriptors: it is not going to use what it has.
+/// Whether the program has our library loaded, whether it has spoken to us yet or not. A process that is
+/// ending has lost its memory before its descriptors: it is not going to use what it has.
 bool is_stranger(pid_t pid) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));

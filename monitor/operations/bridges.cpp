@@ -1,4 +1,5 @@
-// Connections that end at somebody without libsd: sd-bridge, an accelerated program, copies between them and kernel sockets.
+// Connections that end at somebody without libsd: sd-bridge, an accelerated program, copies between them and
+// kernel sockets.
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
@@ -32,8 +33,9 @@ std::string bridge_program() {
 
 } // namespace
 
-/// Each trust domain has its own, which can do no more than the domain's processes. One process can map a limited number of segments, so connections of very
-/// many processes take several programs. nullptr: none can be started.
+/// Each trust domain has its own, which can do no more than the domain's processes. One process can map a
+/// limited number of segments, so connections of very many processes take several programs. nullptr: none can
+/// be started.
 BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
     const Domain domain = segment.domain.value_or(Domain{});
     for (auto &[id, program] : bridge_programs_) {
@@ -47,7 +49,8 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
     return start_bridge_program(domain);
 }
 
-/// It gives up what it has been started with before it looks at anything of the domain's (bridge_confine.hpp).
+/// It gives up what it has been started with before it looks at anything of the domain's
+/// (bridge_confine.hpp).
 BridgeProgram *Monitor::start_bridge_program(const Domain &domain) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {

@@ -1,10 +1,13 @@
 // Listeners whose kernel socket has gone, or listens elsewhere, although a process says that it has it.
 //
-// The kernel decides who listens: when another user's socket may have the address, no client may be led to the old one. Three things see to that:
+// The kernel decides who listens: when another user's socket may have the address, no client may be led to
+// the old one. Three things see to that:
 //  - the end of a socket is announced (ListenerWatch), and its links are closed to new requests at once;
-//  - who registers a listener makes way: all that overlap with it are looked up, before it is in the directory;
-//  - a client asks the kernel, for each link every few milliseconds in which it connects (libsd/vfs/connections/choice.cpp), so that it does not depend on how soon
-//    we run, nor on the new listener having libsd.
+//  - who registers a listener makes way: all that overlap with it are looked up, before it is in the
+//    directory;
+//  - a client asks the kernel, for each link every few milliseconds in which it connects
+//    (libsd/vfs/connections/choice.cpp), so that it does not depend on how soon we run, nor on the new
+//    listener having libsd.
 #include "monitor/kernel/listening.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -54,8 +57,9 @@ void Monitor::take_ended_listeners() {
     }
 }
 
-/// A socket that listens is about to be registered: what overlaps with it and does not listen any more ends. Where the kernel cannot be asked, its rule
-/// answers: it lets only sockets of one user have an address at the same time.
+/// A socket that listens is about to be registered: what overlaps with it and does not listen any more ends.
+/// Where the kernel cannot be asked, its rule answers: it lets only sockets of one user have an address at
+/// the same time.
 void Monitor::make_way(const Namespace &ns, const ListenProof &proof) {
     take_ended_listeners();
     std::vector<Listener *> gone;

@@ -58,8 +58,8 @@ void Monitor::side_changed(Link &link, unsigned side) {
     if (!link.side[side].empty()) {
         return;
     }
-    // Who closed in order has said so in the slot. The rest was held by the dead, recorded or not: one may have
-    // been killed between taking a connection and noting it.
+    // Who closed in order has said so in the slot. The rest was held by the dead, recorded or not: one may
+    // have been killed between taking a connection and noting it.
     mark_all(link, side);
     if (side == 0) {
         link.header().side[0].flags.fetch_or(kLinkClientDead, std::memory_order_seq_cst);

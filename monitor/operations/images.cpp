@@ -12,7 +12,8 @@ namespace sd::monitor {
 
 namespace {
 
-/// What a table says is kept, in the monitor's terms. The table is a client's: counts are checked, names are looked up.
+/// What a table says is kept, in the monitor's terms. The table is a client's: counts are checked, names are
+/// looked up.
 struct Kept {
     std::map<uint64_t, std::set<uint32_t>> ofds;   ///< by the client's name of the segment
     std::set<std::pair<uint64_t, unsigned>> links; ///< id and side

@@ -21,7 +21,8 @@ bool hung_up(int channel) {
 
 } // namespace
 
-/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already. `forked`: its program is its parent's, which is filled in.
+/// Fills in who the sender of a packet is, and watches it for its end. False: it has ended already. `forked`:
+/// its program is its parent's, which is filled in.
 bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
     client.pid = sender.pid;
     client.who.uid = sender.uid;
@@ -182,14 +183,16 @@ std::pair<Client &, UniqueFd> Monitor::make_channel(const Payer &payer) {
     return {add_client(std::move(ours), payer, std::move(paid)), std::move(theirs)};
 }
 
-/// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is decided as with all others, by who sends on it. It is
-/// a socket of our own making: another one's SO_PASSCRED would be in the client's hands.
+/// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is
+/// decided as with all others, by who sends on it. It is a socket of our own making: another one's
+/// SO_PASSCRED would be in the client's hands.
 Reply Monitor::enter(Client &, Request &request) {
     const int to = request.fds[0].get();
     int domain = 0, type = 0;
     ucred maker{};
     socklen_t number = sizeof(int), length = sizeof maker;
-    // The other end of anything else may be ours, or a service's: it would take this for a request that we make.
+    // The other end of anything else may be ours, or a service's: it would take this for a request that we
+    // make.
     if (getsockopt(to, SOL_SOCKET, SO_DOMAIN, &domain, &number) != 0 || domain != AF_UNIX ||
         getsockopt(to, SOL_SOCKET, SO_TYPE, &type, &number) != 0 || type != SOCK_SEQPACKET ||
         getsockopt(to, SOL_SOCKET, SO_PEERCRED, &maker, &length) != 0 || maker.pid != request.sender.pid) {
@@ -370,8 +373,8 @@ void Monitor::channel_closed(Client &client) {
     client.channel.reset();
     if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
         (client.impatient || has_presence(client.pid, client.start))) {
-        // An exec that is under way, a program that closed everything, or one that did not wait for us any longer: as long as the
-        // process and its presence last, what it held may come back with a hello.
+        // An exec that is under way, a program that closed everything, or one that did not wait for us any
+        // longer: as long as the process and its presence last, what it held may come back with a hello.
         return;
     }
     gone(client, "closed its channel");
@@ -406,7 +409,8 @@ Reply Monitor::part(Client &client, Request &request) {
     const Client::Share share = *it;
     client.segments.erase(it);
     release_share(client, share);
-    // It will not be given links that those who stay have accepted from. Their clients make new ones from now on, which are whose who comes first.
+    // It will not be given links that those who stay have accepted from. Their clients make new ones from now
+    // on, which are whose who comes first.
     for (const Listener *listener : client.listeners) {
         for (Link *link : listener->place) {
             if (link != nullptr && link->side[1].attached.size() > link->side[1].attached.count(&client)) {

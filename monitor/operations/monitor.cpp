@@ -327,8 +327,9 @@ bool Monitor::handle(Client &client, Request &request) {
     return true;
 }
 
-/// A client waits for an answer for two seconds, since a monitor that is stopped must not stop it. Where we were late (on a host that has far too
-/// much to do), what it does not know that it has must not stay in its name, and whom it could not wake is woken here.
+/// A client waits for an answer for two seconds, since a monitor that is stopped must not stop it. Where we
+/// were late (on a host that has far too much to do), what it does not know that it has must not stay in its
+/// name, and whom it could not wake is woken here.
 void Monitor::take_back(Client &client, const Request &request, const Reply &reply, bool new_listener) {
     switch (static_cast<wire::Op>(request.header.op)) {
     case wire::Op::peer_bell:
@@ -349,7 +350,8 @@ void Monitor::take_back(Client &client, const Request &request, const Reply &rep
         if (it == clients_.end()) {
             break;
         }
-        // The child holds what its record in the segment says: nothing of that ends now. It may come and tell us of it, or die before.
+        // The child holds what its record in the segment says: nothing of that ends now. It may come and tell
+        // us of it, or die before.
         Client &child = *it->second;
         for (const Client::Share &share : std::exchange(child.segments, {})) {
             std::erase_if(share.segment->members, [&](const auto &member) { return member.client == &child; });

@@ -31,8 +31,8 @@ class Monitor {
 
     /// Starts to accept clients. The socket stays the caller's.
     void serve(int listening_socket);
-    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay; the
-    /// path of the socket is not looked at.
+    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay;
+    /// the path of the socket is not looked at.
     void reconfigure(Config config) { config_ = std::move(config); }
     /// Tells all processes that this monitor ends in order.
     void announce_end();
@@ -214,7 +214,8 @@ class Monitor {
     std::unordered_map<FileId, std::weak_ptr<Segment>, FileIdHash> segments_;
     std::unordered_map<FileId, std::unique_ptr<Link>, FileIdHash> links_;
     std::unordered_map<uint32_t, std::unique_ptr<Listener>> listeners_;
-    std::map<std::pair<uint64_t, uint64_t>, Listener *> listener_by_socket_; ///< by namespace and socket cookie
+    /// By namespace and socket cookie
+    std::map<std::pair<uint64_t, uint64_t>, Listener *> listener_by_socket_;
     ListenerWatch ends_of_listeners_;
     EventLoop::Watch ends_watch_ = 0;
     std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above

@@ -1,4 +1,5 @@
-// Connections whose holders go over to a kernel socket, one after the other. The argument is in libsd/vfs/sharing/moved.hpp.
+// Connections whose holders go over to a kernel socket, one after the other. The argument is in
+// libsd/vfs/sharing/moved.hpp.
 #include "monitor/operations/monitor.hpp"
 
 #include <algorithm>
@@ -7,7 +8,8 @@
 
 namespace sd::monitor {
 
-/// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has changed, and the parcel has ended.
+/// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has
+/// changed, and the parcel has ended.
 int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
     const Passport &p = parcel.passport;
     Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);

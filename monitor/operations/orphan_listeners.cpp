@@ -1,7 +1,9 @@
-// Listeners that no process with libsd holds any more, but which the kernel still has: in the queue of a Unix socket they were sent over, mostly.
+// Listeners that no process with libsd holds any more, but which the kernel still has: in the queue of a Unix
+// socket they were sent over, mostly.
 //
-// The connections that wait there to be accepted go on waiting, as in the kernel, until somebody with libsd takes the listener out and registers
-// it. New ones are the kernel's meanwhile. In the hands of somebody without libsd nobody would ever accept them, so they are reset.
+// The connections that wait there to be accepted go on waiting, as in the kernel, until somebody with libsd
+// takes the listener out and registers it. New ones are the kernel's meanwhile. In the hands of somebody
+// without libsd nobody would ever accept them, so they are reset.
 #include "monitor/kernel/listening.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -14,7 +16,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kFirstLook{2};
 constexpr unsigned kMostDoublings = 8;
-/// Looks in which only the kernel is asked: whoever takes the listener out of a queue is given 60 ms to register it.
+/// Looks in which only the kernel is asked: whoever takes the listener out of a queue is given 60 ms to
+/// register it.
 constexpr unsigned kPatientLooks = 4;
 
 bool has_waiting_connections(const Listener &listener) {
@@ -28,8 +31,8 @@ ino_t inode_of(const Listener &listener) {
 
 } // namespace
 
-/// Nobody holds the listener: ends it, or waits for somebody to take it up again. An end of a process, or an exec, may close its channel a moment before
-/// its listeners.
+/// Nobody holds the listener: ends it, or waits for somebody to take it up again. An end of a process, or an
+/// exec, may close its channel a moment before its listeners.
 void Monitor::abandon(Listener &listener) {
     // One that was taken out of the directory before is with somebody who does not accept our connections.
     if (listener.directory_index < 0) {
@@ -38,7 +41,8 @@ void Monitor::abandon(Listener &listener) {
     }
     listener.ns->directory.remove(listener.directory_index);
     listener.directory_index = -1;
-    // First: a client that came between our look and the end would be reset, although the kernel's socket may go on listening.
+    // First: a client that came between our look and the end would be reset, although the kernel's socket may
+    // go on listening.
     for (const Link *link : listener.place) {
         if (link != nullptr) {
             stop_requests(*link);

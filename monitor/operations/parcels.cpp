@@ -15,18 +15,19 @@ namespace sd::monitor {
 
 namespace {
 
-/// A parcel that is not claimed may still be in the queue of the Unix socket it was sent over, or be in the hands of somebody without libsd, who
-/// waits for data. Which of the two shows in the descriptor tables of all processes; those are looked at after this time, and then twice
-/// as long each time, up to a limit.
+/// A parcel that is not claimed may still be in the queue of the Unix socket it was sent over, or be in the
+/// hands of somebody without libsd, who waits for data. Which of the two shows in the descriptor tables of
+/// all processes; those are looked at after this time, and then twice as long each time, up to a limit.
 constexpr std::chrono::milliseconds kFirstLook{50};
 constexpr unsigned kMostDoublings = 7;
-/// A look at all tables takes as long as there are processes and descriptors: no more than a fifth of the time is spent on it, however many
-/// parcels there are, since everybody else waits for us meanwhile.
+/// A look at all tables takes as long as there are processes and descriptors: no more than a fifth of the
+/// time is spent on it, however many parcels there are, since everybody else waits for us meanwhile.
 constexpr int kLookShare = 4;
 /// After so many looks, what we are not allowed to see is taken to have arrived.
 constexpr unsigned kBlindLooks = 6;
-/// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data that others who share the connection wait
-/// for. Seen there so often, it is not going to be claimed: the library is switched off.
+/// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data
+/// that others who share the connection wait for. Seen there so often, it is not going to be claimed: the
+/// library is switched off.
 constexpr unsigned kLibraryLooks = 4;
 
 uint64_t socket_cookie(int fd) {
@@ -154,12 +155,13 @@ Reply Monitor::claim(Client &client, Request &request) {
     if (parcel.bridged && !by_bridge) {
         return Reply::error(EALREADY, Cause::passed);
     }
-    // Segment and link show, and let change, everything the family has: to a process that could do that anyway.
+    // Segment and link show, and let change, everything the family has: to a process that could do that
+    // anyway.
     const Domain now = by_bridge ? Domain{} : domain_of(client, request.sender);
     const bool shared = by_bridge ? client.bridge == parcel.bridge : may_share(client, *parcel.segment, now);
     if (!shared && !by_bridge && !now.known) {
-        // Whoever cannot be looked at may just be dying, and a bridge would take data that others of the family wait for: the
-        // next look at the descriptors of all processes tells whether somebody has it.
+        // Whoever cannot be looked at may just be dying, and a bridge would take data that others of the
+        // family wait for: the next look at the descriptors of all processes tells whether somebody has it.
         parcel.seen_at_library = std::max(parcel.seen_at_library, kLibraryLooks - 1);
         if (parcel.timer == 0) {
             look_for_parcel_later(parcel);
@@ -193,7 +195,8 @@ Reply Monitor::claim(Client &client, Request &request) {
     return reply;
 }
 
-/// sd-bridge holds the connection itself now, or could not take it. From anybody else: it could not, so it keeps the kernel socket.
+/// sd-bridge holds the connection itself now, or could not take it. From anybody else: it could not, so it
+/// keeps the kernel socket.
 Reply Monitor::claimed(Client &client, Request &request) {
     const auto it = parcels_.find(request.as<wire::ParcelRef>().parcel);
     if (it == parcels_.end()) {

@@ -121,8 +121,8 @@ Reply Monitor::links(Client &client, Request &request) {
     return reply;
 }
 
-/// Whether the process is in another network namespace than when it proved that it may be in this one: a forked child in particular, which did not even have
-/// to. What it may do there it says with a hello.
+/// Whether the process is in another network namespace than when it proved that it may be in this one: a
+/// forked child in particular, which did not even have to. What it may do there it says with a hello.
 bool Monitor::has_moved(const Client &client) {
     const ino_t now = client.netns_inode != 0 ? netns_inode(client.pid) : 0;
     return now != 0 && now != client.netns_inode;
@@ -135,7 +135,8 @@ Reply Monitor::connect(Client &client, Request &request) {
     }
     const uint32_t id = request.as<wire::ListenerRef>().listener_id;
     auto it = listeners_.find(id);
-    if (it != listeners_.end() && !any_alive(*it->second)) { // a client that is started after the end of a server
+    // A client that is started after the end of a server
+    if (it != listeners_.end() && !any_alive(*it->second)) {
         ends(client, request);
         it = listeners_.find(id);
     }

@@ -1,4 +1,5 @@
-// What the monitor and the shared memory it knows of hold now. Numbers that do not come back to where they were once the programs have gone are a leak.
+// What the monitor and the shared memory it knows of hold now. Numbers that do not come back to where they
+// were once the programs have gone are a leak.
 #include "monitor/operations/monitor.hpp"
 
 #include <nlohmann/json.hpp>

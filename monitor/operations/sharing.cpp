@@ -1,7 +1,8 @@
 // Who may be shown what: family segments and the server side of links stay within a trust domain.
 //
-// A process that forks has given all it has to its child; the kernel did that, and nothing is asked here. What is asked is whether a process that
-// has no part in something yet may be handed it. Its domain is read then, not remembered.
+// A process that forks has given all it has to its child; the kernel did that, and nothing is asked here.
+// What is asked is whether a process that has no part in something yet may be handed it. Its domain is read
+// then, not remembered.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -17,8 +18,9 @@ bool same_process(const Client &a, const Client &b) {
 
 } // namespace
 
-/// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its number could be another's by now. A thread may
-/// have other ids than its process, which cannot be seen: then it is not known, either.
+/// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its
+/// number could be another's by now. A thread may have other ids than its process, which cannot be seen: then
+/// it is not known, either.
 Domain Monitor::domain_of(Client &client, const ucred &sender) {
     Domain unknown;
     unknown.uid.fill(sender.uid);
@@ -62,8 +64,8 @@ bool Monitor::may_share(const Client &client, Segment &segment, const Domain &no
     return segment.domain && segment.domain->shares_with(now);
 }
 
-/// The passer, a member, is about to have others shown its segment: from now on it is known whose it is. Where its founder is somebody else by now, it
-/// is nobody's.
+/// The passer, a member, is about to have others shown its segment: from now on it is known whose it is.
+/// Where its founder is somebody else by now, it is nobody's.
 void Monitor::stamp(Client &passer, Segment &segment, const Domain &now) {
     if (segment.domain && !alone_in(passer, segment)) {
         return;
@@ -78,7 +80,8 @@ void Monitor::stamp(Client &passer, Segment &segment, const Domain &now) {
     }
 }
 
-/// Whether an acceptor may be given a link. Connections of another domain's acceptors would be in its hands otherwise; who comes first has it.
+/// Whether an acceptor may be given a link. Connections of another domain's acceptors would be in its hands
+/// otherwise; who comes first has it.
 bool Monitor::may_accept_from(const Client &client, Link &link, const Domain &now) {
     LinkSide &side = link.side[1];
     if (std::all_of(side.attached.begin(), side.attached.end(),

@@ -96,8 +96,8 @@ Payer Accounts::payer(uid_t uid, const std::string &group) {
     return payer;
 }
 
-/// Descriptors and clients: as many as are still free for everybody. So one that takes all he can gets a half,
-/// the next a half of the rest, and something is always left.
+/// Descriptors and clients: as many as are still free for everybody. So one that takes all he can gets a
+/// half, the next a half of the rest, and something is always left.
 bool Accounts::fits(const Account *account, Holding what, unsigned descriptors, std::string *over) const {
     if (account == nullptr) {
         return true;
@@ -162,8 +162,8 @@ std::string group_of(pid_t pid, int pidfd) {
     if (n < 0 || poll(&ended, 1, 0) != 0) {
         return "?";
     }
-    // "0::/path" of the one hierarchy; with several, that of processes' numbers or of memory is what containers
-    // have.
+    // "0::/path" of the one hierarchy; with several, that of processes' numbers or of memory is what
+    // containers have.
     const std::string all(text, static_cast<size_t>(n));
     std::string unified = "/", other;
     for (size_t at = 0; at < all.size();) {

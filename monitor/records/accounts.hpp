@@ -1,9 +1,9 @@
 // Who has the monitor hold how much: for each user and each control group, so that nobody takes what others
 // need.
 //
-// A user is a uid. Uid 0 is not one: the roots of all containers have it, and the host's would pay for theirs;
-// they are told apart by their control groups, which also bound a container that has many uids. What is in the
-// root group is bounded by its users only.
+// A user is a uid. Uid 0 is not one: the roots of all containers have it, and the host's would pay for
+// theirs; they are told apart by their control groups, which also bound a container that has many uids. What
+// is in the root group is bounded by its users only.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -88,8 +88,9 @@ class Accounts {
 };
 
 /// The part of a control group's path that stands for a container, a service or all sessions of a user: a
-/// program may make groups below its own. "/" for the root group, "?" where it cannot be known. `pidfd`: of that
-/// process, opened before, which proves that what is read was not about another one that came to have its number.
+/// program may make groups below its own. "/" for the root group, "?" where it cannot be known. `pidfd`: of
+/// that process, opened before, which proves that what is read was not about another one that came to have
+/// its number.
 std::string group_of(pid_t pid, int pidfd);
 std::string group_part(const std::string &path);
 

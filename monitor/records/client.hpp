@@ -55,7 +55,8 @@ struct Client {
     };
     std::unordered_map<uint64_t, Attachment> links; ///< by the link id this client knows it under
     std::set<Listener *> listeners;
-    std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds; ///< by kernel number, so that each is kept open once
+    /// By kernel number, so that each is kept open once
+    std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds;
     unsigned bells_given = 0;
     unsigned links_made = 0;
 

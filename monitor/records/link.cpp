@@ -277,7 +277,8 @@ void bury(const Link &link, unsigned side, uint32_t slot) {
     auto pending = static_cast<uint32_t>(SlotState::syn);
     if (side == 1 && link.view().slot(slot).identity.state.compare_exchange_strong(
                          pending, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
-        for (uint32_t i = 0; i < kSynEntries; ++i) { // an acceptor may have moved the head without clearing the entry
+        // An acceptor may have moved the head without clearing the entry
+        for (uint32_t i = 0; i < kSynEntries; ++i) {
             uint32_t entry = slot + 1;
             link.view().syn(i).compare_exchange_strong(entry, 0, std::memory_order_seq_cst);
         }

@@ -139,7 +139,8 @@ bool Listener::add(Link &link, uint32_t syn_head) {
     entry.link_id.store(link.id, std::memory_order_release);
     segment().link_high.store(static_cast<uint32_t>(place.size()), std::memory_order_release);
     bump();
-    // Who is in the kernel already cannot mark it; after the bump, see libsd/vfs/connections/kernel_queue.hpp.
+    // Who is in the kernel already cannot mark it; after the bump, see
+    // libsd/vfs/connections/kernel_queue.hpp.
     if (in_kernel(segment())) {
         link.header().side[1].in_kernel.fetch_or(kInKernelUnnamed, std::memory_order_seq_cst);
     }
@@ -187,8 +188,8 @@ uint32_t port_base(uint32_t place, uint32_t listener) {
     }
     const uint32_t last = std::min(high + 1 > kLinkSlots ? high + 1 - kLinkSlots : 1, 65536 - kLinkSlots);
     low = std::min(low, last);
-    // A link uses its lowest slots first. Steps of the golden ratio keep any number of bases as far apart
-    // as can be. Each listener begins somewhere else: clients of two of them should not have the same numbers.
+    // A link uses its lowest slots first. Steps of the golden ratio keep any number of bases as far apart as
+    // can be. Each listener begins somewhere else: clients of two of them should not have the same numbers.
     const uint64_t fraction = uint64_t{place * 2654435769u + listener * 3266489917u}; // of 2^32
     return low + static_cast<uint32_t>(fraction * (last - low + 1) >> 32);
 }

@@ -21,8 +21,9 @@ struct ListenProof {
 int examine_listener(int fd, ListenProof &proof, Cause &cause);
 /// SO_NETNS_COOKIE of any socket, 0 if it cannot be had.
 uint64_t netns_cookie(int fd);
-/// The network namespace that possession of this socket opens: that of a TCP socket, since whoever has one can connect there, whatever it was used for
-/// before. 0 for all others: Unix sockets are handed about between namespaces, by services, and by ourselves.
+/// The network namespace that possession of this socket opens: that of a TCP socket, since whoever has one
+/// can connect there, whatever it was used for before. 0 for all others: Unix sockets are handed about
+/// between namespaces, by services, and by ourselves.
 uint64_t proven_netns(int fd);
 /// Whether a connection could be meant for both.
 bool overlap(const ListenAddress &a, const ListenAddress &b);

@@ -1,4 +1,5 @@
-// A connection whose holders share a kernel socket from now on: see BridgeStart::for_all in libsd/layout/protocol.hpp.
+// A connection whose holders share a kernel socket from now on: see BridgeStart::for_all in
+// libsd/layout/protocol.hpp.
 #pragma once
 #include "monitor/records/segment.hpp"
 
@@ -9,7 +10,8 @@ struct MovedConnection {
     uint32_t ofd = 0;
     uint32_t generation = 0;
     UniqueFd socket; ///< for those who have not come for it yet; while we have it, it is not closed
-    uint64_t bridge = 0; ///< client id of the sd-bridge that alone goes on with the Ofd; 0: has not claimed it yet
+    /// Client id of the sd-bridge that alone goes on with the Ofd; 0: has not claimed it yet
+    uint64_t bridge = 0;
 };
 
 } // namespace sd::monitor

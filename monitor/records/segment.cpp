@@ -105,13 +105,15 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
 
 void Segment::free_threads(unsigned proc_index) {
     for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
-        // The busy marks stay: that nobody owns the record tells a taker of a token that its owner has died, and the mark, where.
+        // The busy marks stay: that nobody owns the record tells a taker of a token that its owner has died,
+        // and the mark, where.
         uint32_t mine = proc_index + 1;
         view_.thread(i).state.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     });
 }
 
-/// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment has further members.
+/// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment
+/// has further members.
 void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link) {
     // Looked up when there is something to end: many a forked child holds nothing.
     std::optional<DataExtents> proc_data, ofd_data;
@@ -142,8 +144,8 @@ void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others
             }
             Ofd &ofd = view_.ofd(i);
             if (others && held_by_living(i, *proc_data)) {
-                // Its last act may have been to publish something without getting to ring, or to disarm whoever it was going to
-                // ring for. And its relatives may have to finish what it had begun.
+                // Its last act may have been to publish something without getting to ring, or to disarm
+                // whoever it was going to ring for. And its relatives may have to finish what it had begun.
                 const uint32_t slot = once(ofd.slot);
                 const unsigned side = once(ofd.side);
                 const Link *link = slot < kLinkSlots && side < 2 ? find_link(once(ofd.link_id), side) : nullptr;

@@ -1,5 +1,5 @@
-// What is wrong with an installation, and what to type. Each check stands for itself, so that one that cannot be made
-// does not keep the others from being made.
+// What is wrong with an installation, and what to type. Each check stands for itself, so that one that cannot
+// be made does not keep the others from being made.
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/sdctl/command.hpp"

@@ -21,8 +21,8 @@ const std::vector<std::string> &obstacle_properties();
 /// Pure: looks at nothing but its arguments. `library` is the path of libsd.so.
 std::vector<Obstacle> find_obstacles(const Properties &unit, const std::string &library);
 
-/// The value of a variable in what "systemctl show" prints as Environment=, where assignments with white space are
-/// quoted; empty if it is not there. The last one counts.
+/// The value of a variable in what "systemctl show" prints as Environment=, where assignments with white
+/// space are quoted; empty if it is not there. The last one counts.
 std::string variable_of(const std::string &environment, const std::string &name);
 
 /// The value of a variable in the text of an EnvironmentFile=; empty if it is not there.

@@ -1,8 +1,8 @@
 // Turning the library on and off for units of systemd: a drop-in beside the unit, nothing else.
 //
-// The drop-in does not name the library, but a file of the package that does, and that may be missing ("-"): once
-// the package has gone, the unit starts as it did before. A unit that has an LD_PRELOAD of its own keeps it; then
-// the file is one of ours for this unit, as the last value of a variable is the only one.
+// The drop-in does not name the library, but a file of the package that does, and that may be missing ("-"):
+// once the package has gone, the unit starts as it did before. A unit that has an LD_PRELOAD of its own keeps
+// it; then the file is one of ours for this unit, as the last value of a variable is the only one.
 #include "monitor/sdctl/units.hpp"
 #include "libsd/api/processes/loadable.hpp"
 #include "monitor/sdctl/failure.hpp"

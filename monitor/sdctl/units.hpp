@@ -23,7 +23,8 @@ struct Enabling {
 };
 void enable(const Manager &manager, const std::string &name, const Enabling &how);
 void disable(const Manager &manager, const std::string &name, bool now);
-/// All units that enable() was called for. For the removal of the package: what cannot be done is said, and the rest done.
+/// All units that enable() was called for. For the removal of the package: what cannot be done is said, and
+/// the rest done.
 void disable_all(const Manager &manager);
 
 struct Enabled {

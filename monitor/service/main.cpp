@@ -64,8 +64,8 @@ Config configure(const Options &options) {
     } else {
         config.socket = kSystemSocket;
     }
-    // Users are not kept apart when they talk over TCP either, so root's monitor connects them all. To a private one they come as programs that root has
-    // started and that have become somebody else.
+    // Users are not kept apart when they talk over TCP either, so root's monitor connects them all. To a
+    // private one they come as programs that root has started and that have become somebody else.
     config.policy.fallback = geteuid() == 0 ? Verdict::allow : Verdict::same_user;
     if (const std::string file = config_file(options); !file.empty()) {
         config = load_config(file, config);

@@ -21,8 +21,8 @@ int make_private_directory(const char *path);
 
 /// A connected SOCK_SEQPACKET channel, close-on-exec; or -errno.
 int connect_monitor(const char *path);
-/// The same for a path that nobody named: -EPERM if it is this user's private one and somebody else (but not root)
-/// listens there, as anybody can in a directory of that name in /tmp.
+/// The same for a path that nobody named: -EPERM if it is this user's private one and somebody else (but not
+/// root) listens there, as anybody can in a directory of that name in /tmp.
 int connect_default_monitor(const char *path);
 
 } // namespace sd::monitor

@@ -147,8 +147,9 @@ void start_private_monitor(const char *program) {
         }
         return;
     }
-    // Not a session of its own: the kernel schedules sessions as groups (autogroup), and on a machine that is busy with the caller's a process in
-    // another one waits for up to half a second each time it wakes up, and so would everybody who asks it for something.
+    // Not a session of its own: the kernel schedules sessions as groups (autogroup), and on a machine that is
+    // busy with the caller's a process in another one waits for up to half a second each time it wakes up,
+    // and so would everybody who asks it for something.
     setpgid(0, 0);
     signal(SIGHUP, SIG_IGN); // of the caller's terminal
     if (fork() != 0) {
@@ -285,8 +286,8 @@ void find_monitor(const char *own, bool may_start) {
     warn("monitor at %s", used);
 }
 
-/// libsd moves its own descriptors beyond the program's limit when the program needs all of its numbers. Where nobody may go beyond the hard limit, the
-/// program's is set a little lower.
+/// libsd moves its own descriptors beyond the program's limit when the program needs all of its numbers.
+/// Where nobody may go beyond the hard limit, the program's is set a little lower.
 void leave_room_for_descriptors() {
     rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max < 128) {

@@ -1,7 +1,7 @@
 // The program that performs steps: a host that starts actors, and each actor's loop.
 //
-// A host is started once, with or without libsd, and forks a fresh actor for each sequence: an actor begins with the same descriptors each
-// time, and nothing that one sequence left behind reaches the next.
+// A host is started once, with or without libsd, and forks a fresh actor for each sequence: an actor begins
+// with the same descriptors each time, and nothing that one sequence left behind reaches the next.
 #include "tests/differential/actor.hpp"
 
 #include <cerrno>

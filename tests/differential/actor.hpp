@@ -47,7 +47,8 @@ void no_more_jumping();
 /// The last words of a thread that was cancelled.
 void say_cancelled();
 
-/// Serves one channel until it is told to end. What `main` of a host, a forked child and a new thread all call.
+/// Serves one channel until it is told to end. What `main` of a host, a forked child and a new thread all
+/// call.
 void serve(int actor, bool thread = false);
 
 /// Handlers every actor begins with.

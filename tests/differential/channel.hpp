@@ -1,7 +1,7 @@
 // What controller and actors say to each other, over one SOCK_SEQPACKET channel per actor.
 //
-// The channels have fixed numbers below libsd's own and above the program's. Actors use them by making system calls themselves: an error
-// in the library under test must not disturb the test's own conversation.
+// The channels have fixed numbers below libsd's own and above the program's. Actors use them by making system
+// calls themselves: an error in the library under test must not disturb the test's own conversation.
 #pragma once
 
 #include <cstddef>

@@ -14,8 +14,9 @@ std::string line(const Trace &trace, size_t index) {
     return index < trace.size() ? trace[index].text : "(nothing)";
 }
 
-// Traces name ports "port1", "port2" in the order of their appearance. Ports that are equal in the kernel's trace have to be equal in ours; that
-// ours may give a number again at once is in docs/compatibility.md, "the client's port number".
+// Traces name ports "port1", "port2" in the order of their appearance. Ports that are equal in the kernel's
+// trace have to be equal in ours; that ours may give a number again at once is in docs/compatibility.md, "the
+// client's port number".
 class PortNames {
   public:
     bool alike(const std::string &kernel, const std::string &ours) {
@@ -56,8 +57,9 @@ std::vector<std::string> of_step(const Trace &trace, int step) {
     return texts;
 }
 
-/// A connection that was filled is not drained: its actor is blocked or gone, or has something else under the number, or somebody else has read of it. How much
-/// goes in and comes out from here on is the business of each side's buffers.
+/// A connection that was filled is not drained: its actor is blocked or gone, or has something else under the
+/// number, or somebody else has read of it. How much goes in and comes out from here on is the business of
+/// each side's buffers.
 bool left_full(const Sequence &sequence, const Line &line) {
     const auto step = std::find_if(sequence.steps.begin(), sequence.steps.end(),
                                    [&](const Step &s) { return s.id == line.step; });

@@ -1,8 +1,9 @@
 // One step at a time: command, reply, and the certainty that nothing moves any more.
 //
-// A step that does not end is *blocked* when its thread sleeps in the kernel while nothing else on this side is awake either: no other
-// actor, and not the monitor, whose part is asynchronous. Data on loopback moves inside the sender's own system call, so
-// whoever is woken by a step is no longer asleep when the step has ended.
+// A step that does not end is *blocked* when its thread sleeps in the kernel while nothing else on this side
+// is awake either: no other actor, and not the monitor, whose part is asynchronous. Data on loopback moves
+// inside the sender's own system call, so whoever is woken by a step is no longer asleep when the step has
+// ended.
 #include "tests/differential/controller.hpp"
 
 #include <algorithm>

@@ -34,7 +34,8 @@ class Side {
     Side(const Side &) = delete;
     Side &operator=(const Side &) = delete;
 
-    /// With `patient`, a step is only called blocked after it slept for long: for use on a busy machine, to confirm a difference.
+    /// With `patient`, a step is only called blocked after it slept for long: for use on a busy machine, to
+    /// confirm a difference.
     Trace run(const Sequence &sequence, bool patient);
 
   private:

@@ -21,7 +21,8 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
     for (int i = 0; i < 2; ++i) { // what this sequence is about
         weights_[static_cast<size_t>(random_.below(kFamilies))] *= 6;
     }
-    // Passed to an actor that is never under libsd, a connection is carried by a bridge: docs/compatibility.md, "bridged connections".
+    // Passed to an actor that is never under libsd, a connection is carried by a bridge:
+    // docs/compatibility.md, "bridged connections".
     if (!features.passing || sequence_.plain != 0) {
         weights_[passing] = 0;
     }

@@ -9,7 +9,8 @@ namespace sd::differential {
 
 namespace {
 
-constexpr int kMostWaiting = 40000; // unread bytes of one direction: less than what any side holds without asking
+// Unread bytes of one direction: less than what any side holds without asking
+constexpr int kMostWaiting = 40000;
 constexpr int kMostInSmallWindow = 200; // a window this small opens by timer
 
 int option_index(int level, int name) {
@@ -134,7 +135,8 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
         variant = may_request(actor) ? variant : 1;
     }
     const int wanted = variant == 5 ? std::max(size, 4) : size; // each of its two messages asks for something
-    if (variant == 7 && object.urgent) { // splice leaves urgent data where it is: docs/compatibility.md, "urgent data"
+    // Splice leaves urgent data where it is: docs/compatibility.md, "urgent data"
+    if (variant == 7 && object.urgent) {
         variant = 1;
     }
     const bool needs_more = (flags & 0x100) != 0 && object.incoming < size;
@@ -242,20 +244,23 @@ bool Generator::ending_step(int actor) {
     const int peer = object.peer;
     int choice = random_.below(10);
     const bool shared = model_.shared(descriptor.object);
-    if (kind == Kind::listener && shared && (choice < 5 || choice == 9)) { // docs/compatibility.md, "a listener shared"
+    // docs/compatibility.md, "a listener shared"
+    if (kind == Kind::listener && shared && (choice < 5 || choice == 9)) {
         return false;
     }
     if (object.filled_by >= 0) { // the sender would find out by a timer
         return false;
     }
-    // Behind data that waits for room, the kernel's FIN waits too; and how much of it a reset takes away differs.
+    // Behind data that waits for room, the kernel's FIN waits too; and how much of it a reset takes away
+    // differs.
     if (peer >= 0 && model_.at(peer).filled_by >= 0) {
         return false;
     }
     if (choice == 9 && (shared || object.bound)) { // docs/compatibility.md, "connect(AF_UNSPEC)"
         choice = 0;
     }
-    if (choice >= 5 && choice < 9 && shared && object.in_epoll) { // docs/compatibility.md, "a member of an epoll set"
+    // docs/compatibility.md, "a member of an epoll set"
+    if (choice >= 5 && choice < 9 && shared && object.in_epoll) {
         return false;
     }
     if (choice < 5) {
@@ -294,7 +299,8 @@ bool Generator::ending_step(int actor) {
     }
     emit(actor, Op::connect, {descriptor.reference, unspecified, kAnyPort});
     if (kind == Kind::stream) {
-        // What follows on a kernel socket of its own, the next one cannot know: docs/compatibility.md, "connect(AF_UNSPEC)".
+        // What follows on a kernel socket of its own, the next one cannot know: docs/compatibility.md,
+        // "connect(AF_UNSPEC)".
         emit(actor, Op::ready, {descriptor.reference});
         if (random_.chance(50)) {
             emit(actor, Op::recv, {descriptor.reference, 10, 0x40, 1});

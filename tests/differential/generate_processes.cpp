@@ -50,8 +50,8 @@ bool Generator::crowd_step(int actor) {
     return true;
 }
 
-// A socket that another process has, too. The kernel connects it, so it waits in the queue of ordinary clients: docs/compatibility.md, "the order of
-// accept".
+// A socket that another process has, too. The kernel connects it, so it waits in the queue of ordinary
+// clients: docs/compatibility.md, "the order of accept".
 bool Generator::connect_shared(int actor) {
     const Descriptor *found = find(actor, Kind::fresh), *to = find(actor, Kind::listener);
     if (found == nullptr || to == nullptr || !model_.shared(found->object) ||
@@ -75,8 +75,8 @@ bool Generator::new_process(int actor, int process, int fresh) {
     model_.processes.push_back(model_.processes[static_cast<size_t>(process)]);
     model_.processes.back().no_requests |= model_.processes.back().requests;
     std::vector<Descriptor> &open = model_.processes.back().open;
-    // A set used by both: docs/compatibility.md, "an epoll instance made before fork". Who has asked what became of a connect: there, "a connection shared
-    // by fork".
+    // A set used by both: docs/compatibility.md, "an epoll instance made before fork". Who has asked what
+    // became of a connect: there, "a connection shared by fork".
     std::erase_if(open, [&](const Descriptor &descriptor) {
         Object &object = model_.at(descriptor.object);
         object.inherited |= object.connecting;
@@ -97,7 +97,8 @@ bool Generator::may_end(int process) {
     });
 }
 
-// A process with another program: posix_spawn, vfork, clone or fork, and what happens to descriptors on the way.
+// A process with another program: posix_spawn, vfork, clone or fork, and what happens to descriptors on the
+// way.
 bool Generator::new_program(int actor, int process, int fresh) {
     if (!may_end(process)) {
         return false;
@@ -275,7 +276,8 @@ bool Generator::signal_step(int actor) {
         return jump_step(actor);
     }
     if (features_.signals && random_.chance(40)) {
-        // Before it is connected; one that is asked later goes through a bridge: docs/compatibility.md, "bridged connections".
+        // Before it is connected; one that is asked later goes through a bridge: docs/compatibility.md,
+        // "bridged connections".
         const Descriptor *found = find(actor, random_.chance(70) ? Kind::fresh : Kind::listener);
         if (found != nullptr) {
             emit(actor, Op::owner, {found->reference, random_.below(4), random_.pick({0, 1, 1})});
@@ -327,7 +329,8 @@ bool Generator::passing_step(int actor) {
     }
     const Descriptor *found = random_.chance(80) ? find(actor, Kind::stream) : any(actor);
     const int target = ready_actor();
-    // An epoll set arrives without its members: docs/compatibility.md, "an epoll instance that stays open across exec".
+    // An epoll set arrives without its members: docs/compatibility.md, "an epoll instance that stays open
+    // across exec".
     if (found == nullptr || target < 0 || model_.at(found->object).kind == Kind::epoll) {
         return false;
     }

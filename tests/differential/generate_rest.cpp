@@ -89,7 +89,8 @@ bool Generator::epoll_step(int actor) {
                other.process == model_.actors[static_cast<size_t>(actor)].process;
     });
     int timeout = random_.chance(alone ? 85 : 60) ? 0 : random_.chance(alone ? 50 : 20) ? 15 : -1;
-    // A bad pointer only where there is nothing to tell: docs/compatibility.md, "epoll_wait with a bad pointer".
+    // A bad pointer only where there is nothing to tell: docs/compatibility.md, "epoll_wait with a bad
+    // pointer".
     const int variant = random_.chance(93) ? random_.below(3) : object.members != 0 ? 4 : 3;
     std::vector<int> objects{epoll.object};
     for (const Descriptor &descriptor : model_.process_of(actor).open) {
@@ -276,7 +277,8 @@ bool Generator::descriptor_step(int actor) {
         return what == 1 || what == 8 ? copied(id, what == 8) : true;
     }
     default:
-        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a closed number".
+        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a
+        // closed number".
         emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(24) : 0});
         return true;
     }

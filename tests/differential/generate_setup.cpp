@@ -44,7 +44,8 @@ int Generator::make_socket(int actor, int domain) {
     const int object = model_.add(Kind::fresh, domain);
     model_.at(object).nonblocking = (flags & SOCK_NONBLOCK) != 0;
     open(actor, id, object, (flags & SOCK_CLOEXEC) != 0);
-    // Without it Nagle's algorithm waits for the receiver's delayed acknowledgement: a matter of 40 ms timers, not of the calls made.
+    // Without it Nagle's algorithm waits for the receiver's delayed acknowledgement: a matter of 40 ms
+    // timers, not of the calls made.
     if (!one_way_) {
         emit(actor, Op::setsockopt, {id, option_index(IPPROTO_TCP, TCP_NODELAY), 1});
     }
@@ -89,7 +90,8 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
              {id, domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any), kAnyPort});
         model_.at(object).bound = true;
     }
-    if (features_.signals && random_.chance(3) && model_.at(listener).pending.empty()) { // it is a kernel socket then
+    // It is a kernel socket then
+    if (features_.signals && random_.chance(3) && model_.at(listener).pending.empty()) {
         model_.at(listener).plain_pending = true;
         emit(actor, Op::owner, {id, random_.below(4), 1});
         emit(actor, Op::setfl, {id, nonblocking ? 024000 : 020000});
@@ -147,7 +149,8 @@ void Generator::accept_from(int actor, const Descriptor &descriptor) {
     listener.pending.erase(listener.pending.begin());
     model_.at(object).peer = client;
     model_.at(object).ended = model_.at(client).references <= 0;
-    model_.at(object).bound = listener.form != v4_any && listener.form != v6_any; // its address stays for ever
+    // Its address stays for ever
+    model_.at(object).bound = listener.form != v4_any && listener.form != v6_any;
     model_.at(object).incoming = model_.at(client).early;
     model_.at(client).peer = object;
 }
@@ -211,8 +214,8 @@ bool Generator::error_step(int actor) {
     const int fd = reference(actor, kind);
     for (const Descriptor &descriptor : model_.process_of(actor).open) {
         const Object &object = model_.at(descriptor.object);
-        // What a full connection answers is left to the steps that fill it; what a shared one answers depends on
-        // who was first.
+        // What a full connection answers is left to the steps that fill it; what a shared one answers depends
+        // on who was first.
         if (descriptor.reference == fd &&
             (object.filled_by >= 0 || (object.peer >= 0 && model_.at(object.peer).filled_by >= 0) ||
              model_.shared(descriptor.object))) {
@@ -285,7 +288,8 @@ bool Generator::error_step(int actor) {
         open(actor, static_cast<int>(sequence_.steps.size()) - 1, model_.add(Kind::other));
         return true;
     case 11:
-        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a closed number".
+        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a
+        // closed number".
         emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(24) : 0});
         return true;
     default:

@@ -53,7 +53,8 @@ Verdict Judge::judge(const Sequence &sequence) {
 
 Sequence Judge::shortest(const Sequence &sequence, int budget) {
     Sequence result = sequence;
-    // Without the step that empties a connection, the one that filled it would be followed by amounts that are not compared.
+    // Without the step that empties a connection, the one that filled it would be followed by amounts that
+    // are not compared.
     const auto drained = [](const std::vector<Step> &steps, int id) {
         return std::any_of(steps.begin(), steps.end(),
                            [&](const Step &step) { return step.op == Op::drain && step.arguments[1] == id; });

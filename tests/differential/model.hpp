@@ -1,6 +1,8 @@
-// What the generator believes about the world its steps make: enough to aim well and to leave out what the kernel itself does not decide.
+// What the generator believes about the world its steps make: enough to aim well and to leave out what the
+// kernel itself does not decide.
 //
-// The belief may be wrong (a step may have failed); then later steps meet an unexpected state, on both sides alike.
+// The belief may be wrong (a step may have failed); then later steps meet an unexpected state, on both sides
+// alike.
 #pragma once
 
 #include "tests/differential/step.hpp"
@@ -85,8 +87,9 @@ struct Process {
 struct ModelActor {
     bool alive = false;
     int process = -1;
-    bool thread = false;        ///< not the first one of its process
-    std::vector<int> waits_for; ///< objects; it is believed to be blocked until something happens to one of them
+    bool thread = false; ///< not the first one of its process
+    /// objects; it is believed to be blocked until something happens to one of them
+    std::vector<int> waits_for;
     bool blocked() const { return !waits_for.empty(); }
 };
 

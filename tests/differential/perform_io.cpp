@@ -294,8 +294,8 @@ void get(int fd, size_t size, int flags, int variant, Observation &o) {
     }
 }
 
-// How much a connection takes is the kernel's business (docs/compatibility.md, "buffering"). What is compared is that it gets full, and that all
-// that was taken arrives.
+// How much a connection takes is the kernel's business (docs/compatibility.md, "buffering"). What is compared
+// is that it gets full, and that all that was taken arrives.
 void fill(int fd, int step, Observation &o) {
     static constexpr size_t kEnough = 64 << 20;
     char *bytes = scratch();

@@ -73,11 +73,13 @@ void note_port(int fd, Observation &o) {
     sockaddr_storage name{};
     socklen_t length = sizeof name;
     if (getsockname(fd, reinterpret_cast<sockaddr *>(&name), &length) == 0) {
-        o.reply.port = ntohs(reinterpret_cast<sockaddr_in *>(&name)->sin_port); // the same place in sockaddr_in6
+        // The same place in sockaddr_in6
+        o.reply.port = ntohs(reinterpret_cast<sockaddr_in *>(&name)->sin_port);
     }
 }
 
-// Variants of an answer's buffer: 0 fits, 1 short, 2 none, 3 bad pointer, 4 bad length pointer, 5 length of -1.
+// Variants of an answer's buffer: 0 fits, 1 short, 2 none, 3 bad pointer, 4 bad length pointer, 5 length of
+// -1.
 struct NameBuffer {
     sockaddr_storage storage;
     socklen_t length = sizeof storage;

@@ -1,4 +1,5 @@
-// Steps by other doors: system calls made by number, standard streams that are sockets, and calls that make other descriptors.
+// Steps by other doors: system calls made by number, standard streams that are sockets, and calls that make
+// other descriptors.
 #include "tests/differential/actor.hpp"
 
 #include <cerrno>

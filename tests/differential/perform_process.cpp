@@ -147,7 +147,8 @@ void execute(int variant, Observation &o) {
     o.say("exec: %s", strerrorname_np(errno));
 }
 
-/// What happens to descriptors on the way: 1 dup2, 2 close, 3 open, 4 dup2 and close, 5 dup2 onto itself, 6 dup2 of a number that is not open.
+/// What happens to descriptors on the way: 1 dup2, 2 close, 3 open, 4 dup2 and close, 5 dup2 onto itself, 6
+/// dup2 of a number that is not open.
 int prepare(int action, int fd, int target) {
     switch (action) {
     case 1:
@@ -296,7 +297,8 @@ bool has_input(int fd, Observation &o) {
     return false;
 }
 
-// 0 the shell writes, 1 a program reads for us, 2 a program writes what we give it, 3 nobody touches the socket
+// 0 the shell writes, 1 a program reads for us, 2 a program writes what we give it, 3 nobody touches the
+// socket
 void shell(int fd, int variant, Observation &o) {
     if (fd > 9) {
         o.say("more than a shell can name");

@@ -1,4 +1,5 @@
-// A sequence as a C program of its own: a function per actor, its steps in order, and a shared word that says whose turn it is.
+// A sequence as a C program of its own: a function per actor, its steps in order, and a shared word that says
+// whose turn it is.
 #include "tests/differential/print_c.hpp"
 
 #include "tests/differential/c_prelude.hpp"

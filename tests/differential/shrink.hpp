@@ -6,8 +6,8 @@
 
 namespace sd::differential {
 
-/// `fails` is asked about shorter and shorter lists, at most `budget` times; the result is the shortest that failed. Removing any
-/// single item of it makes it pass (if the budget lasted).
+/// `fails` is asked about shorter and shorter lists, at most `budget` times; the result is the shortest that
+/// failed. Removing any single item of it makes it pass (if the budget lasted).
 template <class T, class Fails> std::vector<T> shrink(std::vector<T> items, Fails fails, int budget) {
     size_t chunk = items.size() / 2;
     while (chunk >= 1 && budget > 0) {

@@ -22,7 +22,8 @@ const OpInfo &info(Op op);
 constexpr int kMaxActors = 4;
 constexpr int kMaxArguments = 7;
 
-/// A descriptor argument: N >= 0 is what step N returned, kSecond + N the other descriptor that step N made; the rest stand for themselves.
+/// A descriptor argument: N >= 0 is what step N returned, kSecond + N the other descriptor that step N made;
+/// the rest stand for themselves.
 constexpr int kSecond = 1000;
 constexpr int kBadFd = -1, kUnusedFd = -2, kNoFd = -3;
 /// kNumber + N is the number N itself.

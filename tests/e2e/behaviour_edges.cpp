@@ -1,4 +1,5 @@
-// Corners that random sequences of calls (tests/differential) brought to light, each compared with the kernel.
+// Corners that random sequences of calls (tests/differential) brought to light, each compared with the
+// kernel.
 #include "tests/e2e/runner.hpp"
 
 #include <catch2/catch.hpp>

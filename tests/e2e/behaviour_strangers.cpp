@@ -1,4 +1,5 @@
-// What another user, or a process that gave up rights, can gain: nothing that the kernel would not have given.
+// What another user, or a process that gave up rights, can gain: nothing that the kernel would not have
+// given.
 #include "tests/e2e/runner.hpp"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,5 @@
-// sd-bridge on its own, between pairs of kernel TCP connections: what happens at one far end must show at the other.
+// sd-bridge on its own, between pairs of kernel TCP connections: what happens at one far end must show at the
+// other.
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "tests/e2e/runner.hpp"

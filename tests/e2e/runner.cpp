@@ -245,8 +245,9 @@ std::vector<std::string> lines_of(const std::string &text) {
     return lines;
 }
 
-/// Where the outcome is not that of the kernel's first run: the kernel's own answers may vary on a busy machine (room appears in a full buffer, a
-/// timer runs out), so it is asked again. A line that the kernel shows in that place in none of its runs differs.
+/// Where the outcome is not that of the kernel's first run: the kernel's own answers may vary on a busy
+/// machine (room appears in a full buffer, a timer runs out), so it is asked again. A line that the kernel
+/// shows in that place in none of its runs differs.
 std::string difference_from_kernel(const char *program_name, const char *behaviour, const Outcome &kernel,
                                    const Outcome &other) {
     constexpr int kMoreRuns = 6;

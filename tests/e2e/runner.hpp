@@ -1,8 +1,9 @@
 // Runs programs with and without acceleration and compares what they print. The kernel is the oracle.
 //
 // SD_BUILD_DIR names the top of the build directory. With SD_E2E_SELF_CHECK set nothing is accelerated in
-// either run, which shows that the programs print the same twice. With SD_E2E_STRANGERS=UID, as root, the processes that a program forks
-// with spawn() become that user in both runs (tests/programs/crossing.hpp): the two sides are strangers to each other.
+// either run, which shows that the programs print the same twice. With SD_E2E_STRANGERS=UID, as root, the
+// processes that a program forks with spawn() become that user in both runs (tests/programs/crossing.hpp):
+// the two sides are strangers to each other.
 #pragma once
 
 #include <chrono>
@@ -63,7 +64,8 @@ class Process {
     Process(const Process &) = delete;
     Process &operator=(const Process &) = delete;
 
-    /// Waits until the program and everybody who holds its output has finished; kills them when that takes too long.
+    /// Waits until the program and everybody who holds its output has finished; kills them when that takes
+    /// too long.
     Outcome finish(std::chrono::seconds limit = std::chrono::seconds(20));
 
     pid_t pid() const { return pid_; }

@@ -2,11 +2,14 @@
 //
 //   shared_deaths SECONDS [SEED [WAYS [ROLES]]]
 //
-// Two to eight processes send numbered records and receive numbered messages on one end. They came to have it by fork, exec, posix_spawn, or over a Unix
-// socket, and those who pass it on are killed, too. Their parent kills one at a time and puts another in its place. A process at the other end reads the
-// records and sends the messages. Every record whose send returned must have arrived, once, whole and in order; every message must have been received once,
-// but for the one that a killed process had in hand. The other end must see what the kernel shows: the end of the stream, or a reset where something was
-// left unread. After each round nothing may be left behind. Prints what it did; exit status 1 and a line that says why when something is wrong.
+// Two to eight processes send numbered records and receive numbered messages on one end. They came to have it
+// by fork, exec, posix_spawn, or over a Unix socket, and those who pass it on are killed, too. Their parent
+// kills one at a time and puts another in its place. A process at the other end reads the records and sends
+// the messages. Every record whose send returned must have arrived, once, whole and in order; every message
+// must have been received once, but for the one that a killed process had in hand. The other end must see
+// what the kernel shows: the end of the stream, or a reset where something was left unread. After each round
+// nothing may be left behind. Prints what it did; exit status 1 and a line that says why when something is
+// wrong.
 #include "tests/e2e/deaths/census.hpp"
 #include "tests/e2e/deaths/sharer.hpp"
 

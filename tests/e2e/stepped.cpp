@@ -1,5 +1,6 @@
-// Executes one uncontended send and one receive of 8 bytes instruction by instruction, and looks at each instruction: none may lock the bus, be
-// a full fence, or enter the kernel. Run under sdrun; prints how many there were.
+// Executes one uncontended send and one receive of 8 bytes instruction by instruction, and looks at each
+// instruction: none may lock the bus, be a full fence, or enter the kernel. Run under sdrun; prints how many
+// there were.
 #include "tests/e2e/instructions.hpp"
 #include "tests/programs/process.hpp"
 
@@ -15,7 +16,8 @@ namespace {
 
 [[noreturn]] void play(int client, int server) {
     char buffer[8] = {};
-    // The first operations of a new process take the tokens over; ten thousand make sure that there is no lock mode.
+    // The first operations of a new process take the tokens over; ten thousand make sure that there is no
+    // lock mode.
     for (int i = 0; i < 10000; ++i) {
         if (send(client, buffer, 8, 0) != 8 || recv(server, buffer, 8, 0) != 8)
             _exit(2);
@@ -57,7 +59,8 @@ int main() {
         iovec to{code, sizeof code}, from{reinterpret_cast<void *>(registers.rip), sizeof code};
         if (process_vm_readv(child, &to, 1, &from, 1, 0) < 3)
             give_up("process_vm_readv");
-        // int3 and a single step are told apart by the kernel. (The byte before does not tell: functions are padded with it.)
+        // int3 and a single step are told apart by the kernel. (The byte before does not tell: functions are
+        // padded with it.)
         siginfo_t why_stopped{};
         MUST(ptrace(PTRACE_GETSIGINFO, child, nullptr, &why_stopped));
         if (why_stopped.si_code == SI_KERNEL) { // we have just passed a mark

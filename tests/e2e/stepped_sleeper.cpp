@@ -1,5 +1,6 @@
-// A thread on its way to sleep is stopped after each locked instruction in turn, and what would have kept it awake comes just then and is
-// taken by somebody who shares the socket. It goes to sleep; the next thing that comes has to wake it. Run under sdrun.
+// A thread on its way to sleep is stopped after each locked instruction in turn, and what would have kept it
+// awake comes just then and is taken by somebody who shares the socket. It goes to sleep; the next thing that
+// comes has to wake it. Run under sdrun.
 #include "tests/e2e/instructions.hpp"
 #include "tests/programs/process.hpp"
 

@@ -1,5 +1,6 @@
-// A process is stopped with SIGSTOP while it sends on a connection that its parent shares: the parent's own sends go on at once, the stopped process stays
-// stopped, and the stream stays whole. Run under sdrun; an argument says how many times (default 300).
+// A process is stopped with SIGSTOP while it sends on a connection that its parent shares: the parent's own
+// sends go on at once, the stopped process stays stopped, and the stream stays whole. Run under sdrun; an
+// argument says how many times (default 300).
 #include "tests/programs/process.hpp"
 
 #include <sys/prctl.h>
@@ -82,7 +83,8 @@ int main(int argc, char **argv) {
         worst = std::max(worst, watch.ms());
         busy += watch.ms() >= 2;
         char state = state_of(victim);
-        for (Stopwatch patience; state != 'T' && patience.ms() < 1000;) // on its way back, without leaving the kernel
+        // On its way back, without leaving the kernel
+        for (Stopwatch patience; state != 'T' && patience.ms() < 1000;)
             state = state_of(victim);
         const pid_t news = waitpid(victim, &status, WUNTRACED | WCONTINUED | WNOHANG);
         if (state != 'T' || news != 0) {

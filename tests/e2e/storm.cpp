@@ -1,6 +1,7 @@
-// Threads of several processes use each other's sockets without agreement: they close, replace, pass on and inherit what others are just about to use.
-// Nothing may crash or hang, and whoever has connected from outside is told of the end when all is closed, whether it was ever accepted or not.
-// Arguments: a seed, and how many seconds. Works on kernel sockets as well; what it demands is what the kernel does.
+// Threads of several processes use each other's sockets without agreement: they close, replace, pass on and
+// inherit what others are just about to use. Nothing may crash or hang, and whoever has connected from
+// outside is told of the end when all is closed, whether it was ever accepted or not. Arguments: a seed, and
+// how many seconds. Works on kernel sockets as well; what it demands is what the kernel does.
 #include "tests/e2e/storm/wrecker.hpp"
 
 #include <cerrno>

@@ -1,4 +1,5 @@
-// Calls that never return: a handler jumps out of them, or their thread is cancelled in them. Nothing stays locked, and nothing grows.
+// Calls that never return: a handler jumps out of them, or their thread is cancelled in them. Nothing stays
+// locked, and nothing grows.
 #include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 

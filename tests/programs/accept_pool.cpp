@@ -1,5 +1,6 @@
-// Several acceptors on one blocking listener, as processes or threads, and clients that may be ordinary programs:
-//   accept_pool server processes|threads FILE     listens, writes the port into FILE, serves until told to end
+// Several acceptors on one blocking listener, as processes or threads, and clients that may be ordinary
+// programs:
+//   accept_pool server processes|threads FILE     listens, writes the port into FILE, serves until it ends
 //   accept_pool client SCENE FILE                 clients, several at a time
 // Both print what they see; the lines must be the same whoever is accelerated.
 #include "tests/programs/meeting.hpp"

@@ -1,4 +1,5 @@
-// Listeners: order, backlog, flags, several acceptors, and connections that changed before they were accepted.
+// Listeners: order, backlog, flags, several acceptors, and connections that changed before they were
+// accepted.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -338,7 +339,8 @@ BEHAVIOUR(several_processes_epoll) {
         reap("child", child);
 }
 
-// Each acceptor takes one connection and is gone. One that was woken for a connection that another took must be woken for the next.
+// Each acceptor takes one connection and is gone. One that was woken for a connection that another took must
+// be woken for the next.
 BEHAVIOUR(acceptors_that_take_one_each) {
     const int listener = make_listener();
     set_nonblocking(listener);

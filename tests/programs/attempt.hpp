@@ -14,8 +14,8 @@ namespace sdtest {
 
 inline constexpr long kHeld = 120; // ms: what is held back for longer may have gone by itself
 
-// One try of an observation on a connection of its own. The kernel lets go of what it holds back after 200 ms, so what a try on a busy machine has taken
-// too long for is tried again.
+// One try of an observation on a connection of its own. The kernel lets go of what it holds back after 200
+// ms, so what a try on a busy machine has taken too long for is tried again.
 class Attempt {
   public:
     const int client, server;

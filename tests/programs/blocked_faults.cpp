@@ -23,7 +23,8 @@ void with_signal_later(int signal, const std::function<void()> &call) {
 
 } // namespace
 
-// The library keeps these two deliverable for itself. Sent ones are pending all the same while the program has them blocked.
+// The library keeps these two deliverable for itself. Sent ones are pending all the same while the program
+// has them blocked.
 BEHAVIOUR(sent_while_blocked) {
     const Pair pair = make_pair();
     for (const int signal : kFaults) {

@@ -11,7 +11,8 @@ namespace sdtest {
 
 enum class Blocked { data, room, connection, answer };
 
-// A connection whose client's end has nothing to read, and, for calls that wait for room, none to write; a listener to which nobody connects.
+// A connection whose client's end has nothing to read, and, for calls that wait for room, none to write; a
+// listener to which nobody connects.
 class Scene {
   public:
     explicit Scene(Blocked why) : why(why) {

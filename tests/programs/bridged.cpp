@@ -1,4 +1,5 @@
-// Connections in the hands of a program without the library: it inherits them over exec, or gets them by SCM_RIGHTS.
+// Connections in the hands of a program without the library: it inherits them over exec, or gets them by
+// SCM_RIGHTS.
 #include "tests/programs/stranger.hpp"
 
 #include <spawn.h>
@@ -230,8 +231,8 @@ void serve_until_q(int listener) {
 
 } // namespace
 
-// Who of the two gets a client is open, but each gets an answer, and whoever waits is told of each kind of client: also when the other one was faster
-// to take what both had seen.
+// Who of the two gets a client is open, but each gets an answer, and whoever waits is told of each kind of
+// client: also when the other one was faster to take what both had seen.
 BEHAVIOUR(a_listener_that_a_stranger_accepts_on_too) {
     const int listener = make_listener();
     const Address address = local_address(listener);

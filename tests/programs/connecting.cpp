@@ -146,8 +146,8 @@ BEHAVIOUR(options_survive_refusal) {
         get_option(client, SOL_SOCKET, SO_KEEPALIVE));
 }
 
-// Without quick acknowledgements the client ends the handshake with its first data, or some time later. HAProxy's checks reset the connection before
-// that, and no server sees them.
+// Without quick acknowledgements the client ends the handshake with its first data, or some time later.
+// HAProxy's checks reset the connection before that, and no server sees them.
 BEHAVIOUR(handshake_that_waits) {
     const int listener = make_listener();
     const Address to = local_address(listener);

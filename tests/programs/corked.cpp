@@ -155,7 +155,8 @@ BEHAVIOUR(queues) {
     });
 }
 
-// Nothing but whole segments goes; then the rest. In every size, and over every ring that libsd changes to meanwhile.
+// Nothing but whole segments goes; then the rest. In every size, and over every ring that libsd changes to
+// meanwhile.
 BEHAVIOUR(large) {
     for (const size_t piece : {100u, 1000u, 5000u, 30000u})
         in_time([piece](Attempt &a) {

@@ -1,4 +1,5 @@
-// Descriptor numbers: duplicates and what they share, lowest number first, close in all its forms, file status.
+// Descriptor numbers: duplicates and what they share, lowest number first, close in all its forms, file
+// status.
 #include "tests/programs/cases.hpp"
 
 #include <dirent.h>
@@ -448,7 +449,8 @@ BEHAVIOUR(duplicate_onto_a_closed_number) {
     }
 }
 
-// close_range marks what is open: what a later socket gets under a number that was free then is not marked, and what it marks stays marked.
+// close_range marks what is open: what a later socket gets under a number that was free then is not marked,
+// and what it marks stays marked.
 BEHAVIOUR(marked_by_range) {
     const auto marked = [](int fd) { return (MUST(fcntl(fd, F_GETFD)) & FD_CLOEXEC) != 0; };
     const int open_one = MUST(socket(AF_INET, SOCK_STREAM, 0));

@@ -1,4 +1,5 @@
-// One thread is blocked in a call; another shuts the socket down, closes it, or puts something else under its number.
+// One thread is blocked in a call; another shuts the socket down, closes it, or puts something else under its
+// number.
 #include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 
@@ -28,7 +29,8 @@ void watch_signals() {
 // A connect to a full queue is not accelerated.
 bool skipped(const BlockingCall &call) { return call.why == Blocked::answer; }
 
-// The number is taken from under the call, which goes on with the socket it has; afterwards comes what it waits for.
+// The number is taken from under the call, which goes on with the socket it has; afterwards comes what it
+// waits for.
 void taken_away(void (*take)(int)) {
     watch_signals();
     for (const BlockingCall &call : blocking_calls()) {
@@ -58,7 +60,8 @@ BEHAVIOUR(replaced) {
     taken_away([](int fd) { MUST(dup2(nothing, fd)); });
 }
 
-// What poll says of a number that another thread takes away from under it, when its socket wakes it up, and when the time is up.
+// What poll says of a number that another thread takes away from under it, when its socket wakes it up, and
+// when the time is up.
 BEHAVIOUR(polled_numbers) {
     static const int nothing = MUST(open("/dev/null", O_RDWR));
     for (const Blocked why : {Blocked::data, Blocked::connection})

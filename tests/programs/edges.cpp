@@ -69,7 +69,8 @@ BEHAVIOUR(nothing_sent_to_a_closed_peer) {
     SHOW(send(pair.server, "data", 4, MSG_NOSIGNAL));
 }
 
-// Wholly, and in part: the end of the buffer lies on a page that may not be touched. What was not received is still there.
+// Wholly, and in part: the end of the buffer lies on a page that may not be touched. What was not received is
+// still there.
 BEHAVIOUR(small_messages_at_bad_addresses) {
     const Pair pair = make_pair();
     const size_t page = 4096;

@@ -374,7 +374,8 @@ BEHAVIOUR(client_added_beside_an_idle_listener) {
     waiter.join();
 }
 
-// The listener is waited for on the link that a connection of the set had as well, the last of which another thread takes out meanwhile.
+// The listener is waited for on the link that a connection of the set had as well, the last of which another
+// thread takes out meanwhile.
 BEHAVIOUR(client_after_the_last_connection_has_left) {
     const int listener = make_listener(), set = MUST(epoll_create1(0));
     const int first = connect_to(local_address(listener));

@@ -58,7 +58,8 @@ BEHAVIOUR(set_in_poll_and_select) {
     again.join();
 }
 
-// Ready through a member of the kernel's: each question finds it, however often and in whatever order the two halves are asked.
+// Ready through a member of the kernel's: each question finds it, however often and in whatever order the two
+// halves are asked.
 BEHAVIOUR(nested_set_with_a_readable_pipe) {
     const Pair pair = make_pair();
     int ends[2];
@@ -76,7 +77,8 @@ BEHAVIOUR(nested_set_with_a_readable_pipe) {
         say("%s", wait_set(outer, 0).c_str());
 }
 
-// One thread sleeps in each of two sets when one is put into the other, or taken out of it, and the outer one's gives up first.
+// One thread sleeps in each of two sets when one is put into the other, or taken out of it, and the outer
+// one's gives up first.
 BEHAVIOUR(nested_beneath_sleepers) {
     const Pair pair = make_pair(), quiet = make_pair();
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));

@@ -98,7 +98,8 @@ BEHAVIOUR(ends) {
         }
 }
 
-// A program that is client and server at once, as a proxy that talks to itself: both ends of different connections in one set.
+// A program that is client and server at once, as a proxy that talks to itself: both ends of different
+// connections in one set.
 BEHAVIOUR(client_and_server_in_one_set) {
     for (const bool client_first : {false, true})
         for (const bool close_first : {false, true}) {
@@ -131,8 +132,8 @@ BEHAVIOUR(client_and_server_in_one_set) {
         }
 }
 
-// A program that connects to itself: the listener was ready before a client could be, wherever the last look ended. Servers that stop with their
-// first client rely on it.
+// A program that connects to itself: the listener was ready before a client could be, wherever the last look
+// ended. Servers that stop with their first client rely on it.
 BEHAVIOUR(listener_before_its_clients) {
     constexpr int kClients = 4, kBusy = 3;
     for (int looks = 0; looks < 6; ++looks) {
@@ -206,7 +207,8 @@ BEHAVIOUR(cause_before_effect) {
     say("%d of 2000 effects before their cause", wrong);
 }
 
-// Requests that come in two writes, to an edge-triggered server that reads until there is nothing: no arrival may be overlooked.
+// Requests that come in two writes, to an edge-triggered server that reads until there is nothing: no arrival
+// may be overlooked.
 BEHAVIOUR(no_edge_is_lost) {
     constexpr int kClients = 8, kRounds = 1000;
     const int listener = make_listener();
@@ -267,7 +269,8 @@ BEHAVIOUR(no_edge_is_lost) {
     reap("server", server);
 }
 
-// ab has more connections under way than it has requests left: a server that takes one at a time waits for the silent ones if they are not the last.
+// ab has more connections under way than it has requests left: a server that takes one at a time waits for
+// the silent ones if they are not the last.
 BEHAVIOUR(clients_are_writable_as_they_connected) {
     const int listener = make_listener(), set = MUST(epoll_create1(0));
     constexpr int kClients = 12;

@@ -155,8 +155,9 @@ BEHAVIOUR(a_listener_with_a_queue) {
     serve_before_and_after(address, gate, child);
 }
 
-// The next image may have too little address space for accelerated connections, as a mail server gives its login processes: what reaches the listener
-// must not wait for the parent, which holds it, too, but never accepts.
+// The next image may have too little address space for accelerated connections, as a mail server gives its
+// login processes: what reaches the listener must not wait for the parent, which holds it, too, but never
+// accepts.
 BEHAVIOUR(a_listener_for_an_image_with_little_memory) {
     const int listener = make_listener();
     const Address address = local_address(listener);

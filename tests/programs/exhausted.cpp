@@ -100,7 +100,8 @@ BEHAVIOUR(last_number_from_the_start) {
 
 namespace {
 
-/// `final`: the limit cannot be raised. Else another thread is about. Either way the library's own descriptors stay where they are.
+/// `final`: the limit cannot be raised. Else another thread is about. Either way the library's own
+/// descriptors stay where they are.
 void no_number_until_one_is_closed(bool final) {
     rlimit limit{};
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
@@ -147,7 +148,8 @@ void no_number_until_one_is_closed(bool final) {
 
 } // namespace
 
-// Who was told that no number is left finds one when one was closed, and not because the library needs one of its own no more.
+// Who was told that no number is left finds one when one was closed, and not because the library needs one of
+// its own no more.
 BEHAVIOUR(final_limit_stays_used_up) { no_number_until_one_is_closed(true); }
 BEHAVIOUR(threads_limit_stays_used_up) { no_number_until_one_is_closed(false); }
 
@@ -164,7 +166,8 @@ BEHAVIOUR(kernel_clients_get_each_number) {
         const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
         sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
         const sock_fprog filter{1, &all};
-        MUST(setsockopt(client, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter)); // the kernel's for good
+        // The kernel's for good
+        MUST(setsockopt(client, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
         MUST(connect(client, to.raw(), to.length));
         const int server = MUST(accept(listener, nullptr, nullptr));
         each = each && client == last + 1 && server == last + 2;
@@ -173,7 +176,8 @@ BEHAVIOUR(kernel_clients_get_each_number) {
     SHOW_BOOL(each);
 }
 
-// A program may have as many descriptors as its limit says, and has no other number when it was told so, whatever ends meanwhile.
+// A program may have as many descriptors as its limit says, and has no other number when it was told so,
+// whatever ends meanwhile.
 BEHAVIOUR(all_numbers) {
     rlimit limit{};
     MUST(getrlimit(RLIMIT_NOFILE, &limit));

@@ -1,5 +1,5 @@
-// Servers that fork for each connection, parents that end at once, and what calls of other threads hold when one forks. Several forks each: from the third on
-// the library has asked for the child's channel in advance.
+// Servers that fork for each connection, parents that end at once, and what calls of other threads hold when
+// one forks. Several forks each: from the third on the library has asked for the child's channel in advance.
 #include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
@@ -158,7 +158,8 @@ BEHAVIOUR(handed_on_while_another_dies) {
     say("%d of 60 right", right);
 }
 
-// One thread reads, another closes the number and forks, a signal ends the read: the child has nothing of the connection, so it ends.
+// One thread reads, another closes the number and forks, a signal ends the read: the child has nothing of the
+// connection, so it ends.
 BEHAVIOUR(closed_in_a_call_before_fork) {
     struct sigaction action {};
     action.sa_handler = [](int) {};

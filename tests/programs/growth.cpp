@@ -1,4 +1,5 @@
-// What is used for a connection or a listener is given back at its end, so that a program that goes on for years does not grow.
+// What is used for a connection or a listener is given back at its end, so that a program that goes on for
+// years does not grow.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -17,7 +18,8 @@ BEHAVIOUR(listeners_come_and_go) {
     SHOW_BOOL(mappings() < before + 50);
 }
 
-// Children are the last to close connections that their parent made, or was passed; one stays open all the time.
+// Children are the last to close connections that their parent made, or was passed; one stays open all the
+// time.
 BEHAVIOUR(children_close_last) {
     const Pair stays = make_pair();
     constexpr int kRounds = 30, kEach = 500;

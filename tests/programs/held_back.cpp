@@ -1,4 +1,5 @@
-// What becomes of what TCP_CORK and MSG_MORE hold back without another call of the sender: with time, by the peer, at the end.
+// What becomes of what TCP_CORK and MSG_MORE hold back without another call of the sender: with time, by the
+// peer, at the end.
 #include "tests/programs/attempt.hpp"
 #include "tests/programs/process.hpp"
 

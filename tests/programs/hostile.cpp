@@ -1,5 +1,5 @@
-// A peer that writes rubbish into the memory it shares with us. Without libsd there is no such memory: the program then
-// resets its connection, which is what rubbish has to look like from the other side.
+// A peer that writes rubbish into the memory it shares with us. Without libsd there is no such memory: the
+// program then resets its connection, which is what rubbish has to look like from the other side.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -30,8 +30,8 @@ Mapping find_link() {
     return found;
 }
 
-/// What a slot's memory looks like is the library's business; the test only knows that payload lies somewhere in the first
-/// megabytes, finds it by its content, and overwrites what surrounds it.
+/// What a slot's memory looks like is the library's business; the test only knows that payload lies somewhere
+/// in the first megabytes, finds it by its content, and overwrites what surrounds it.
 char *find_payload(const Mapping &link, const std::string &payload) {
     const size_t look = link.size < (8u << 20) ? link.size : 8u << 20;
     return static_cast<char *>(memmem(link.begin, look, payload.data(), payload.size()));
@@ -48,7 +48,8 @@ BEHAVIOUR(scribbled_record) {
         char *payload = link.begin ? find_payload(link, "innocent data, to be found again") : nullptr;
         if (payload) {
             const uint64_t rubbish = 0x1234567812345678;
-            memcpy(payload - 8, &rubbish, sizeof rubbish); // the word before the payload is the record's header
+            // The word before the payload is the record's header
+            memcpy(payload - 8, &rubbish, sizeof rubbish);
             sleep_ms(300);
         } else {
             abort_connection(fd);
@@ -68,8 +69,9 @@ BEHAVIOUR(scribbled_record) {
     reap("peer", peer);
 }
 
-// Random words all over the slots, rings, queues and bitmaps, again and again, while the victim goes on accepting, reading,
-// writing and waiting. Only that the victim lives, and serves somebody else afterwards, is looked at.
+// Random words all over the slots, rings, queues and bitmaps, again and again, while the victim goes on
+// accepting, reading, writing and waiting. Only that the victim lives, and serves somebody else afterwards,
+// is looked at.
 BEHAVIOUR(victim_survives_anything) {
     const int listener = make_listener();
     set_nonblocking(listener);
@@ -116,7 +118,8 @@ BEHAVIOUR(victim_survives_anything) {
             const Mapping link = find_link();
             std::mt19937_64 random(static_cast<uint64_t>(round) + 1);
             if (link.begin) {
-                // The header page names the link; the rest of the first 64 KiB and the first slots are what matters.
+                // The header page names the link; the rest of the first 64 KiB and the first slots are what
+                // matters.
                 const size_t span = round % 2 ? 1u << 20 : 256u << 10;
                 for (int i = 0; i < 20000; ++i) {
                     const size_t at = random() % (span / 8) * 8;

@@ -1,5 +1,5 @@
-// A process that has become another user, or has another root directory, before it uses its first socket. Without the privileges to do so the calls fail, in
-// both runs, and the rest is as ever.
+// A process that has become another user, or has another root directory, before it uses its first socket.
+// Without the privileges to do so the calls fail, in both runs, and the rest is as ever.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -156,7 +156,8 @@ BEHAVIOUR(a_root_that_is_not_there) {
     serve_changed([] {});
 }
 
-// Nobody has had a socket before the change; the children of the one who changed each accept and connect on their own.
+// Nobody has had a socket before the change; the children of the one who changed each accept and connect on
+// their own.
 BEHAVIOUR(workers_of_another_user) {
     constexpr int kWorkers = 3;
     const Gate done;
@@ -182,7 +183,8 @@ BEHAVIOUR(workers_of_another_user) {
     reap("server", server);
 }
 
-// A master that keeps its rights has sockets of its own; what it has written down about them is not within reach of those who gave theirs up.
+// A master that keeps its rights has sockets of its own; what it has written down about them is not within
+// reach of those who gave theirs up.
 BEHAVIOUR(workers_that_become_another_user) {
     const int listener = make_listener();
     const int own = connect_to(listener);

@@ -9,7 +9,8 @@ using namespace sdtest;
 
 namespace {
 
-// How often a thread of this process has gone to sleep by itself, as the kernel counts it; -1: there is no such thread.
+// How often a thread of this process has gone to sleep by itself, as the kernel counts it; -1: there is no
+// such thread.
 long sleeps_of(pid_t thread) {
     const std::string path = "/proc/self/task/" + std::to_string(thread) + "/status";
     FILE *status = fopen(path.c_str(), "re");

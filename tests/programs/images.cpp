@@ -81,7 +81,8 @@ BEHAVIOUR(exec_of_standard_numbers) {
     reap("child", child);
 }
 
-// sdrun's channel is not the program's to close, not even at an exec: what it starts would outlive its monitor.
+// sdrun's channel is not the program's to close, not even at an exec: what it starts would outlive its
+// monitor.
 BEHAVIOUR(exec_after_marking_all) {
     const pid_t child = spawn([&] {
         MUST(close_range(3, ~0u, CLOSE_RANGE_CLOEXEC));
@@ -188,7 +189,8 @@ BEHAVIOUR(passed_to_itself) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
-// Servers throw away what they inherited before they open their first socket; with it goes what names the monitor.
+// Servers throw away what they inherited before they open their first socket; with it goes what names the
+// monitor.
 BEHAVIOUR(environment_emptied_first) {
     clearenv();
     const Pair pair = make_pair();

@@ -1,4 +1,5 @@
-// A program without the library that has a connection together with programs that have it: its parent, above all, which keeps its descriptor.
+// A program without the library that has a connection together with programs that have it: its parent, above
+// all, which keeps its descriptor.
 #include "tests/programs/stranger.hpp"
 
 #include <fcntl.h>

@@ -1,4 +1,5 @@
-// Signals that interrupt blocked calls: every call, with and without SA_RESTART and timeouts, before and after part of the work was done.
+// Signals that interrupt blocked calls: every call, with and without SA_RESTART and timeouts, before and
+// after part of the work was done.
 #include "tests/programs/blocking.hpp"
 #include "tests/programs/cases.hpp"
 
@@ -66,8 +67,8 @@ BEHAVIOUR(after_a_part) {
 BEHAVIOUR(one_of_two_threads) {
     set_handler(count, 0);
     for (const BlockingCall &call : blocking_calls()) {
-        // A second connect on the socket is another story, two splices wait for each other on the pipe, and which of two senders got
-        // what room there was is chance.
+        // A second connect on the socket is another story, two splices wait for each other on the pipe, and
+        // which of two senders got what room there was is chance.
         if (call.why == Blocked::answer || strncmp(call.name, "splice", 6) == 0 ||
             (call.why == Blocked::room && !call.polls))
             continue;
@@ -146,8 +147,8 @@ BEHAVIOUR(amounts_are_right) {
 
 namespace {
 
-/// Whether a thread in `call` is left in it by who puts something else under the number `fd`, which becomes `instead`, and then sends one signal,
-/// `microseconds` after the call began.
+/// Whether a thread in `call` is left in it by who puts something else under the number `fd`, which becomes
+/// `instead`, and then sends one signal, `microseconds` after the call began.
 template <class F> bool left_in(F call, int fd, int instead, int microseconds) {
     std::atomic<bool> begins{false}, over{false};
     std::thread caller([&] {
@@ -174,8 +175,8 @@ template <class F> bool left_in(F call, int fd, int instead, int microseconds) {
 
 } // namespace
 
-// As Java closes a socket that another thread uses: the number first becomes something else, then the thread gets a signal. It is to end at any
-// moment of the call.
+// As Java closes a socket that another thread uses: the number first becomes something else, then the thread
+// gets a signal. It is to end at any moment of the call.
 BEHAVIOUR(number_replaced_first) {
     set_handler(count, 0);
     int ends[2];

@@ -1,4 +1,5 @@
-// Children that run in their parent's memory, as vfork makes them: what they write is there afterwards, all else that they change is their own.
+// Children that run in their parent's memory, as vfork makes them: what they write is there afterwards, all
+// else that they change is their own.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -137,7 +138,8 @@ BEHAVIOUR(memory_is_lent_by_clone) {
     show_connection();
 }
 
-// Handlers run in the process that the signal is for, with the mask it had, and none of the parent's while its memory is lent.
+// Handlers run in the process that the signal is for, with the mask it had, and none of the parent's while
+// its memory is lent.
 BEHAVIOUR(signals_while_memory_is_lent) {
     MUST(setpgid(0, 0));
     signal(SIGUSR1, count_signal);

@@ -1,5 +1,5 @@
-// Resource limits of getrlimit(2), small or 0, set before the program starts and while it runs: connections work as far as the kernel's would, and
-// nothing that the program may still use is spent by others.
+// Resource limits of getrlimit(2), small or 0, set before the program starts and while it runs: connections
+// work as far as the kernel's would, and nothing that the program may still use is spent by others.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -312,7 +312,8 @@ BEHAVIOUR(little_stack) {
     pthread_join(thread, nullptr);
 }
 
-// Locked memory of the program is the program's: what is shared for connections is as large as can be, and almost empty.
+// Locked memory of the program is the program's: what is shared for connections is as large as can be, and
+// almost empty.
 BEHAVIOUR(all_memory_locked) {
     under([] { MUST(mlockall(MCL_FUTURE)); }, false);
     under([] { MUST(mlockall(MCL_CURRENT | MCL_FUTURE)); }, false);

@@ -1,4 +1,5 @@
-// Libraries that a program opens, whose names are bound to the C library in preference to all else (RTLD_DEEPBIND).
+// Libraries that a program opens, whose names are bound to the C library in preference to all else
+// (RTLD_DEEPBIND).
 #include "tests/programs/cases.hpp"
 
 #include <dlfcn.h>

@@ -1,4 +1,5 @@
-// How a client finds a server that was started separately: the port travels through a file that appears complete.
+// How a client finds a server that was started separately: the port travels through a file that appears
+// complete.
 #pragma once
 
 #include "tests/programs/common.hpp"

@@ -208,7 +208,8 @@ BEHAVIOUR(io_signal_before_accept) {
     const int server = MUST(accept(listener, nullptr, nullptr));
     say("%s", receive(server, 5).c_str());
     send_all(server, "hello");
-    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;) // a reader that waits already would get no signal
+    // A reader that waits already would get no signal
+    for (Stopwatch watch; handled == 0 && watch.ms() < 2000;)
         sleep_ms(5);
     SHOW_BOOL(handled > 0);
     say("%s", receive(client, 5).c_str());

@@ -186,7 +186,8 @@ BEHAVIOUR(streams_large) {
     fclose(in);
 }
 
-// As `git daemon` does under inetd, which gives it the connection as stderr. What was written goes to the peer first.
+// As `git daemon` does under inetd, which gives it the connection as stderr. What was written goes to the
+// peer first.
 BEHAVIOUR(streams_opened_again) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {

@@ -23,7 +23,8 @@ BEHAVIOUR(still_at_the_sender) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-// Between processes that are not related: a worker that connected to a Unix socket by itself and executed afterwards.
+// Between processes that are not related: a worker that connected to a Unix socket by itself and executed
+// afterwards.
 BEHAVIOUR(to_an_unrelated_process) {
     const int listener = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     sockaddr_un name{};
@@ -205,8 +206,9 @@ BEHAVIOUR(passed_several_times) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-/// Does the kernel remember a connection between these ports that has ended? Such names cannot be used again for a minute. Both ports are
-/// looked for: one of them alone may belong to what an earlier program has left behind.
+/// Does the kernel remember a connection between these ports that has ended? Such names cannot be used again
+/// for a minute. Both ports are looked for: one of them alone may belong to what an earlier program has left
+/// behind.
 bool is_remembered(uint16_t port, uint16_t other) {
     FILE *f = fopen("/proc/net/tcp", "r");
     char line[512], local[64], peer[64];
@@ -240,7 +242,8 @@ BEHAVIOUR(no_name_is_used_up) {
     }
 }
 
-// The receiver has the kernel's set; what the sender does afterwards with an instance of its own is not seen there.
+// The receiver has the kernel's set; what the sender does afterwards with an instance of its own is not seen
+// there.
 BEHAVIOUR(an_epoll_instance) {
     const Channel channel;
     const Pair pair = make_pair();

@@ -1,4 +1,5 @@
-// Listeners passed between processes with SCM_RIGHTS, and through them other ways by which one arrives that nobody here has made.
+// Listeners passed between processes with SCM_RIGHTS, and through them other ways by which one arrives that
+// nobody here has made.
 #include "tests/programs/passing.hpp"
 
 #include <barrier>
@@ -120,7 +121,8 @@ BEHAVIOUR(a_listener_received_twice) {
     reap("child", child);
 }
 
-// Several threads are the first to use it, at the same moment, while clients wait. (In HAProxy, the threads of a worker that a reload has started.)
+// Several threads are the first to use it, at the same moment, while clients wait. (In HAProxy, the threads
+// of a worker that a reload has started.)
 BEHAVIOUR(a_listener_used_by_threads_at_once) {
     constexpr int kThreads = 4, kClients = 12;
     const Channel channel;
@@ -162,7 +164,8 @@ BEHAVIOUR(a_listener_used_by_threads_at_once) {
     say("served");
 }
 
-// Under a number that was polled before, when it stood for something else; and polled again before anything else is done with it.
+// Under a number that was polled before, when it stood for something else; and polled again before anything
+// else is done with it.
 BEHAVIOUR(a_listener_under_a_number_polled_before) {
     const Channel channel;
     const Pair pair = make_pair(); // so that poll() looks at what it is given
@@ -182,7 +185,8 @@ BEHAVIOUR(a_listener_under_a_number_polled_before) {
     say("%s", receive(server, 5).c_str());
 }
 
-// Two processes give it to each other all the time, so it is often with nobody, but never gone: no client is turned away, whenever it comes.
+// Two processes give it to each other all the time, so it is often with nobody, but never gone: no client is
+// turned away, whenever it comes.
 BEHAVIOUR(a_listener_that_goes_round) {
     constexpr int kClients = 4, kConnections = 800;
     const Channel ways[2];

@@ -1,4 +1,5 @@
-// A program that is installed set-user-ID, or with capabilities: says what it finds, talks to itself over TCP, and starts another as the user it has become.
+// A program that is installed set-user-ID, or with capabilities: says what it finds, talks to itself over
+// TCP, and starts another as the user it has become.
 #include "tests/programs/process.hpp"
 
 #include <sys/auxv.h>

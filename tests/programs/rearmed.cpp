@@ -1,7 +1,8 @@
-// Members of a set that one thread changes, fills or drains at the moment at which another goes to sleep on the set: no event may be lost.
+// Members of a set that one thread changes, fills or drains at the moment at which another goes to sleep on
+// the set: no event may be lost.
 //
-// One thread waits. Another gives it the word and, a moment later that is a little longer each time, does what takes the member from ready to not ready;
-// then the peer reads, and the waiter has to be told.
+// One thread waits. Another gives it the word and, a moment later that is a little longer each time, does
+// what takes the member from ready to not ready; then the peer reads, and the waiter has to be told.
 #include "tests/programs/sets.hpp"
 
 #include <atomic>
@@ -61,7 +62,8 @@ void drain(int fd, size_t bytes) {
 
 enum class Filled { before, during };
 
-/// One thread waits on `set`, once for each turn. The last of the room is filled before it is told to go, or a little after that, when `change()` is called.
+/// One thread waits on `set`, once for each turn. The last of the room is filled before it is told to go, or
+/// a little after that, when `change()` is called.
 template <class Change> void take_turns(int set, const Pair &pair, Filled filled, Change change) {
     size_t capacity = 0;
     for (int n = 0; n < 2; ++n) { // buffers grow

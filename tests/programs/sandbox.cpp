@@ -163,7 +163,8 @@ BEHAVIOUR(seccomp_errors) {
     SHOW(prctl(PR_GET_SECCOMP));
 }
 
-// An FTP server allows itself 200 MB once it has its client: what it maps from then on has room, what is too large has none.
+// An FTP server allows itself 200 MB once it has its client: what it maps from then on has room, what is too
+// large has none.
 BEHAVIOUR(little_address_space) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {

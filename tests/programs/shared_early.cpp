@@ -183,7 +183,8 @@ BEHAVIOUR(flags_and_options_are_shared) {
     SHOW(get_option(fd, IPPROTO_TCP, TCP_NODELAY));
 }
 
-// A fork does not cost an accelerated listener, nor does a program that is started meanwhile cost a client that is not handed on to it.
+// A fork does not cost an accelerated listener, nor does a program that is started meanwhile cost a client
+// that is not handed on to it.
 BEHAVIOUR(those_that_stay_accelerated) {
     const int bound = new_socket(), client = new_socket(SOCK_CLOEXEC);
     const Address any = make_address("127.0.0.1", 0);

@@ -111,7 +111,8 @@ BEHAVIOUR(sets_and_threads_in_turn) {
         server.join();
 }
 
-// A set that both have inherited stays the child's when the parent closes it, and the parent's next one is its own.
+// A set that both have inherited stays the child's when the parent closes it, and the parent's next one is
+// its own.
 BEHAVIOUR(a_set_before_a_fork_and_one_after) {
     const Pair one = make_pair(), other = make_pair();
     std::thread server([&] { answer(one.server); });

@@ -136,7 +136,8 @@ std::string names_in(const sigset_t &set) {
 
 } // namespace
 
-// A handler's context has the mask that its thread gets back, which the handler may change, also where it ends a blocked call.
+// A handler's context has the mask that its thread gets back, which the handler may change, also where it
+// ends a blocked call.
 BEHAVIOUR(masks_in_contexts) {
     const Pair pair = make_pair();
     struct sigaction action = with(
@@ -259,7 +260,8 @@ void spin_for(int rounds) {
 
 } // namespace
 
-// A signal that the mask of a call blocks does not end it, also when it comes while the call does not sleep yet, or when its time is up.
+// A signal that the mask of a call blocks does not end it, also when it comes while the call does not sleep
+// yet, or when its time is up.
 BEHAVIOUR(blocked_for_a_call) {
     const Pair pair = make_pair();
     count_with(SIGUSR1, with(plain, 0));
@@ -303,7 +305,8 @@ BEHAVIOUR(blocked_for_a_call) {
     }
 }
 
-// A program without sockets: its handler runs on a signal stack that becomes read-only, again and again, once the kernel has written the frame.
+// A program without sockets: its handler runs on a signal stack that becomes read-only, again and again, once
+// the kernel has written the frame.
 BEHAVIOUR(read_only_signal_stack) {
     alignas(4096) static char spare[40960];
     stack_t stack{};

@@ -1,4 +1,5 @@
-// Signals in a program that has connections: dispositions and masks, handlers that use sockets, faults, cancelled threads.
+// Signals in a program that has connections: dispositions and masks, handlers that use sockets, faults,
+// cancelled threads.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/handlers.hpp"
 #include "tests/programs/process.hpp"
@@ -172,7 +173,8 @@ BEHAVIOUR(jumps_out_of_calls) {
     say("%s", receive(pair.server, 11).c_str());
 }
 
-// What a call held when a handler jumped out of it is not held any more: a close is the end of the connection.
+// What a call held when a handler jumped out of it is not held any more: a close is the end of the
+// connection.
 BEHAVIOUR(close_after_a_jump) {
     for (int i = 0; i < 3; ++i) {
         const Pair pair = make_pair();

@@ -1,5 +1,5 @@
-// Programs of several users, some of which try to get what the kernel would not have given them. Where the test is not root they are all of one user, and
-// the kernel's answers are the same.
+// Programs of several users, some of which try to get what the kernel would not have given them. Where the
+// test is not root they are all of one user, and the kernel's answers are the same.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -63,7 +63,8 @@ std::string ask(const Address &name) {
     return letter;
 }
 
-/// Whether this process has a link, as it should if it runs with the library. (The file for its counts is root's.)
+/// Whether this process has a link, as it should if it runs with the library. (The file for its counts is
+/// root's.)
 bool as_linked_as_it_should() {
     bool linked = false;
     FILE *maps = fopen("/proc/self/maps", "re");
@@ -76,7 +77,8 @@ bool as_linked_as_it_should() {
 
 enum class Leaving { closes, disconnects };
 
-/// Listens, serves one client, gives the address up behind the library's back, and takes whatever still comes.
+/// Listens, serves one client, gives the address up behind the library's back, and takes whatever still
+/// comes.
 void first_server(Leaving how, const Shared<std::atomic<uint16_t>> &port, const Gate &ready,
                   const Gate &served, const Gate &gone) {
     become(kFirst);
@@ -200,7 +202,8 @@ void forge(const SharedName &from, const SharedName &to) {
         fclose(maps);
 }
 
-/// What the server is told when a client lies about one of the two names. The kernel tells the truth; we may refuse the client instead.
+/// What the server is told when a client lies about one of the two names. The kernel tells the truth; we may
+/// refuse the client instead.
 void lie(bool about_server, const char *host, uint16_t port, uint16_t family = AF_INET) {
     const int listener = make_listener("0.0.0.0");
     const Address name = make_address("127.0.0.1", local_address(listener).port());

@@ -195,8 +195,9 @@ BEHAVIOUR(reading_wakes_writer) {
     reader.join();
 }
 
-// Threads that write small messages of several pieces: no message is cut in two by another. In rounds that no socket buffer is too small for:
-// where a writer has to wait for room, the kernel does not keep messages whole either.
+// Threads that write small messages of several pieces: no message is cut in two by another. In rounds that no
+// socket buffer is too small for: where a writer has to wait for room, the kernel does not keep messages
+// whole either.
 BEHAVIOUR(small_writes_stay_whole) {
     constexpr uint32_t kRounds = 300, kEach = 30;
     const Pair pair = make_pair();

@@ -263,7 +263,8 @@ BEHAVIOUR(mixed) {
     say("all bytes right");
 }
 
-// A connection that has been idle gives memory back; what is sent next comes before the other side has looked again.
+// A connection that has been idle gives memory back; what is sent next comes before the other side has looked
+// again.
 BEHAVIOUR(burst_after_silence) {
     for (const bool blocking : {true, false}) {
         const Pair pair = make_pair();

@@ -1,4 +1,5 @@
-// Several threads that wait on the same sets, change them, and look at their members otherwise: everything sent is answered.
+// Several threads that wait on the same sets, change them, and look at their members otherwise: everything
+// sent is answered.
 #include "tests/programs/process.hpp"
 #include "tests/programs/sets.hpp"
 
@@ -35,7 +36,8 @@ struct Answered {
     std::atomic<int> answers{0}, lost{0};
 };
 
-/// A client that asks, and waits for the answer; in between it gives the workers time to fall asleep, or does not.
+/// A client that asks, and waits for the answer; in between it gives the workers time to fall asleep, or does
+/// not.
 void ask(int fd, int times, unsigned seed, Answered &result) {
     set_timeout(fd, SO_RCVTIMEO, kPatience);
     for (int i = 0; i < times && result.lost == 0; ++i) {
@@ -51,7 +53,8 @@ void ask(int fd, int times, unsigned seed, Answered &result) {
     }
 }
 
-/// Connections whose server ends are in `set`; `workers` threads wait on `waited`, one event at a time, and serve; meanwhile `beside` runs again and again.
+/// Connections whose server ends are in `set`; `workers` threads wait on `waited`, one event at a time, and
+/// serve; meanwhile `beside` runs again and again.
 void serve_all(int set, int waited, uint32_t events, const Serve &serve,
                const std::function<void(int)> &beside, int times = 400, int workers = kWorkers) {
     const int listener = make_listener(), stop = MUST(eventfd(0, 0));
@@ -96,7 +99,8 @@ void serve_all(int set, int waited, uint32_t events, const Serve &serve,
         _exit(1); // a worker may sleep for ever
 }
 
-/// Two threads wait for one event each, on a set of one-shot members; the first to get one does not come back before the second has got the other.
+/// Two threads wait for one event each, on a set of one-shot members; the first to get one does not come back
+/// before the second has got the other.
 struct TwoWaiters {
     explicit TwoWaiters(int set) {
         for (std::thread &thread : threads_)
@@ -271,7 +275,8 @@ BEHAVIOUR(waiters_before_the_first_member) {
     say("%d told", told);
 }
 
-// One of two that sleep is just being told of something when a member comes through another listener, for which nobody has waited yet.
+// One of two that sleep is just being told of something when a member comes through another listener, for
+// which nobody has waited yet.
 BEHAVIOUR(new_listener_while_others_sleep) {
     const int first_listener = make_listener();
     int told = 0;
@@ -311,7 +316,8 @@ BEHAVIOUR(new_listener_while_others_sleep) {
 
 namespace {
 
-/// What Rust's async-io and Erlang's runtime do: one thread polls, the others try, and arm a one-shot member when they would block.
+/// What Rust's async-io and Erlang's runtime do: one thread polls, the others try, and arm a one-shot member
+/// when they would block.
 class Reactor {
   public:
     Reactor() : poller_([this] { run(); }) {}

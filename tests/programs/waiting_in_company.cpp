@@ -1,4 +1,5 @@
-// What threads wait for while the connection goes over to the kernel, because a program without the library comes to hold it.
+// What threads wait for while the connection goes over to the kernel, because a program without the library
+// comes to hold it.
 #include "tests/programs/sets.hpp"
 #include "tests/programs/stranger.hpp"
 

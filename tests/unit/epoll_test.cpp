@@ -1,4 +1,5 @@
-// epoll instances over connections inside the test's own process: where members are kept, and edge triggering against the kernel's.
+// epoll instances over connections inside the test's own process: where members are kept, and edge triggering
+// against the kernel's.
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/vfs/readiness/epoll_set.hpp"

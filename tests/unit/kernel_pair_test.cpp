@@ -1,4 +1,5 @@
-// Pairs of kernel sockets: names, data both ways, half-close, reset; with the right to craft them and without.
+// Pairs of kernel sockets: names, data both ways, half-close, reset; with the right to craft them and
+// without.
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/sharing/kernel_pair.hpp"
 #include "tests/support/skip.hpp"
@@ -152,7 +153,8 @@ void check_pairs(bool exact) {
         const SlotAddress peer = address(e.family, e.peer, busy.port);
         for (const bool as_client : {true, false}) {
             const uint16_t port =
-                as_client ? 43210 : 43211; // names that have just been used are kept by the kernel for a minute
+                // Names that have just been used are kept by the kernel for a minute
+                as_client ? 43210 : 43211;
             const SlotAddress local = address(e.family, e.local, port);
             const size_t before = open_numbers();
             int fd[2] = {-1, -1};

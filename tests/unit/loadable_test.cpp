@@ -92,7 +92,8 @@ struct Remembered {
     Remembered() {
         char path[4096] = {};
         REQUIRE(realpath("/proc/self/exe", path) != nullptr);
-        setenv("LD_PRELOAD", path, 1); // the name as the linker has it may be relative: found by its last part
+        // The name as the linker has it may be relative: found by its last part
+        setenv("LD_PRELOAD", path, 1);
         sd::remember_environment();
         unsetenv("LD_PRELOAD");
         REQUIRE(std::string(sd::preloaded_as()) == path);

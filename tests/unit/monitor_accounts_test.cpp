@@ -1,5 +1,5 @@
-// Who has the monitor hold how much, and what is refused; a request whose descriptors found no room is not the
-// client's fault.
+// Who has the monitor hold how much, and what is refused; a request whose descriptors found no room is not
+// the client's fault.
 #include "monitor/records/accounts.hpp"
 #include "tests/unit/monitor_client.hpp"
 

@@ -1,4 +1,5 @@
-// Clients of different users: what one has is not handed to another, root neither. As root, since it takes several users.
+// Clients of different users: what one has is not handed to another, root neither. As root, since it takes
+// several users.
 #include "monitor/kernel/domain.hpp"
 #include "tests/support/skip.hpp"
 #include "tests/unit/monitor_pair.hpp"

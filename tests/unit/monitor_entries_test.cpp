@@ -1,5 +1,5 @@
-// The directory says what the kernel says: a listener's entry ends with its socket, not with the process that registered it. And what proves that somebody
-// may see the directory of a network namespace.
+// The directory says what the kernel says: a listener's entry ends with its socket, not with the process that
+// registered it. And what proves that somebody may see the directory of a network namespace.
 #include "tests/unit/monitor_client.hpp"
 
 #include <arpa/inet.h>

@@ -1,4 +1,5 @@
-// Descriptors that are not what they should be: a file whose file system answers nothing, and a socket that lingers.
+// Descriptors that are not what they should be: a file whose file system answers nothing, and a socket that
+// lingers.
 #include "tests/support/skip.hpp"
 #include "tests/unit/monitor_client.hpp"
 
@@ -36,7 +37,8 @@ class SilentFile {
     }
     ~SilentFile() {
         if (mounted_) {
-            umount2(directory_.c_str(), MNT_FORCE); // whoever waits for an answer gets an error, the server too
+            // Whoever waits for an answer gets an error, the server too
+            umount2(directory_.c_str(), MNT_FORCE);
             server_.join();
         }
         file_.reset();

@@ -1,4 +1,5 @@
-// The byte ring: what is put in comes out, in every size and alignment, over ring changes, and rubbish is refused.
+// The byte ring: what is put in comes out, in every size and alignment, over ring changes, and rubbish is
+// refused.
 #include "tests/unit/direction.hpp"
 #include <catch2/catch.hpp>
 #include <random>
@@ -219,7 +220,8 @@ TEST_CASE("a receiver that dies leaves each byte to be read once") {
     ring::recover_rx(d.rx, d.consumed);
     REQUIRE(d.consumed == 38);
     REQUIRE(d.receive(out, 70) == 70);
-    d.rx.part = ring::part_word(0, 100, 30); // it died between the store to `head` and the one that clears `part`
+    // It died between the store to `head` and the one that clears `part`
+    d.rx.part = ring::part_word(0, 100, 30);
     ring::recover_rx(d.rx, d.consumed);
     REQUIRE(d.consumed == 8 + 104);
     REQUIRE(d.receive(out, 500) == 50);

@@ -119,7 +119,8 @@ TEST_CASE("a token whose owner ended inside an operation can be taken") {
     Table t;
     Token token{};
     std::thread([&] {
-        // Never released: the thread ends as if it was killed. The storage is static so that no leak is reported.
+        // Never released: the thread ends as if it was killed. The storage is static so that no leak is
+        // reported.
         alignas(Claim) static unsigned char storage[sizeof(Claim)];
         auto *c = new (storage) Claim(0, token, 2);
         REQUIRE(*c);
@@ -151,7 +152,8 @@ TEST_CASE("a token that changes hands all the time is a lock until one thread is
     play(0);
     other.join();
     REQUIRE(plain == 400);
-    REQUIRE(*takeover_count - before < 100); // 400 without lock mode; a pause of the machine ends it for a few turns
+    // 400 without lock mode; a pause of the machine ends it for a few turns
+    REQUIRE(*takeover_count - before < 100);
     for (int i = 0; i < 1000; ++i)
         Claim c(0, token, 2);
     REQUIRE(token.owner == self.id[0]);

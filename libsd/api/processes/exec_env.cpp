@@ -27,7 +27,8 @@ struct Kept {
 constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}};
 constexpr size_t kKept = sizeof kept / sizeof kept[0];
 
-// sdrun's channel may have to make room for a descriptor of the program's; the variable that programs pass on then has the old number.
+// sdrun's channel may have to make room for a descriptor of the program's; the variable that programs pass on
+// then has the old number.
 Kept &presence = kept[1];
 char presence_before[sizeof presence.text];
 int presence_fd = -1;
@@ -91,7 +92,8 @@ const char *own_path() noexcept {
     return *path ? path : program;
 }
 
-/// Finds the entry of `list` with the file name of `path`, however it leads there ("libsd.so", "$LIB/libsd.so"), and copies it.
+/// Finds the entry of `list` with the file name of `path`, however it leads there ("libsd.so",
+/// "$LIB/libsd.so"), and copies it.
 void copy_entry(const char *list, const char *path, char *to, size_t room) noexcept {
     const char *wanted = base_name(path, strlen(path));
     while (*list) {
@@ -123,7 +125,8 @@ void look_into_system_list(const char *path) noexcept {
 /// Room for kExecVariable and a number.
 constexpr size_t kTableText = sizeof kExecVariable + 12;
 
-/// The name with its "=" and the number; where the text ends, behind its zero. snprintf is not async-signal-safe.
+/// The name with its "=" and the number; where the text ends, behind its zero. snprintf is not
+/// async-signal-safe.
 char *write_number(char *to, const char *name, int number) noexcept {
     strcpy(to, name);
     to += strlen(name);

@@ -1,5 +1,5 @@
-// The environment of an executed program: LD_PRELOAD and what goes with it are put back where the program dropped them, and taken out where the new one would
-// stumble over the library.
+// The environment of an executed program: LD_PRELOAD and what goes with it are put back where the program
+// dropped them, and taken out where the new one would stumble over the library.
 #pragma once
 #include "libsd/api/processes/loadable.hpp"
 #include <alloca.h>
@@ -11,20 +11,24 @@ namespace sd {
 void remember_environment() noexcept;
 /// After vfs::init(): executed programs learn where sdrun's channel has gone, should it have to move.
 void follow_presence() noexcept;
-/// This library as it stands in LD_PRELOAD, or "" when it was loaded in another way. Afterwards; any thread, as the next.
+/// This library as it stands in LD_PRELOAD, or "" when it was loaded in another way. Afterwards; any thread,
+/// as the next.
 const char *preloaded_as() noexcept;
 /// Not by LD_PRELOAD, but for every program, by the system's own list.
 bool preloaded_everywhere() noexcept;
 
-/// Works out the environment for one exec, after announce_exec(). Async-signal-safe; the caller gives the memory, from its stack:
+/// Works out the environment for one exec, after announce_exec(). Async-signal-safe; the caller gives the
+/// memory, from its stack:
 ///     SD_EXEC_ENVIRONMENT(env, envp, loading);
-/// A program that would stumble over the library gets the environment as given, but for this library in LD_PRELOAD.
+/// A program that would stumble over the library gets the environment as given, but for this library in
+/// LD_PRELOAD.
 class ExecEnvironment {
   public:
     ExecEnvironment(char *const *given, Loading there) noexcept;
     size_t words() const noexcept { return words_; }
     size_t bytes() const noexcept { return bytes_; }
-    /// The given environment when nothing is missing; otherwise `words` as an array of strings, of which `bytes` holds one.
+    /// The given environment when nothing is missing; otherwise `words` as an array of strings, of which
+    /// `bytes` holds one.
     char *const *build(char **words, char *bytes) const noexcept;
 
   private:

@@ -52,7 +52,8 @@ bool check_layout(bool *built) noexcept {
     *built = posix_spawn_file_actions_addclose(&a, 2) == 0 && posix_spawn_file_actions_adddup2(&a, 1, 2) == 0 &&
              posix_spawn_file_actions_addopen(&a, 2, "one", kFlags, kMode) == 0;
     int expected = 3;
-    // These came one after the other: chdir and fchdir with glibc 2.29, closefrom with 2.34, tcsetpgrp with 2.35.
+    // These came one after the other: chdir and fchdir with glibc 2.29, closefrom with 2.34, tcsetpgrp with
+    // 2.35.
     const auto add = [&](auto function, auto argument) {
         if (*built && function) {
             *built = function(&a, argument) == 0;
@@ -88,7 +89,8 @@ bool layout_known() noexcept {
     return known.load(std::memory_order_relaxed) == yes;
 }
 
-// The child's system calls. Not the interposed functions: those also see to stdio, whose locks another thread of the parent may have held.
+// The child's system calls. Not the interposed functions: those also see to stdio, whose locks another thread
+// of the parent may have held.
 
 long close_in_child(int fd) noexcept {
     const long r = vfs::close(fd);

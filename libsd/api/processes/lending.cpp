@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kMostPages = 256;
 
-/// The library's variables as they were: the pages that were in use, then this thread's own, behind this header. The other pages were empty.
+/// The library's variables as they were: the pages that were in use, then this thread's own, behind this
+/// header. The other pages were empty.
 struct Kept : Lent {
     size_t bytes;
     bool used[kMostPages];
@@ -130,7 +131,8 @@ Kept *keep() noexcept {
 } // namespace
 
 void init_lending() noexcept {
-    // Another library behind this one has its own reasons not to let memory be lent, or has to be told: the sanitizers'.
+    // Another library behind this one has its own reasons not to let memory be lent, or has to be told: the
+    // sanitizers'.
     constexpr char kName[] = "vfork";
     Sought sought{kName, gnu_hash(kName), nullptr};
     find_behind(&sought, 1);
@@ -142,8 +144,9 @@ void init_lending() noexcept {
 
 void memory_is_shared() noexcept { shared = true; }
 
-// A handler that ran while the library is switched off would make sockets that are not ours and change what is put back. So none does, from here until the
-// variables are back in the parent, and until the child, which has a mask of its own, goes its way. Nested, for a child of a child, it is the same once more.
+// A handler that ran while the library is switched off would make sockets that are not ours and change what
+// is put back. So none does, from here until the variables are back in the parent, and until the child, which
+// has a mask of its own, goes its way. Nested, for a child of a child, it is the same once more.
 Lent *lend() noexcept {
     uint64_t mask;
     sys::block_signals(&mask);
@@ -198,8 +201,8 @@ extern "C" {
 }
 }
 
-// The child returns to the caller first and uses its stack, so nothing may be kept there: the return address and what lend() gave stay in registers. The
-// child restores the mask before it returns.
+// The child returns to the caller first and uses its stack, so nothing may be kept there: the return address
+// and what lend() gave stay in registers. The child restores the mask before it returns.
 asm("    .pushsection .text\n"
     "    .globl vfork, __vfork\n"
     "    .type vfork, @function\n"

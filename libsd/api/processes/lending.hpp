@@ -1,7 +1,9 @@
-// Processes that run in their parent's memory until they execute something: vfork, and clone with CLONE_VM and CLONE_VFORK.
+// Processes that run in their parent's memory until they execute something: vfork, and clone with CLONE_VM
+// and CLONE_VFORK.
 //
-// What such a child does to descriptors must not change the parent's table. A parent that never had a descriptor of ours, and has one thread, can lend its
-// memory all the same: no socket of the child becomes ours, and what it leaves in the library's own variables is undone.
+// What such a child does to descriptors must not change the parent's table. A parent that never had a
+// descriptor of ours, and has one thread, can lend its memory all the same: no socket of the child becomes
+// ours, and what it leaves in the library's own variables is undone.
 #pragma once
 #include <cstdint>
 
@@ -10,11 +12,13 @@ namespace sd {
 /// From the constructor: where the variables are.
 void init_lending() noexcept;
 
-/// What the parent has back afterwards. The mask is for the child to restore first of all, and has to be at the beginning.
+/// What the parent has back afterwards. The mask is for the child to restore first of all, and has to be at
+/// the beginning.
 struct Lent {
     uint64_t mask;
 };
-/// Before the child is made; every signal is blocked from then on. nullptr: it has to get a copy of the memory.
+/// Before the child is made; every signal is blocked from then on. nullptr: it has to get a copy of the
+/// memory.
 Lent *lend() noexcept;
 /// In the parent, once the memory is its own again.
 void lent_back(Lent *lent) noexcept;

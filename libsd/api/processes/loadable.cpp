@@ -1,7 +1,9 @@
-// Whether a program that is about to be executed would have this library loaded into it: what the kernel and the dynamic linker look at.
+// Whether a program that is about to be executed would have this library loaded into it: what the kernel and
+// the dynamic linker look at.
 //
-// Where it cannot be told, the answer is "no" if the program may run without the library, since that is the answer that keeps a connection
-// working either way. Security modules that let a program change its domain (AppArmor's "Px") are not seen.
+// Where it cannot be told, the answer is "no" if the program may run without the library, since that is the
+// answer that keeps a connection working either way. Security modules that let a program change its domain
+// (AppArmor's "Px") are not seen.
 #include "libsd/api/processes/loadable.hpp"
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/path_search.hpp"
@@ -128,7 +130,8 @@ class Image {
         return true;
     }
 
-    /// Is this glibc's dynamic linker? By its own name for itself, since a file of that name may be a link to musl's.
+    /// Is this glibc's dynamic linker? By its own name for itself, since a file of that name may be a link to
+    /// musl's.
     bool is_linker() const noexcept {
         Elf64_Phdr part;
         if (!for_this_machine() || !find(PT_DYNAMIC, part))
@@ -194,7 +197,9 @@ Verdict judge_image(const Image &program) noexcept {
         return Verdict::stumble;
     char name[PATH_MAX];
     if (!program.interpreter(name))
-        return Verdict::ignore; // or a dynamic linker, named by the user: what it starts may bring a C library of its own, and loads the library or not
+        // Or a dynamic linker, named by the user: what it starts may bring a C library of its own, and loads
+        // the library or not
+        return Verdict::ignore;
     const Descriptor linker(open_file(AT_FDCWD, name, O_RDONLY));
     if (!linker.open())
         return Verdict::load; // it may be executed but not read, or the exec will fail

@@ -5,8 +5,11 @@ namespace sd {
 
 enum class Loading {
     loads, ///< most likely; also for what cannot be executed at all, since the exec will fail
-    ignores, ///< LD_PRELOAD means nothing to it (static, privileged), and what it starts in turn may load the library
-    stumbles ///< its dynamic linker would try and complain, or load it where it cannot work: it must not find the library in LD_PRELOAD
+    /// LD_PRELOAD means nothing to it (static, privileged), and what it starts in turn may load the library
+    ignores,
+    /// Its dynamic linker would try and complain, or load it where it cannot work: it must not find the
+    /// library in LD_PRELOAD
+    stumbles
 };
 
 /// For what execveat would execute with the same arguments. Async-signal-safe, errno stays; any thread.

@@ -1,6 +1,8 @@
-// Libraries loaded with RTLD_DEEPBIND, as PHP loads its extensions: the dynamic linker leads what they call to the C library, past everything preloaded, and what a
-// program's sockets have become would be used as if it were the kernel's. After such a load the references of the new objects to what is interposed here
-// are written anew, unless the objects among themselves have something else of that name: that is what the flag is for.
+// Libraries loaded with RTLD_DEEPBIND, as PHP loads its extensions: the dynamic linker leads what they call
+// to the C library, past everything preloaded, and what a program's sockets have become would be used as if
+// it were the kernel's. After such a load the references of the new objects to what is interposed here are
+// written anew, unless the objects among themselves have something else of that name: that is what the flag
+// is for.
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/control/sys.hpp"
@@ -77,7 +79,8 @@ struct Pass {
                          own.info->dlpi_addr + own.symbols[number].st_value, __ATOMIC_RELAXED);
     }
 
-    /// Leaves those whose name leads to the C library from the objects of `handle`. No lock of the dynamic linker is held here: dlsym takes another one.
+    /// Leaves those whose name leads to the C library from the objects of `handle`. No lock of the dynamic
+    /// linker is held here: dlsym takes another one.
     void keep_those_of_libc(void *handle) noexcept {
         const Object own(own_info);
         for (size_t i = 0; i < wanted.size(); ++i) {

@@ -7,8 +7,9 @@
 
 namespace sd {
 
-/// Calls `attempt(path)` for one candidate after the other. It returns 0 or more for "this is it", which ends the search, or
-/// -errno; those that mean "not here" let it go on. Returns what ended it. Async-signal-safe; takes up to 4.3 KiB of stack.
+/// Calls `attempt(path)` for one candidate after the other. It returns 0 or more for "this is it", which ends
+/// the search, or -errno; those that mean "not here" let it go on. Returns what ended it. Async-signal-safe;
+/// takes up to 4.3 KiB of stack.
 template <class F> long search_path(const char *file, F attempt) noexcept {
     if (*file == '\0')
         return -ENOENT;

@@ -1,4 +1,5 @@
-// Processes: forks that libc does not announce, executing other programs, leaving the network namespace, the end.
+// Processes: forks that libc does not announce, executing other programs, leaving the network namespace, the
+// end.
 #include "libsd/api/processes/process.hpp"
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/lending.hpp"
@@ -18,7 +19,8 @@
 
 using namespace sd;
 
-// Collects the arguments of execl and its like, up to the null pointer, into an array in the caller's frame. `list` stands behind it then.
+// Collects the arguments of execl and its like, up to the null pointer, into an array in the caller's frame.
+// `list` stands behind it then.
 #define SD_COLLECT_ARGUMENTS(argv, list, first)                                                              \
     va_list list;                                                                                            \
     va_start(list, first);                                                                                   \
@@ -86,8 +88,8 @@ int begin_with_lent_memory(void *context) noexcept {
 
 } // namespace
 
-// A process that borrows its parent's memory until it executes something gets a copy unless lend() allows it, as with vfork(). One that shares memory for good
-// is left alone, like a thread.
+// A process that borrows its parent's memory until it executes something gets a copy unless lend() allows it,
+// as with vfork(). One that shares memory for good is left alone, like a thread.
 SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) noexcept {
     va_list list;
     va_start(list, argument);
@@ -215,8 +217,9 @@ SD_EXPORT int forkpty(int *outer, char *name, const termios *settings, const win
     return r;
 }
 
-// The monitor's socket is not to be found in there. Becoming another user is not watched: the system's monitor may be reached by everybody, and who uses a
-// private one has been started by sdrun, whose channel stays.
+// The monitor's socket is not to be found in there. Becoming another user is not watched: the system's
+// monitor may be reached by everybody, and who uses a private one has been started by sdrun, whose channel
+// stays.
 SD_EXPORT int chroot(const char *path) noexcept {
     if (active())
         control::keep_door();

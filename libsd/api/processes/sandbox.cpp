@@ -1,10 +1,11 @@
 // A program that puts itself into a sandbox: seccomp filters and limits on descriptors.
 //
-// A filter is written for the calls that the program makes on kernel sockets. libsd needs a few others to sleep and to wake its peers, and a
-// filter may kill the process for them. So the filter that is installed begins with a few instructions of ours: they allow calls
-// that reach nothing outside of the process (membarrier, sched_yield, ppoll, rt_sigprocmask, futex, madvise, gettid, nanosleep, memory without
-// a file that is not executable), and read and write on libsd's own descriptors, which are open anyway. All else is decided by the program's own instructions,
-// which follow unchanged.
+// A filter is written for the calls that the program makes on kernel sockets. libsd needs a few others to
+// sleep and to wake its peers, and a filter may kill the process for them. So the filter that is installed
+// begins with a few instructions of ours: they allow calls that reach nothing outside of the process
+// (membarrier, sched_yield, ppoll, rt_sigprocmask, futex, madvise, gettid, nanosleep, memory without a file
+// that is not executable), and read and write on libsd's own descriptors, which are open anyway. All else is
+// decided by the program's own instructions, which follow unchanged.
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
@@ -23,10 +24,12 @@
 using namespace sd;
 
 namespace sd::vfs {
-/// Makes the calling thread's doorbell; before a filter (for_good) also registers it with every link and takes listeners out of the directory.
+/// Makes the calling thread's doorbell; before a filter (for_good) also registers it with every link and
+/// takes listeners out of the directory.
 void prepare_confinement(bool for_good) noexcept;
-/// The process is about to have no more address space than this. Where that is too little for a link, the listeners that stay open over an exec become the
-/// kernel's, with the clients that wait for them: afterwards nothing could be mapped that this takes.
+/// The process is about to have no more address space than this. Where that is too little for a link, the
+/// listeners that stay open over an exec become the kernel's, with the clients that wait for them: afterwards
+/// nothing could be mapped that this takes.
 void before_space_limit(uint64_t bytes) noexcept;
 } // namespace sd::vfs
 
@@ -82,7 +85,8 @@ unsigned write_prefix(sock_filter *f) noexcept {
     return n;
 }
 
-/// Calls `install` with the program's filter behind our instructions, or with the program's own where that cannot be made.
+/// Calls `install` with the program's filter behind our instructions, or with the program's own where that
+/// cannot be made.
 template <class F> long with_prefix(const void *user, F install) noexcept {
     sock_fprog given{};
     if (active())
@@ -124,7 +128,8 @@ void before_limit(int resource, const void *limit) noexcept {
         vfs::prepare_confinement(false);
 }
 
-/// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's (libsd/vfs/connections/space_limit.hpp).
+/// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's
+/// (libsd/vfs/connections/space_limit.hpp).
 long limit_space(const void *set, void *old) noexcept {
     rlimit before{}, wanted{};
     if (set && sd_copy(&wanted, set, sizeof wanted) != 0)

@@ -1,4 +1,5 @@
-// system() and popen(). libc starts the shell through its own posix_spawn inside; here it is ours, which knows the sockets.
+// system() and popen(). libc starts the shell through its own posix_spawn inside; here it is ours, which
+// knows the sockets.
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/processes/loadable.hpp"
 #include "libsd/api/wrap.hpp"
@@ -125,7 +126,8 @@ struct Popened {
 };
 
 SD_FORK_STATE constinit Pool<Popened> popened_pool;
-/// Guards the list, also while a child starts, which closes what is in it and inherits the signal mask: so nothing is blocked under it.
+/// Guards the list, also while a child starts, which closes what is in it and inherits the signal mask: so
+/// nothing is blocked under it.
 SD_FORK_STATE constinit Lock popened_lock;
 Popened *popened = nullptr;
 constinit std::atomic<unsigned> popened_count{0};
@@ -151,7 +153,8 @@ struct Mode {
     bool valid() const noexcept { return read != write; }
 };
 
-/// What the child does with its end of the pipe, and with the streams of earlier commands, which POSIX wants closed. False: out of memory.
+/// What the child does with its end of the pipe, and with the streams of earlier commands, which POSIX wants
+/// closed. False: out of memory.
 bool plan(posix_spawn_file_actions_t *actions, int end, int wanted) noexcept {
     if (posix_spawn_file_actions_adddup2(actions, end, wanted) != 0)
         return false;
@@ -178,7 +181,8 @@ int start(Popened *p, const char *command, int end, int wanted) noexcept {
     return error;
 }
 
-/// The stream, with the pipe's end `mine` in it, or nullptr with errno set. Both ends are close-on-exec on entry and used up on return.
+/// The stream, with the pipe's end `mine` in it, or nullptr with errno set. Both ends are close-on-exec on
+/// entry and used up on return.
 FILE *open_stream(const char *command, Mode mode, int mine, int theirs, int wanted) noexcept {
     Popened *p = popened_pool.allocate();
     FILE *f = p ? real.fdopen(mine, mode.read ? "r" : "w") : nullptr;

@@ -1,5 +1,6 @@
-// posix_spawn. libc's own makes the child's system calls inside, in the parent's memory, where the descriptor table would not see them.
-// That is fine as long as no socket of ours reaches the new program; otherwise the child is forked and uses the table.
+// posix_spawn. libc's own makes the child's system calls inside, in the parent's memory, where the descriptor
+// table would not see them. That is fine as long as no socket of ours reaches the new program; otherwise the
+// child is forked and uses the table.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/file_actions.hpp"
 #include "libsd/api/processes/loadable.hpp"
@@ -16,10 +17,12 @@ using namespace sd;
 
 namespace {
 
-/// How the parent learns what became of its child: memory that both share, and a lock in it that the kernel declares ownerless when the child
-/// executes another program or dies. A pipe would stay open in whatever another thread forks meanwhile, and take two numbers.
+/// How the parent learns what became of its child: memory that both share, and a lock in it that the kernel
+/// declares ownerless when the child executes another program or dies. A pipe would stay open in whatever
+/// another thread forks meanwhile, and take two numbers.
 struct Report {
-    std::atomic<uint32_t> owner; ///< the child's thread id while it is on its way; kWord in the kernel's robust list
+    /// The child's thread id while it is on its way; kWord in the kernel's robust list
+    std::atomic<uint32_t> owner;
     std::atomic<int> error; ///< what stopped the child, positive
     robust_list_head head;
     robust_list entry;

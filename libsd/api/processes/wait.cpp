@@ -1,5 +1,6 @@
-// Waiting for children. What a process held has ended in the kernel by the time its parent has waited for it; the monitor hears of its death at about the
-// same time. A connect() that comes next must not find a listener that is gone, so it has the monitor look first (vfs::children_ended).
+// Waiting for children. What a process held has ended in the kernel by the time its parent has waited for it;
+// the monitor hears of its death at about the same time. A connect() that comes next must not find a listener
+// that is gone, so it has the monitor look first (vfs::children_ended).
 #include "libsd/api/wrap.hpp"
 #include <sys/resource.h>
 #include <sys/wait.h>

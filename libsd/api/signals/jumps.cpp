@@ -1,5 +1,6 @@
-// Jumps that go back to an earlier signal mask. libc saves and restores the kernel's mask; what is kept beside it (vfs/readiness/signal_mask.hpp) goes with it, in the
-// last word of the space for the mask, of which the kernel's takes the first.
+// Jumps that go back to an earlier signal mask. libc saves and restores the kernel's mask; what is kept
+// beside it (vfs/readiness/signal_mask.hpp) goes with it, in the last word of the space for the mask, of
+// which the kernel's takes the first.
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
@@ -36,7 +37,8 @@ __attribute__((visibility("hidden"), used)) void *sd_find_real_sigsetjmp() noexc
 }
 }
 
-// It comes back twice to its caller, so it has no frame of ours: the word is written, then libc's function jumped to.
+// It comes back twice to its caller, so it has no frame of ours: the word is written, then libc's function
+// jumped to.
 asm("    .pushsection .text\n"
     "    .globl __sigsetjmp\n"
     "    .type __sigsetjmp, @function\n"

@@ -1,6 +1,8 @@
 // Signals. A program's handlers are entered through a function of ours, which
-//  - lets the operation in progress on a socket end first: a handler may call any socket function, also on the same socket;
-//  - counts them, so that blocking calls, whose sleep is not the kernel's own, know that and how they were interrupted;
+//  - lets the operation in progress on a socket end first: a handler may call any socket function, also on
+//    the same socket;
+//  - counts them, so that blocking calls, whose sleep is not the kernel's own, know that and how they were
+//    interrupted;
 //  - makes a bad pointer given to a socket call an EFAULT instead of the end of the program.
 // The program sees its own dispositions only; its mask is signal_mask.cpp's.
 #include "libsd/api/signals/signal.hpp"
@@ -23,19 +25,22 @@ constexpr uint64_t bit(int signal) noexcept { return uint64_t{1} << (signal - 1)
 constexpr uint64_t kFaults = bit(SIGSEGV) | bit(SIGBUS) | bit(SIGFPE) | bit(SIGILL) | bit(SIGTRAP) | bit(SIGSYS);
 static_assert(kCopyFaults == (bit(SIGSEGV) | bit(SIGBUS)));
 
-/// What the program wants. `function` keeps the last real handler, for a signal that was on its way while the disposition changed.
+/// What the program wants. `function` keeps the last real handler, for a signal that was on its way while the
+/// disposition changed.
 struct Disposition {
     std::atomic<Handler> function{nullptr};
     std::atomic<int> flags{0};
     std::atomic<uint64_t> mask{0};
-    std::atomic<Handler> set{nullptr}; ///< SIG_DFL, SIG_IGN or `function`; used while the fault handler is in front
+    /// SIG_DFL, SIG_IGN or `function`; used while the fault handler is in front
+    std::atomic<Handler> set{nullptr};
 };
 constinit Disposition table[kSignals];
 SD_FORK_STATE constinit Lock table_lock;
 /// Signals that signal() installs without SA_RESTART, see siginterrupt().
 constinit std::atomic<uint64_t> interrupting{0};
 
-/// Signals put off until the operation in progress ends. More than a few at once are rare: they are left to the kernel.
+/// Signals put off until the operation in progress ends. More than a few at once are rare: they are left to
+/// the kernel.
 struct PutOff {
     siginfo_t info[8];
     unsigned count;
@@ -57,15 +62,18 @@ void requeue(int signal, siginfo_t *info) noexcept {
     sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info));
 }
 
-/// A signal that was sent while the program has it blocked: it becomes pending, where it was sent to, and is really blocked in this thread until the program
-/// lets it through. So a process's signal goes from thread to thread until it meets one that wants it. (Of one sent with a value nobody can tell whether
-/// it was for the thread; it is taken for the process's.)
+/// A signal that was sent while the program has it blocked: it becomes pending, where it was sent to, and is
+/// really blocked in this thread until the program lets it through. So a process's signal goes from thread to
+/// thread until it meets one that wants it. (Of one sent with a value nobody can tell whether it was for the
+/// thread; it is taken for the process's.)
 bool keep_pending(int signal, siginfo_t *info, void *context) noexcept {
     const uint64_t one = bit(signal);
     if (!(pretended_mask & one) || info->si_code > 0) [[likely]]
         return false;
-    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, sys::arg(&one), 0, 8); // SA_NODEFER: this handler does not block it
-    // The kernel takes only one's own number where the sender is named; a thread's stands for its process here.
+    // SA_NODEFER: this handler does not block it
+    sys::call(SYS_rt_sigprocmask, SIG_BLOCK, sys::arg(&one), 0, 8);
+    // The kernel takes only one's own number where the sender is named; a thread's stands for its process
+    // here.
     const long r = info->si_code == SI_TKILL
                        ? sys::call(SYS_rt_tgsigqueueinfo, sys::getpid(), sys::gettid(), signal, sys::arg(info))
                        : sys::call(SYS_rt_sigqueueinfo, sys::gettid(), signal, sys::arg(info));
@@ -95,14 +103,16 @@ void put_off(int signal, siginfo_t *info, void *context) noexcept {
     else
         requeue(signal, info);
     auto &mask = static_cast<ucontext_t *>(context)->uc_sigmask;
-    // Handlers that were entered together unwind from the last to the first; the first one's context has the program's mask.
+    // Handlers that were entered together unwind from the last to the first; the first one's context has the
+    // program's mask.
     waiting.mask_before = word_of(mask);
     waiting.all_blocked = true;
     set_word(mask, waiting.mask_before | all);
     self.deferred = 1;
 }
 
-/// The program's mask, which it gets back after the handler, in the handler's context; and what the handler made of it.
+/// The program's mask, which it gets back after the handler, in the handler's context; and what the handler
+/// made of it.
 class ShownMask {
   public:
     explicit ShownMask(void *context) noexcept
@@ -152,7 +162,8 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
         h(signal, info, context);
         return;
     }
-    // The handler may be cancelled where any function may be, not anywhere; and it may jump away and leave it at that.
+    // The handler may be cancelled where any function may be, not anywhere; and it may jump away and leave it
+    // at that.
     self.asleep = false;
     pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, nullptr);
     h(signal, info, context);
@@ -194,8 +205,9 @@ void run_put_off() noexcept {
         call_program(signal, info, context);
 }
 
-/// Stands for every handler of the program. As long as the process has had no sockets of ours nothing is written to the stack, which the program may have made
-/// just large enough, or read-only: the handler is jumped to.
+/// Stands for every handler of the program. As long as the process has had no sockets of ours nothing is
+/// written to the stack, which the program may have made just large enough, or read-only: the handler is
+/// jumped to.
 void entry(int signal, siginfo_t *info, void *context) noexcept {
     const Disposition &d = table[signal];
     const int flags = d.flags.load(std::memory_order_relaxed);
@@ -234,7 +246,8 @@ void fault_entry(int signal, siginfo_t *info, void *context) noexcept {
     }
     if (set == as_handler(SIG_IGN) && !raised_by_instruction)
         return;
-    // The kernel's default. The instruction faults again, or the signal comes again, and ends the program the usual way.
+    // The kernel's default. The instruction faults again, or the signal comes again, and ends the program the
+    // usual way.
     set_default(signal);
     if (!raised_by_instruction)
         requeue(signal, info);

@@ -11,11 +11,13 @@ namespace sd {
 void init_signals() noexcept;
 /// The table's lock belongs to a thread that does not exist in the child.
 void reset_signals_in_child() noexcept;
-/// Puts the handler that lets bad pointers end in EFAULT in front of the program's for SIGSEGV and SIGBUS; once, when first needed.
+/// Puts the handler that lets bad pointers end in EFAULT in front of the program's for SIGSEGV and SIGBUS;
+/// once, when first needed.
 void install_fault_handler() noexcept;
 /// Whether that is done. Never undone.
 extern constinit std::atomic<bool> fault_handler_installed;
-/// In a thread that begins to use sockets of ours: of what it has blocked, SIGSEGV and SIGBUS only seem to be from now on.
+/// In a thread that begins to use sockets of ours: of what it has blocked, SIGSEGV and SIGBUS only seem to be
+/// from now on.
 void let_faults_through() noexcept;
 
 /// rt_sigprocmask as the system call is. For raw.cpp.

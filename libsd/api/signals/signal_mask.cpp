@@ -39,7 +39,8 @@ void sd::let_faults_through() noexcept {
     if (!fault_handler_installed.load(std::memory_order_acquire))
         return;
     uint64_t mask = 0;
-    // libc and we ourselves block everything at times, libc's own signals with the rest: that is not the program's mask.
+    // libc and we ourselves block everything at times, libc's own signals with the rest: that is not the
+    // program's mask.
     constexpr uint64_t kOfLibc = uint64_t{3} << 31; // 32 and 33
     if (sys::call(SYS_rt_sigprocmask, SIG_BLOCK, 0, sys::arg(&mask), 8) < 0 || !(mask & kCopyFaults) ||
         (mask & kOfLibc) == kOfLibc)

@@ -1,6 +1,7 @@
-// POSIX asynchronous I/O on accelerated sockets. libc's helper threads read and write inside libc and would find an empty placeholder.
-// Here a request that cannot be served at once is served when the program asks about it (aio_error, aio_suspend, lio_listio): no thread is
-// started. A request that must wait and is to be announced by a signal or a thread is refused with EAGAIN.
+// POSIX asynchronous I/O on accelerated sockets. libc's helper threads read and write inside libc and would
+// find an empty placeholder. Here a request that cannot be served at once is served when the program asks
+// about it (aio_error, aio_suspend, lio_listio): no thread is started. A request that must wait and is to be
+// announced by a signal or a thread is refused with EAGAIN.
 #include "libsd/api/sockets/aio.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"

@@ -17,7 +17,8 @@ using namespace sd;
 
 namespace {
 
-/// A listener that was received, and not used yet, is known from here on: its signals are for connections of all kinds.
+/// A listener that was received, and not used yet, is known from here on: its signals are for connections of
+/// all kinds.
 void asked_for_signals(int fd) noexcept {
     const int saved = errno;
     if (active())
@@ -25,7 +26,8 @@ void asked_for_signals(int fd) noexcept {
     errno = saved;
 }
 
-/// close() of a number that has an entry, or of one of the library's own, or where it is not a plain system call.
+/// close() of a number that has an entry, or of one of the library's own, or where it is not a plain system
+/// call.
 [[gnu::noinline]] int close_entry(int fd) {
     if (!called_on(fd)) {
         if (is_hidden(fd)) [[unlikely]]
@@ -65,7 +67,8 @@ SD_EXPORT int close(int fd) {
 SD_ALIAS(__close, close);
 
 SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
-    // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it parted from.
+    // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it
+    // parted from.
     if (active_or_borrowing() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
         long r = vfs::close_range(first, last, static_cast<unsigned>(flags));
         for (unsigned fd = first; fd <= last && fd < 3; ++fd)

@@ -13,7 +13,8 @@ using namespace sd;
 
 namespace {
 
-/// True when the kernel answers a vector call before any socket sees it: an impossible count, a bad array, or nothing asked for.
+/// True when the kernel answers a vector call before any socket sees it: an impossible count, a bad array, or
+/// nothing asked for.
 bool for_kernel(const iovec *parts, int count) noexcept {
     iovec first;
     if (count <= 0 || count > IOV_MAX || sd_copy(&first, parts, sizeof first)) [[unlikely]]
@@ -36,7 +37,8 @@ long check_target(const sockaddr *address, socklen_t size) noexcept {
     return sd_copy(copy, address, size) ? -EFAULT : 0;
 }
 
-/// After data came: TCP reports an empty source address. A bad pointer or size is found when the data is consumed already.
+/// After data came: TCP reports an empty source address. A bad pointer or size is found when the data is
+/// consumed already.
 long report_no_source(const sockaddr *address, socklen_t *size) noexcept {
     if (!address)
         return 0;
@@ -105,7 +107,8 @@ int rwf_to_msg(int flags) noexcept {
 
 namespace {
 
-// The first thing a call tries on what entry_of() gave, unless it has to see first whether its thread was cancelled.
+// The first thing a call tries on what entry_of() gave, unless it has to see first whether its thread was
+// cancelled.
 [[gnu::always_inline]] inline long try_send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(fd, *f, p, n, flags);
 }
@@ -113,14 +116,16 @@ namespace {
     return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_recv(fd, *f, p, n, flags);
 }
 
-/// read() of a number that has the entry `e`. Apart, as the others like it, so that other descriptors cost no stack frame.
+/// read() of a number that has the entry `e`. Apart, as the others like it, so that other descriptors cost no
+/// stack frame.
 [[gnu::noinline]] ssize_t read_entry(int fd, void *buffer, size_t size, File *e) {
     if (const long r = try_recv(fd, e, buffer, size, 0)) [[likely]]
         return r;
     File *f = called_on(fd);
     if (!f)
         return real.read(fd, buffer, size);
-    if (size == 0) [[unlikely]] // answered before any socket is asked; recv() of nothing waits for data instead
+    // Answered before any socket is asked; recv() of nothing waits for data instead
+    if (size == 0) [[unlikely]]
         return real.read(fd, buffer, size);
     if (impossible_range(buffer, size)) [[unlikely]]
         return answer<ssize_t>(-EFAULT);

@@ -1,5 +1,5 @@
-// Everything else that gives a descriptor out. A number whose close went past us (inside libc, in a spawned child's file actions) may
-// come back for something else; what the table says about it must go.
+// Everything else that gives a descriptor out. A number whose close went past us (inside libc, in a spawned
+// child's file actions) may come back for something else; what the table says about it must go.
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
 

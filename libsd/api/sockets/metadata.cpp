@@ -1,4 +1,5 @@
-// fstat and its kin. All placeholders of a process are one kernel object; programs that tell sockets apart by their inode must not see that.
+// fstat and its kin. All placeholders of a process are one kernel object; programs that tell sockets apart by
+// their inode must not see that.
 #include "libsd/api/wrap.hpp"
 #include <sys/stat.h>
 
@@ -6,7 +7,8 @@ using namespace sd;
 
 namespace {
 
-/// Distinct per open file description of this process, the same for its duplicates and across fork; 0: the kernel's number is right.
+/// Distinct per open file description of this process, the same for its duplicates and across fork; 0: the
+/// kernel's number is right.
 ino_t own_inode(int fd) noexcept {
     const File *f = file_of(fd);
     if (!f || f->real_socket || (f->kind != FileKind::fresh && f->kind != FileKind::stream))

@@ -6,7 +6,8 @@ using namespace sd;
 
 namespace {
 
-/// Where the time that is left goes, as Linux reports it; the kernel ignores a timeout that cannot be written.
+/// Where the time that is left goes, as Linux reports it; the kernel ignores a timeout that cannot be
+/// written.
 template <class T> void report_rest(T *timeout, const timespec &asked, int64_t started) noexcept {
     int64_t left = int64_t{asked.tv_sec} * 1'000'000'000 + asked.tv_nsec - (sys::now_ns() - started);
     if (left < 0)
@@ -30,7 +31,8 @@ bool valid(const timespec &t) noexcept {
 
 namespace sd {
 
-/// ppoll and pselect6 as the system calls are: `timeout` is updated, and the kernel refuses what cannot be read. For raw.cpp.
+/// ppoll and pselect6 as the system calls are: `timeout` is updated, and the kernel refuses what cannot be
+/// read. For raw.cpp.
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept {
     vfs::expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;

@@ -1,5 +1,6 @@
-// stdio. Its reads, writes and closes happen inside libc, where nothing can be interposed: a stream on a socket of ours is made with
-// functions of our own for these, and what libc closes inside is noticed afterwards.
+// stdio. Its reads, writes and closes happen inside libc, where nothing can be interposed: a stream on a
+// socket of ours is made with functions of our own for these, and what libc closes inside is noticed
+// afterwards.
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/sockets/standard.hpp"
 #include "libsd/api/wrap.hpp"
@@ -154,8 +155,8 @@ SD_EXPORT int fclose(FILE *f) {
 
 namespace {
 
-/// libc makes a file's stream of any stream here, and sets a table in its wide part. A stream with functions of its own has none: that pointer is -1.
-/// This is such a part, empty as in a new stream; it is not freed.
+/// libc makes a file's stream of any stream here, and sets a table in its wide part. A stream with functions
+/// of its own has none: that pointer is -1. This is such a part, empty as in a new stream; it is not freed.
 bool complete_for_reopening(FILE *f) noexcept {
     constexpr size_t kWidePart = 1024; // struct _IO_wide_data has some 300 bytes
     if (reinterpret_cast<intptr_t>(f->_wide_data) != -1)

@@ -1,5 +1,6 @@
-// io_uring as programs use it with liburing. That library makes its system calls itself, so what it exports is interposed: submissions are looked through
-// before it hands them to the kernel (uring.cpp). Its errors are negative results, not errno.
+// io_uring as programs use it with liburing. That library makes its system calls itself, so what it exports
+// is interposed: submissions are looked through before it hands them to the kernel (uring.cpp). Its errors
+// are negative results, not errno.
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/objects.hpp"

@@ -1,4 +1,5 @@
-// syscall(): calls that name a descriptor of ours are served as the function of that name; all others are made as they are.
+// syscall(): calls that name a descriptor of ours are served as the function of that name; all others are
+// made as they are.
 #include "libsd/api/processes/process.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/syscalls/uring.hpp"
@@ -116,7 +117,8 @@ long plain_select(const Arguments &c) {
     return select(as_int(c.a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3), timeout);
 }
 
-/// libsd has registered the process for the barriers that it uses itself. The program is told what it has registered.
+/// libsd has registered the process for the barriers that it uses itself. The program is told what it has
+/// registered.
 long barrier(const Arguments &c) noexcept {
     constexpr long kOurs = MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED | MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED;
     static std::atomic<long> registered{0};

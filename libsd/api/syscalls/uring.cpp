@@ -1,9 +1,11 @@
-// io_uring as far as it passes through syscall(), which is how event loops batch their epoll_ctl calls, and what liburing.cpp shares with that.
+// io_uring as far as it passes through syscall(), which is how event loops batch their epoll_ctl calls, and
+// what liburing.cpp shares with that.
 //
-// The kernel knows nothing of our sockets, so before it takes submissions we look through them. A change of an epoll set, and a close, is carried out
-// here, and its entry becomes a NOP that completes with the result: completions stay the kernel's to write, in the program's order. A
-// socket that anything else is asked of becomes a kernel socket first. Rings are mapped anew each time; a mapping that lasted would keep a ring that
-// the program closes.
+// The kernel knows nothing of our sockets, so before it takes submissions we look through them. A change of
+// an epoll set, and a close, is carried out here, and its entry becomes a NOP that completes with the result:
+// completions stay the kernel's to write, in the program's order. A socket that anything else is asked of
+// becomes a kernel socket first. Rings are mapped anew each time; a mapping that lasted would keep a ring
+// that the program closes.
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/append.hpp"
@@ -42,7 +44,8 @@ bool is_ring(int fd) noexcept {
     return memcmp(target, "anon_inode:[io_uring]", 21) == 0;
 }
 
-/// A place for the ring `fd`: that of an earlier ring of this number, a new one, or that of a ring that is gone.
+/// A place for the ring `fd`: that of an earlier ring of this number, a new one, or that of a ring that is
+/// gone.
 Ring *place_for(int fd) noexcept {
     const unsigned used = rings_used.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < used; ++i)
@@ -172,8 +175,8 @@ void give_to_kernel(int fd) noexcept {
         leave_to_kernel(fd, *f, Cause::raw_use);
 }
 
-/// An accept gets the accelerated client that is there for it. False: there is none, or another acceptor was faster; those to come will be told that the
-/// listener is the kernel's, where the ring waits.
+/// An accept gets the accelerated client that is there for it. False: there is none, or another acceptor was
+/// faster; those to come will be told that the listener is the kernel's, where the ring waits.
 bool accepted(io_uring_sqe &e) noexcept {
     if (e.file_index != 0)
         return false;

@@ -24,7 +24,8 @@ namespace {
 
 constexpr unsigned kKernelTurn =
     Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
-/// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before others think that it is stopped.
+/// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before
+/// others think that it is stopped.
 constexpr int64_t kOthersTurnNs = 5'000'000;
 
 /// The address a client claims has to be one of this host; a few right answers are remembered.
@@ -49,8 +50,8 @@ void refuse(LinkMap &l, uint32_t slot) noexcept {
     notify(l, slot, s.side[0].control.tx_arm);
 }
 
-/// Whether two ends can have these names, of which the client wrote both: an address of this host and a port that anybody may have, and one that leads to
-/// the listener.
+/// Whether two ends can have these names, of which the client wrote both: an address of this host and a port
+/// that anybody may have, and one that leads to the listener.
 bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddress &server) noexcept {
     const bool v4 = is_v4(server.ip);
     if ((client.family != AF_INET && client.family != AF_INET6) || server.family != client.family ||
@@ -64,7 +65,8 @@ bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddres
                              : memcmp(server.ip, l.name.ip, sizeof server.ip) == 0;
 }
 
-/// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to be believed, or there is no room.
+/// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to
+/// be believed, or there is no room.
 bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigned family,
                uint32_t status) noexcept {
     const SlotAddress client = link.view.slot(slot).identity.client,
@@ -77,11 +79,12 @@ bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigne
     return bind_stream(f, link, slot, family);
 }
 
-/// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has been closed since that life of it.
+/// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has
+/// been closed since that life of it.
 long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a, socklen_t *n,
                  int flags) noexcept {
-    // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number that is at hand can be put
-    // back; before one is made the queue is looked at.
+    // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number
+    // that is at hand can be put back; before one is made the queue is looked at.
     long made = take_parked(flags & SOCK_CLOEXEC);
     const bool kept = made >= 0;
     if (!kept) {
@@ -137,9 +140,10 @@ struct Handlers {
     uint64_t handled, interrupts;
 };
 
-/// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT.
-/// From the first sleep on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is closed meanwhile.
-/// `since`: handlers that ran after it end the call, also those that ran while it was not asleep.
+/// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT. From the first sleep
+/// on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is
+/// closed meanwhile. `since`: handlers that ran after it end the call, also those that ran while it was not
+/// asleep.
 long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since) noexcept {
     Listener &l = *f.listener;
     Bell *bell = looking_bell();
@@ -189,7 +193,8 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
             continue;
         }
         auto &side = links[i]->view.header().side[1];
-        // In this order: a client that takes the arm has to ring. Else, where another acceptor is faster, we would sleep unarmed.
+        // In this order: a client that takes the arm has to ring. Else, where another acceptor is faster, we
+        // would sleep unarmed.
         side.sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
         side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
     }
@@ -247,7 +252,8 @@ uint32_t listener_events(File &f) noexcept {
 namespace vfs {
 
 long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
-    // Before the number is looked up: who replaces the number and then sends a signal ends the call, or the number is the new one already.
+    // Before the number is looked up: who replaces the number and then sends a signal ends the call, or the
+    // number is the new one already.
     Handlers since{self.handled, self.interrupts};
     std::atomic_signal_fence(std::memory_order_seq_cst);
     File *f = file_of(fd);
@@ -259,7 +265,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return kPass;
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
-    // Another thread may close the listener at any time, and its File and Listener become another's. Until a sleep holds them its life tells.
+    // Another thread may close the listener at any time, and its File and Listener become another's. Until a
+    // sleep holds them its life tells.
     Listener &l = *f->listener;
     const uint32_t life = l.life.load(std::memory_order_acquire);
     if (file_of(fd) != f || f->listener != &l) [[unlikely]]
@@ -269,7 +276,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     Pin pin;
     const AcceptCall call{fd, *f, pin, a, n, flags};
     for (int number = fd;;) {
-        // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is only asked for then.
+        // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is
+        // only asked for then.
         const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
         if (kernel_first)
             l.turns.fetch_add(1, std::memory_order_relaxed);

@@ -4,7 +4,8 @@
 
 namespace sd {
 
-/// The connections that wait for the listener (kind listener) go over to its kernel socket's queue: a program without libsd will accept there.
+/// The connections that wait for the listener (kind listener) go over to its kernel socket's queue: a program
+/// without libsd will accept there.
 void leave_waiting_to_kernel(File &listener) noexcept;
 
 /// EPOLLIN when an accelerated connection waits (the kernel's queue is not looked at).

@@ -54,8 +54,8 @@ long kernel_name(int fd, SlotAddress *out) noexcept {
 }
 
 bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept {
-    // Connecting a datagram socket sends nothing: it only asks the routing table, with all its rules, for the source address. For an
-    // address of this host that is the address itself.
+    // Connecting a datagram socket sends nothing: it only asks the routing table, with all its rules, for the
+    // source address. For an address of this host that is the address itself.
     const bool v4 = is_v4(to.ip);
     long fd = sys::socket(v4 ? AF_INET : AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)

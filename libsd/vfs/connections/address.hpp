@@ -34,8 +34,8 @@ inline void set_loopback(uint8_t *ip, bool v6) noexcept {
     }
 }
 
-/// Reads a sockaddr as connect() on a socket of `family` takes it. False: not one that can be accelerated (wrong length or
-/// family, a scoped link-local address, port 0).
+/// Reads a sockaddr as connect() on a socket of `family` takes it. False: not one that can be accelerated
+/// (wrong length or family, a scoped link-local address, port 0).
 bool parse_address(const sockaddr_storage &a, socklen_t n, unsigned family, SlotAddress *out) noexcept;
 /// From here on ports are anybody's; the smaller ones say that root gave its blessing.
 constexpr uint16_t kFirstFreePort = 1024;

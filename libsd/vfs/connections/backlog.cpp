@@ -13,8 +13,9 @@ bool queue_full(const LinkMap &l, uint32_t backlog) noexcept {
            (depth > 0 && l.view.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0);
 }
 
-// A client that is quicker than the server's accept() fills the queue in no time. The kernel drops the request then, and sends it again a second later.
-// A short wait gets nearly every such client an accelerated connection.
+// A client that is quicker than the server's accept() fills the queue in no time. The kernel drops the
+// request then, and sends it again a second later. A short wait gets nearly every such client an accelerated
+// connection.
 constexpr int64_t kRoomBlockingNs = 100'000'000;
 constexpr int64_t kRoomNonblockingNs = 50'000; ///< about what a connection of the kernel's costs
 constexpr unsigned kRoomYields = 64;
@@ -55,7 +56,8 @@ bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept 
     state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);
     v.syn(l.syn_tail).store(slot + 1, std::memory_order_seq_cst);
     ++l.syn_tail;
-    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees the other.
+    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees
+    // the other.
     if (v.header().side[1].flags.load(std::memory_order_seq_cst) & (kLinkListenerClosed | kLinkServerDead)) {
         uint32_t syn = static_cast<uint32_t>(SlotState::syn);
         if (state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free)) ||

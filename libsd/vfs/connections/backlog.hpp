@@ -1,4 +1,5 @@
-// The queue of connections that wait to be accepted, from the client's side: a place in it, or none while the backlog is full.
+// The queue of connections that wait to be accepted, from the client's side: a place in it, or none while the
+// backlog is full.
 #pragma once
 #include "libsd/layout/causes.hpp"
 #include "libsd/queue/token.hpp"
@@ -15,7 +16,8 @@ struct Patience {
 
 /// Waits until the queue has room, or the listener is gone. False: not in time, or a signal handler ran.
 bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept;
-/// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again then.
+/// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again
+/// then.
 bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept;
 
 } // namespace sd

@@ -21,7 +21,8 @@ bool matches(const DirectoryEntry &e, const SlotAddress &to, int *rank) noexcept
     if (!is_any(e.ip))
         return false;
     if (e.family == AF_INET6 ? !to_v4 || !e.v6only : to_v4) {
-        *rank = (e.family == AF_INET6) == !to_v4 ? 2 : 1; // a wildcard of the same family goes before a dual-stack one
+        // A wildcard of the same family goes before a dual-stack one
+        *rank = (e.family == AF_INET6) == !to_v4 ? 2 : 1;
         return true;
     }
     return false;
@@ -47,8 +48,9 @@ template <class Fn> void for_each_match(const SlotAddress &to, Fn fn) noexcept {
     }
 }
 
-/// Where several listeners share an address (SO_REUSEPORT) the kernel may name another one than we drew. That one was alive when it was registered, and the monitor
-/// made sure that so was ours, then or later: they had the address together, which the kernel only grants to sockets of one user.
+/// Where several listeners share an address (SO_REUSEPORT) the kernel may name another one than we drew. That
+/// one was alive when it was registered, and the monitor made sure that so was ours, then or later: they had
+/// the address together, which the kernel only grants to sockets of one user.
 bool shares_address(const ListenerEntry &ours, uint64_t cookie, const SlotAddress &to) noexcept {
     bool found = false;
     for_each_match(to, [&](const ListenerEntry &e) {

@@ -1,4 +1,5 @@
-// Which accelerated listener a connection is for: what the directory says, as long as the kernel says the same.
+// Which accelerated listener a connection is for: what the directory says, as long as the kernel says the
+// same.
 #pragma once
 #include "libsd/layout/causes.hpp"
 #include "libsd/transport/link.hpp"
@@ -15,11 +16,13 @@ struct ListenerEntry {
 /// The accelerated listener that the kernel would choose for this address.
 bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept;
 
-/// Whether the kernel agrees, now or at most kAgreedFor cycles of the processor's clock ago on this link. A listener's entry may outlive its socket, and then
-/// another user may have the address: the kernel gives it to nobody else before. `now`: the time stamp counter.
+/// Whether the kernel agrees, now or at most kAgreedFor cycles of the processor's clock ago on this link. A
+/// listener's entry may outlive its socket, and then another user may have the address: the kernel gives it
+/// to nobody else before. `now`: the time stamp counter.
 ///
-/// So where this says yes, there was a moment in this connect(), or up to kAgreedFor before, in which a kernel connection would have reached a socket of the
-/// entry's owner. (2^23 cycles are 2 to 8 ms at 4 to 1 GHz.)
+/// So where this says yes, there was a moment in this connect(), or up to kAgreedFor before, in which a
+/// kernel connection would have reached a socket of the entry's owner. (2^23 cycles are 2 to 8 ms at 4 to 1
+/// GHz.)
 constexpr uint64_t kAgreedFor = uint64_t{1} << 23;
 bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress &to, uint64_t now) noexcept;
 

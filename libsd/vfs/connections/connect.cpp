@@ -1,4 +1,5 @@
-// connect(): deciding whether a connection can be accelerated, and making it without a system call once a link exists.
+// connect(): deciding whether a connection can be accelerated, and making it without a system call once a
+// link exists.
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
@@ -42,7 +43,8 @@ bool usable(const LinkMap &l, uint32_t listener) noexcept {
              (kLinkListenerClosed | kLinkServerDead));
 }
 
-/// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one more user.
+/// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one
+/// more user.
 LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
     QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
@@ -98,7 +100,8 @@ void retire_dead_links() noexcept {
         });
 }
 
-/// What the kernel has ended together with a process that the program has waited for is gone from the directory afterwards.
+/// What the kernel has ended together with a process that the program has waited for is gone from the
+/// directory afterwards.
 void hear_of_ends() noexcept {
     static std::atomic<uint32_t> heard{0};
     const uint32_t ended = vfs::children_ended.load(std::memory_order_acquire);
@@ -127,7 +130,8 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
     return look_up_listener(to, entry) ? Cause::none : Cause::peer_unaccelerated;
 }
 
-/// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be used for another.
+/// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be
+/// used for another.
 void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
     const uint32_t index = f.ofd_index, seg = f.seg;
     f.kind = FileKind::fresh;
@@ -237,8 +241,9 @@ void retire_client_links() noexcept {
 
 namespace {
 
-/// Calls that are blocked on the connection that was undone hold the File, but it does not hold the link any more, which has to stay mapped until they have
-/// let go: with the File. Ends a reference of the link's. Their words in the slot may be another connection's by now, so whoever sleeps on the link is woken.
+/// Calls that are blocked on the connection that was undone hold the File, but it does not hold the link any
+/// more, which has to stay mapped until they have let go: with the File. Ends a reference of the link's.
+/// Their words in the slot may be another connection's by now, so whoever sleeps on the link is woken.
 void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
     LinkMap *none = nullptr;
     const bool keep = pinned.load(std::memory_order_acquire) != 0;
@@ -324,7 +329,8 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         return kPass;
     SlotAddress to;
     const bool parsed = parse_address(copy, len, f->family, &to);
-    if (!parsed || (is_v4(to.ip) && is_v6only(*f))) // AF_UNSPEC, wrong family or length: the kernel knows what to answer
+    // AF_UNSPEC, wrong family or length: the kernel knows what to answer
+    if (!parsed || (is_v4(to.ip) && is_v6only(*f)))
         return f->real_socket ? kPass : materialise(fd, *f) < 0 ? -ENOBUFS : kPass;
     int64_t why = 0;
     Patience patience{(f->status.load(std::memory_order_relaxed) & O_NONBLOCK) != 0};

@@ -60,7 +60,8 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
 }
 
 void Held::look_for_abandoned(const void *frame) noexcept {
-    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its own could be anywhere.
+    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its
+    // own could be anywhere.
     char local;
     const auto here = frame ? reinterpret_cast<uintptr_t>(frame) : reinterpret_cast<uintptr_t>(&local) - 1;
     stack_t alternate;
@@ -132,8 +133,9 @@ void close_stream(File &f, bool reset) noexcept {
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
     bool last;
-    // From here on a thread of ours that gets a token sees that the connection is closed; one that got it before is found below. Other processes that
-    // hold the connection go on with it, and their tokens stay theirs.
+    // From here on a thread of ours that gets a token sees that the connection is closed; one that got it
+    // before is found below. Other processes that hold the connection go on with it, and their tokens stay
+    // theirs.
     f.kind = FileKind::free;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     {
@@ -152,7 +154,8 @@ void close_stream(File &f, bool reset) noexcept {
                                  o.opt.linger_s.load(std::memory_order_relaxed) == 0);
             if (resets && !over)
                 flags |= kFlagReset;
-            else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset)) // else no FIN follows the reset that was
+            // Else no FIN follows the reset that was
+            else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset))
                 flags |= kFlagWriteShut;
             if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
                 ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit.consumed);

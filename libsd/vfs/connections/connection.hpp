@@ -7,33 +7,39 @@
 
 namespace sd {
 
-/// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes up. False: no Ofd left.
+/// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes
+/// up. False: no Ofd left.
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
-/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up. `slot` and `family` are the Ofd's as the caller
-/// has read and checked them: it is not asked again.
+/// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up.
+/// `slot` and `family` are the Ofd's as the caller has read and checked them: it is not asked again.
 void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept;
-/// The last descriptor in this process was closed. Where no other process holds the connection, it ends as the kernel would end it: FIN, or RST
-/// if data was left unread or SO_LINGER says 0.
-/// `reset`: in any case a reset, for connect(AF_UNSPEC).
+/// The last descriptor in this process was closed. Where no other process holds the connection, it ends as
+/// the kernel would end it: FIN, or RST if data was left unread or SO_LINGER says 0. `reset`: in any case a
+/// reset, for connect(AF_UNSPEC).
 void close_stream(File &f, bool reset = false) noexcept;
-/// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches valid memory.
+/// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches
+/// valid memory.
 void bury(File &f) noexcept;
 /// Ends a connection whose peer wrote rubbish: reset towards both sides, counted.
 void condemn(File &f) noexcept;
 
-/// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token needed.
+/// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token
+/// needed.
 uint32_t absorb_flags(File &f) noexcept;
-/// Sets flags of our side, among them FIN or reset: for epoll's order they stand behind what this thread sent before.
+/// Sets flags of our side, among them FIN or reset: for epoll's order they stand behind what this thread sent
+/// before.
 inline void set_ended(SlotSide &mine, uint32_t flags) noexcept {
     auto &c = mine.control;
-    if ((flags & kFlagReset) || !(c.flags.load(std::memory_order_relaxed) & kFlagWriteShut)) // else it came before
+    // Else it came before
+    if ((flags & kFlagReset) || !(c.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
         c.ended_at.store(ring::order_now(), std::memory_order_relaxed);
     c.flags.fetch_or(flags, std::memory_order_seq_cst);
 }
 /// Takes the pending error; 0 when there is none.
 int take_error(Ofd &o) noexcept;
 
-/// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking sender sleep.
+/// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking
+/// sender sleep.
 constexpr uint32_t kGrowFreely = 3;
 /// The largest class SO_SNDBUF allows; a ring of 64 KiB always is.
 inline uint32_t most_class(const Ofd &o) noexcept {
@@ -52,12 +58,14 @@ inline uint32_t freely_up_to(const Ofd &o) noexcept {
 /// A reference to the link goes; the last one unmaps it.
 void link_unuse(LinkMap &l) noexcept;
 
-/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread closes the descriptor.
+/// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread
+/// closes the descriptor.
 class Pin {
   public:
     Pin() = default;
     ~Pin() { drop(); }
-    /// False: the number stands for something else by now. Where the thread has too much noted the File is not held.
+    /// False: the number stands for something else by now. Where the thread has too much noted the File is
+    /// not held.
     bool hold_open(File &f, int fd) noexcept {
         if (held_)
             return true;
@@ -75,8 +83,8 @@ class Pin {
             unpin(&f, 0);
         return true;
     }
-    /// The same for a call that does not block: in a program of one thread nobody but its own handlers could close the number meanwhile, and these come
-    /// between two looks of the call at worst.
+    /// The same for a call that does not block: in a program of one thread nobody but its own handlers could
+    /// close the number meanwhile, and these come between two looks of the call at worst.
     bool hold_among_threads(File &f, int fd) noexcept { return one_thread() || hold_open(f, fd); }
     void drop() noexcept {
         if (!held_)
@@ -92,15 +100,16 @@ class Pin {
     bool held_ = false;
 };
 
-/// What the number of a call that does not block stands for. Among several threads it is kept from being closed, and from becoming another's, until the
-/// call ends.
+/// What the number of a call that does not block stands for. Among several threads it is kept from being
+/// closed, and from becoming another's, until the call ends.
 class InUse {
   public:
     explicit InUse(int fd) noexcept {
         while ((file_ = still_ours(fd, file_of(fd))) && !pin_.hold_among_threads(*file_, fd)) {
         }
     }
-    /// The same where it has been looked up already; null afterwards, if the number stands for something else by now.
+    /// The same where it has been looked up already; null afterwards, if the number stands for something else
+    /// by now.
     InUse(int fd, File *f) noexcept : file_(f && pin_.hold_among_threads(*f, fd) ? f : nullptr) {}
     File *file() const noexcept { return file_; }
 

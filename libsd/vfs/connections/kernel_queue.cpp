@@ -59,12 +59,14 @@ void enter(Listener &l, Bell &bell) noexcept {
         ref.link->view.header().side[1].in_kernel.fetch_or(mark_of(bell, *ref.link), std::memory_order_seq_cst);
 }
 
-/// Gives place `extra` back. What `what` is stays one even if the listener was closed meanwhile: then it has no links.
+/// Gives place `extra` back. What `what` is stays one even if the listener was closed meanwhile: then it has
+/// no links.
 void leave(void *what, size_t extra) noexcept {
     Listener &l = *static_cast<Listener *>(what);
     listener_refresh(l); // one that came meanwhile carries the unnamed mark
     QuietGuard g(l.lock);
-    // With the lock no link comes to the list: one that is made from here on is marked for the others, and is not unmarked below.
+    // With the lock no link comes to the list: one that is made from here on is marked for the others, and is
+    // not unmarked below.
     l.seg->in_kernel[extra].store(0, std::memory_order_seq_cst);
     uint64_t gone = kInKernelUnnamed;
     for (const auto &place : l.seg->in_kernel)
@@ -141,7 +143,8 @@ bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept {
         return state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::syn) ||
                !acceptor_in_kernel(l);
     };
-    // Taking a connection from the kernel's queue takes some microseconds, and longer where the acceptor loses its core meanwhile.
+    // Taking a connection from the kernel's queue takes some microseconds, and longer where the acceptor
+    // loses its core meanwhile.
     for (unsigned n = 0; n < kLooks; ++n) {
         if (over())
             return true;

@@ -15,10 +15,12 @@ namespace {
 
 SD_FORK_STATE constinit Pool<Listener> pool;
 SD_FORK_STATE constinit Lock all_lock;
-SD_FORK_STATE MapVector<File *> all;                ///< every listener of this process, for restore
-SD_FORK_STATE std::atomic<uint32_t> retirements{0}; ///< listeners given up: the monitor has forgotten their bells
+SD_FORK_STATE MapVector<File *> all; ///< every listener of this process, for restore
+/// Listeners given up: the monitor has forgotten their bells
+SD_FORK_STATE std::atomic<uint32_t> retirements{0};
 
-/// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds memory there.
+/// In the place of `old`, if that is not null: a thread that still looks at a listener that was closed finds
+/// memory there.
 ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
     struct stat st;
     if (sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) < sizeof(ListenerSegment))
@@ -45,8 +47,8 @@ void unlisten_unless_held(uint32_t id) noexcept {
     unlisten(id);
 }
 
-/// With all_lock. Asks the monitor for the listener's segment; on success the listener is in the directory. `*seg`: null, or one that is not used any
-/// more.
+/// With all_lock. Asks the monitor for the listener's segment; on success the listener is in the directory.
+/// `*seg`: null, or one that is not used any more.
 long announce(int fd, uint32_t backlog, wire::ListenReply *reply, ListenerSegment **seg, Cause *why) noexcept {
     wire::Listen msg{backlog, 0};
     auto r = control::request(wire::Op::listen, &msg, sizeof msg, &fd, 1);
@@ -78,9 +80,10 @@ uint64_t cookie_of(int fd) noexcept {
 
 } // namespace
 
-// A waiter pins the File, then looks whether the number still stands for it; who closes takes the number out of the table, then looks whether the File is
-// pinned. Both are locked instructions, so one of them sees the other: a waiter that found its number has it kept.
-// dup2 only replaces the entry after the kernel has closed the number: a call that begins to wait in between ends as one that began after it.
+// A waiter pins the File, then looks whether the number still stands for it; who closes takes the number out
+// of the table, then looks whether the File is pinned. Both are locked instructions, so one of them sees the
+// other: a waiter that found its number has it kept. dup2 only replaces the entry after the kernel has closed
+// the number: a call that begins to wait in between ends as one that began after it.
 void keep_for_waiters(File &f, int fd) noexcept {
     if (f.kind != FileKind::listener || pinned.load(std::memory_order_seq_cst) == 0 ||
         f.listener->kept.load() >= 0)
@@ -111,8 +114,8 @@ long listener_bell(Listener &l, Bell &b) noexcept {
         return -EMFILE;
     wire::ListenerRef ref{l.id, 0};
     long r = control::request(wire::Op::accept_bell, &ref, sizeof ref, &b.efd, 1).status;
-    // A link made before the bell was known did not ring it: it has to be in the list that the caller arms next, or its first SYN,
-    // sent by a client that finds nobody armed, would be slept through.
+    // A link made before the bell was known did not ring it: it has to be in the list that the caller arms
+    // next, or its first SYN, sent by a client that finds nobody armed, would be slept through.
     if (r == 0) {
         b.announced = true;
         listener_refresh(l);
@@ -156,7 +159,8 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         *why = Cause::raw_use;
         return -ENOTSOCK;
     }
-    // Until it is in the list: a File of the same socket that is closed just now would have the monitor forget this one with it.
+    // Until it is in the list: a File of the same socket that is closed just now would have the monitor
+    // forget this one with it.
     LockGuard g(all_lock);
     // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
     uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
@@ -242,7 +246,8 @@ void close_listener(File *f) noexcept {
             unlisten_unless_held(l->id);
     }
     let_go(*l, true);
-    // The segment stays mapped until there is another one for this Listener: another thread may be looking at it.
+    // The segment stays mapped until there is another one for this Listener: another thread may be looking at
+    // it.
     pool.release(l);
 }
 
@@ -293,7 +298,8 @@ void restore_listeners() noexcept {
         if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
             continue;
         LockGuard h(l->lock);
-        // Links made before the restart keep their place in the old segment: clients that have not noticed still use them.
+        // Links made before the restart keep their place in the old segment: clients that have not noticed
+        // still use them.
         l->id = reply.listener_id;
         l->seg = seg;
         l->seen_sequence = 0;
@@ -320,7 +326,8 @@ SD_FORK_CODE void listeners_fork_child() noexcept {
     // Also of those that another thread was just closing: their Files may have numbers still.
     pool.for_each([](Listener &l) {
         if (!l.lock.try_lock_unmasked())
-            l.seen_sequence = UINT64_MAX; // that thread may have been changing the list: it is looked through again
+            // That thread may have been changing the list: it is looked through again
+            l.seen_sequence = UINT64_MAX;
         l.lock.reset();
     });
 }

@@ -6,7 +6,8 @@
 
 namespace sd {
 
-/// A link of this listener, and the word that says how far its SYN queue has been accepted (shared by all acceptors).
+/// A link of this listener, and the word that says how far its SYN queue has been accepted (shared by all
+/// acceptors).
 struct ListenerLinkRef {
     LinkMap *link;
     ListenerLink *place;
@@ -21,7 +22,8 @@ struct Listener {
     uint32_t next = 0;               ///< rotates over the links, so that none starves
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
-    std::atomic<uint32_t> life{0}; ///< bumped under the lock when it is closed, before it can become another's
+    /// Bumped under the lock when it is closed, before it can become another's
+    std::atomic<uint32_t> life{0};
     std::atomic<bool> retired{false};
     std::atomic<int> kept{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
     static constexpr uint32_t kKernelNext = 15;
@@ -39,34 +41,42 @@ bool listener_refresh(Listener &l) noexcept;
 unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// The same, with a reference to each of those returned, to be given back with link_unuse().
 unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
-/// Before a number of `f` is closed or replaced: where calls are blocked on the listener they go on, as the kernel's do, so its kernel socket needs
-/// a descriptor until the last of them has returned. Any kind of File, any thread.
+/// Before a number of `f` is closed or replaced: where calls are blocked on the listener they go on, as the
+/// kernel's do, so its kernel socket needs a descriptor until the last of them has returned. Any kind of
+/// File, any thread.
 void keep_for_waiters(File &f, int fd) noexcept;
-/// The descriptor of the listener's kernel socket, for a call that was made on number `fd` and has the File pinned; -1: there is none any more.
+/// The descriptor of the listener's kernel socket, for a call that was made on number `fd` and has the File
+/// pinned; -1: there is none any more.
 int listener_fd(const File &f, int fd) noexcept;
 /// hidden_moved, for those kept.
 void listeners_moved(int from, int to) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
 long listener_bell(Listener &l, Bell &b) noexcept;
-/// The same for the calling thread's own bell, which is registered already as a rule. False: wake-ups cannot be relied on.
+/// The same for the calling thread's own bell, which is registered already as a rule. False: wake-ups cannot
+/// be relied on.
 bool listener_announces(Listener &l, Bell &b) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
 bool listener_pending(Listener &l) noexcept;
-/// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the cause.
+/// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the
+/// cause.
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
 /// Does the number stand for the listener's kernel socket?
 bool is_socket_of(const Listener &l, int fd) noexcept;
-/// The File that the process has for the listening socket behind a number that is not in the table, with a reference; null: it has none.
+/// The File that the process has for the listening socket behind a number that is not in the table, with a
+/// reference; null: it has none.
 File *find_listener(int fd) noexcept;
-/// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket answers from now on.
+/// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket
+/// answers from now on.
 void retire_listener(Listener &l) noexcept;
-/// Every listener gives its links back and asks for those anew that it may have as whoever the process is then.
+/// Every listener gives its links back and asks for those anew that it may have as whoever the process is
+/// then.
 void ask_for_links_anew() noexcept;
 /// The last descriptor in this process was closed.
 void close_listener(File *f) noexcept;
 /// After the monitor came back.
 void restore_listeners() noexcept;
-/// New connections to it are the kernel's, for its other holders, too: somebody accepts only there, and who will be first is not known.
+/// New connections to it are the kernel's, for its other holders, too: somebody accepts only there, and who
+/// will be first is not known.
 void unlist(const Listener &l) noexcept;
 /// Every listener leaves the directory and stays an ordinary one.
 void withdraw_listeners() noexcept;
@@ -74,13 +84,13 @@ void withdraw_listeners() noexcept;
 void listeners_fork_prepare() noexcept;
 void listeners_fork_parent() noexcept;
 void listeners_fork_child() noexcept;
-/// In a forked child, before and after the references to Files are counted anew: those that only calls of the parent's other threads held are closed.
-/// The second needs the monitor.
+/// In a forked child, before and after the references to Files are counted anew: those that only calls of the
+/// parent's other threads held are closed. The second needs the monitor.
 void uncount_listeners() noexcept;
 void drop_uncounted_listeners() noexcept;
 
-/// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none; -EBADF when the listener was
-/// closed after `life` was read. Any thread, any process.
+/// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
+/// -EBADF when the listener was closed after `life` was read. Any thread, any process.
 long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
 
 } // namespace sd

@@ -23,8 +23,8 @@ bool finished(const ListenerLinkRef &ref) noexcept {
                0;
 }
 
-/// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or were passed, may have it mapped already.
-/// The descriptor's ownership passes.
+/// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or
+/// were passed, may have it mapped already. The descriptor's ownership passes.
 LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
     if (LinkMap *l = find_link(id, 1)) {
         const bool used = link_use(*l);
@@ -63,7 +63,8 @@ bool listener_refresh(Listener &l) noexcept {
                 dead[ndead++] = l.links[i].link;
                 l.links.remove_unordered(i);
             }
-        // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all links again.
+        // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
+        // links again.
         wire::Links ask{l.id, UINT32_MAX};
         for (uint32_t i = 0, high = l.seg->link_high.load(std::memory_order_acquire);
              i < high && i < kListenerLinks; ++i)
@@ -127,8 +128,9 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept 
 
 bool listener_pending(Listener &l) noexcept {
     listener_refresh(l);
-    // The list only changes under the lock; a scan that sees a removed entry reads a link that is still mapped until its users are gone,
-    // so the lock is taken here too. It is uncontended except while several threads accept.
+    // The list only changes under the lock; a scan that sees a removed entry reads a link that is still
+    // mapped until its users are gone, so the lock is taken here too. It is uncontended except while several
+    // threads accept.
     QuietGuard g(l.lock);
     for (auto &ref : l.links)
         if (ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire))
@@ -138,8 +140,9 @@ bool listener_pending(Listener &l) noexcept {
 
 namespace {
 
-/// The link to take from first: that of the client who has waited longest, where looking at all of them costs little; else they take turns. The
-/// times are the clients' own words: who says he came first over and over gets no more than a fair share.
+/// The link to take from first: that of the client who has waited longest, where looking at all of them costs
+/// little; else they take turns. The times are the clients' own words: who says he came first over and over
+/// gets no more than a fair share.
 size_t first_link(Listener &l) noexcept {
     constexpr size_t kFew = 16;
     constexpr uint32_t kMostInARow = 64;

@@ -45,7 +45,8 @@ bool programs_own(const char *line, Range *range) noexcept {
     return !strstr(line, "/memfd:sd-");
 }
 
-/// Calls fn(range) for each mapping of the program's; fn may change how it is locked. False: the list cannot be read.
+/// Calls fn(range) for each mapping of the program's; fn may change how it is locked. False: the list cannot
+/// be read.
 template <class F> bool for_each_own(F fn) noexcept {
     SpareNumbers spare;
     const long fd = sys::call(SYS_openat, AT_FDCWD, sys::arg("/proc/self/maps"), O_RDONLY | O_CLOEXEC);
@@ -76,7 +77,8 @@ bool may_lock_anything() noexcept {
            (data[0].effective >> CAP_IPC_LOCK & 1) != 0;
 }
 
-/// As the kernel does it: nothing is locked when not everything may be, and pages that cannot be had are no error.
+/// As the kernel does it: nothing is locked when not everything may be, and pages that cannot be had are no
+/// error.
 long lock_what_there_is(bool on_fault) noexcept {
     rlimit limit{};
     sys::call(SYS_prlimit64, 0, RLIMIT_MEMLOCK, 0, sys::arg(&limit));
@@ -110,7 +112,8 @@ long lock_memory(int flags) noexcept {
         r = lock_what_there_is(flags & MCL_ONFAULT);
     if (r == 0 && later)
         r = sys::call(SYS_mlockall, flags & ~MCL_CURRENT);
-    else if (r == 0 && before) { // from now on nothing is locked by itself, which cannot be had without letting go
+    // From now on nothing is locked by itself, which cannot be had without letting go
+    else if (r == 0 && before) {
         sys::call(SYS_munlockall);
         mappings_are_locked.store(false, std::memory_order_relaxed);
         r = lock_what_there_is(flags & MCL_ONFAULT);

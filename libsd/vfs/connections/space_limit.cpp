@@ -10,7 +10,8 @@ namespace sd::vfs {
 
 namespace {
 
-/// A limit that may be read while it is set: who reads it half old finds that it is not the kernel's, and leaves the kernel's as it is.
+/// A limit that may be read while it is set: who reads it half old finds that it is not the kernel's, and
+/// leaves the kernel's as it is.
 struct Remembered {
     std::atomic<rlim_t> soft{RLIM_INFINITY}, hard{RLIM_INFINITY};
 
@@ -28,7 +29,8 @@ long kernel_limit(const rlimit *set, rlimit *old) noexcept {
     return sys::call(SYS_prlimit64, 0, RLIMIT_AS, sys::arg(set), sys::arg(old));
 }
 
-/// The mappings of this library that are large: links, the segments of this process and of the one that it was forked from, the table of descriptors.
+/// The mappings of this library that are large: links, the segments of this process and of the one that it
+/// was forked from, the table of descriptors.
 rlim_t mapped_here() noexcept { return mapped_link_bytes() + 2 * kSegmentBytes + kMaxFd * sizeof(void *); }
 
 rlim_t plus(rlim_t limit, rlim_t more) noexcept {
@@ -56,7 +58,8 @@ long set_space_limit(const rlimit &wanted) noexcept {
     show_space_limit(&seen);
     const rlim_t more = mapped_here();
     rlimit told{plus(wanted.rlim_cur, more), plus(wanted.rlim_max, more)};
-    // The hard limit can only be lowered, except by who may raise it: what stays below the program's own stays below the kernel's, too.
+    // The hard limit can only be lowered, except by who may raise it: what stays below the program's own
+    // stays below the kernel's, too.
     if (wanted.rlim_max <= seen.rlim_max)
         told.rlim_max = std::min(told.rlim_max, now.rlim_max);
     told.rlim_cur = std::min(told.rlim_cur, told.rlim_max);

@@ -6,8 +6,9 @@
 
 namespace sd {
 
-/// The connection of a File, read in one piece while other threads may close it and make it another's. A token that was claimed by it is the right
-/// one; whether the File still stands for the connection is_of() says then, and it does until the token is given back, because who closes it takes it.
+/// The connection of a File, read in one piece while other threads may close it and make it another's. A
+/// token that was claimed by it is the right one; whether the File still stands for the connection is_of()
+/// says then, and it does until the token is given back, because who closes it takes it.
 struct Bound {
     explicit Bound(const File &f) noexcept {
         do {
@@ -17,7 +18,8 @@ struct Bound {
             std::atomic_thread_fence(std::memory_order_acquire);
         } while (ofd != __atomic_load_n(&f.ofd, __ATOMIC_RELAXED));
     }
-    /// Both are read here and now, whatever was read of the File before; clang loads no enumeration atomically, hence its byte.
+    /// Both are read here and now, whatever was read of the File before; clang loads no enumeration
+    /// atomically, hence its byte.
     bool is_of(const File &f) const noexcept {
         return __atomic_load_n(reinterpret_cast<const uint8_t *>(&f.kind), __ATOMIC_RELAXED) ==
                    static_cast<uint8_t>(FileKind::stream) &&
@@ -32,7 +34,8 @@ struct Bound {
 
 enum class Way : uint8_t { send, receive };
 
-/// A token of the connection, and the File stands for it as long as this has it. False otherwise; error() is what the call returns then.
+/// A token of the connection, and the File stands for it as long as this has it. False otherwise; error() is
+/// what the call returns then.
 template <Way way> class BoundClaim {
   public:
     [[gnu::always_inline]] BoundClaim(const Bound &b, const File &f,
@@ -55,7 +58,8 @@ template <Way way> class BoundClaim {
 using SendClaim = BoundClaim<Way::send>;
 using ReceiveClaim = BoundClaim<Way::receive>;
 
-/// Whom to tell of what was done with a token: taken with the token, because the File may become another's as soon as it is given back.
+/// Whom to tell of what was done with a token: taken with the token, because the File may become another's as
+/// soon as it is given back.
 struct Recipient {
     void tell() const noexcept { notify(*link, slot, *arm); }
     LinkMap *link;

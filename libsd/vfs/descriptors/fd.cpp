@@ -25,8 +25,8 @@ uint32_t status_of(const File &f) noexcept {
     return (f.kind == FileKind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed);
 }
 
-/// The program wants something of a socket that only the kernel does, a signal for each arrival for one, so the socket is the kernel's from now on.
-/// kPass: it is (or others share it, and it stays as it was).
+/// The program wants something of a socket that only the kernel does, a signal for each arrival for one, so
+/// the socket is the kernel's from now on. kPass: it is (or others share it, and it stays as it was).
 long leave_to_kernel(int fd, File &f, Cause why) noexcept {
     if (f.kind == FileKind::stream) {
         if (become_kernel(f, why) < 0)
@@ -187,7 +187,8 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     for (unsigned fd = first; fd < high && fd <= last; ++fd)
         if (fd_table[fd].load(std::memory_order_relaxed) && !is_hidden(static_cast<int>(fd)))
             close(static_cast<int>(fd));
-    make_room_below(); // what is kept is given up: its numbers are free, so no flag of theirs is the program's
+    // What is kept is given up: its numbers are free, so no flag of theirs is the program's
+    make_room_below();
     // The rest in one go each, around our own descriptors: sdrun's channel stays open in programs to come.
     for (unsigned from = first;;) {
         unsigned mine = from < kMaxFd ? next_hidden(from) : kMaxFd;

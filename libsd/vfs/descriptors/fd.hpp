@@ -14,7 +14,8 @@ inline bool is_placeholder(const File &f) noexcept {
     return (f.kind == FileKind::fresh || f.kind == FileKind::stream) && !f.real_socket;
 }
 
-/// What a number stands for, with a reference for the time of a call that neither blocks nor can be cancelled. Null: none of ours, or none wanted.
+/// What a number stands for, with a reference for the time of a call that neither blocks nor can be
+/// cancelled. Null: none of ours, or none wanted.
 class Reference {
   public:
     explicit Reference(int fd, bool wanted = true) noexcept;

@@ -26,7 +26,8 @@ std::atomic<int> dummy{-1};
 } // namespace
 
 bool init_fd_table() noexcept {
-    // Almost empty, but all of it would count for the program's RLIMIT_DATA. What may grow downwards counts as a stack; the page below keeps it from growing.
+    // Almost empty, but all of it would count for the program's RLIMIT_DATA. What may grow downwards counts
+    // as a stack; the page below keeps it from growing.
     constexpr size_t kBytes = kMaxFd * sizeof(std::atomic<File *>), kGuard = 4096;
     void *room =
         sys::mmap(nullptr, kGuard + kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -50,7 +51,8 @@ File *new_file(FileKind kind) noexcept {
     f->refuse_cause = 0;
     f->last_port = 0;
     f->fresh_error.store(0, std::memory_order_relaxed);
-    // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it was closed may be about to go there.
+    // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it
+    // was closed may be about to go there.
     bury(*f);
     f->kind = kind;
     return f;
@@ -253,8 +255,8 @@ SD_FORK_CODE bool files_fork_child() noexcept {
     if (pinned.load(std::memory_order_relaxed) == 0)
         return false;
     pinned.store(0, std::memory_order_relaxed);
-    // Calls of other threads are not under way in the child: what they hold there would never be given back, and the connection never end. What
-    // this thread holds itself (a handler forks) is counted again.
+    // Calls of other threads are not under way in the child: what they hold there would never be given back,
+    // and the connection never end. What this thread holds itself (a handler forks) is counted again.
     const uint32_t high = fd_high.load(std::memory_order_relaxed);
     const auto each = [high](auto act) {
         for (uint32_t fd = 0; fd < high; ++fd)

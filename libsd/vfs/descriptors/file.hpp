@@ -13,8 +13,9 @@ namespace sd {
 struct EpollItem;
 struct Epoll;
 
-/// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the File when it becomes a
-/// stream, because a stream can be given a kernel socket too, to answer for options that are not kept in the Ofd.
+/// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the
+/// File when it becomes a stream, because a stream can be given a kernel socket too, to answer for options
+/// that are not kept in the Ofd.
 struct FreshState {
     static constexpr uint32_t kMax = kMaxFreshOptions;
     uint32_t count = 0;
@@ -23,9 +24,9 @@ struct FreshState {
     FreshState *pool_next = nullptr;
 };
 
-/// Process-local handle of an open file description; all descriptors (dup) of it in this process share one. Type-stable: a thread
-/// that looked it up while another closes it reads a valid, possibly recycled object; data operations are then stopped
-/// by the token check (a close takes both tokens first).
+/// Process-local handle of an open file description; all descriptors (dup) of it in this process share one.
+/// Type-stable: a thread that looked it up while another closes it reads a valid, possibly recycled object;
+/// data operations are then stopped by the token check (a close takes both tokens first).
 struct alignas(64) File {
     // Read on every operation: all that a look at a connection needs is in the first line.
     FileKind kind = FileKind::free;
@@ -47,10 +48,12 @@ struct alignas(64) File {
     bool bound = false;
     bool carried = false; ///< this process is the bridge of the connection, which may have moved (moved.hpp)
     uint16_t last_port = 0; ///< after connect(AF_UNSPEC): the kernel goes on telling the port
-    std::atomic<int> fresh_error{0}; ///< pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
+    /// Pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
+    std::atomic<int> fresh_error{0};
     uint8_t refuse_cause = 0;        ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
-    SlotAddress client{}, server{}; ///< stream: names of both ends, checked and copied when the connection was made
+    /// Stream: names of both ends, checked and copied when the connection was made
+    SlotAddress client{}, server{};
     FreshState *fresh = nullptr;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;
@@ -67,12 +70,13 @@ struct alignas(64) File {
 
 /// Sparse: only the pages of numbers in use cost memory.
 extern std::atomic<File *> *fd_table;
-/// Stands in the table for numbers that the program has closed and the library keeps open (vfs/descriptors/parked.hpp); never of use as a File.
+/// Stands in the table for numbers that the program has closed and the library keeps open
+/// (vfs/descriptors/parked.hpp); never of use as a File.
 extern File parked_file;
 /// Closes such a number for good. Returns nullptr.
 File *unpark(int fd) noexcept;
-/// Entries of the table from here on have never been used; raised before an entry is set, at most kMaxFd, never lowered. Looked at first:
-/// whoever has no sockets pays for one comparison that falls through.
+/// Entries of the table from here on have never been used; raised before an entry is set, at most kMaxFd,
+/// never lowered. Looked at first: whoever has no sockets pays for one comparison that falls through.
 extern std::atomic<uint32_t> fd_high;
 
 /// What the table says about a number, which may be parked_file; nullptr: nothing.
@@ -82,7 +86,8 @@ inline File *entry_of(int fd) noexcept {
     return fd_table[fd].load(std::memory_order_acquire);
 }
 
-/// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system call.
+/// The File behind a descriptor, or nullptr when it is none of ours. Any thread, async-signal-safe, no system
+/// call.
 inline File *file_of(int fd) noexcept {
     File *f = entry_of(fd);
     if (f == &parked_file) [[unlikely]]
@@ -97,14 +102,18 @@ bool init_fd_table() noexcept;
 File *new_file(FileKind kind) noexcept;
 /// Gives back a File that was never installed.
 void discard_file(File *f) noexcept;
-/// Puts `f` under `fd`, counting one reference; what the table said before about the number is stale and dropped.
+/// Puts `f` under `fd`, counting one reference; what the table said before about the number is stale and
+/// dropped.
 void install_file(int fd, File *f) noexcept;
-/// The kernel has just given out `fd` for something else: drops a stale entry (a close we did not see). Cheap when there is none.
+/// The kernel has just given out `fd` for something else: drops a stale entry (a close we did not see). Cheap
+/// when there is none.
 [[gnu::cold]] void forget_fd(int fd) noexcept;
-/// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with release_file().
+/// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with
+/// release_file().
 File *take_fd(int fd) noexcept;
-/// One more reference for somebody who has none: file_of() alone keeps nothing open. False: the last one has gone. Any thread; a File that was
-/// recycled meanwhile gets it as well, so the caller looks once more whether it is still the one.
+/// One more reference for somebody who has none: file_of() alone keeps nothing open. False: the last one has
+/// gone. Any thread; a File that was recycled meanwhile gets it as well, so the caller looks once more
+/// whether it is still the one.
 inline bool take_reference(File &f) noexcept {
     uint32_t refs = f.refs.load(std::memory_order_acquire);
     while (refs != 0 && !f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
@@ -113,7 +122,8 @@ inline bool take_reference(File &f) noexcept {
 }
 /// Ends one reference; the last one closes the connection, listener or epoll instance in this process.
 void release_file(File *f) noexcept;
-/// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the lowest free number.
+/// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the
+/// lowest free number.
 long placeholder_fd(bool cloexec) noexcept;
 /// Puts `f` under a number that placeholder_fd() gave.
 void install_placeholder(int fd, File *f, bool cloexec) noexcept;
@@ -123,11 +133,13 @@ void drop_placeholder(int fd) noexcept;
 void dummy_moved(int from, int to) noexcept;
 /// Did calls of the parent's threads hold Files?
 bool files_fork_child() noexcept;
-/// Later in the child, where that returned true: what only calls of other threads held there is closed. Needs the monitor.
+/// Later in the child, where that returned true: what only calls of other threads held there is closed. Needs
+/// the monitor.
 void drop_uncounted_files() noexcept;
 /// References that blocked calls hold, see Pin; of all threads.
 extern std::atomic<uint32_t> pinned;
-/// take_reference() for such a call. Whether the number still stands for the File is looked at afterwards, see keep_for_waiters().
+/// take_reference() for such a call. Whether the number still stands for the File is looked at afterwards,
+/// see keep_for_waiters().
 inline bool pin(File &f) noexcept {
     if (!take_reference(f))
         return false;
@@ -136,14 +148,16 @@ inline bool pin(File &f) noexcept {
 }
 /// Gives it back.
 void unpin(void *file, size_t) noexcept;
-/// After the kernel was told to listen on a number: was that one of the dummy's, as a thread that uses a number it has not got may find one just before
-/// its entry is made? Every placeholder would listen; makes good for it.
+/// After the kernel was told to listen on a number: was that one of the dummy's, as a thread that uses a
+/// number it has not got may find one just before its entry is made? Every placeholder would listen; makes
+/// good for it.
 bool dummy_listened() noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
 long dummy_socket() noexcept;
 /// False: the kernel refuses the program IPv4 sockets (a filter it was started with), although it has others.
 bool may_make_v4() noexcept;
-/// Before a filter of system calls: a socket of ours that the program never made is not left to it, unless it has TCP sockets anyway.
+/// Before a filter of system calls: a socket of ours that the program never made is not left to it, unless it
+/// has TCP sockets anyway.
 void give_up_dummy() noexcept;
 /// After a change of the network namespace: placeholders to come are of the new one.
 void replace_dummy() noexcept;

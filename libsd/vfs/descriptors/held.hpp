@@ -1,5 +1,6 @@
-// What the calls that a thread is blocked in have taken hold of: noted for the thread and not in the call's frame, so that a cancelled call can give it
-// back, and so can the next call after a signal handler has jumped out of this one.
+// What the calls that a thread is blocked in have taken hold of: noted for the thread and not in the call's
+// frame, so that a cancelled call can give it back, and so can the next call after a signal handler has
+// jumped out of this one.
 #pragma once
 #include "libsd/control/sys.hpp"
 #include <cstddef>
@@ -10,7 +11,8 @@ class Held {
   public:
     using GiveBack = void (*)(void *what, size_t extra) noexcept;
 
-    /// `frame`: an address in the call's stack frame. False: too much is noted already; then nobody but the caller gives it back.
+    /// `frame`: an address in the call's stack frame. False: too much is noted already; then nobody but the
+    /// caller gives it back.
     static bool note(GiveBack give_back, void *what, size_t extra, const void *frame) noexcept {
         if (notes.count == kMost)
             return false;
@@ -30,7 +32,8 @@ class Held {
             notes.count = mark;
     }
     static void give_back_all() noexcept { give_back_to(0); }
-    /// What calls noted that a handler has jumped out of. `frame`: the caller's, who has noted nothing yet in its call; or null.
+    /// What calls noted that a handler has jumped out of. `frame`: the caller's, who has noted nothing yet in
+    /// its call; or null.
     static void drop_abandoned(const void *frame = nullptr) noexcept {
         if (notes.count) [[unlikely]]
             look_for_abandoned(frame);

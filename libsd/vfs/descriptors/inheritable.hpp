@@ -4,15 +4,16 @@
 
 namespace sd::vfs {
 
-/// A socket whose meaning another program only learns from this library: not an epoll instance, which is the kernel's own anyway.
+/// A socket whose meaning another program only learns from this library: not an epoll instance, which is the
+/// kernel's own anyway.
 inline bool is_socket_of_ours(const File *f) noexcept {
     return f && (f->kind == FileKind::stream || f->kind == FileKind::listener || f->kind == FileKind::fresh);
 }
 
 /// Whether this process has any. Any thread.
 bool has_sockets() noexcept;
-/// Whether an exec now would keep one of them open. Asks the kernel about each socket until the answer is yes: its flag is the only record of
-/// FD_CLOEXEC. Any thread.
+/// Whether an exec now would keep one of them open. Asks the kernel about each socket until the answer is
+/// yes: its flag is the only record of FD_CLOEXEC. Any thread.
 bool exec_keeps_sockets() noexcept;
 
 } // namespace sd::vfs

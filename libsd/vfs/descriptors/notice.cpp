@@ -1,7 +1,9 @@
-// Descriptors that came from elsewhere, with an exec or over a socket: they are taken into the table the first time they are used.
+// Descriptors that came from elsewhere, with an exec or over a socket: they are taken into the table the
+// first time they are used.
 //
-// Several threads may be the first at once, and one listener may have come under several numbers. It has one File all the same: the monitor knows
-// each process once, so of two Files the one that is closed first would take the listener away from the other.
+// Several threads may be the first at once, and one listener may have come under several numbers. It has one
+// File all the same: the monitor knows each process once, so of two Files the one that is closed first would
+// take the listener away from the other.
 #include "libsd/vfs/descriptors/notice.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"

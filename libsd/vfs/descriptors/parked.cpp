@@ -97,7 +97,8 @@ bool can_park(int fd, const File &f) noexcept {
 
 void park(int fd) noexcept {
     const auto n = static_cast<unsigned>(fd);
-    // A thread that uses a number it has not got may have made another socket's of it meanwhile, with dup2: then there is nothing to keep.
+    // A thread that uses a number it has not got may have made another socket's of it meanwhile, with dup2:
+    // then there is nothing to keep.
     File *none = nullptr;
     if (!fd_table[n].compare_exchange_strong(none, &parked_file, std::memory_order_acq_rel))
         return;

@@ -1,15 +1,16 @@
-// Placeholders that the program has closed and the library keeps open for its next connection: a short connection then costs no system
-// call for its number.
+// Placeholders that the program has closed and the library keeps open for its next connection: a short
+// connection then costs no system call for its number.
 //
 // The program must not notice, so:
-//  - A number is kept, and given out again, only while every number below it is known to be in use: it is the one the kernel would
-//    choose. What is known is one word, `numbers_in_use`: raised when the kernel gives out its lowest free number, lowered
-//    whenever a number is freed. Numbers that libc frees inside functions of its own are not noticed; the next socket may then get a higher
-//    number than the lowest, never a wrong one. 0 to 2 are never kept.
-//  - Whoever is about to have the kernel give out a number calls make_room_below() first, which really closes what is kept, and so does
-//    whatever starts another program.
-//  - A kept number has `parked_file` in the table: file_of() then closes it for good, so that the kernel answers EBADF. (Also one that a fork is changing
-//    just now, see unconnected.hpp: then file_of() waits.)
+//  - A number is kept, and given out again, only while every number below it is known to be in use: it is the
+//    one the kernel would choose. What is known is one word, `numbers_in_use`: raised when the kernel gives
+//    out its lowest free number, lowered whenever a number is freed. Numbers that libc frees inside functions
+//    of its own are not noticed; the next socket may then get a higher number than the lowest, never a wrong
+//    one. 0 to 2 are never kept.
+//  - Whoever is about to have the kernel give out a number calls make_room_below() first, which really closes
+//    what is kept, and so does whatever starts another program.
+//  - A kept number has `parked_file` in the table: file_of() then closes it for good, so that the kernel
+//    answers EBADF. (Also one that a fork is changing just now, see unconnected.hpp: then file_of() waits.)
 //
 // Everything here is lock-free: any thread, any signal handler. Who clears a number's bit owns the number.
 #pragma once
@@ -17,11 +18,13 @@
 
 namespace sd {
 
-/// The number of a kept placeholder, made anew (the table has no entry yet); -1 when there is none that may be used.
+/// The number of a kept placeholder, made anew (the table has no entry yet); -1 when there is none that may
+/// be used.
 long take_parked(bool cloexec) noexcept;
 /// May the placeholder be kept when it is closed? Asked while `f` is alive.
 bool can_park(int fd, const File &f) noexcept;
-/// Keeps it. The table has no entry for it any more. Also for a number from take_parked() that was not needed after all.
+/// Keeps it. The table has no entry for it any more. Also for a number from take_parked() that was not needed
+/// after all.
 void park(int fd) noexcept;
 
 /// Really closes everything kept.
@@ -32,10 +35,12 @@ inline void make_room_below() noexcept {
         close_parked();
 }
 
-/// After -EMFILE: true when descriptors of ours have made room for the program's, so that it should ask again.
+/// After -EMFILE: true when descriptors of ours have made room for the program's, so that it should ask
+/// again.
 [[gnu::cold]] bool vacated() noexcept;
 
-/// The kernel gave out `fd`: when the next number is one of ours, they make room, so that it is the program's.
+/// The kernel gave out `fd`: when the next number is one of ours, they make room, so that it is the
+/// program's.
 [[gnu::cold]] void come_to_ours() noexcept;
 inline bool next_is_ours(long fd) noexcept {
     return static_cast<unsigned long>(fd) + 1 == hidden_from.load(std::memory_order_relaxed);
@@ -45,7 +50,8 @@ inline void given_out(long fd) noexcept {
         come_to_ours();
 }
 
-/// Low half: numbers below are in use. High half: how often a number was freed. 0 until the first placeholder is made.
+/// Low half: numbers below are in use. High half: how often a number was freed. 0 until the first placeholder
+/// is made.
 extern std::atomic<uint64_t> numbers_in_use;
 [[gnu::cold]] void lower_numbers_in_use(int fd) noexcept;
 /// After the kernel has closed `fd` (and perhaps numbers above it), or has refused to.
@@ -56,13 +62,15 @@ inline void number_freed(int fd) noexcept {
 /// The kernel gave out `fd` as its lowest free number; `before`: numbers_in_use just before that call.
 void lowest_was(int fd, uint64_t before) noexcept;
 
-/// What is known of the placeholder under `fd`: made by placeholder_fd() with or without FD_CLOEXEC, or nothing.
+/// What is known of the placeholder under `fd`: made by placeholder_fd() with or without FD_CLOEXEC, or
+/// nothing.
 enum class Origin : uint8_t { other, placeholder, placeholder_cloexec };
 void note_origin(int fd, Origin o) noexcept;
 /// The program set or cleared FD_CLOEXEC.
 void note_cloexec(int fd, bool on) noexcept;
 void note_cloexec_range(unsigned first, unsigned last) noexcept;
-/// The kernel has given the number to somebody else although it was kept (a close past the library): forgets it.
+/// The kernel has given the number to somebody else although it was kept (a close past the library): forgets
+/// it.
 void forget_parked(int fd) noexcept;
 
 } // namespace sd

@@ -22,8 +22,8 @@ namespace sd {
 
 namespace {
 
-/// No number is left but that of the placeholder itself, so the kernel gives out this one when it is closed. Only while nobody else could get it.
-/// The number or -errno, and then the placeholder is there as before.
+/// No number is left but that of the placeholder itself, so the kernel gives out this one when it is closed.
+/// Only while nobody else could get it. The number or -errno, and then the placeholder is there as before.
 long socket_in_place(int fd, int family, int type, bool cloexec) noexcept {
     const long dummy = dummy_socket();
     if (dummy < 0 || !single_threaded())

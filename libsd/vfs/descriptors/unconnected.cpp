@@ -11,16 +11,18 @@ namespace sd {
 
 namespace {
 
-/// A bit for each number that note_unconnected() was told of since a fork last found something else there. Most programs make their sockets under the same
-/// few numbers again and again, so it is mostly read.
+/// A bit for each number that note_unconnected() was told of since a fork last found something else there.
+/// Most programs make their sockets under the same few numbers again and again, so it is mostly read.
 constinit std::atomic<uint64_t> noted[kMaxFd / 64];
 
-/// What is in the table under a number meanwhile is `parked_file`, which sends other threads to await_shared().
+/// What is in the table under a number meanwhile is `parked_file`, which sends other threads to
+/// await_shared().
 SD_FORK_STATE std::atomic<bool> converting{false};
 
 constexpr unsigned kMostNumbers = 64; ///< of one socket
 
-/// Every number of a File, out of the table until it is put back. Signals are blocked, since a handler would wait for its own thread.
+/// Every number of a File, out of the table until it is put back. Signals are blocked, since a handler would
+/// wait for its own thread.
 class Numbers {
   public:
     explicit Numbers(File &f) noexcept : file_(f) {
@@ -42,7 +44,8 @@ class Numbers {
     Numbers &operator=(const Numbers &) = delete;
     const int *begin() const noexcept { return number_; }
     const int *end() const noexcept { return number_ + count_; }
-    /// No call is under way on the File: each that is holds a reference (InUse), unless the program has one thread.
+    /// No call is under way on the File: each that is holds a reference (InUse), unless the program has one
+    /// thread.
     bool are_all() const noexcept { return file_.refs.load(std::memory_order_seq_cst) == count_; }
 
   private:
@@ -52,8 +55,8 @@ class Numbers {
     uint64_t mask_;
 };
 
-/// The placeholder's numbers become one kernel socket. Where that cannot be (no number is left, or another thread is connecting it just now) it stays
-/// what it is.
+/// The placeholder's numbers become one kernel socket. Where that cannot be (no number is left, or another
+/// thread is connecting it just now) it stays what it is.
 void make_real(File &f) noexcept {
     bool made = false;
     {
@@ -97,7 +100,8 @@ void await_shared(int fd) noexcept {
         sys::sched_yield();
 }
 
-// The bit is cleared before the table is looked at, and set after the entry was made, with full fences in between: one of the two sees the other.
+// The bit is cleared before the table is looked at, and set after the entry was made, with full fences in
+// between: one of the two sees the other.
 SD_FORK_CODE void share_unconnected(bool executes) noexcept {
     for (uint32_t w = 0, high = fd_high.load(std::memory_order_acquire); w * 64 < high; ++w) {
         if (noted[w].load(std::memory_order_relaxed) == 0) [[likely]]
@@ -110,7 +114,8 @@ SD_FORK_CODE void share_unconnected(bool executes) noexcept {
             note_unconnected(fd); // for the next fork
             if (executes && (sys::fcntl(fd, F_GETFD) & FD_CLOEXEC))
                 continue;
-            // One whose edges were reported stays what it is: the kernel would report them anew (docs/compatibility.md).
+            // One whose edges were reported stays what it is: the kernel would report them anew
+            // (docs/compatibility.md).
             if (!f->real_socket && !epoll_would_repeat(*f))
                 make_real(*f);
             if (f->real_socket && f->kind == FileKind::fresh)

@@ -1,4 +1,5 @@
-// Getting ready for a sandbox, or another network namespace: what cannot be asked for afterwards is asked for now.
+// Getting ready for a sandbox, or another network namespace: what cannot be asked for afterwards is asked for
+// now.
 #include "libsd/control/client.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -17,7 +18,8 @@ void prepare_confinement(bool for_good) noexcept {
     if (for_good) {
         close_all_foreign_ends();
         materialise_all();
-        withdraw_listeners(); // new links could not be fetched: whoever connects from now on comes through the kernel
+        // New links could not be fetched: whoever connects from now on comes through the kernel
+        withdraw_listeners();
     }
     for (unsigned s = 0; s < kMaxSegments; ++s)
         if (segments[s].view.base && self.id[s] == 0)

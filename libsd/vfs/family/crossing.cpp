@@ -1,8 +1,11 @@
-// Becoming somebody else: a process that gives up rights must not be able to write afterwards what those have who keep them.
+// Becoming somebody else: a process that gives up rights must not be able to write afterwards what those have
+// who keep them.
 //
-// A forked child works on its parent's records. A worker that has no connection yet, and that is when daemons become another user, needs none of
-// them: it leaves the segments that it inherited, and its client links, which its parent uses as well. Listeners stay what they are: the kernel's socket and a segment
-// of few words, each of which may hold anything (docs/security.md). A segment in which the process does hold connections stays.
+// A forked child works on its parent's records. A worker that has no connection yet, and that is when daemons
+// become another user, needs none of them: it leaves the segments that it inherited, and its client links,
+// which its parent uses as well. Listeners stay what they are: the kernel's socket and a segment of few
+// words, each of which may hold anything (docs/security.md). A segment in which the process does hold
+// connections stays.
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/connections/connect.hpp"

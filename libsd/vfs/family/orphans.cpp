@@ -1,8 +1,9 @@
 // What processes that died left half done on connections that others still hold.
 //
-// Most of it is found by the next thread that takes the token (queue/token.hpp). Two things would not be: data or credit that the dead
-// one had published without getting to ring for it, and credit it had not got to publish, when the survivors wait for the very peer that waits for
-// it. So the monitor rings for every connection that a dead process held and counts the death in the segment; who wakes up from that looks
+// Most of it is found by the next thread that takes the token (queue/token.hpp). Two things would not be:
+// data or credit that the dead one had published without getting to ring for it, and credit it had not got to
+// publish, when the survivors wait for the very peer that waits for it. So the monitor rings for every
+// connection that a dead process held and counts the death in the segment; who wakes up from that looks
 // whether a token's owner is dead, and takes the token.
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/connections/connection.hpp"

@@ -87,7 +87,8 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     if (!control::connected())
         control::ensure(&why); // the waiter may rely on a monitor that we have given up
     auto &cached = l.peer_bell[id];
-    // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends would not use again.
+    // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends
+    // would not use again.
     if (int none = PeerBell::kUnknown;
         control::connected() && cached.fd.compare_exchange_strong(none, PeerBell::kRung)) {
         have_monitor_ring(l, id);
@@ -133,7 +134,8 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     return fd;
 }
 
-/// The program wants the number of a descriptor of ours (dup2): whoever keeps it uses the new number from now on.
+/// The program wants the number of a descriptor of ours (dup2): whoever keeps it uses the new number from now
+/// on.
 void descriptor_moved(int from, int to) noexcept {
     dummy_moved(from, to);
     control::channel_moved(from, to);
@@ -177,7 +179,8 @@ void init_process() noexcept {
     if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
         memcpy(stats_path, p, strlen(p) + 1);
     if (const char *p = getenv("SD_CONTROL_FD")) {
-        mark_hidden(atoi(p)); // sdrun's presence channel: stays open for as long as somebody descended from it lives
+        // sdrun's presence channel: stays open for as long as somebody descended from it lives
+        mark_hidden(atoi(p));
         control::set_door(atoi(p));
     }
     control::set_hooks({identity, dummy_socket, restore});

@@ -3,7 +3,8 @@
 
 namespace sd {
 
-/// Reads the environment, sets the hooks between the layers and registers the fork handlers. Once, from vfs::init().
+/// Reads the environment, sets the hooks between the layers and registers the fork handlers. Once, from
+/// vfs::init().
 void init_process() noexcept;
 /// Before a thread is made: where libpthread came late, its functions are known from here on.
 void threads_begin() noexcept;
@@ -11,20 +12,22 @@ void threads_begin() noexcept;
 void watch_threads() noexcept;
 
 namespace vfs {
-/// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those handlers.
+/// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those
+/// handlers.
 void fork_prepare() noexcept;
 /// Set by a thread around a fork whose child does nothing but start a program. The child finds it cleared.
 extern constinit thread_local bool child_starts_program;
 void fork_parent() noexcept;
 void fork_child() noexcept;
-/// Around an exec: hands on what stays open, to a program that will load the library (`loadable`) or to one that will not. A process that
-/// calls the first and goes on must call the second.
+/// Around an exec: hands on what stays open, to a program that will load the library (`loadable`) or to one
+/// that will not. A process that calls the first and goes on must call the second.
 void before_exec(bool loadable) noexcept;
 void after_failed_exec() noexcept;
 /// Before and after the calling thread goes to another network namespace.
 void prepare_namespace_change() noexcept;
 void namespace_has_changed() noexcept;
-/// The process is about to be another trust domain's, for good. What it has inherited from those who stay is given up, as far as it holds nothing there.
+/// The process is about to be another trust domain's, for good. What it has inherited from those who stay is
+/// given up, as far as it holds nothing there.
 void before_crossing() noexcept;
 /// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
 void at_exit() noexcept;

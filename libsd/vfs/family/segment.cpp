@@ -25,8 +25,9 @@ SegmentStats no_segment_stats;          // counts until there is a segment; move
 SD_FORK_STATE uint32_t child_proc[kMaxSegments];
 SD_FORK_STATE uint32_t ofd_hint = 1;
 
-/// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put off. If its holder died, the
-/// lock is broken after a while: what it protects (finding a free record) is done with atomic state words anyway.
+/// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put
+/// off. If its holder died, the lock is broken after a while: what it protects (finding a free record) is
+/// done with atomic state words anyway.
 class SegmentLock {
   public:
     explicit SegmentLock(SegmentView v) noexcept : word_(v.header().ofd_lock) {
@@ -193,7 +194,8 @@ int join_segment(int fd, uint64_t name) noexcept {
     }
     MappedSegment &m = segments[seg];
     m.proc = kSegProcs;
-    // The monitor chooses the record: one that we took ourselves would never be freed if we were killed before it heard of it.
+    // The monitor chooses the record: one that we took ourselves would never be freed if we were killed
+    // before it heard of it.
     wire::Segment msg{wire::kAnyProc, 0, name};
     const auto r = control::request(wire::Op::segment, &msg, sizeof msg, &m.fd, 1);
     if (r.status == 0 && r.length == sizeof(wire::SegmentReply) &&
@@ -214,7 +216,8 @@ bool leave_segment(unsigned seg) noexcept {
     if (m.fd < 0 || static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire))
         return false;
     wire::SegmentRef msg{m.owner_client};
-    control::request(wire::Op::part, &msg, sizeof msg); // nothing is held there, so nothing is lost when it is not told
+    // Nothing is held there, so nothing is lost when it is not told
+    control::request(wire::Op::part, &msg, sizeof msg);
     if (!sys::mmap(m.view.base, kSegmentBytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
         return false;
@@ -241,7 +244,8 @@ bool holds_ofd(unsigned seg, uint32_t index) noexcept {
 
 namespace {
 
-/// Whether a record other than this process's names the Ofd; that of connections on their way to another process only with `parcels`.
+/// Whether a record other than this process's names the Ofd; that of connections on their way to another
+/// process only with `parcels`.
 bool held_by_others(unsigned seg, uint32_t index, bool parcels) noexcept {
     SegmentView v = segments[seg].view;
     uint32_t forks;
@@ -284,7 +288,8 @@ void forget_threads_of_former_image(unsigned seg) noexcept {
     for (uint32_t i = 1; i < high && i < kSegThreads; ++i) {
         ThreadRecord &t = v.thread(i);
         uint32_t ours = segments[seg].proc + 1;
-        t.state.compare_exchange_strong(ours, 0); // the marks stay, see token.hpp: they show where the thread ended
+        // The marks stay, see token.hpp: they show where the thread ended
+        t.state.compare_exchange_strong(ours, 0);
     }
 }
 
@@ -344,7 +349,8 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
             o.link_id = link_id;
             o.slot = slot;
             o.side = static_cast<uint8_t>(side);
-            // The monitor may find the bit at any time from here on; link_id, slot and side are what it needs.
+            // The monitor may find the bit at any time from here on; link_id, slot and side are what it
+            // needs.
             o.state.store(static_cast<uint32_t>(OfdState::open), std::memory_order_release);
             v.proc(segments[seg].proc).held[i / 64].fetch_or(uint64_t{1} << (i % 64), std::memory_order_release);
             if (i >= v.header().ofd_high.load(std::memory_order_relaxed))
@@ -363,7 +369,8 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept {
     SegmentView v = segments[seg].view;
     uint64_t bit = uint64_t{1} << (index % 64);
     if (segments[seg].proc >= kSegProcs)
-        return false; // this process got no record (see segments_fork_prepare), so it never counts as a holder
+        // This process got no record (see segments_fork_prepare), so it never counts as a holder
+        return false;
     v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
     if (held_by_others(seg, index, true))
         return false;
@@ -403,9 +410,11 @@ SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
         SegmentView v = segments[s].view;
         uint32_t mine = segments[s].proc;
         SegmentLock g(v);
-        uint32_t c = child_proc[s] = mine < kSegProcs ? claim_proc(v) : kSegProcs; // not yet joined: holds nothing
+        // Not yet joined: holds nothing
+        uint32_t c = child_proc[s] = mine < kSegProcs ? claim_proc(v) : kSegProcs;
         if (c == kSegProcs)
-            continue; // the child then works on the sockets, but its death is not seen for those it alone holds
+            // The child then works on the sockets, but its death is not seen for those it alone holds
+            continue;
         ProcRecord &r = v.proc(c);
         r.pid.store(0, std::memory_order_relaxed);
         uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;

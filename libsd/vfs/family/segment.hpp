@@ -19,14 +19,15 @@ extern std::atomic<int> own_segment_index;
 
 /// Makes the own segment on first call. False: no memory or descriptor.
 bool own_segment(int greeting = -1) noexcept; // greeting: see control::make_memory()
-/// Maps the segment of another process, or of the former program image of this one, in which `proc` is our ProcRecord; ownership of the
-/// descriptor (a hidden one) passes on success. Its index, or -1: not a segment, no memory, too many.
+/// Maps the segment of another process, or of the former program image of this one, in which `proc` is our
+/// ProcRecord; ownership of the descriptor (a hidden one) passes on success. Its index, or -1: not a segment,
+/// no memory, too many.
 int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
-/// Comes to share the segment behind `fd` (a hidden one, ownership passes), which the monitor calls `name`: a ProcRecord of our own in it,
-/// known to the monitor. Its index, also if it was mapped already; or -1.
+/// Comes to share the segment behind `fd` (a hidden one, ownership passes), which the monitor calls `name`: a
+/// ProcRecord of our own in it, known to the monitor. Its index, also if it was mapped already; or -1.
 int join_segment(int fd, uint64_t name) noexcept;
-/// Gives up a segment that was inherited and of which no File of this process is a part. False: it stays, being the own one, or there is no memory to put in
-/// its place, where threads may still look.
+/// Gives up a segment that was inherited and of which no File of this process is a part. False: it stays,
+/// being the own one, or there is no memory to put in its place, where threads may still look.
 bool leave_segment(unsigned seg) noexcept;
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
@@ -44,9 +45,11 @@ void forget_threads_of_former_image(unsigned seg) noexcept;
 SegmentStats &stats() noexcept;
 void count_fallback(Cause c, const SlotAddress *to) noexcept;
 
-/// A fresh Ofd in the own segment, marked as held by this process; nullptr when full. `*index` gets its number.
+/// A fresh Ofd in the own segment, marked as held by this process; nullptr when full. `*index` gets its
+/// number.
 Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept;
-/// Clears this process's claim on it. True when nobody else holds it: the caller then closes the connection and frees it.
+/// Clears this process's claim on it. True when nobody else holds it: the caller then closes the connection
+/// and frees it.
 bool drop_ofd(unsigned seg, uint32_t index) noexcept;
 /// After the connection's close was published.
 void free_ofd(unsigned seg, uint32_t index) noexcept;
@@ -54,8 +57,9 @@ void free_ofd(unsigned seg, uint32_t index) noexcept;
 void init_threads() noexcept;      ///< sets the hooks of token.hpp
 void unregister_thread() noexcept; ///< at thread exit: gives back its records and doorbell
 
-/// Around fork. prepare: makes a ProcRecord with the same holdings for the child in every segment and fills the message for the
-/// monitor. child: switches to those records and forgets the own segment (a new one is made on need). parent_failed: takes it back.
+/// Around fork. prepare: makes a ProcRecord with the same holdings for the child in every segment and fills
+/// the message for the monitor. child: switches to those records and forgets the own segment (a new one is
+/// made on need). parent_failed: takes it back.
 void segments_fork_prepare(wire::Fork *message) noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;

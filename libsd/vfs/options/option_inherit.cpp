@@ -11,7 +11,8 @@ namespace sd {
 
 namespace {
 
-constexpr int64_t kCacheNs = 1'000'000'000; ///< another process that shares the listener may change it at any time
+/// Another process that shares the listener may change it at any time
+constexpr int64_t kCacheNs = 1'000'000'000;
 
 int32_t ask(int fd, int level, int name, int32_t otherwise) noexcept {
     int32_t v = 0;
@@ -100,7 +101,8 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
             v /= 2;
         add_extra(s, e.level, e.name, &v, sizeof v);
         if (e.level == IPPROTO_IP && e.name == IP_TOS) {
-            int32_t zero = 0; // setting it changes the priority too, which an accepted socket does not take over
+            // Setting it changes the priority too, which an accepted socket does not take over
+            int32_t zero = 0;
             add_extra(s, SOL_SOCKET, SO_PRIORITY, &zero, sizeof zero);
         }
     }

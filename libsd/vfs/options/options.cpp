@@ -242,8 +242,8 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
     return fresh_set_in_kernel(fd, f, level, name, value, n, &p.record);
 }
 
-/// What sends receivers of a moved connection the long way must not be written over. Whoever moves it sets the mark before, so of two at the same time the one
-/// sees the other's.
+/// What sends receivers of a moved connection the long way must not be written over. Whoever moves it sets
+/// the mark before, so of two at the same time the one sees the other's.
 void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
     o.rcvlowat.store(bytes, std::memory_order_seq_cst);
     if (o.tx_block.load(std::memory_order_seq_cst) & kTxMoved)

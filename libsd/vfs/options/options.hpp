@@ -24,7 +24,8 @@ struct InheritedSet {
 class ListenerOptions {
   public:
     void forget() noexcept { valid_until_.store(0, std::memory_order_release); }
-    /// Something was set. A timeout of {-1, 0}, which means not to wait at all, reads back from the kernel as none.
+    /// Something was set. A timeout of {-1, 0}, which means not to wait at all, reads back from the kernel as
+    /// none.
     void note(int level, int name, const void *value, socklen_t n) noexcept;
     /// The socket has begun to listen: the same for what was set on it before.
     void begin(const File &f) noexcept;
@@ -49,7 +50,8 @@ class ListenerOptions {
 
 /// Sets the recorded options on kernel socket `fd`. 0, or the first -errno.
 long replay_options(int fd, const FreshState &s) noexcept;
-/// Sets what `f`, a connection, was told and keeps itself on kernel socket `fd`, on which its recorded options have been set.
+/// Sets what `f`, a connection, was told and keeps itself on kernel socket `fd`, on which its recorded
+/// options have been set.
 void replay_kept_options(int fd, const File &f) noexcept;
 void free_fresh(FreshState *s) noexcept;
 
@@ -69,8 +71,8 @@ void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept;
 
 /// IPV6_V6ONLY was set on a socket that is not connected yet.
 bool is_v6only(const File &f) noexcept;
-/// TCP_QUICKACK was switched off on a socket that is not connected yet: the kernel then ends the handshake with
-/// the first data, or 200 ms later, and the server does not see the client before.
+/// TCP_QUICKACK was switched off on a socket that is not connected yet: the kernel then ends the handshake
+/// with the first data, or 200 ms later, and the server does not see the client before.
 bool handshake_waits(const File &f) noexcept;
 
 void options_fork_child() noexcept;

@@ -35,7 +35,8 @@ long get_tcp_info(File &f, void *value, socklen_t *n, int room) noexcept {
     tcp_info info;
     memcpy(&info, buffer, sizeof info);
     const Ofd &o = *f.ofd;
-    const uint64_t out = o.tx.s.bytes, in = o.rx.s.bytes; // counts of another thread's work may be a little old
+    // Counts of another thread's work may be a little old
+    const uint64_t out = o.tx.s.bytes, in = o.rx.s.bytes;
     constexpr uint32_t kMss = 32768, kMtu = 65535, kRttUs = 10;
     info.tcpi_state = static_cast<uint8_t>(tcp_state(f));
     info.tcpi_options = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;

@@ -1,13 +1,14 @@
-// A lock for things that one thread uses nearly always, such as an epoll instance: that thread takes it without an atomic
-// read-modify-write, until another thread comes; from then on it is an ordinary lock.
+// A lock for things that one thread uses nearly always, such as an epoll instance: that thread takes it
+// without an atomic read-modify-write, until another thread comes; from then on it is an ordinary lock.
 //
-//   favoured thread:  B1 busy = 1 (plain store)      other thread, holding the inner lock:  R1 favoured = nobody, for ever
-//                     B2 favoured == me ?                                                   R2 heavy_barrier()
-//                     B3 critical section                                                   R3 wait until busy == 0
+//   favoured thread:  B1 busy = 1 (plain store)      other thread, with  R1 favoured = nobody, for ever
+//                     B2 favoured == me ?            the inner lock:     R2 heavy_barrier()
+//                     B3 critical section                                R3 wait until busy == 0
 //                     B4 busy = 0 (release)
 //
-// The barrier falls, on the favoured thread's core, before B2, which then reads R1 and backs out; or after B2 and so after B1, and R3 waits for B4.
-// The wait is short, because nothing blocks in a critical section, and happens once in the life of the lock.
+// The barrier falls, on the favoured thread's core, before B2, which then reads R1 and backs out; or after B2
+// and so after B1, and R3 waits for B4. The wait is short, because nothing blocks in a critical section, and
+// happens once in the life of the lock.
 #pragma once
 #include "libsd/queue/token.hpp"
 #include "libsd/transport/link.hpp"
@@ -16,7 +17,8 @@ namespace sd {
 
 class BiasedLock {
   public:
-    /// With signal handlers put off (see BiasedGuard). True: taken as the favoured thread; pass it to unlock().
+    /// With signal handlers put off (see BiasedGuard). True: taken as the favoured thread; pass it to
+    /// unlock().
     bool lock() noexcept {
         const void *me = &self;
         if (favoured_.load(std::memory_order_relaxed) == me) [[likely]] {

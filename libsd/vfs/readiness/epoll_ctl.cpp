@@ -44,7 +44,8 @@ void watch_nested(EpollItem &i) noexcept {
     }
 }
 
-/// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or -errno.
+/// Decides where the item's events come from, and registers it with the kernel where that is needed. 0 or
+/// -errno.
 long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
     File &f = *i.file;
     const bool nested = f.kind == FileKind::epoll && f.epoll->has_bell.load(std::memory_order_acquire);
@@ -140,7 +141,8 @@ long modify(Epoll &x, int ep, EpollItem &i, const epoll_event &e) noexcept {
     return 0;
 }
 
-/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have to look inside from now on.
+/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have
+/// to look inside from now on.
 void nested_became_ours(File &f, unsigned depth) noexcept {
     File *outer[8];
     unsigned n = 0;
@@ -195,7 +197,8 @@ void epoll_created(int fd) noexcept {
         return;
     }
     std::atomic_signal_fence(std::memory_order_release);
-    f->kind = FileKind::epoll; // its set is there: the File may be looked at by who knew it when it was another's
+    // Its set is there: the File may be looked at by who knew it when it was another's
+    f->kind = FileKind::epoll;
     install_file(fd, f);
 }
 
@@ -206,8 +209,8 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     Epoll &x = *ef->epoll;
     if (op == EPOLL_CTL_ADD && !file_of(fd))
         notice_listener(fd);
-    // What is added may be closed by another thread meanwhile: an item made after that would stay for ever. A handler that jumps away would leave
-    // the reference.
+    // What is added may be closed by another thread meanwhile: an item made after that would stay for ever. A
+    // handler that jumps away would leave the reference.
     PutOff quiet;
     const Reference added(fd, op == EPOLL_CTL_ADD);
     File *f = added.file() ? added.file() : file_of(fd);

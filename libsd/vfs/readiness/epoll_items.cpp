@@ -1,4 +1,5 @@
-// Epoll instances and their items: making and ending them, and what happens to registrations when sockets change, close or are inherited.
+// Epoll instances and their items: making and ending them, and what happens to registrations when sockets
+// change, close or are inherited.
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
@@ -13,7 +14,8 @@ namespace {
 
 SD_FORK_STATE constinit Pool<Epoll> sets;
 SD_FORK_STATE constinit Pool<EpollItem> item_pool;
-/// Instances that live for one request are made in those that were released last: a few keep their arrays, if those are small.
+/// Instances that live for one request are made in those that were released last: a few keep their arrays, if
+/// those are small.
 constexpr unsigned kMostRoom = 2;
 constexpr size_t kSmallRoom = 65536;
 std::atomic<unsigned> rooms_kept{0};
@@ -57,7 +59,8 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
         }
         x.link_place[l.index] = static_cast<uint16_t>(x.links.size());
         e = &x.links[x.links.size() - 1];
-        // Who accepts from itself; what a link says of the accepting side may be a parent that only made the listener.
+        // Who accepts from itself; what a link says of the accepting side may be a parent that only made the
+        // listener.
         if (l.side == 1 && l.view.header().side[0].process.load(std::memory_order_relaxed) ==
                                static_cast<uint32_t>(sys::getpid()))
             x.talks_to_itself = true;
@@ -112,7 +115,8 @@ bool count_ours(Epoll &x) noexcept {
         register_wakers(x);
         x.has_bell.store(true, std::memory_order_seq_cst);
     }
-    // Threads that wait in the kernel only have to come back and look at the new member. A wait counts itself, with the lock, before it reads `ours`.
+    // Threads that wait in the kernel only have to come back and look at the new member. A wait counts
+    // itself, with the lock, before it reads `ours`.
     const bool none = x.ours == 0;
     ++x.ours;
     if (none && (first || x.users > 1))
@@ -167,7 +171,8 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
 void item_changed(Epoll &x, EpollItem &i) noexcept {
     i.due = true;
     i.level = 0; // nothing is known of what it is asked for now
-    // In the kernel a level-triggered member that was ready is still in the list of those, and wakes nobody anew.
+    // In the kernel a level-triggered member that was ready is still in the list of those, and wakes nobody
+    // anew.
     if (i.events & static_cast<uint32_t>(EPOLLET | EPOLLONESHOT))
         i.counted_level = 0;
     make_hot(x, i);
@@ -223,7 +228,8 @@ void refresh_after_fork(Epoll &x) noexcept {
     const uint32_t now = fork_generation.load(std::memory_order_relaxed);
     if (x.fork_count.load(std::memory_order_relaxed) == now)
         return;
-    // Whatever threads of the parent were doing: only the item list counts, which was at rest (see epoll_fork_prepare).
+    // Whatever threads of the parent were doing: only the item list counts, which was at rest (see
+    // epoll_fork_prepare).
     x.lock.reset();
     x.sleepers = 0;
     x.plain = 0;
@@ -247,7 +253,8 @@ namespace {
 void empty_arrays(Epoll &x) noexcept {
     const size_t bytes = x.items.capacity_bytes() + x.hot.capacity_bytes() + x.unconfirmed.capacity_bytes() +
                          x.links.capacity_bytes() + x.link_place.capacity_bytes();
-    if (bytes <= kSmallRoom && rooms_kept.load(std::memory_order_relaxed) < kMostRoom) { // or one more than that
+    // Or one more than that
+    if (bytes <= kSmallRoom && rooms_kept.load(std::memory_order_relaxed) < kMostRoom) {
         rooms_kept.fetch_add(1, std::memory_order_relaxed);
         x.keeps_room = true;
         x.items.truncate(0);
@@ -444,14 +451,16 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e);
             continue;
         }
-        // The File goes, and nobody but the kernel knows the registration from here on. One that has fired is there, too, to be changed. The kernel's set of one
-        // that was only inherited is another process's affair: that may have taken the member out since the fork.
+        // The File goes, and nobody but the kernel knows the registration from here on. One that has fired is
+        // there, too, to be changed. The kernel's set of one that was only inherited is another process's
+        // affair: that may have taken the member out since the fork.
         if (x.used_in == fork_generation.load(std::memory_order_relaxed)) {
             if (i->off)
                 e.events = EPOLLONESHOT;
             if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
-            x.kernel_members.fetch_add(1, std::memory_order_relaxed); // the set has it, though remove_item() takes it out
+            // The set has it, though remove_item() takes it out
+            x.kernel_members.fetch_add(1, std::memory_order_relaxed);
         }
         remove_item(x, *i);
     }

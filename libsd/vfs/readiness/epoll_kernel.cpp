@@ -15,7 +15,8 @@ namespace {
 constexpr long kPwait2 = 441;
 constexpr unsigned kAtOnce = 32;
 
-/// Another process has a doorbell in the set, from before or after a fork, and it has not answered it yet. Do not spin until it does.
+/// Another process has a doorbell in the set, from before or after a fork, and it has not answered it yet. Do
+/// not spin until it does.
 void wait_for_relative() noexcept {
     timespec t{0, 200'000};
     sys::ppoll(nullptr, 0, &t, nullptr);

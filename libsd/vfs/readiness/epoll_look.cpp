@@ -32,9 +32,10 @@ bool receiving_elsewhere(const File &f) noexcept {
 
 /// Has data been published since the last look? Moves `rx_at` to the end of what is there.
 ///
-/// The kernel wakes edge-triggered waiters for each arrival, whether or not earlier data was read. So the end of the data is remembered: a
-/// header there means an arrival; so does a reader that got beyond it. Positions are read without the token; where that may
-/// have gone wrong, the answer is yes, because an event too many does no harm.
+/// The kernel wakes edge-triggered waiters for each arrival, whether or not earlier data was read. So the end
+/// of the data is remembered: a header there means an arrival; so does a reader that got beyond it. Positions
+/// are read without the token; where that may have gone wrong, the answer is yes, because an event too many
+/// does no harm.
 bool data_arrived(EpollItem &i, const File &f) noexcept {
     const RxState &s = f.ofd->rx.s;
     bool arrived = false;
@@ -76,7 +77,8 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
     return true;
 }
 
-/// Has a full ring been drained since it was last reported writable? `stalls` counts sends that found no room since the peer last consumed.
+/// Has a full ring been drained since it was last reported writable? `stalls` counts sends that found no room
+/// since the peer last consumed.
 bool room_came(EpollItem &i, const File &f) noexcept {
     const TxState &s = f.ofd->tx.s;
     if (s.stalls == 0)
@@ -90,8 +92,9 @@ bool room_came(EpollItem &i, const File &f) noexcept {
 
 uint32_t peer_flags(const File &f) noexcept { return f.peer->control.flags.load(std::memory_order_relaxed); }
 
-/// Nearly every look at a connection finds what the last one found. This is the cheap way to see that; it touches no line that the peer
-/// writes in normal traffic but the next header. May say no when nothing is new.
+/// Nearly every look at a connection finds what the last one found. This is the cheap way to see that; it
+/// touches no line that the peer writes in normal traffic but the next header. May say no when nothing is
+/// new.
 bool unchanged(const EpollItem &i, const File &f) noexcept {
     if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state)
         return false;
@@ -116,11 +119,12 @@ uint64_t set_arrivals(Epoll &x) noexcept {
     return x.arrivals;
 }
 
-/// Bits of state_of() that the kernel wakes nobody for: a close says nothing that the end of the data before it has not said, and one end of reading
-/// says nothing at all, since TCP sends nothing.
+/// Bits of state_of() that the kernel wakes nobody for: a close says nothing that the end of the data before
+/// it has not said, and one end of reading says nothing at all, since TCP sends nothing.
 constexpr uint32_t kSilent = kFlagClosed | kFlagReleased | kFlagReadShut;
 
-/// After a look at a `watched` item. The kernel wakes the set above for each arrival, also where the member was ready before.
+/// After a look at a `watched` item. The kernel wakes the set above for each arrival, also where the member
+/// was ready before.
 [[gnu::noinline]] void count_arrivals(EpollItem &i) noexcept {
     File &f = *i.file;
     if (!(i.events & kEdge)) { // of those, nothing else uses the position
@@ -139,8 +143,8 @@ constexpr uint32_t kSilent = kFlagClosed | kFlagReleased | kFlagReadShut;
     i.counted_rx = i.rx_at;
 }
 
-/// Edge triggering: of what is there, is anything new since the last look? What came after `events` was taken is added to it: it counts as
-/// seen from here on, so nobody would look again.
+/// Edge triggering: of what is there, is anything new since the last look? What came after `events` was taken
+/// is added to it: it counts as seen from here on, so nobody would look again.
 bool is_news(EpollItem &i, uint32_t &events) noexcept {
     File &f = *i.file;
     bool news = i.due;

@@ -28,7 +28,8 @@ void follow_moved_members(Epoll &x, unsigned depth) noexcept {
         {
             SetGuard g(x);
             for (EpollItem *i : x.items)
-                if (i->file == f && i->link && moved(*f)) { // it has no number any more that the kernel's set could have
+                // It has no number any more that the kernel's set could have
+                if (i->file == f && i->link && moved(*f)) {
                     i->off = true;
                     leave_list(x, *i);
                 }

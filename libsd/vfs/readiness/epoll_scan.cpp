@@ -99,7 +99,8 @@ bool waits_unarmed(const EpollItem &i) noexcept {
     return i.link && !i.off && (i.events & kWrites) && !(i.level & kWrites) && !i.tx_armed;
 }
 
-/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. A heavy_barrier() lies between the arming of each and now.
+/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. A heavy_barrier()
+/// lies between the arming of each and now.
 void confirm(Epoll &x) noexcept {
     for (bool again = true; again;) {
         again = false;
@@ -137,7 +138,8 @@ template <class F> void for_each_listener_link(Epoll &x, F f) noexcept {
     }
 }
 
-/// Where an event stands among those of one sender. No initial values: an array of these is filled on each wait.
+/// Where an event stands among those of one sender. No initial values: an array of these is filled on each
+/// wait.
 struct Standing {
     const LinkMap *link; ///< nullptr: not known
     uint32_t order;
@@ -166,7 +168,8 @@ Standing standing_of(const EpollItem &i, uint32_t events, bool listening, bool f
     return {end ? i.link : nullptr, end & ring::kOrderMask, Standing::other};
 }
 
-/// One link, or two whose other side is the same process: orders of others have nothing to do with each other. A hint.
+/// One link, or two whose other side is the same process: orders of others have nothing to do with each
+/// other. A hint.
 bool one_sender(const LinkMap &a, const LinkMap &b) noexcept {
     auto peer = [](const LinkMap &l) {
         return l.view.header().side[1 - l.side].process.load(std::memory_order_relaxed);
@@ -178,7 +181,8 @@ bool belongs_before(const Standing &a, const Standing &b) noexcept {
     if (a.kind == Standing::listener)
         return b.kind == Standing::request; // it was ready as soon as the client was
     if (a.kind == Standing::opened && b.kind == Standing::opened)
-        return static_cast<int32_t>(a.order - b.order) < 0; // the first to be connected was the first to be writable
+        // The first to be connected was the first to be writable
+        return static_cast<int32_t>(a.order - b.order) < 0;
     return a.link && b.link && ring::earlier(a.order, b.order) && one_sender(*a.link, *b.link);
 }
 
@@ -218,9 +222,10 @@ struct Reports {
         return false;
     }
 
-    /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely on it, also when one of them
-    /// ends. Looking at one member after the other finds them in another order; what one thread sent can be put right, and that a program
-    /// which connects to itself finds its listener ready before the clients.
+    /// In the kernel, what was sent first is reported first, and programs that talk over two connections rely
+    /// on it, also when one of them ends. Looking at one member after the other finds them in another order;
+    /// what one thread sent can be put right, and that a program which connects to itself finds its listener
+    /// ready before the clients.
     void put_in_order() noexcept {
         Standing standing[kBatch];
         unsigned n = 0;
@@ -241,9 +246,10 @@ struct Reports {
 
 constexpr unsigned kSecondLook = 32; ///< members that are looked at twice
 
-/// From an item to its ring the way leads over four objects, each in a page of its own where the busy members are few among many. Asks for those of the
-/// next members, each a few looks before it is needed to find the next one; of the header two looks ahead, which is about what a line takes to come from a core
-/// far away. Earlier is too early: the peer may not have written yet.
+/// From an item to its ring the way leads over four objects, each in a page of its own where the busy members
+/// are few among many. Asks for those of the next members, each a few looks before it is needed to find the
+/// next one; of the header two looks ahead, which is about what a line takes to come from a core far away.
+/// Earlier is too early: the peer may not have written yet.
 void ask_ahead(Epoll &x, uint32_t at) noexcept {
     asm volatile(""); // or the compiler finds that the function does nothing, and leaves it out
     const size_t left = x.hot.size() - at;
@@ -273,8 +279,9 @@ void ask_ahead(Epoll &x, uint32_t at) noexcept {
 constexpr size_t kMostOrdered = 1024;  ///< busy members
 constexpr unsigned kOrderReports = 16; ///< reports for each of them before they are put in order again
 
-/// Busy members in the order of their registration: it is that of the peer's set, too, so that both ends go the same way and seldom look at what the
-/// other has not come to yet; and what was made one after the other lies so in memory.
+/// Busy members in the order of their registration: it is that of the peer's set, too, so that both ends go
+/// the same way and seldom look at what the other has not come to yet; and what was made one after the other
+/// lies so in memory.
 [[gnu::noinline]] void order_hot(Epoll &x) noexcept {
     x.hot_mixed = false;
     x.ordered_at = x.reports;
@@ -320,7 +327,8 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
             in_vain += r.found == 0;
         }
     }
-    // Something sent before what was found may have come after the look at its own place: those are looked at again.
+    // Something sent before what was found may have come after the look at its own place: those are looked at
+    // again.
     if (r.found && in_vain && in_vain <= kSecondLook)
         for (uint32_t k = 0; k < x.hot.size() && r.found < room;) {
             EpollItem &i = *x.hot[k];
@@ -379,9 +387,9 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
     ++x.sleepers;
     if (!x.bell)
         return;
-    // The sleep mask comes first. Who takes an arm from here on has to ring; who took one before and saw nobody asleep has left a
-    // mark, which is collected now, so that the member is armed again. Otherwise, where a sharer takes what it came with before we look,
-    // we would sleep with that member unarmed.
+    // The sleep mask comes first. Who takes an arm from here on has to ring; who took one before and saw
+    // nobody asleep has left a mark, which is collected now, so that the member is armed again. Otherwise,
+    // where a sharer takes what it came with before we look, we would sleep with that member unarmed.
     for (auto &e : x.links)
         if (unsigned id = x.bell->id[e.link->index])
             e.link->view.header().side[e.link->side].sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);

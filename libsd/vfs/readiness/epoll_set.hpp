@@ -1,34 +1,44 @@
 // An epoll instance from the inside; used by the epoll files, poll and select.
 //
-// The program's descriptor is a real epoll set of the kernel. Kernel descriptors are registered there with the program's own data and cost us nothing.
-// Accelerated sockets are EpollItems of ours. Listeners and nested sets are both: their kernel side is in the kernel's set too.
-// Once there are items, the kernel's set also holds the instance's doorbell and the control channel,
-// with data words that point into our own memory, which no program can mean; they are taken out of what is returned.
+// The program's descriptor is a real epoll set of the kernel. Kernel descriptors are registered there with
+// the program's own data and cost us nothing. Accelerated sockets are EpollItems of ours. Listeners and
+// nested sets are both: their kernel side is in the kernel's set too. Once there are items, the kernel's set
+// also holds the instance's doorbell and the control channel, with data words that point into our own memory,
+// which no program can mean; they are taken out of what is returned.
 //
 // An item of a connection is in one of these places:
 //
 //            found in a ready bitmap, or touched by the program
-//     cold ---------------------------------------------------> hot      hot: looked at on each pass
-//      ^  nothing there after the barrier        armed for long idle |    cold: a peer that has something marks it in the bitmap
+//     cold ---------------------------------------------------> hot
+//      ^  nothing there after the barrier      armed when idle   |
 //      +------------------- unconfirmed <------------------------+
 //
-// An arm word is stored without a fence that the peer takes part in, so an item is only cold after a heavy_barrier() and one
-// more look. All unconfirmed items share one barrier: before a sleep, or now and then while the caller never sleeps.
+// Hot: looked at on each pass. Cold: a peer that has something marks it in the bitmap.
 //
-// Why nobody sleeps through an event. An item is armed for data always, but for room only where the last look found none: else each message
-// that the peer reads would wake us. Other threads change what that look saw: MOD brings back an item that had fired, a send takes the room. So:
-//  A1 an item goes cold only by a look after the barrier that finds nothing to report, and nothing missing that it was not armed for before
-//     that barrier; otherwise it is armed for that, too, and there is one more barrier and one more look (confirm());
-//  A2 what no peer brings about (ADD, MOD, DEL, a send that finds no room, shutdown) makes the item hot with the lock, and rings if there are sleepers; a
-//     sleeper counts itself with the lock, before it arms, so that it finds each item hot or is rung;
-//  A3 a peer's mark makes the item hot, whoever collects it, and it is armed no longer. So whoever is awake in a wait arms everything again before it sleeps or
-//     leaves while others sleep (hand_over()), and rings for them if something is ready or cannot be armed;
-//  A4 a ring may be taken by any waiter, also one that sleeps in the kernel because there was no accelerated member when it came (Epoll::plain):
-//     such a one is rung for until it has come back to look.
-// tests/model/arming.pml has spin look at every order of these steps, and at variants in which one of them is missing.
+// An arm word is stored without a fence that the peer takes part in, so an item is only cold after a
+// heavy_barrier() and one more look. All unconfirmed items share one barrier: before a sleep, or now and then
+// while the caller never sleeps.
 //
-// Locking: `ctl_lock(file)` first (the item list of a File, and all changes to membership), then Epoll::lock, then the lock of a nested
-// set (they cannot form a loop: the kernel has checked). None is held while sleeping. Signal handlers are put off meanwhile.
+// Why nobody sleeps through an event. An item is armed for data always, but for room only where the last look
+// found none: else each message that the peer reads would wake us. Other threads change what that look saw:
+// MOD brings back an item that had fired, a send takes the room. So:
+//  A1 an item goes cold only by a look after the barrier that finds nothing to report, and nothing missing
+//     that it was not armed for before that barrier; otherwise it is armed for that, too, and there is one
+//     more barrier and one more look (confirm());
+//  A2 what no peer brings about (ADD, MOD, DEL, a send that finds no room, shutdown) makes the item hot with
+//     the lock, and rings if there are sleepers; a sleeper counts itself with the lock, before it arms, so
+//     that it finds each item hot or is rung;
+//  A3 a peer's mark makes the item hot, whoever collects it, and it is armed no longer. So whoever is awake
+//     in a wait arms everything again before it sleeps or leaves while others sleep (hand_over()), and rings
+//     for them if something is ready or cannot be armed;
+//  A4 a ring may be taken by any waiter, also one that sleeps in the kernel because there was no accelerated
+//     member when it came (Epoll::plain): such a one is rung for until it has come back to look.
+// tests/model/arming.pml has spin look at every order of these steps, and at variants in which one of them is
+// missing.
+//
+// Locking: `ctl_lock(file)` first (the item list of a File, and all changes to membership), then Epoll::lock,
+// then the lock of a nested set (they cannot form a loop: the kernel has checked). None is held while
+// sleeping. Signal handlers are put off meanwhile.
 #pragma once
 #include "libsd/vfs/readiness/biased_lock.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -90,14 +100,16 @@ struct SetLink {
     uint32_t flags; ///< of both sides' headers, as last seen
 };
 
-constexpr unsigned kHotItems = 64; ///< with more than this, items that were looked at in vain a few times are armed
+/// With more than this, items that were looked at in vain a few times are armed
+constexpr unsigned kHotItems = 64;
 constexpr unsigned kVainLooks = 8;      ///< ... so often; arming and waking costs as much as many looks
 constexpr uint64_t kIdleReports = 1024; ///< an item that was not ready while so many others were is armed
 constexpr unsigned kNestedSets = 64;    ///< nested instances with accelerated members, per set
 constexpr unsigned kSpareItems = 16;
 constexpr unsigned kBatch = 128; ///< accelerated events returned by one call
-/// ... while the program is busy: what these need is still in the first-level cache (and their pages in its address table) when the program
-/// comes to read and answer them. Where a process talks to itself, more of what one thread sent can be put in order.
+/// ... while the program is busy: what these need is still in the first-level cache (and their pages in its
+/// address table) when the program comes to read and answer them. Where a process talks to itself, more of
+/// what one thread sent can be put in order.
 constexpr unsigned kBusyBatch = 16;
 constexpr int64_t kKernelLookNs =
     50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
@@ -118,18 +130,21 @@ class Count {
 struct Epoll {
     BiasedLock lock;
     File *file = nullptr;
-    Bell *bell = nullptr;              ///< made with the first accelerated member
-    std::atomic<bool> has_bell{false}; ///< has had an accelerated member: nobody may wait for it without us any more
-    Count ours;                        ///< accelerated members; 0: waits go straight to the kernel
-    Count users;                       ///< 1 for the File, 1 for each wait in progress
+    Bell *bell = nullptr; ///< made with the first accelerated member
+    /// Has had an accelerated member: nobody may wait for it without us any more
+    std::atomic<bool> has_bell{false};
+    Count ours;  ///< accelerated members; 0: waits go straight to the kernel
+    Count users; ///< 1 for the File, 1 for each wait in progress
     std::atomic<bool> dead{false};
     int fd = -1; ///< one of its numbers; check with set_fd()
     Count streams;
     Count duals; ///< members with kernel_too
     std::atomic<int32_t> kernel_members{0};
-    /// Waits that sleep or are about to, each of a set that this one is in counted here as well; while there are any, no item may be unarmed.
+    /// Waits that sleep or are about to, each of a set that this one is in counted here as well; while there
+    /// are any, no item may be unarmed.
     Count sleepers;
-    Count plain; ///< waits that began without accelerated members and have not noticed yet that there are some
+    /// Waits that began without accelerated members and have not noticed yet that there are some
+    Count plain;
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     uint32_t used_in = 0; ///< fork_count of the last process that made, changed or waited for it
@@ -149,8 +164,9 @@ struct Epoll {
     bool wants_bells = false;     ///< something could not be armed for want of a doorbell id
     int64_t bells_at = 0;         ///< when ids were last asked for because of that
     int64_t kernel_look = 0;      ///< when the kernel's set was last looked at
-    int64_t held_until = INT64_MAX; ///< as of the last any_ready(): when the first of what peers hold back is due
-    int64_t barrier_at = 0;         ///< when unconfirmed items were last confirmed
+    /// As of the last any_ready(): when the first of what peers hold back is due
+    int64_t held_until = INT64_MAX;
+    int64_t barrier_at = 0; ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
     bool watched = false;  ///< an edge-triggered member of another set
     uint64_t arrivals = 0; ///< `watched`: what members had to tell so far, be it that they were ready already
@@ -189,7 +205,8 @@ class SetGuard : public BiasedGuard {
     }
 };
 
-/// With the lock: is it still what `f` stands for, which was found under the number `ep`? It may have been closed since, and have become another's.
+/// With the lock: is it still what `f` stands for, which was found under the number `ep`? It may have been
+/// closed since, and have become another's.
 bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
@@ -216,7 +233,8 @@ void ring_own(Epoll &x) noexcept;
 // --- epoll_look.cpp
 /// What the descriptor reports now, all events; no kernel call.
 uint32_t file_events(File &f) noexcept;
-/// The item's reportable events: its interest, triggering mode and one-shot state applied. With the lock. `thorough`: costly members too.
+/// The item's reportable events: its interest, triggering mode and one-shot state applied. With the lock.
+/// `thorough`: costly members too.
 uint32_t look(EpollItem &i, bool thorough) noexcept;
 
 /// Connections that have arrived at a listener so far, for edge triggering.
@@ -231,14 +249,17 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
 bool any_ready(Epoll &x) noexcept;
 /// The same for who has armed, and issued a heavy_barrier(), without letting go of the lock since.
 bool any_ready_after_barrier(Epoll &x) noexcept;
-/// Without locks: members whose connections have moved become the kernel's (moved.hpp), also those of sets in the set.
+/// Without locks: members whose connections have moved become the kernel's (moved.hpp), also those of sets in
+/// the set.
 void follow_moved_members(Epoll &x, unsigned depth = 0) noexcept;
 /// Epoll::held_until, without the lock.
 int64_t set_held_until(Epoll &x) noexcept;
-/// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a wake-up cannot be relied on.
+/// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a
+/// wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;
 void finish_sleep(Epoll &x) noexcept;
-/// The nested set of the item gets into, or goes out of, a set that so many sleep on: each of those will end one sleep in all that are nested then.
+/// The nested set of the item gets into, or goes out of, a set that so many sleep on: each of those will end
+/// one sleep in all that are nested then.
 void begin_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
 void end_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
 /// Before a wait returns while other threads sleep on the instance: nothing may be left unarmed.
@@ -263,7 +284,8 @@ struct Found {
 /// Takes our own registrations out of what the kernel returned (`n` > 0), and acts on them. Without the lock.
 Found sift(Epoll &x, epoll_event *e, long n) noexcept;
 
-/// The control channel hung up: it must not end every further wait. Looks for another monitor. Without the lock.
+/// The control channel hung up: it must not end every further wait. Looks for another monitor. Without the
+/// lock.
 void channel_lost(Epoll &x) noexcept;
 
 /// Data words of our own registrations in kernel sets: addresses in here.

@@ -29,7 +29,8 @@ struct Wait {
     bool ours = false; ///< the last round found accelerated members
 };
 
-/// Of a wait that a handler has jumped out of, or that was cancelled: what it has collected, others that sleep have not been told.
+/// Of a wait that a handler has jumped out of, or that was cancelled: what it has collected, others that
+/// sleep have not been told.
 void unuse(void *set, size_t plain) noexcept {
     auto &x = *static_cast<Epoll *>(set);
     {
@@ -138,8 +139,8 @@ long round(Wait &w, Look how) noexcept {
             if (n && x.streak < kBusyStreak)
                 ++x.streak;
         }
-        // Ids are otherwise asked for before the first sleep; a set that is never idle gets them here, or it would look at all its members
-        // for ever.
+        // Ids are otherwise asked for before the first sleep; a set that is never idle gets them here, or it
+        // would look at all its members for ever.
         if (x.wants_bells) [[unlikely]]
             if (int64_t now = sys::now_ns(); now - x.bells_at > kAskForBellsNs) {
                 x.bells_at = now;
@@ -259,8 +260,8 @@ long spin(Wait &w) noexcept {
     }
 }
 
-/// Listeners nobody has a link to, and nothing else: there is nothing to look at until the doorbell says that there is a link, or another thread that
-/// it has added something.
+/// Listeners nobody has a link to, and nothing else: there is nothing to look at until the doorbell says that
+/// there is a link, or another thread that it has added something.
 bool only_kernel_can_have_news(Epoll &x) noexcept {
     if (x.links.size() || x.hot.size() != x.duals || !control::connected() || x.channel_epoch != control::epoch())
         return false;

@@ -24,7 +24,8 @@ constexpr size_t kInlineWords = 16; ///< FD_SETSIZE descriptors
 using Word = unsigned long;
 constexpr size_t kWordBits = 8 * sizeof(Word);
 
-/// The File behind a number. A listener that the program inherited may be waited for before anything else is done with it.
+/// The File behind a number. A listener that the program inherited may be waited for before anything else is
+/// done with it.
 File *known(int fd) noexcept {
     File *f = file_of(fd);
     if (f || static_cast<unsigned>(fd) >= kMaxFd) [[likely]]

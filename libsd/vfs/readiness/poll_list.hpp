@@ -25,7 +25,8 @@ struct PollList {
     size_t n;
 };
 
-/// Keeps the sockets of a list open from the first sleep on, should another thread close one meanwhile, as the kernel does. For one thread.
+/// Keeps the sockets of a list open from the first sleep on, should another thread close one meanwhile, as
+/// the kernel does. For one thread.
 class HeldOpen {
   public:
     explicit HeldOpen(PollList &l) noexcept : l_(l) {}
@@ -33,8 +34,8 @@ class HeldOpen {
     HeldOpen(const HeldOpen &) = delete;
     HeldOpen &operator=(const HeldOpen &) = delete;
 
-    /// Only the first one does anything. Of a list too long for Held the links are kept mapped, nothing else: a handler that jumps out of the call must
-    /// not leave connections that never end.
+    /// Only the first one does anything. Of a list too long for Held the links are kept mapped, nothing else:
+    /// a handler that jumps out of the call must not leave connections that never end.
     void begin() noexcept;
     void end() noexcept;
     /// Puts the numbers under which the listeners are to be found by now into the `n` entries of `kernel`.
@@ -47,8 +48,8 @@ class HeldOpen {
     bool taken_away(size_t i) const noexcept {
         return on_ && l_.keep[i] != PollList::Keep::not_at_all && file_of(l_.all[i].fd) != l_.file[i];
     }
-    /// The events of what the number stands for now. The kernel, too, wakes up by the socket that it has and then looks at the number; the socket says
-    /// nothing more after that.
+    /// The events of what the number stands for now. The kernel, too, wakes up by the socket that it has and
+    /// then looks at the number; the socket says nothing more after that.
     short look_anew(size_t i) noexcept;
     /// The same for all such numbers, at the end of the time. How many of them have events.
     long look_anew() noexcept;

@@ -20,7 +20,8 @@ namespace {
 
 constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
 
-/// As for epoll instances: a thread whose polls are answered without the kernel many times in a row looks there by time only.
+/// As for epoll instances: a thread whose polls are answered without the kernel many times in a row looks
+/// there by time only.
 struct Busy {
     uint32_t streak;
     uint32_t rounds;
@@ -72,7 +73,8 @@ long look_at_ours(Poll &p) noexcept {
     return ready;
 }
 
-/// Adds what kernel_n entries of the kernel list say. Returns how many more entries of the whole list are ready.
+/// Adds what kernel_n entries of the kernel list say. Returns how many more entries of the whole list are
+/// ready.
 long merge(Poll &p) noexcept {
     long more = 0;
     for (size_t k = 0; k < p.kernel_n; ++k) {
@@ -132,7 +134,8 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
     }
 }
 
-/// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the monitor. False: wake-ups cannot be relied on.
+/// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the
+/// monitor. False: wake-ups cannot be relied on.
 bool provide(Poll &p, Bell &bell) noexcept {
     bool ok = control::connected() && bell.efd >= 0;
     for (size_t i = 0; i < p.l.n; ++i) {
@@ -155,7 +158,8 @@ bool provide(Poll &p, Bell &bell) noexcept {
     return ok;
 }
 
-/// The sleep mask comes before the arms, so that a peer that takes an arm has to ring: a sharer may take what it came with before we look.
+/// The sleep mask comes before the arms, so that a peer that takes an arm has to ring: a sharer may take what
+/// it came with before we look.
 void arm(Poll &p, Bell &bell, bool *blind) noexcept {
     for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
         if (unsigned id = bell.id[l.index]) {

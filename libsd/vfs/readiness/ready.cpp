@@ -168,13 +168,15 @@ long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline,
         t = {left / 1'000'000'000, left % 1'000'000'000};
         tp = &t;
     }
-    // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the mask.
+    // No window between looking at the handler count and sleeping: signals wait until the kernel swaps the
+    // mask.
     WholeMask mask{};
     sys::block_signals(&mask.kernels);
     mask.pretended = pretended_mask;
     const uint64_t asleep = mask.kernels | mask.pretended; // nothing is copied meanwhile
     outer_mask = &mask;
-    // A cancellation point, as the C library makes one: asynchronous for as long as the thread sleeps, and only there can the signal get in.
+    // A cancellation point, as the C library makes one: asynchronous for as long as the thread sleeps, and
+    // only there can the signal get in.
     int cancel_type;
     // NOLINTNEXTLINE(concurrency-thread-canceltype-asynchronous): around one system call only, see above
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &cancel_type);
@@ -232,7 +234,8 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
         bool blind = id == 0 || !control::connected();
         auto &asleep = l.view.header().side[l.side].sleep_mask;
         if (id) {
-            // In this order: a peer that takes the arm has to ring, also where a sharer of the socket takes the data before we look.
+            // In this order: a peer that takes the arm has to ring, also where a sharer of the socket takes
+            // the data before we look.
             asleep.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
             arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT);
             heavy_barrier();

@@ -1,8 +1,9 @@
 // What a thread's signal mask is to the program, where the kernel's has to be another.
 //
-// A bad pointer given to a socket call is found by a fault, and a fault whose signal is blocked ends the process. So in threads that may use sockets of
-// ours the kernel's mask is without SIGSEGV and SIGBUS, and what the program wants is kept beside it: its mask is the kernel's and `pretended_mask` together.
-// One of them that is sent meanwhile is put back and really blocked (api/signals/signal.cpp).
+// A bad pointer given to a socket call is found by a fault, and a fault whose signal is blocked ends the
+// process. So in threads that may use sockets of ours the kernel's mask is without SIGSEGV and SIGBUS, and
+// what the program wants is kept beside it: its mask is the kernel's and `pretended_mask` together. One of
+// them that is sent meanwhile is put back and really blocked (api/signals/signal.cpp).
 #pragma once
 #include "libsd/control/sys.hpp"
 
@@ -19,11 +20,13 @@ struct WholeMask {
     uint64_t kernels, pretended;
 };
 
-/// In a call that exchanges the kernel's mask: the one that it puts back at its end. That is what a handler is shown in its context, and may change.
-/// None in handlers, hence also not when one of them has jumped away.
+/// In a call that exchanges the kernel's mask: the one that it puts back at its end. That is what a handler
+/// is shown in its context, and may change. None in handlers, hence also not when one of them has jumped
+/// away.
 inline constinit thread_local WholeMask *outer_mask = nullptr;
 
-/// Installs the mask that ppoll, pselect and epoll_pwait ask for while they look instead of sleep; nothing happens when there is none.
+/// Installs the mask that ppoll, pselect and epoll_pwait ask for while they look instead of sleep; nothing
+/// happens when there is none.
 class SpinMask {
   public:
     explicit SpinMask(const uint64_t *mask) noexcept : swapped_(mask != nullptr) {
@@ -48,8 +51,9 @@ class SpinMask {
     uint64_t before_ = 0, pretended_before_ = 0;
 };
 
-/// In a call with a mask, what that blocks beyond the thread's own stays blocked between looking and sleeping, too: else a signal that came while the thread
-/// looked would end the call. Nothing is let through here, for that may happen only where a handler is noticed before the thread sleeps.
+/// In a call with a mask, what that blocks beyond the thread's own stays blocked between looking and
+/// sleeping, too: else a signal that came while the thread looked would end the call. Nothing is let through
+/// here, for that may happen only where a handler is noticed before the thread sleeps.
 class HeldMask {
   public:
     explicit HeldMask(const uint64_t *mask) noexcept {
@@ -80,7 +84,8 @@ class HeldMask {
     WholeMask before_{};
 };
 
-/// Makes the kernel's mask the program's, for a scope: where a new thread or program inherits it, and where the kernel is to exchange it during a call.
+/// Makes the kernel's mask the program's, for a scope: where a new thread or program inherits it, and where
+/// the kernel is to exchange it during a call.
 class TrueMask {
   public:
     explicit TrueMask(bool wanted = true) noexcept : moved_(wanted ? pretended_mask : 0) {

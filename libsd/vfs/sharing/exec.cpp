@@ -1,7 +1,8 @@
 // Before an exec: writing down which connections and listeners the next program image inherits.
 //
-// Called in the process that is about to execute something, often a forked child of a threaded program, or a signal handler: nothing here
-// allocates or waits for a lock that another thread may hold for long. Other threads of the process die with the exec.
+// Called in the process that is about to execute something, often a forked child of a threaded program, or a
+// signal handler: nothing here allocates or waits for a lock that another thread may hold for long. Other
+// threads of the process die with the exec.
 #include "libsd/control/client.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/layout/exec_table.hpp"
@@ -23,7 +24,8 @@ namespace {
 int table_fd = -1;
 ExecTable *table = nullptr;
 bool leaving = false;
-/// A server with thousands of connections that starts some static tool must not wait for thousands of bridges that nobody uses.
+/// A server with thousands of connections that starts some static tool must not wait for thousands of bridges
+/// that nobody uses.
 constexpr size_t kMostByAccident = 64;
 MapVector<int> bridged; ///< numbers that kernel sockets took, for a program without libsd
 
@@ -188,8 +190,9 @@ void hand_over_listener(File &f) noexcept {
     leave_waiting_to_kernel(f);
 }
 
-/// For a program that will not load the library: each connection that stays open becomes a kernel socket, bridged once this program has gone. One that
-/// others hold as well becomes that for them, too, and stays so, whatever becomes of the exec.
+/// For a program that will not load the library: each connection that stays open becomes a kernel socket,
+/// bridged once this program has gone. One that others hold as well becomes that for them, too, and stays so,
+/// whatever becomes of the exec.
 void hand_over_as_kernel_sockets() noexcept {
     size_t given = 0;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
@@ -225,7 +228,8 @@ void hand_over_as_kernel_sockets() noexcept {
     }
 }
 
-/// The exec failed: the numbers stand for the connections again. Dropping the kernel sockets ends the parcels.
+/// The exec failed: the numbers stand for the connections again. Dropping the kernel sockets ends the
+/// parcels.
 void take_kernel_sockets_back() noexcept {
     const long dummy = dummy_socket();
     for (const int number : bridged)
@@ -243,8 +247,8 @@ void before_exec(bool loadable) noexcept {
     if (!enabled() || table)
         return;
     const Survey s = survey();
-    // The next image is as good as one without the library where it could map no link: a listener that stayed in the directory would get clients
-    // that nobody there could take.
+    // The next image is as good as one without the library where it could map no link: a listener that stayed
+    // in the directory would get clients that nobody there could take.
     if (s.kept && loadable && links_can_be_mapped() && make_table(s.kept)) {
         keep_open(true);
         return;

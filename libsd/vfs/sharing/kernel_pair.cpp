@@ -82,8 +82,8 @@ class Socket {
 
 constexpr int kNoQueue = 0, kReceiveQueue = 1, kSendQueue = 2; ///< for TCP_REPAIR_QUEUE
 constexpr int kOptionMss = 2, kOptionWindow = 3, kOptionSack = 4;
-/// What ends on the loopback interface agree on. Timestamps are left out: they are only needed where sequence numbers wrap within a
-/// segment's life time.
+/// What ends on the loopback interface agree on. Timestamps are left out: they are only needed where sequence
+/// numbers wrap within a segment's life time.
 constexpr uint32_t kMss = 65475, kWindowScale = 7;
 
 /// Up to the state "established", still unable to send.
@@ -153,8 +153,10 @@ long craft(const SlotAddress &local, const SlotAddress &peer, unsigned family, i
 
 // --- for everybody: an ordinary connection, through a listener that lives for a moment
 
-constexpr int64_t kPatience = 3'000'000'000; ///< ns: the kernel sends a request that got lost again after one second
-/// Where something is left of a connection of the same names, it may take the request for its own. Names are not worth waiting a second for.
+/// Ns: the kernel sends a request that got lost again after one second
+constexpr int64_t kPatience = 3'000'000'000;
+/// Where something is left of a connection of the same names, it may take the request for its own. Names are
+/// not worth waiting a second for.
 constexpr int64_t kPatienceForNames = 50'000'000;
 constexpr int kMostStrangers = 64; ///< others that happen to connect to the listener
 
@@ -243,7 +245,8 @@ long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fam
     const long r = craft(local, peer, family, out);
     if (r >= 0 || is_shortage(r))
         return r;
-    // A pair with just these names exists when the connection has been passed before, and that parcel lies in a queue.
+    // A pair with just these names exists when the connection has been passed before, and that parcel lies in
+    // a queue.
     if (const long again = connect_pair(local, peer, family, true, out); again >= 0 || is_shortage(again))
         return again;
     return connect_pair(local, peer, family, false, out);

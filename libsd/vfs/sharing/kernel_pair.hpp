@@ -1,15 +1,17 @@
-// Two kernel TCP sockets of this host connected to each other, one of them named as an accelerated connection was.
+// Two kernel TCP sockets of this host connected to each other, one of them named as an accelerated connection
+// was.
 #pragma once
 #include "libsd/layout/link_layout.hpp"
 
 namespace sd {
 
-/// out[0] is the program's end, out[1] the other. Where the process may (CAP_NET_ADMIN) out[0] has exactly the names asked for, whatever else uses
-/// the ports. Otherwise the addresses are right, and of the ports those that are free for it. `family`: AF_INET or AF_INET6, for both.
-/// Close-on-exec, blocking. 0 or -errno; any thread, async-signal-safe.
+/// out[0] is the program's end, out[1] the other. Where the process may (CAP_NET_ADMIN) out[0] has exactly
+/// the names asked for, whatever else uses the ports. Otherwise the addresses are right, and of the ports
+/// those that are free for it. `family`: AF_INET or AF_INET6, for both. Close-on-exec, blocking. 0 or -errno;
+/// any thread, async-signal-safe.
 long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept;
-/// A kernel socket that has asked the kernel's listener at `peer` for a connection, under the name `local` as far as it can be had. Close-on-exec,
-/// blocking. Its descriptor or -errno.
+/// A kernel socket that has asked the kernel's listener at `peer` for a connection, under the name `local` as
+/// far as it can be had. Close-on-exec, blocking. Its descriptor or -errno.
 long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept;
 
 } // namespace sd

@@ -9,7 +9,8 @@ namespace sd {
 
 namespace {
 
-/// One thread at a time: the others find their numbers changed. Held while the monitor is asked, as its own lock is.
+/// One thread at a time: the others find their numbers changed. Held while the monitor is asked, as its own
+/// lock is.
 SD_FORK_STATE constinit Lock following;
 
 bool has_number(const File &f) noexcept {
@@ -50,7 +51,8 @@ bool follow(File &f) noexcept {
             long made = ask_for_socket(f);
             done = made >= 0 || moved(f); // else the bridge could not be started
             if (made < 0 && done) {
-                // The monitor that had the socket is gone. What the numbers stand for from now on is not connected.
+                // The monitor that had the socket is gone. What the numbers stand for from now on is not
+                // connected.
                 count_fallback(Cause::no_monitor, nullptr);
                 made = sys::socket(f.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
             }

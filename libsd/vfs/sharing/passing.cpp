@@ -18,7 +18,8 @@ namespace sd {
 
 namespace {
 
-/// Gives the monitor a parcel: `passed` is the kernel socket that stands for `f`, `far` what it is connected to. Both stay the caller's.
+/// Gives the monitor a parcel: `passed` is the kernel socket that stands for `f`, `far` what it is connected
+/// to. Both stay the caller's.
 long hand_in(File &f, wire::BridgeStart start, int passed, int far) noexcept {
     wire::Pass msg{};
     write_passport(f, msg.passport);
@@ -77,7 +78,8 @@ long become_kernel_request(File &f) noexcept {
         return made;
     const int fd = static_cast<int>(made), on = 1;
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    // What it is connected to lies in the listener's queue and has no descriptor yet; the parcel goes by this end's name instead.
+    // What it is connected to lies in the listener's queue and has no descriptor yet; the parcel goes by this
+    // end's name instead.
     const long r = hand_in(f, wire::BridgeStart::at_once, fd, fd);
     sys::close(fd);
     return r;
@@ -122,7 +124,8 @@ namespace {
 
 SD_FORK_STATE constinit Lock admission;
 
-/// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor passes.
+/// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor
+/// passes.
 LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
     if (LinkMap *l = find_link(id, side)) {
         const bool used = link_use(*l);
@@ -142,7 +145,8 @@ LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
     return l;
 }
 
-/// What this process has for the connection already, with a reference for the caller: it was passed to itself or came back.
+/// What this process has for the connection already, with a reference for the caller: it was passed to itself
+/// or came back.
 File *file_we_have(unsigned seg, uint32_t ofd_index) noexcept {
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
         File *f = file_of(static_cast<int>(fd));
@@ -157,8 +161,9 @@ File *file_we_have(unsigned seg, uint32_t ofd_index) noexcept {
     return nullptr;
 }
 
-/// The File for a connection that is claimed, with a reference for the caller. There is one bit that says whether this process holds it, so two Files for one
-/// connection would each end what the other one still has.
+/// The File for a connection that is claimed, with a reference for the caller. There is one bit that says
+/// whether this process holds it, so two Files for one connection would each end what the other one still
+/// has.
 File *admit_once(const Passport &p, unsigned seg, LinkMap &l) noexcept {
     const QuietGuard g(admission);
     for (unsigned n = 0; n < 1000; ++n) {
@@ -177,8 +182,8 @@ File *admit_once(const Passport &p, unsigned seg, LinkMap &l) noexcept {
     return f;
 }
 
-/// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it is.
-/// `carries`: this is sd-bridge.
+/// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it
+/// is. `carries`: this is sd-bridge.
 bool take_over(int fd, const Passport &p, int seg, LinkMap &l, bool carries) noexcept {
     if (!passport_valid(p, static_cast<unsigned>(seg), l))
         return false;
@@ -190,7 +195,8 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l, bool carries) noe
         return false;
     if (carries)
         f->carried = true;
-    // The socket that stood for it goes without a trace: for a minute its names could not be used for the next that is passed.
+    // The socket that stood for it goes without a trace: for a minute its names could not be used for the
+    // next that is passed.
     const linger at_once{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);

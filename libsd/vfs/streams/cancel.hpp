@@ -1,4 +1,5 @@
-// Waits as cancellation points, as the C library makes them: asynchronous for as long as the thread sleeps, and only there.
+// Waits as cancellation points, as the C library makes them: asynchronous for as long as the thread sleeps,
+// and only there.
 #pragma once
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/queue/token.hpp"
@@ -6,7 +7,8 @@
 
 namespace sd {
 
-/// Runs `sleep`, which makes one system call; if the thread is cancelled in it, `undo(arg)` runs before the program's own cleanup handlers.
+/// Runs `sleep`, which makes one system call; if the thread is cancelled in it, `undo(arg)` runs before the
+/// program's own cleanup handlers.
 template <class F> long cancellable(void (*undo)(void *), void *arg, F sleep) noexcept {
     if (one_thread())
         return sleep();

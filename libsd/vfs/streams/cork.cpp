@@ -9,7 +9,8 @@ namespace sd {
 namespace {
 
 constexpr int64_t kHoldNs =
-    200'000'000; ///< the kernel's shortest retransmission time, after which it asks for the window with this data
+    /// The kernel's shortest retransmission time, after which it asks for the window with this data
+    200'000'000;
 
 /// The mark of ring::HoldPlace::answered: 0 when something that came has not been read.
 uint32_t answered(const File &f) noexcept {
@@ -41,13 +42,15 @@ bool publish_held(File &f, uint32_t n, Hold hold) noexcept {
     const bool begins = !ring::holding(b);
     uint32_t held = n;
     if (begins) {
-        o.tx_block.fetch_or(kTxCork, std::memory_order_release); // first: what is written from here on knows of it
+        // First: what is written from here on knows of it
+        o.tx_block.fetch_or(kTxCork, std::memory_order_release);
         ring::hold(s, f.tx_place, b, n, sys::now_ns(), hold == Hold::more ? answered(f) : 0);
     } else {
         ring::commit(s, f.tx_place, n);
         held = ring::hold_more(b, n, hold == Hold::cork);
     }
-    // A ring that cannot grow just now has no room to wait in: who polls for room there would wait for what is held back.
+    // A ring that cannot grow just now has no room to wait in: who polls for room there would wait for what
+    // is held back.
     const bool tight = !ring::may_grow(s) && ring::room(s) < kRingSize[s.cls] / 2;
     return held >= ring::kSegment || tight ? show_held_back(f) : begins;
 }

@@ -1,8 +1,9 @@
-// TCP_CORK and MSG_MORE: what is written is held back until there is a segment of it, the program says so, or 200 ms are over. How
-// the ring does it is in queue/cork.hpp.
+// TCP_CORK and MSG_MORE: what is written is held back until there is a segment of it, the program says so, or
+// 200 ms are over. How the ring does it is in queue/cork.hpp.
 //
-// The data path tests Ofd::tx_block for zero as ever; kTxCork there sends whoever writes the long way round. A receiver looks at the
-// word of what is held back, which is in one line with the peer's flags, when it has found nothing.
+// The data path tests Ofd::tx_block for zero as ever; kTxCork there sends whoever writes the long way round.
+// A receiver looks at the word of what is held back, which is in one line with the peer's flags, when it has
+// found nothing.
 #pragma once
 #include "libsd/queue/cork.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -34,17 +35,20 @@ inline uint64_t most_at_once(const File &f, Hold hold) noexcept {
     const uint32_t held = ring::holding(b) ? ring::hold_place(b).payload : 0;
     return held < ring::kSegment ? ring::kSegment - held : 1;
 }
-/// Publishes a record whose payload is in place. True: the receiver has to be told, of data or that it has to look at the clock.
+/// Publishes a record whose payload is in place. True: the receiver has to be told, of data or that it has to
+/// look at the clock.
 bool publish_held(File &f, uint32_t n, Hold hold) noexcept;
 /// What was held back can be seen from now on; the caller notifies. False: nothing was.
 bool show_held_back(File &f) noexcept;
-/// After setsockopt(TCP_CORK or TCP_NODELAY): but for TCP_NODELAY 0, what is held back goes out, or stays for as long as TCP_CORK is on.
+/// After setsockopt(TCP_CORK or TCP_NODELAY): but for TCP_NODELAY 0, what is held back goes out, or stays for
+/// as long as TCP_CORK is on.
 void cork_changed(File &f, int name, int value) noexcept;
 
 // --- the receiver
 /// Does the peer hold something back, or may it?
 inline bool peer_holds_back(const File &f) noexcept { return ring::holding(f.peer->control.back); }
-/// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After absorb_flags().
+/// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After
+/// absorb_flags().
 int64_t held_until(const File &f) noexcept;
 /// With the receive token: shows what is due.
 inline void show_overdue(File &f) noexcept {

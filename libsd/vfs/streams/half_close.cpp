@@ -19,7 +19,8 @@ long shutdown(int fd, int how) noexcept {
     if (f->kind == FileKind::fresh) {
         if (how < 0 || how > 2)
             return -EINVAL;
-        // The kernel answers ENOTCONN, and yet the socket is shut from then on: it knows best what becomes of it.
+        // The kernel answers ENOTCONN, and yet the socket is shut from then on: it knows best what becomes of
+        // it.
         if (f->fresh_error.load(std::memory_order_relaxed)) // its own kernel socket would not know of it
             return f->real_socket ? kPass : -ENOTCONN;
         f->refuse_cause = static_cast<uint8_t>(Cause::option);
@@ -31,7 +32,8 @@ long shutdown(int fd, int how) noexcept {
         // The kernel's socket stops listening: connections are refused from now on, and accept() fails.
         long r = sys::call(SYS_shutdown, fd, how);
         if (r == 0)
-            retire_listener(*f->listener); // threads may be waiting on it, so it stays what it is, without a way to it
+            // Threads may be waiting on it, so it stays what it is, without a way to it
+            retire_listener(*f->listener);
         return r;
     }
     if (f->kind != FileKind::stream)

@@ -8,7 +8,8 @@ namespace sd::vfs {
 
 namespace {
 
-/// What the kernel says of a message before it looks at the socket. The name of a sender is read, and means nothing to a connection.
+/// What the kernel says of a message before it looks at the socket. The name of a sender is read, and means
+/// nothing to a connection.
 long check_header(const msghdr &h, bool sending) noexcept {
     char name[sizeof(sockaddr_storage)];
     if (h.msg_name && static_cast<int>(h.msg_namelen) < 0)

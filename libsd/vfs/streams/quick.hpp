@@ -1,5 +1,6 @@
-// send() and recv() of small messages on a connection that this thread has for itself, in as few instructions as they need: they are inlined into libc's
-// names. Where anything is out of the ordinary they return 0 without having done anything, and the long way (vfs::send, vfs::recv) says what is so.
+// send() and recv() of small messages on a connection that this thread has for itself, in as few instructions
+// as they need: they are inlined into libc's names. Where anything is out of the ordinary they return 0
+// without having done anything, and the long way (vfs::send, vfs::recv) says what is so.
 #pragma once
 #include "libsd/queue/quick.hpp"
 #include "libsd/vfs/streams/stream.hpp"
@@ -8,7 +9,8 @@ namespace sd {
 
 constexpr size_t kQuickSend = 8192;
 
-/// With a token of `o`: does the number still stand for `f`, and that for `o`? Other threads may have closed it, and made it another's, at any time before.
+/// With a token of `o`: does the number still stand for `f`, and that for `o`? Other threads may have closed
+/// it, and made it another's, at any time before.
 [[gnu::always_inline]] inline bool still_open(int fd, const File &f, const Ofd &o) noexcept {
     return fd_table[fd].load(std::memory_order_relaxed) == &f && __atomic_load_n(&f.ofd, __ATOMIC_RELAXED) == &o;
 }
@@ -38,7 +40,8 @@ constexpr size_t kQuickSend = 8192;
     return static_cast<long>(n);
 }
 
-/// With the receive token: the whole message that is all there is, if it fits; its length, or 0. The caller notifies without the token.
+/// With the receive token: the whole message that is all there is, if it fits; its length, or 0. The caller
+/// notifies without the token.
 [[gnu::always_inline]] inline uint32_t take_message(File &f, Ofd &o, void *p, size_t n) noexcept {
     RxState &s = o.rx.s;
     const uint32_t got = ring::take_quick(s, f.rx_place, p, n);

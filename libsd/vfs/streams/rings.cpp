@@ -23,8 +23,9 @@ MapVector<Grown> grown;
 std::atomic<uint32_t> grown_count{0};
 std::atomic<int64_t> next_walk{0};
 
-/// With the send token: back to the inline ring, and the pages of the old one back to the kernel. Everything sent was consumed, so nobody
-/// reads there but the receiver, which will look at exactly one word: the change record.
+/// With the send token: back to the inline ring, and the pages of the old one back to the kernel. Everything
+/// sent was consumed, so nobody reads there but the receiver, which will look at exactly one word: the change
+/// record.
 void shrink(File &f) noexcept {
     TxState &s = f.ofd->tx.s;
     uint8_t *const begin = f.tx_place.region, *const end = begin + kRegionSize;
@@ -77,7 +78,8 @@ bool visit(Grown &g) noexcept {
 } // namespace
 
 void note_grown(File &f) noexcept {
-    // Called with the send token: only a short critical section, and no waiting for a walk that wants the token.
+    // Called with the send token: only a short critical section, and no waiting for a walk that wants the
+    // token.
     uint64_t mask;
     sys::block_signals(&mask);
     if (grown_lock.try_lock_unmasked()) {

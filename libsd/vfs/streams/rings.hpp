@@ -4,8 +4,9 @@
 
 namespace sd {
 
-/// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times a second.
-/// Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so that a long sleep can be cut once.
+/// Sender side: makes idle connections small again. Called when a thread is about to sleep; works a few times
+/// a second. Returns when it wants to be called again (CLOCK_MONOTONIC ns; INT64_MAX: nothing has grown), so
+/// that a long sleep can be cut once.
 int64_t shrink_idle_rings() noexcept;
 void rings_fork_child() noexcept;
 void note_grown(File &f) noexcept;

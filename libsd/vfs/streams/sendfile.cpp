@@ -46,7 +46,8 @@ class Buffer {
 };
 
 long read_at(int fd, const iovec *v, int n, int64_t pos, int flags) noexcept {
-    return sys::call(SYS_preadv2, fd, sys::arg(v), n, pos, 0, flags); // position in one register on 64-bit machines
+    // Position in one register on 64-bit machines
+    return sys::call(SYS_preadv2, fd, sys::arg(v), n, pos, 0, flags);
 }
 long write_at(int fd, const iovec *v, int n, int64_t pos, int flags) noexcept {
     return sys::call(SYS_pwritev2, fd, sys::arg(v), n, pos, 0, flags);
@@ -67,8 +68,8 @@ long poll_one(int fd, short events, bool wait, short *revents) noexcept {
 
 enum class Fill { ok, full, blocked, not_ready, failed };
 
-/// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the bytes (0: end of file) or
-/// the error. `more`: as MSG_MORE.
+/// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the
+/// bytes (0: end of file) or the error. `more`: as MSG_MORE.
 Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
     const Bound b(f);
     Ofd &o = *b.ofd;
@@ -98,7 +99,8 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
         return Fill::full;
     }
     size_t fits = (ring::room(s) - 8) & ~uint64_t{7};
-    const size_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4; // the receiver starts on the first part meanwhile
+    // The receiver starts on the first part meanwhile
+    const size_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
     size_t n = want < fits ? want : fits;
     n = n < cap ? n : cap;
     n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
@@ -155,7 +157,8 @@ long check_source(int in, int64_t pos) noexcept {
     return r == -EISDIR ? 0 : r;
 }
 
-/// The loop of sendfile: bytes sent, or the first error. `in` has not been checked: what was read from it needs no check.
+/// The loop of sendfile: bytes sent, or the first error. `in` has not been checked: what was read from it
+/// needs no check.
 long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     Buffer buffer;
     bool direct = true, grow_far = false, checked = false;
@@ -243,7 +246,8 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
                 return result(0);
             if (long e = send_blocked(f, 0); e < 0)
                 return e;
-            Buffer buffer; // the peer has closed: what is sent is lost, as with a kernel that has not heard of it yet
+            // The peer has closed: what is sent is lost, as with a kernel that has not heard of it yet
+            Buffer buffer;
             long got = 0;
             return send_buffered(out, f, in, -1, n, buffer, &got);
         }
@@ -379,7 +383,8 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
     }
     if (n > 0x7ffff000)
         n = 0x7ffff000;
-    // The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked instructions are for calls that may sleep.
+    // The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked
+    // instructions are for calls that may sleep.
     const NoCancellation whole_call(!is_nonblocking(*f, 0));
     const long r = send_from_file(out, *f, in, pos, n);
     if (r > 0)

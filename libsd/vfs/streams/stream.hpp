@@ -45,8 +45,8 @@ inline int32_t low_water(const Ofd &o) noexcept {
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
 long send_blocked(File &f, int flags) noexcept;
-/// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops a sender ends here, in
-/// whatever mixture: a hostile peer may set one without the others.
+/// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops
+/// a sender ends here, in whatever mixture: a hostile peer may set one without the others.
 inline bool refuses_data(uint32_t flags) noexcept {
     constexpr uint32_t kBoth = kFlagReadShut | kFlagWriteShut;
     return (flags & (kFlagClosed | kFlagReset | kFlagDead)) || (flags & kBoth) == kBoth;
@@ -56,7 +56,8 @@ constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagRead
 /// What was sent to a peer that has closed is answered by a reset, which ends the connection.
 void answered_by_reset(File &f) noexcept;
 void raise_sigpipe() noexcept;
-/// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was blocked and had sent nothing.
+/// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was
+/// blocked and had sent nothing.
 long undone_while_sending(File &f, int flags) noexcept;
 int64_t deadline_after(int64_t timeout_ns) noexcept;
 /// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.

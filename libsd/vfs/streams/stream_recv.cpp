@@ -55,9 +55,10 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
     return done;
 }
 
-// A receiver at the heels of its sender takes every cache line away while the sender still has it in its innermost cache, which makes both
-// several times slower. In a long transfer one way it is worth falling behind a little whenever the ring is found empty; then lines are
-// fetched from the sender's second-level cache, and the ring grows to a size in which that goes on.
+// A receiver at the heels of its sender takes every cache line away while the sender still has it in its
+// innermost cache, which makes both several times slower. In a long transfer one way it is worth falling
+// behind a little whenever the ring is found empty; then lines are fetched from the sender's second-level
+// cache, and the ring grows to a size in which that goes on.
 constexpr uint64_t kLongTransfer = 2u << 20; ///< ring bytes without a message the other way
 constexpr uint64_t kTicksPerByte = 8;        ///< slower than this, nobody is in anybody's way
 constexpr uint64_t kFallBehindTicks = 10'000;
@@ -79,7 +80,8 @@ void fall_behind(const Ofd &o) noexcept {
         __builtin_ia32_pause();
 }
 
-/// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes are there.
+/// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes
+/// are there.
 long recv_rest(int fd, IoCursor &to, size_t done, size_t total, int flags) noexcept {
     while ((flags & MSG_WAITALL) && done < total && to.advance() > 0) {
         const size_t left = total - done, n = to.now.iov_len < left ? to.now.iov_len : left;
@@ -113,7 +115,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         long r = stream_recv(fd, f, one, 1, (flags & (MSG_DONTWAIT | MSG_NOSIGNAL)) | MSG_PEEK, interrupts);
         return r > 0 ? 0 : r;
     }
-    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
+    // As the call found it, whoever changes O_NONBLOCK meanwhile
+    const bool nonblocking = is_nonblocking(f, flags);
     long done = 0;
     int64_t deadline = 0;
     int32_t low = low_water(o);
@@ -182,7 +185,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         if (end) {
             if (done)
                 return done;
-            // A FIN that came in order is the end of the data whatever happened later; else the error is told once.
+            // A FIN that came in order is the end of the data whatever happened later; else the error is told
+            // once.
             uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
             int e = o.so_error.load(std::memory_order_relaxed);
             if (e == ECONNRESET || !(seen & kFlagWriteShut))
@@ -195,7 +199,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             return done ? done : -EAGAIN;
         if (deadline == 0)
             deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));
-        // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again from time to time.
+        // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again
+        // from time to time.
         if (r > 0 && (flags & MSG_PEEK)) {
             timespec nap{0, 200'000};
             sys::call(SYS_nanosleep, sys::arg(&nap), 0);
@@ -224,7 +229,8 @@ struct Asked {
 constinit thread_local Asked asked{};
 constexpr unsigned kBriefLooks = 256; ///< some one or two microseconds
 
-/// Has nothing been sent since this was last asked of the connection? The first to ask after each message may wait for the answer in a short way.
+/// Has nothing been sent since this was last asked of the connection? The first to ask after each message may
+/// wait for the answer in a short way.
 bool nothing_asked(const Ofd &o) noexcept {
     if (asked.ofd == &o && asked.sent == o.tx.s.messages)
         return true;
@@ -232,16 +238,18 @@ bool nothing_asked(const Ofd &o) noexcept {
     return false;
 }
 
-/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time than it takes to
-/// prepare for waiting: looks that long, once for each message, so that who only receives falls behind as above.
+/// With the token: the ring is empty. After a message was sent, the answer to it may be there in less time
+/// than it takes to prepare for waiting: looks that long, once for each message, so that who only receives
+/// falls behind as above.
 bool answer_came(const File &f) noexcept {
     return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
 }
 
 enum class Brief { no, looked, shared_core };
 
-/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer; out, what came of it. `*interrupts`, where it
-/// returns 0: handlers that come after the thread had this many end the call, also one that does not sleep yet.
+/// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer;
+/// out, what came of it. `*interrupts`, where it returns 0: handlers that come after the thread had this many
+/// end the call, also one that does not sleep yet.
 long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
     const Bound b(f);
     Ofd &o = *b.ofd;
@@ -299,8 +307,8 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         Brief brief = Brief::looked;
         if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts))
             return r;
-        // Where others want the core, whoever answers is probably one of them, and done when it is our turn again. In a program of one thread only a handler
-        // can do anything to the socket meanwhile.
+        // Where others want the core, whoever answers is probably one of them, and done when it is our turn
+        // again. In a program of one thread only a handler can do anything to the socket meanwhile.
         if (brief == Brief::shared_core && one_thread() &&
             f->ofd->rcvtimeo_ns.load(std::memory_order_relaxed) == 0) {
             const uint64_t handled = self.handled;

@@ -14,9 +14,10 @@ namespace sd {
 
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     TxState &s = f.ofd->tx.s;
-    // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or waits, so that it is never mixed
-    // with what another thread writes; the rings that cannot grow any more have room for it when they count as writable.
-    // A ring that may not grow just now takes what fits, or a write larger than it would wait for the reader for ever.
+    // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or
+    // waits, so that it is never mixed with what another thread writes; the rings that cannot grow any more
+    // have room for it when they count as writable. A ring that may not grow just now takes what fits, or a
+    // write larger than it would wait for the reader for ever.
     const bool whole = want <= kWhole && (ring::may_grow(s) || 16 + ring::pad8(want) <= kRingSize[0] / 4);
     const uint64_t enough = ring::may_grow(s) ? 256 : 64;
     uint64_t least = 8 + (whole || want < enough ? ring::pad8(want) : enough);
@@ -65,8 +66,8 @@ long send_blocked(File &f, int flags) noexcept {
 
 namespace {
 
-/// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`: everything or nothing, if it is small.
-/// `*tell` becomes true when the receiver has to be told of it.
+/// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`:
+/// everything or nothing, if it is small. `*tell` becomes true when the receiver has to be told of it.
 long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold, bool *tell) noexcept {
     TxState &s = f.ofd->tx.s;
     long done = 0;
@@ -147,7 +148,8 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     Ofd &o = *b.ofd;
     Pin pin;
     const uint64_t interrupts = self.interrupts;
-    const bool nonblocking = is_nonblocking(f, flags); // as the call found it, whoever changes O_NONBLOCK meanwhile
+    // As the call found it, whoever changes O_NONBLOCK meanwhile
+    const bool nonblocking = is_nonblocking(f, flags);
     long done = 0;
     int64_t deadline = 0;
     bool grow_far = false;
@@ -191,8 +193,9 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             if (r < 0)
                 return r;
             if (r > 0) {
-                // Accepted as by a kernel whose peer has closed; the reset that answers it ends the connection, for a peer that only shut both
-                // directions too. Nothing to send, nothing to answer.
+                // Accepted as by a kernel whose peer has closed; the reset that answers it ends the
+                // connection, for a peer that only shut both directions too. Nothing to send, nothing to
+                // answer.
                 char byte;
                 if (total != 0 && (from.advance() < 0 || sd_copy(&byte, from.now.iov_base, 1)))
                     return -EFAULT;
@@ -216,7 +219,8 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         }
         if (deadline == 0)
             deadline = deadline_after(o.sndtimeo_ns.load(std::memory_order_relaxed));
-        // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more, as the kernel does.
+        // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer
+        // more, as the kernel does.
         if (!grow_far) {
             grow_far = true;
             if (Bell *b = looking_bell()) {

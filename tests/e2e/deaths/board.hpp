@@ -1,12 +1,13 @@
-// What all processes of shared_deaths see: who has sent and received what. A memfd, so that a program image that knows only its
-// name under /proc finds it again.
+// What all processes of shared_deaths see: who has sent and received what. A memfd, so that a program image
+// that knows only its name under /proc finds it again.
 #pragma once
 
 #include "tests/programs/process.hpp"
 
 namespace deaths {
 
-constexpr unsigned kNames = 1u << 21; // of senders, in the whole run: each image, thread and process has its own
+// Of senders, in the whole run: each image, thread and process has its own
+constexpr unsigned kNames = 1u << 21;
 constexpr uint64_t kMessages = 1u << 24; // in a round
 
 struct Record {
@@ -30,7 +31,8 @@ struct Board {
 };
 inline Board *board;
 
-// Makes the board, or opens the one that `path` names. The descriptor stays open, so that the path stays good.
+// Makes the board, or opens the one that `path` names. The descriptor stays open, so that the path stays
+// good.
 inline std::string make_board() {
     const int fd = MUST(memfd_create("board", MFD_CLOEXEC));
     MUST(ftruncate(fd, sizeof(Board)));

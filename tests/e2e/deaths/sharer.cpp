@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kSpawnedNumber = 77;
 
-// The arguments of an image: sharer BOARD ROLE FD SEED AGAIN, where FD -1 means that the connection comes over descriptor 3 + 0,
-// and AGAIN that this image replaces itself now and then.
+// The arguments of an image: sharer BOARD ROLE FD SEED AGAIN, where FD -1 means that the connection comes
+// over descriptor 3 + 0, and AGAIN that this image replaces itself now and then.
 struct Arguments {
     std::string role, fd, seed, again, channel, board;
     char *vector[9];
@@ -36,7 +36,8 @@ struct Life {
     std::string board_path;
     Role role;
 
-    // Now and then, and only where nothing is in hand: the program image is replaced by another of the same program.
+    // Now and then, and only where nothing is in hand: the program image is replaced by another of the same
+    // program.
     void maybe_replace() {
         if (!replaces || random_next(state) % 400 != 0)
             return;

@@ -12,7 +12,8 @@ constexpr int kAddresses = 24;
 struct Board {
     std::atomic<uint32_t> port[kAddresses]; ///< of listeners that are, or were, there; 0: none yet
     std::atomic<bool> stop;
-    std::atomic<int> closed; ///< wreckers that have closed everything they had, first what has a number, then what was in the mail
+    /// Wreckers that have closed everything they had, first what has a number, then what was in the mail
+    std::atomic<int> closed;
     std::atomic<int> ended[kWreckers]; ///< threads of each
     std::atomic<bool> over;
     std::atomic<uint64_t> accepted, served, moved;

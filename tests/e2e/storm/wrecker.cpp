@@ -1,6 +1,8 @@
-// One pool of numbers, several threads, no locks: each takes any number from the pool and does something with it, while others close it, replace it, or
-// pass it on. Only who has taken a number out of the pool closes or replaces it: no other socket is destroyed under its owner, which libraries that have
-// descriptors of their own could not survive. What a call returns is nobody's business here, as long as it returns, and nothing breaks.
+// One pool of numbers, several threads, no locks: each takes any number from the pool and does something with
+// it, while others close it, replace it, or pass it on. Only who has taken a number out of the pool closes or
+// replaces it: no other socket is destroyed under its owner, which libraries that have descriptors of their
+// own could not survive. What a call returns is nobody's business here, as long as it returns, and nothing
+// breaks.
 #include "tests/e2e/storm/wrecker.hpp"
 
 #include <algorithm>
@@ -37,7 +39,8 @@ const char *self;
 std::atomic<int> pool[kPool];
 constexpr int kSets = 3;
 int sets[kSets] = {
-    -1, -1, -1}; ///< of the process: all threads change them and wait on them; the second is a member of the first
+    /// Of the process: all threads change them and wait on them; the second is a member of the first
+    -1, -1, -1};
 char bytes[4096];
 
 volatile sig_atomic_t ticks;
@@ -48,7 +51,8 @@ void tick(int) {
         _exit(9);
 }
 
-/// No call blocks for longer: with numbers that mean something else at any moment, a time limit may be set on the wrong socket.
+/// No call blocks for longer: with numbers that mean something else at any moment, a time limit may be set on
+/// the wrong socket.
 void interrupt_calls() {
     struct sigaction action {};
     action.sa_handler = tick; // without SA_RESTART

@@ -5,8 +5,8 @@
 
 namespace storm {
 
-/// Until Board::stop; then closes everything. `channel`: an AF_UNIX socket to the other wrecker, for passing descriptors. `program`: this program's path.
-/// Returns 0, or 1 if something is left open.
+/// Until Board::stop; then closes everything. `channel`: an AF_UNIX socket to the other wrecker, for passing
+/// descriptors. `program`: this program's path. Returns 0, or 1 if something is left open.
 int wreck(Board &board, int index, uint64_t seed, int channel, const char *program);
 /// The program that a wrecker executes with one number handed on.
 int inherit(int fd);

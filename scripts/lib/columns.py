@@ -1,0 +1,33 @@
+"""Names the lines that are longer than 110 columns: comments in the sources, and Markdown but for tables and code."""
+import pathlib
+import re
+import subprocess
+import sys
+
+LIMIT = 110
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def long_lines(path: pathlib.Path):
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if path.suffix == ".md":
+            if line.lstrip().startswith("```"):
+                fenced = not fenced
+            if fenced or line.startswith("|") or " " not in line.strip():
+                continue
+        elif "//" not in line or re.search(r'"[^"]*//', line):
+            continue  # code is clang-format's affair
+        if len(line) > LIMIT:
+            yield number
+
+
+def main() -> None:
+    patterns = ["*.cpp", "*.hpp", "*.c", "*.h", "*.md", ":!docs/coverage.md"]
+    names = subprocess.run(["git", "-C", ROOT, "ls-files", *patterns], capture_output=True, text=True, check=True).stdout
+    found = [f"{name}:{number}" for name in names.splitlines() for number in long_lines(ROOT / name)]
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
+
+
+main()
