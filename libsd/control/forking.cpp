@@ -16,10 +16,18 @@ SD_FORK_STATE uint64_t fork_mask = 0;
 
 } // namespace
 
-SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
+SD_FORK_CODE void fork_lock() noexcept {
     uint64_t mask;
     call_lock.lock(&mask);
     fork_mask = mask; // only now: another thread may be between its own fork's two halves
+}
+
+SD_FORK_CODE void fork_unlock() noexcept {
+    const uint64_t mask = fork_mask;
+    call_lock.unlock(&mask);
+}
+
+SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
     child_channel = -1;
     const int fd = channel();
     if (fd < 0)
@@ -43,8 +51,7 @@ SD_FORK_CODE void fork_parent() noexcept {
     if (child_channel >= 0)
         close_hidden(child_channel);
     child_channel = -1;
-    const uint64_t mask = fork_mask;
-    call_lock.unlock(&mask);
+    fork_unlock();
 }
 
 SD_FORK_CODE void fork_child() noexcept {

@@ -48,6 +48,7 @@ BEHAVES("a server forks for each connection", forking, server_forks_for_each, ac
 BEHAVES("parents that end at once", forking, parents_end_at_once, accelerated)
 BEHAVES("whoever closes a listener last", forking, last_to_close_a_listener, accelerated)
 BEHAVES("a connection is handed on while another holder dies", forking, handed_on_while_another_dies, accelerated)
+BEHAVES("forks during the first contact with the monitor", forking, forks_during_the_first_contact, any)
 BEHAVES("a connection closed in a blocked call before a fork", forking, closed_in_a_call_before_fork, accelerated)
 BEHAVES("a connect to a server that was waited for", forking, refused_once_waited_for, accelerated)
 BEHAVES("a monitor that is stopped for a while", forking, monitor_stopped_for_a_while, any)

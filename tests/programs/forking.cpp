@@ -4,6 +4,9 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <atomic>
+#include <thread>
+
 #include <csignal>
 #include <sys/un.h>
 
@@ -313,6 +316,35 @@ BEHAVIOUR(refused_once_waited_for) {
     }
     SHOW(by_parent);
     SHOW(by_child);
+}
+
+// The first contact with the monitor comes while another thread forks.
+BEHAVIOUR(forks_during_the_first_contact) {
+    constexpr int kRounds = 40, kForks = 20;
+    int good = 0;
+    for (int round = 0; round < kRounds; ++round) {
+        const pid_t process = spawn([] {
+            std::atomic<bool> go{false};
+            std::thread forks([&] {
+                while (!go) {
+                }
+                for (int i = 0; i < kForks; ++i) {
+                    const pid_t child = MUST(fork());
+                    if (child == 0)
+                        _exit(0);
+                    MUST(waitpid(child, nullptr, 0));
+                }
+            });
+            go = true;
+            const int listener = make_listener();
+            forks.join();
+            close(listener);
+        });
+        int status = 0;
+        MUST(waitpid(process, &status, 0));
+        good += status == 0;
+    }
+    SHOW(good);
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

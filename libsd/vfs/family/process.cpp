@@ -207,6 +207,12 @@ SD_FORK_CODE void fork_prepare() noexcept {
     share_unconnected(child_starts_program);
     epoll_fork_prepare();
     listeners_fork_prepare();
+    // Who greets the monitor has the channel's lock and may make the segment; who makes the segment may ask
+    // the monitor. So neither is waited for with the other one in hand.
+    for (control::fork_lock(); !segments_fork_lock(); control::fork_lock()) {
+        control::fork_unlock();
+        sys::sched_yield();
+    }
     wire::Fork message;
     segments_fork_prepare(&message);
     identity_fork_prepare();

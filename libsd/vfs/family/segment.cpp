@@ -402,8 +402,9 @@ void unregister_thread() noexcept {
     }
 }
 
+SD_FORK_CODE bool segments_fork_lock() noexcept { return make_lock.try_lock_unmasked(); }
+
 SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
-    make_lock.lock_unmasked();
     *message = wire::Fork{};
     uint32_t n = segment_count.load(std::memory_order_relaxed);
     for (uint32_t s = 0; s < n; ++s) {

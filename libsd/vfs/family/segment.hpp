@@ -57,9 +57,10 @@ void free_ofd(unsigned seg, uint32_t index) noexcept;
 void init_threads() noexcept;      ///< sets the hooks of token.hpp
 void unregister_thread() noexcept; ///< at thread exit: gives back its records and doorbell
 
-/// Around fork. prepare: makes a ProcRecord with the same holdings for the child in every segment and fills
-/// the message for the monitor. child: switches to those records and forgets the own segment (a new one is
-/// made on need). parent_failed: takes it back.
+/// Around fork. lock: false, another thread makes or maps a segment. prepare: makes a ProcRecord with the
+/// same holdings for the child in every segment and fills the message for the monitor. child: switches to
+/// those records and forgets the own segment (a new one is made on need).
+bool segments_fork_lock() noexcept;
 void segments_fork_prepare(wire::Fork *message) noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;
