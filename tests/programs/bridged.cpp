@@ -226,7 +226,8 @@ void serve_until_q(int listener) {
         send_all(fd, what);
         close(fd);
     }
-    say(failed == 0 ? "our accept never failed" : "our accept failed");
+    if (failed != 0) // not said: who of the two ends first is open
+        _exit(12);
 }
 
 } // namespace

@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
                 send_all(connection, &byte, 1);
             close(connection);
         }
-        say(failed == 0 ? "the stranger's accept never failed" : "the stranger's accept failed");
+        return failed == 0 ? 0 : 12; /* not said: who of the pool ends first is open */
     } else if (strcmp(what, "worker") == 0) {
         int taken;
         while ((taken = take(fd)) >= 0) {
