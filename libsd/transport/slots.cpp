@@ -12,20 +12,6 @@ bool slot_released(const LinkMap &l, uint32_t i) noexcept {
            (s.side[1].control.flags.load(std::memory_order_acquire) & (kFlagReleased | kFlagDead));
 }
 
-void push_zombie(LinkMap &l, uint32_t slot) noexcept {
-    auto &z = l.zombie_slots;
-    if (l.zombie_first == z.size()) {
-        z.truncate(0);
-        l.zombie_first = 0;
-    } else if (l.zombie_first > 64 && l.zombie_first > z.size() / 2) {
-        for (size_t i = l.zombie_first; i < z.size(); ++i)
-            z[i - l.zombie_first] = z[i];
-        z.truncate(z.size() - l.zombie_first);
-        l.zombie_first = 0;
-    }
-    z.push(slot);
-}
-
 /// The one closed longest ago was probably released by the server too, and its words are at rest. One that
 /// was not goes to the end of the queue, so that a connection the server keeps does not stand in the way. -1:
 /// none of the first `looks`.
@@ -34,7 +20,7 @@ int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
         const uint32_t i = l.zombie_slots[l.zombie_first++];
         if (slot_released(l, i))
             return i;
-        push_zombie(l, i);
+        close_slot(l, i);
     }
     return -1;
 }
@@ -73,6 +59,18 @@ int64_t take_slot(LinkMap &l) noexcept {
 
 void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }
 
-void close_slot(LinkMap &l, uint32_t slot) noexcept { push_zombie(l, slot); }
+void close_slot(LinkMap &l, uint32_t slot) noexcept {
+    auto &z = l.zombie_slots;
+    if (l.zombie_first == z.size()) {
+        z.truncate(0);
+        l.zombie_first = 0;
+    } else if (l.zombie_first > 64 && l.zombie_first > z.size() / 2) {
+        for (size_t i = l.zombie_first; i < z.size(); ++i)
+            z[i - l.zombie_first] = z[i];
+        z.truncate(z.size() - l.zombie_first);
+        l.zombie_first = 0;
+    }
+    z.push(slot);
+}
 
 } // namespace sd

@@ -78,13 +78,6 @@ void epoll_created(int fd) noexcept;
 long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept;
 long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const sigset_t *mask) noexcept;
 
-} // namespace sd::vfs
-
-namespace sd {
-
-// --- used between vfs files, and by poll and epoll
-
-namespace vfs {
 /// How often the program has waited for a child. A connect() that finds it changed has the monitor look for
 /// processes that have ended.
 inline constinit std::atomic<uint32_t> children_ended{0};
@@ -94,6 +87,5 @@ inline constinit std::atomic<uint32_t> children_ended{0};
 inline void (*expect_faults)() noexcept = []() noexcept {};
 /// The same for the calling thread, which may have blocked the signals of faults before.
 inline void (*expect_faults_here)() noexcept = []() noexcept {};
-} // namespace vfs
 
-} // namespace sd
+} // namespace sd::vfs

@@ -4,13 +4,17 @@
 #include "monitor/sdctl/failure.hpp"
 
 #include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <fstream>
+#include <iterator>
 #include <poll.h>
 #include <spawn.h>
 #include <sstream>
 #include <sys/wait.h>
+#include <unistd.h>
 
 extern char **environ;
 
@@ -86,6 +90,18 @@ Outcome run(std::vector<std::string> arguments) {
     }
     outcome.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return outcome;
+}
+
+std::string own_directory() {
+    char program[PATH_MAX];
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program);
+    const std::string own(program, n > 0 ? static_cast<size_t>(n) : 0);
+    return own.substr(0, own.rfind('/'));
+}
+
+std::string text_of_file(const std::string &path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::string Manager::directory() const {

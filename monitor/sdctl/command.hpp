@@ -15,6 +15,11 @@ struct Outcome {
 /// Runs a program that is found in PATH, without a shell. Throws Failure if it cannot be started.
 Outcome run(std::vector<std::string> arguments);
 
+/// Where this program stands, and the others of its installation do; without a final slash.
+std::string own_directory();
+/// Empty if the file cannot be read.
+std::string text_of_file(const std::string &path);
+
 /// systemctl of the system's manager, or of the user's.
 class Manager {
   public:

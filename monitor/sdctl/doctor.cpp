@@ -8,13 +8,10 @@
 #include "monitor/tools/paths.hpp"
 
 #include <cerrno>
-#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fmt/format.h>
-#include <fstream>
-#include <iterator>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -36,19 +33,6 @@ using monitor::kSystemSocket;
 using monitor::UniqueFd;
 using nlohmann::json;
 using Findings = std::vector<Diagnosis>;
-
-std::string slurp(const std::string &path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Where this program stands, and the others of the package do.
-std::string own_directory() {
-    char program[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof program);
-    const std::string own(program, n > 0 ? static_cast<size_t>(n) : 0);
-    return own.substr(0, own.rfind('/'));
-}
 
 const char *named_monitor() {
     const char *named = secure_getenv("SD_MONITOR");
@@ -159,7 +143,7 @@ void check_limits(Findings &out) {
 }
 
 void check_seccomp(Findings &out) {
-    const std::string status = slurp("/proc/self/status");
+    const std::string status = text_of_file("/proc/self/status");
     const size_t at = status.find("\nSeccomp:\t");
     if (at != std::string::npos && status[at + 10] != '0') {
         out.push_back(
@@ -201,14 +185,14 @@ void check_kernel(Findings &out) {
 
 void check_environment(Findings &out) {
     if (getenv("SD_DISABLE") != nullptr) {
-        out.push_back({Level::remark, "environment", "SD_DISABLE is set: nothing is accelerated (cause 19)",
+        out.push_back({Level::remark, "environment", "SD_DISABLE is set: nothing is accelerated",
                        "unset SD_DISABLE", "sdrun(1)"});
     }
 }
 
 /// What lets somebody do more than the design means to.
 void check_dangers(Findings &out) {
-    if (slurp("/etc/ld.so.preload").find("libsd.so") != std::string::npos) {
+    if (text_of_file("/etc/ld.so.preload").find("libsd.so") != std::string::npos) {
         out.push_back({Level::wrong, "danger",
                        "/etc/ld.so.preload names libsd.so: set-user-ID programs load it as well",
                        "remove it there; sdctl enable UNIT, or sdrun", "sdctl(1)"});

@@ -1,4 +1,5 @@
 // sdctl: turns acceleration on and off for services, and says what is wrong.
+#include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/units.hpp"
@@ -6,7 +7,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -78,10 +78,7 @@ Exit doctor(const Options &options) {
 
 /// sdrun of the same installation takes over.
 Exit run_session(const Options &options) {
-    char program[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof program);
-    std::string sdrun(program, n > 0 ? static_cast<size_t>(n) : 0);
-    sdrun = sdrun.substr(0, sdrun.rfind('/') + 1) + "sdrun";
+    std::string sdrun = own_directory() + "/sdrun";
     std::vector<char *> argv{sdrun.data(), const_cast<char *>("--")};
     for (const std::string &word : options.command) {
         argv.push_back(const_cast<char *>(word.c_str()));

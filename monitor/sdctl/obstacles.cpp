@@ -30,11 +30,6 @@ std::vector<std::string> words(const std::string &text) {
     return result;
 }
 
-std::string value(const Properties &unit, const char *name) {
-    const auto found = unit.find(name);
-    return found == unit.end() ? std::string() : found->second;
-}
-
 /// A list of what is allowed, or after "~" of what is not.
 class Filter {
   public:
@@ -165,6 +160,11 @@ void look_at_surroundings(const Properties &unit, std::vector<Obstacle> &out) {
 }
 
 } // namespace
+
+std::string value(const Properties &unit, const char *name) {
+    const auto found = unit.find(name);
+    return found == unit.end() ? std::string() : found->second;
+}
 
 const std::vector<std::string> &obstacle_properties() {
     static const std::vector<std::string> names = {

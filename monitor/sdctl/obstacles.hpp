@@ -9,6 +9,9 @@ namespace sd::ctl {
 /// As "systemctl show" prints them; several lines of one name are joined by line breaks.
 using Properties = std::map<std::string, std::string>;
 
+/// Empty if it is not there.
+std::string value(const Properties &unit, const char *name);
+
 struct Obstacle {
     bool blocks;          ///< the unit must not be enabled; otherwise a remark
     std::string property; ///< its name in the unit

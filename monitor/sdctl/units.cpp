@@ -9,13 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fmt/format.h>
-#include <fstream>
-#include <iterator>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -36,11 +33,6 @@ namespace {
 
 constexpr const char *kDropIn = "50-socksdirect.conf";
 constexpr const char *kOwnEnvironments = "/etc/socksdirect/units";
-
-std::string slurp(const std::string &path) {
-    std::ifstream file(path);
-    return {std::istreambuf_iterator<char>(file), {}};
-}
 
 [[noreturn]] void fail(const std::string &path, int error) {
     throw Failure(Exit::failed, fmt::format("{}: {}", path, strerror(error)));
@@ -92,7 +84,7 @@ std::string own_preload(const Manager &manager, const Properties &unit, const Li
         for (std::string line; std::getline(in, line);) {
             const std::string path = line.substr(0, line.find(" ("));
             if (path != library.environment && path != own_environment_of(name)) {
-                take(variable_of_file(slurp(path), "LD_PRELOAD"));
+                take(variable_of_file(text_of_file(path), "LD_PRELOAD"));
             }
         }
     }
@@ -102,8 +94,7 @@ std::string own_preload(const Manager &manager, const Properties &unit, const Li
 /// Every program that a unit starts, out of "{ path=/usr/sbin/nginx ; argv[]=..." for each.
 std::vector<std::string> programs_of(const Properties &unit) {
     std::vector<std::string> programs;
-    const auto found = unit.find("ExecStart");
-    std::istringstream in(found == unit.end() ? std::string() : found->second);
+    std::istringstream in(value(unit, "ExecStart"));
     for (std::string line; std::getline(in, line);) {
         const size_t begin = line.find("path=");
         if (begin != std::string::npos) {
@@ -154,8 +145,7 @@ bool remove_drop_in(const Manager &manager, const std::string &unit) {
 
 /// Whether the library is mapped into a process.
 std::string loaded_in(int pid) {
-    std::ifstream maps(fmt::format("/proc/{}/maps", pid));
-    const std::string text{std::istreambuf_iterator<char>(maps), {}};
+    const std::string text = text_of_file(fmt::format("/proc/{}/maps", pid));
     return text.empty() ? "unknown" : text.find("/libsd.so") == std::string::npos ? "not loaded" : "loaded";
 }
 
@@ -167,9 +157,7 @@ void restart(const Manager &manager, const std::string &unit) {
 } // namespace
 
 Library find_library() {
-    char program[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof program);
-    const fs::path own = fs::path(std::string(program, n > 0 ? static_cast<size_t>(n) : 0)).parent_path();
+    const fs::path own = own_directory();
     for (const fs::path &directory : {own, fs::path(SD_LIBRARY_DIR) / "socksdirect"}) {
         if (access((directory / "libsd.so").c_str(), R_OK) == 0) {
             return {directory / "libsd.so", directory / "preload.env"};
@@ -209,10 +197,7 @@ void enable(const Manager &manager, const std::string &asked, const Enabling &ho
     names.insert(names.end(), {"Id", "LoadState", "Environment", "EnvironmentFiles", "ExecStart",
                                "TriggeredBy", "ActiveState"});
     const Properties unit = manager.show(shown_as(asked), names);
-    const auto text = [&unit](const char *name) {
-        const auto found = unit.find(name);
-        return found == unit.end() ? std::string() : found->second;
-    };
+    const auto text = [&unit](const char *name) { return value(unit, name); };
     if (text("LoadState") == "not-found") {
         throw Failure(Exit::no_unit, asked + ": there is no such unit");
     }
@@ -246,7 +231,7 @@ void enable(const Manager &manager, const std::string &asked, const Enabling &ho
         fmt::print("{}: its own LD_PRELOAD ({}) stays\n", name, preload);
     }
     if (!text("TriggeredBy").empty()) {
-        fmt::print("{}: {}: listening sockets that systemd makes stay with kernel TCP (cause 16)\n", name,
+        fmt::print("{}: {}: listening sockets that systemd makes stay with kernel TCP\n", name,
                    text("TriggeredBy"));
     }
     if (how.now) {
@@ -322,12 +307,8 @@ std::vector<Enabled> enabled_units(const Manager &manager) {
             entry.state = "template";
         } else {
             const Properties unit = manager.show(name, {"LoadState", "ActiveState", "MainPID"});
-            const auto text = [&unit](const char *key) {
-                const auto found = unit.find(key);
-                return found == unit.end() ? std::string() : found->second;
-            };
-            entry.state = text("LoadState") == "not-found" ? "not-found" : text("ActiveState");
-            entry.pid = atoi(text("MainPID").c_str());
+            entry.state = value(unit, "LoadState") == "not-found" ? "not-found" : value(unit, "ActiveState");
+            entry.pid = atoi(value(unit, "MainPID").c_str());
             entry.library = entry.pid > 0 ? loaded_in(entry.pid) : "";
         }
         units.push_back(entry);

@@ -23,7 +23,7 @@ def long_lines(path: pathlib.Path):
 
 
 def main() -> None:
-    patterns = ["*.cpp", "*.hpp", "*.c", "*.h", "*.md", ":!docs/coverage.md"]
+    patterns = ["*.cpp", "*.hpp", "*.c", "*.h", "*.def", "*.md", ":!docs/coverage.md"]
     names = subprocess.run(["git", "-C", ROOT, "ls-files", *patterns], capture_output=True, text=True, check=True).stdout
     found = [f"{name}:{number}" for name in names.splitlines() for number in long_lines(ROOT / name)]
     print("\n".join(found))

@@ -6,16 +6,14 @@
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connect.hpp"
+#include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
-#include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdlib>
-#include <netinet/tcp.h>
 #include <sys/stat.h>
 
 namespace sd {
