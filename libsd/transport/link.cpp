@@ -198,14 +198,7 @@ SD_FORK_CODE void reset_link_locks_in_child() noexcept {
             l->slot_lock.reset();
 }
 
-// Why nobody sleeps through a message, without a fence in the sender.
-// Sender:  S1 publish data (or flags)     Waiter:  W1 sleep_mask |= id, arm |= id
-//          S2 read arm                             W2 heavy_barrier (every core passes a full fence)
-//          S3 if set: swap 0, mark, ring           W3 look for data; nothing: sleep on the eventfd
-// The barrier falls, on the sender's core, either before S2: then S2 sees W1 and the sender rings; or after
-// S2, so after S1 in program order: then S1 is visible at W3 and the waiter does not sleep. The swap in S3 is
-// a locked instruction, hence a full fence, so the following read of sleep_mask cannot be older than the
-// swap: a waiter that set sleep_mask before W2 is seen by the same argument.
+// What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
     if (!ids)

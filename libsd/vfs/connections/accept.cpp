@@ -12,6 +12,7 @@
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
 #include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/streams/stream.hpp"
@@ -173,44 +174,35 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     pin.hold_open(f, number);
     if (fd = listener_fd(f, number); fd < 0)
         return 0; // closed before we slept
-    shrink_idle_rings();
-    bool blind = !control::connected() || !listener_announces(l, *bell);
+    Sleep sleep(*bell, deadline);
+    if (!control::connected() || !listener_announces(l, *bell))
+        sleep.nobody_rings();
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
     const unsigned mark = Held::mark();
     unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
     if (n > kMax) {
         n = kMax;
-        blind = true;
+        sleep.nobody_rings();
     }
     for (unsigned i = 0; i < n; ++i)
         Held::note([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }, links[i],
                    0, links);
     for (unsigned i = 0; i < n; ++i) {
-        unsigned id = bell_id(*bell, *links[i]);
-        if (id == 0) {
-            blind = true;
-            continue;
-        }
-        auto &side = links[i]->view.header().side[1];
-        // In this order: a client that takes the arm has to ring. Else, where another acceptor is faster, we
-        // would sleep unarmed.
-        side.sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
-        side.syn_arm.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        bell_id(*bell, *links[i]);
+        if (const unsigned id = sleep.announce(*links[i]))
+            Sleeper::arm(links[i]->view.header().side[1].syn_arm, id);
     }
-    heavy_barrier();
-    pollfd p{fd, POLLIN, 0};
+    sleep.barrier();
+    pollfd list[1 + kWakers] = {{fd, POLLIN, 0}};
     long r = 0;
     if (!listener_pending(l))
-        r = sleep_on(*bell, &p, 1, deadline, blind, since.handled);
+        r = sleep.in_poll(list, 1, nullptr, since.handled);
     for (unsigned i = 0; i < n; ++i)
-        if (unsigned id = bell->id[links[i]->index])
-            links[i]->view.header().side[1].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+        sleep.withdraw(*links[i]);
     Held::forget_to(mark);
     for (unsigned i = 0; i < n; ++i)
         link_unuse(*links[i]);
-    if (blind)
-        control::maintain();
     if (r < 0) {
         // In this order, so that a handler that comes now is seen before the next sleep.
         const uint64_t handled = self.handled;

@@ -2,6 +2,7 @@
 // change, close or are inherited.
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -90,8 +91,8 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
         LinkMap &l = *e->link;
         // Who sleeps for the clients of a listener sleeps on the same word: finish_sleep() clears it.
         const bool listens = l.side == 1 && x.duals != 0;
-        if (unsigned id = x.sleepers && !listens ? x.bell->id[l.index] : 0)
-            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+        if (x.sleepers && !listens)
+            Sleeper::withdraw(*x.bell, l);
         // Programs that take their only connection out and in again for each message must not pay for it.
         if (!x.spare_table)
             x.spare_table = e->slot;

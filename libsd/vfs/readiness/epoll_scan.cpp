@@ -1,5 +1,6 @@
 // Finding the members that are ready, and getting an instance ready for sleep.
 #include "libsd/control/client.hpp"
+#include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
@@ -16,8 +17,6 @@ constexpr unsigned kLinksPerPass = 16;
 constexpr int64_t kConfirmNs = 1'000'000; ///< unconfirmed items are confirmed this often while we never sleep
 constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
-
-uint64_t id_bit(unsigned id) noexcept { return uint64_t{1} << id; }
 
 /// Arms the item's connection. False: it has no doorbell id, so it has to stay hot.
 bool arm(Epoll &x, EpollItem &i) noexcept {
@@ -387,13 +386,10 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
     ++x.sleepers;
     if (!x.bell)
         return;
-    // The sleep mask comes first. Who takes an arm from here on has to ring; who took one before and saw
-    // nobody asleep has left a mark, which is collected now, so that the member is armed again. Otherwise,
-    // where a sharer takes what it came with before we look, we would sleep with that member unarmed.
+    // Members are armed ahead of time: so between announcing and looking the marks are collected, and the
+    // members that they name are armed again.
     for (auto &e : x.links)
-        if (unsigned id = x.bell->id[e.link->index])
-            e.link->view.header().side[e.link->side].sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
-        else
+        if (!Sleeper::announce(*x.bell, *e.link))
             *blind = true;
     if (x.links.size())
         collect(x, true);
@@ -403,13 +399,10 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
     if (x.duals == 0)
         return;
     for_each_listener_link(x, [&](LinkMap &l) {
-        auto &side = l.view.header().side[1];
-        if (unsigned id = x.bell->id[l.index]) {
-            side.sleep_mask.fetch_or(id_bit(id), std::memory_order_seq_cst);
-            side.syn_arm.fetch_or(id_bit(id), std::memory_order_seq_cst);
-        } else {
+        if (const unsigned id = Sleeper::announce(*x.bell, l))
+            Sleeper::arm(l.view.header().side[1].syn_arm, id);
+        else
             *blind = true;
-        }
     });
     for (EpollItem *i : x.nested)
         if (i && i->file->epoll) {
@@ -432,10 +425,7 @@ void end_sleeps(Epoll &x, uint32_t n) noexcept {
     if (!x.bell)
         return;
     if (x.sleepers == 0) {
-        auto clear = [&](LinkMap &l) {
-            if (unsigned id = x.bell->id[l.index])
-                l.view.header().side[l.side].sleep_mask.fetch_and(~id_bit(id), std::memory_order_relaxed);
-        };
+        auto clear = [&](LinkMap &l) { Sleeper::withdraw(*x.bell, l); };
         for (auto &e : x.links)
             clear(*e.link);
         if (x.duals)
@@ -474,7 +464,7 @@ void hand_over(Epoll &x) noexcept {
     }
     bool blind = false;
     prepare_sleep(x, &blind);
-    heavy_barrier();
+    Sleeper::barrier();
     const bool ready = any_ready_after_barrier(x);
     // Blind: the sleepers have to get ids for what was added since.
     if (ready || x.has_moved || blind || x.plain != 0 || x.held_until != INT64_MAX)

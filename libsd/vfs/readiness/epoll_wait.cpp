@@ -3,11 +3,8 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
-#include "libsd/vfs/readiness/signal_mask.hpp"
-#include "libsd/vfs/streams/cancel.hpp"
-#include "libsd/vfs/streams/rings.hpp"
+#include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -15,6 +12,7 @@ namespace sd {
 namespace {
 
 constexpr int64_t kAskForBellsNs = 5'000'000;
+constexpr int64_t kAskForMonitorNs = 500'000'000;
 
 struct Wait {
     Epoll &x;
@@ -190,57 +188,54 @@ long round(Wait &w, Look how) noexcept {
 long sleep_once(Wait &w, int64_t deadline) noexcept {
     Epoll &x = w.x;
     provide_bells(x);
-    const int64_t shrink_at = shrink_idle_rings();
-    bool blind = false, ready, listens;
-    int64_t held;
+    Sleep sleep(*x.bell, deadline);
+    bool ready, listens;
     const unsigned mark = Held::mark();
     {
         SetGuard g(x);
         x.streak = 0;
+        bool blind = false;
         prepare_sleep(x, &blind);
         Held::note(wake_up, &x, 0, &w);
         listens = x.duals > 0;
         if (x.streams || listens) {
-            heavy_barrier();
+            sleep.barrier();
             x.barrier_at = 0;
         }
         ready = any_ready_after_barrier(x) || x.has_moved;
-        blind = blind || x.bell->efd < 0 || (x.streams && !control::connected());
-        held = x.held_until;
+        if (blind || x.bell->efd < 0 || (x.streams && !control::connected()))
+            sleep.nobody_rings();
+        sleep.not_after(x.held_until);
     }
     const int64_t start = sys::now_ns();
-    int64_t until = deadline < shrink_at ? deadline : shrink_at;
-    if (held < until)
-        until = held;
     // Without a monitor nobody announces it when there is one again.
-    const int64_t step = blind ? kBlindSleepNs : listens && !control::connected() ? 500'000'000 : INT64_MAX;
-    if (step != INT64_MAX && until - start > step)
-        until = start + step;
-    int64_t left = until == INT64_MAX ? -1 : until > start ? until - start : 0;
-    long r = 0;
-    if (self.handled != w.handled)
-        r = -EINTR;
-    else if (!ready)
-        r = kernel_sleep(w, left);
+    const bool asks = !sleep.blind() && listens && !control::connected();
+    if (asks)
+        sleep.not_after(start + kAskForMonitorNs);
+    long r = ready && self.handled != w.handled ? -ECANCELED : 0;
+    if (!ready) {
+        watch_thread();
+        const int64_t left = sleep.left(start);
+        r = sleep_in_kernel(w.mask, w.handled, nothing_to_undo, nullptr, [&](const uint64_t *asleep) {
+            return kernel_wait(w.ep, w.user, w.room, left, asleep);
+        });
+    }
     {
         SetGuard g(x);
         Held::forget_to(mark);
         finish_sleep(x);
     }
-    if (r == -EINTR && ready)
-        r = 0;
     Found f{r, false, false};
     if (r > 0)
         f = sift(x, w.user, r);
-    if (!ready) {
-        look_after_orphans();
-        stats().sleeps.fetch_add(1, std::memory_order_relaxed);
-        Spinner::slept(*x.bell, sys::now_ns() - start, f.rung);
-    }
+    if (!ready)
+        sleep.over(start, f.rung);
     if (f.channel)
         channel_lost(x);
-    else if (step != INT64_MAX)
+    else if (asks)
         control::maintain();
+    if (r == -ECANCELED)
+        return ready ? 0 : -EINTR;
     return f.count;
 }
 

@@ -2,12 +2,10 @@
 #pragma once
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/vfs/descriptors/held.hpp"
+#include "libsd/vfs/readiness/sleep.hpp"
 #include <poll.h>
 
 namespace sd {
-
-/// What a sleeper adds: its doorbell, that for other domains, the control channel.
-constexpr size_t kWakers = 3;
 
 /// One call's descriptors. The arrays are the caller's, `n` long.
 struct PollList {

@@ -3,15 +3,11 @@
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
-#include "libsd/vfs/readiness/poll_by_select.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
-#include "libsd/vfs/readiness/signal_mask.hpp"
+#include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
-#include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/cork.hpp"
-#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -135,7 +131,7 @@ template <class F> void for_each_link(Poll &p, F f) noexcept {
 }
 
 /// Doorbell ids, announcements of new links, the doorbells of instances: everything that may need the
-/// monitor. False: wake-ups cannot be relied on.
+/// monitor. False: nobody can be counted on to ring.
 bool provide(Poll &p, Bell &bell) noexcept {
     bool ok = control::connected() && bell.efd >= 0;
     for (size_t i = 0; i < p.l.n; ++i) {
@@ -158,18 +154,12 @@ bool provide(Poll &p, Bell &bell) noexcept {
     return ok;
 }
 
-/// The sleep mask comes before the arms, so that a peer that takes an arm has to ring: a sharer may take what
-/// it came with before we look.
-void arm(Poll &p, Bell &bell, bool *blind) noexcept {
+void arm(Poll &p, Bell &bell, Sleep &sleep) noexcept {
     for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
-        if (unsigned id = bell.id[l.index]) {
-            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
-            if (syn)
-                syn->fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
-        } else {
-            *blind = true;
-        }
+        if (const unsigned id = sleep.announce(l); id && syn)
+            Sleeper::arm(*syn, id);
     });
+    bool blind = false;
     for (size_t i = 0; i < p.l.n; ++i) {
         File *f = p.l.file[i];
         if (!f)
@@ -179,16 +169,15 @@ void arm(Poll &p, Bell &bell, bool *blind) noexcept {
                 arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
         } else if (is_set(f)) {
             SetGuard g(*f->epoll);
-            prepare_sleep(*f->epoll, blind);
+            prepare_sleep(*f->epoll, &blind);
         }
     }
+    if (blind)
+        sleep.nobody_rings();
 }
 
-void disarm(Poll &p, Bell &bell) noexcept {
-    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *) {
-        if (unsigned id = bell.id[l.index])
-            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
-    });
+void withdraw(Poll &p, Sleep &sleep) noexcept {
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *) { sleep.withdraw(l); });
     if (p.sets)
         for (size_t i = 0; i < p.l.n; ++i)
             if (File *f = p.l.file[i]; f && is_set(f)) {
@@ -210,81 +199,39 @@ int64_t earliest_held(Poll &p) noexcept {
     return first;
 }
 
-struct Sleeper {
+struct Asleep {
     Poll &p;
-    Bell &bell;
+    Sleep &sleep;
 };
 
 /// The thread was cancelled in its sleep.
-void give_up(void *sleeper) noexcept {
-    auto &s = *static_cast<Sleeper *>(sleeper);
-    disarm(s.p, s.bell);
-    s.p.held.end();
-    outer_mask = nullptr;
-    Held::give_back_all();
+void give_up(void *asleep) noexcept {
+    auto &a = *static_cast<Asleep *>(asleep);
+    withdraw(a.p, a.sleep);
+    a.p.held.end();
 }
 
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
 long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
-    const int64_t shrink_at = shrink_idle_rings();
-    bool blind = !provide(p, bell);
-    arm(p, bell, &blind);
+    Sleep sleep(bell, deadline);
+    if (!provide(p, bell))
+        sleep.nobody_rings();
+    arm(p, bell, sleep);
     if (p.links)
-        heavy_barrier();
+        sleep.barrier();
     long ready = look_at_ours(p);
     long r = 0;
     if (ready == 0) {
-        size_t n = p.kernel_n;
         if (p.listeners)
-            p.held.find_listeners(n);
-        p.l.kernel[n] = {bell.efd, POLLIN, 0};
-        const size_t bell_at = n++;
-        const int foreign = bell.foreign.set.load(std::memory_order_acquire);
-        if (foreign >= 0) [[unlikely]]
-            p.l.kernel[n++] = {foreign, POLLIN, 0};
-        const int channel = control::channel();
-        if (channel >= 0)
-            p.l.kernel[n++] = {channel, 0, 0};
-        const int64_t start = sys::now_ns();
-        int64_t until = deadline < shrink_at ? deadline : shrink_at;
-        if (const int64_t held = p.streams ? earliest_held(p) : INT64_MAX; held < until)
-            until = held;
-        if (blind && until - start > kBlindSleepNs)
-            until = start + kBlindSleepNs;
-        timespec t{}, *tp = nullptr;
-        if (until != INT64_MAX) {
-            int64_t left = until > start ? until - start : 0;
-            t = {left / 1'000'000'000, left % 1'000'000'000};
-            tp = &t;
-        }
-        Sleeper sleeper{p, bell};
-        if (self.handled != p.handled)
-            r = -EINTR;
-        else
-            r = cancellable(give_up, &sleeper, [&] {
-                const TrueMask before(mask != nullptr);
-                long got = sys::ppoll(p.l.kernel, n, tp, mask);
-                if (got == -EINVAL && channel >= 0) { // RLIMIT_NOFILE bounds the list as well
-                    p.l.kernel[n - 1].revents = 0;
-                    got = sys::ppoll(p.l.kernel, n - 1, tp, mask);
-                }
-                if (got == -EINVAL)
-                    got = poll_by_select(p.l.kernel, n, tp, mask);
-                return got;
-            });
-        const bool rung =
-            r > 0 && (p.l.kernel[bell_at].revents || (foreign >= 0 && p.l.kernel[bell_at + 1].revents));
-        if (rung)
-            drain(bell);
-        look_after_orphans();
-        stats().sleeps.fetch_add(1, std::memory_order_relaxed);
-        Spinner::slept(bell, sys::now_ns() - start, rung);
-        if (blind || (r > 0 && channel >= 0 && p.l.kernel[n - 1].revents))
-            control::maintain();
+            p.held.find_listeners(p.kernel_n);
+        if (p.streams)
+            sleep.not_after(earliest_held(p));
+        Asleep asleep{p, sleep};
+        r = sleep.in_poll(p.l.kernel, p.kernel_n, mask, p.handled, give_up, &asleep);
     }
-    disarm(p, bell);
+    withdraw(p, sleep);
     if (r < 0)
-        return r;
+        return r == -ECANCELED ? -EINTR : r;
     ready = look_at_ours(p);
     return r > 0 ? ready + merge(p) : ready;
 }

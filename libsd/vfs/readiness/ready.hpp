@@ -14,18 +14,13 @@ bool tx_room(File &f) noexcept;
 /// May be called without the tokens; a hint that is exact for the caller's own past operations.
 uint32_t stream_events(File &f) noexcept;
 /// Arms both directions of a stream so that id `id` of its link is notified of any change of readiness. Needs
-/// heavy_barrier() and another look afterwards.
+/// barrier and another look afterwards (queue/sleeper.hpp).
 void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
 /// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a
 /// signal. 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran). `interrupts`:
 /// self.interrupts when the program's call began; a handler that came since ends it.
 long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts = self.interrupts) noexcept;
 
-/// Sleeps in poll() on up to two descriptors of the caller's (revents are filled in), the bell and the
-/// control channel. `handled`: the value of self.handled the caller last looked at; if a signal handler ran
-/// since, the sleep is skipped: -ECANCELED. Otherwise 0 or -EINTR.
-long sleep_on(Bell &bell, pollfd *extra, unsigned extra_count, int64_t deadline, bool blind,
-              uint64_t handled) noexcept;
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see
 /// in the link.
 void notify_own(File &f) noexcept;

@@ -1,0 +1,86 @@
+// Going to sleep without missing a wake-up: announce, arm, barrier, look again, sleep, withdraw.
+//
+// There is one way to sleep here, and this is its order. A waiter does 1 to 6, whoever has something for it
+// does A to D (notify() in transport/link.cpp). Both may be any number of threads at any time.
+//
+//   1 announce  sleep_mask |= id, on each link          A publish data, room, flags or a request
+//   2 arm       arm |= id, in each slot                 B read the arm; 0: done
+//   3 barrier   every core passes a full fence          C swap the arm with 0, mark the slot ready for each id
+//   4 look      there is something: do not sleep        D ring those of the ids that are in sleep_mask
+//   5 sleep     in the kernel, on the bell
+//   6 withdraw  sleep_mask &= ~id
+//
+// Nobody sleeps through what was published, although A and B have no fence between them. The barrier (3)
+// falls, on the sender's core, either before B: then B sees the arm of 2 and goes on; or after B, so after A
+// in program order: then 4 sees what A published. The swap in C is a locked instruction, hence a full fence,
+// so D cannot read a sleep_mask older than the swap: it has the id of 1, since 1 comes before 2.
+//
+// Why 1 comes before 2, and not after: who takes an arm has to find the sleeper. Where a socket is shared,
+// what the sender came with may be taken by a sharer before the waiter looks (4), who then finds nothing and
+// sleeps with that arm taken away; the ring of D is what wakes it to arm again. Waiters that arm ahead of
+// time, as sets do, collect the marks of C between 1 and 4 for the same reason.
+//
+// After 6 an arm may be left. It costs a sender a swap and the next look of this waiter a mark in vain.
+// A bell that was rung stays readable until it is drained, so D may come at any time before, in or after 5.
+//
+// The monitor does A to D for what a dead process left (monitor/records/link.hpp, mark_and_ring), with a full
+// fence of its own between A and B. It makes no use of the barrier, so the same argument holds.
+#pragma once
+#include "libsd/queue/bell.hpp"
+
+namespace sd {
+
+/// One sleep of one thread. Not async-signal-safe to share; a nested handler makes one of its own.
+class Sleeper {
+  public:
+    /// `until`: CLOCK_MONOTONIC in ns, INT64_MAX for no limit.
+    Sleeper(Bell &bell, int64_t until) noexcept : bell_(bell), until_(until) {}
+
+    /// 1. The id to arm with; 0: the other side does not know the bell there, so that nobody would ring it.
+    /// bell_id() asks for ids, before.
+    static unsigned announce(const Bell &bell, LinkMap &l) noexcept {
+        const unsigned id = bell.id[l.index];
+        if (id)
+            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+        return id;
+    }
+    unsigned announce(LinkMap &l) noexcept {
+        const unsigned id = announce(bell_, l);
+        blind_ = blind_ || id == 0;
+        return id;
+    }
+    /// 2. `word`: an arm word of our own side.
+    static void arm(std::atomic<uint64_t> &word, unsigned id) noexcept {
+        word.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+    }
+    /// 3. What the caller reads after it is what 4 means.
+    static void barrier() noexcept { heavy_barrier(); }
+    /// 6.
+    static void withdraw(const Bell &bell, LinkMap &l) noexcept {
+        if (const unsigned id = bell.id[l.index])
+            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+    }
+    void withdraw(LinkMap &l) noexcept { withdraw(bell_, l); }
+
+    /// Something has to be done at that time, whoever rings or not.
+    void not_after(int64_t ns) noexcept { until_ = ns < until_ ? ns : until_; }
+    /// Nobody can be counted on to ring (no monitor, no id): the sleep is short.
+    void nobody_rings() noexcept { blind_ = true; }
+    bool blind() const noexcept { return blind_; }
+    /// How long 5 may take from `now` on: ns, -1 for ever.
+    int64_t left(int64_t now) const noexcept {
+        if (until_ != INT64_MAX && until_ <= now)
+            return 0;
+        const int64_t most = until_ == INT64_MAX ? -1 : until_ - now;
+        return blind_ && (most < 0 || most > kBlindSleepNs) ? kBlindSleepNs : most;
+    }
+
+  protected:
+    Bell &bell_;
+
+  private:
+    int64_t until_;
+    bool blind_ = false;
+};
+
+} // namespace sd

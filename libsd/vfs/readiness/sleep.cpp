@@ -1,0 +1,54 @@
+// The sleep itself, in ppoll; and what is seen to before and after any sleep.
+#include "libsd/vfs/readiness/sleep.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/family/orphans.hpp"
+#include "libsd/vfs/readiness/poll_by_select.hpp"
+#include "libsd/vfs/streams/rings.hpp"
+#include "libsd/vfs/vfs.hpp"
+
+namespace sd {
+
+Sleep::Sleep(Bell &bell, int64_t deadline) noexcept : Sleeper(bell, deadline) { not_after(shrink_idle_rings()); }
+
+long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handled, void (*undo)(void *),
+                    void *arg) noexcept {
+    const size_t bell_at = n;
+    list[n++] = {bell_.efd, POLLIN, 0};
+    const int foreign = bell_.foreign.set.load(std::memory_order_acquire);
+    if (foreign >= 0) [[unlikely]]
+        list[n++] = {foreign, POLLIN, 0};
+    const size_t bell_end = n;
+    if (const int channel = control::channel(); channel >= 0)
+        list[n++] = {channel, 0, 0};
+    const int64_t start = sys::now_ns();
+    const int64_t ns = left(start);
+    const timespec t{ns / 1'000'000'000, ns % 1'000'000'000};
+    const timespec *limit = ns < 0 ? nullptr : &t;
+    const long r = sleep_in_kernel(mask, handled, undo, arg, [&](const uint64_t *asleep) {
+        long got = sys::ppoll(list, n, limit, asleep);
+        // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
+        if (got == -EINVAL && n > bell_end)
+            got = sys::ppoll(list, n - 1, limit, asleep);
+        return got == -EINVAL ? poll_by_select(list, n, limit, asleep) : got;
+    });
+    bool rung = false;
+    for (size_t i = bell_at; r > 0 && i < bell_end; ++i)
+        rung = rung || list[i].revents;
+    if (rung)
+        drain(bell_);
+    over(start, rung);
+    if (r > 0 && n > bell_end && list[bell_end].revents && !blind())
+        control::maintain();
+    return r;
+}
+
+void Sleep::over(int64_t start, bool rung) noexcept {
+    stats().sleeps.fetch_add(1, std::memory_order_relaxed);
+    Spinner::slept(bell_, sys::now_ns() - start, rung);
+    look_after_orphans();
+    if (blind())
+        control::maintain();
+}
+
+} // namespace sd
