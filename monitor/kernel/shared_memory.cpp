@@ -97,4 +97,12 @@ bool DataExtents::contains(size_t from, size_t bytes) const {
     return it != ranges_.end() && it->from <= from && from + bytes <= it->to;
 }
 
+size_t next_data(int fd, size_t from, size_t to) {
+    if (from >= to) {
+        return to;
+    }
+    const off_t found = lseek(fd, static_cast<off_t>(from), SEEK_DATA);
+    return found < 0 || static_cast<size_t>(found) >= to ? to : static_cast<size_t>(found);
+}
+
 } // namespace sd::monitor

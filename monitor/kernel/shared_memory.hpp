@@ -67,4 +67,8 @@ class DataExtents {
     std::vector<Range> ranges_;
 };
 
+/// The first place from `from` on, below `to`, that has memory behind it; `to` if there is none. For walks in
+/// pieces: what DataExtents says grows old.
+size_t next_data(int fd, size_t from, size_t to);
+
 } // namespace sd::monitor

@@ -130,7 +130,7 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
         UniqueFd pidfd = open_pidfd(pid);
         if (!pidfd) {
             if (errno == ESRCH) {
-                reap_stranger(*segment, index, pid);
+                reap_stranger(segment, index, pid);
             }
             continue;
         }
@@ -142,24 +142,23 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
             strangers_.erase(it);
             loop_.remove(*watch, stranger.pidfd.get());
             if (const std::shared_ptr<Segment> there = stranger.segment.lock()) {
-                reap_stranger(*there, index, pid);
+                reap_stranger(there, index, pid);
             }
         });
         strangers_.emplace(*watch, Stranger{std::move(pidfd), segment});
     }
 }
 
-void Monitor::reap_stranger(Segment &segment, unsigned index, pid_t pid) {
-    if (segment.view().proc(index).pid.load(std::memory_order_relaxed) != static_cast<uint32_t>(pid)) {
+void Monitor::reap_stranger(const std::shared_ptr<Segment> &segment, unsigned index, pid_t pid) {
+    if (segment->view().proc(index).pid.load(std::memory_order_relaxed) != static_cast<uint32_t>(pid)) {
         return; // the record is somebody else's by now
     }
-    for (const Segment::Member &member : segment.members) {
+    for (const Segment::Member &member : segment->members) {
         if (member.proc_index == index) {
             return; // it has registered after all, and is looked after as a client
         }
     }
-    segment.reap({nullptr, index},
-                 [&](uint64_t link_id, unsigned side) { return family_link(segment, link_id, side); });
+    end_by_pieces(segment, segment->reap({nullptr, index}));
 }
 
 } // namespace sd::monitor

@@ -80,12 +80,11 @@ Reply Monitor::image(Client &client, Request &request) {
     client.eventfds.clear();
     client.bells_given = 0;
 
-    const auto find_link = [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); };
     for (const Client::Share &share : client.segments) {
         const auto it = kept->ofds.find(share.name);
-        share.segment->retain({&client, share.proc_index},
-                              it == kept->ofds.end() ? std::set<uint32_t>{} : it->second, find_link);
-        review_moved(*share.segment);
+        const Segment::Member member{&client, share.proc_index};
+        end_by_pieces(client, share.segment,
+                      share.segment->retain(member, it == kept->ofds.end() ? std::set<uint32_t>{} : it->second));
     }
     const std::set<Listener *> listeners = client.listeners;
     for (Listener *listener : listeners) {
@@ -108,8 +107,9 @@ Reply Monitor::image(Client &client, Request &request) {
         if (side == 0 && client.links_made > 0) {
             --client.links_made;
         }
-        detach(client, name, side);
+        client.to_drop.emplace_back(name, side);
     }
+    drop_links(client);
     spdlog::debug("process {} is {} now", client.pid, client.comm);
     Reply reply;
     reply.set(wire::HelloReply{client.id, sizeof(Directory)});

@@ -14,6 +14,13 @@ namespace sd::monitor {
 
 namespace {
 
+/// Whether what the former owner of the record held is still being ended.
+bool is_ending(const Segment &segment, unsigned proc_index) {
+    return std::any_of(segment.members.begin(), segment.members.end(), [&](const Segment::Member &m) {
+        return m.proc_index == proc_index && m.client->kind == Client::Kind::ended;
+    });
+}
+
 bool hung_up(int channel) {
     pollfd p{channel, 0, 0};
     return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
@@ -132,6 +139,12 @@ Reply Monitor::hello(Client &client, Request &request) {
         !may_share(client, *segment, domain_of(client, request.sender))) {
         return Reply::error(EPERM, Cause::policy); // somebody else's
     }
+    if (client.own != segment && is_ending(*segment, body.proc_index)) {
+        return Reply::error(EBUSY); // its former connections are being closed
+    }
+    if (client.own != segment && segment->is_full()) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
     while (Client *old = find_process(client.pid, client.start, &client)) {
         if (old->channel && !hung_up(old->channel.get())) {
             break; // two live channels of one process: each counts for itself
@@ -222,7 +235,9 @@ Reply Monitor::fork(Client &client, Request &request) {
     if (body.segments > std::size(body.child_in)) {
         return Reply::error(EINVAL);
     }
-    if (clients_.size() >= config_.limits.clients) {
+    if (clients_.size() >= config_.limits.clients ||
+        std::any_of(client.segments.begin(), client.segments.end(),
+                    [](const Client::Share &share) { return share.segment->is_full(); })) {
         return Reply::error(EMFILE, Cause::limit);
     }
     auto [made, theirs] = make_channel(client.payer);
@@ -323,6 +338,9 @@ Reply Monitor::segment(Client &client, Request &request) {
         !may_share(client, *segment, domain_of(client, request.sender))) {
         return Reply::error(EPERM, Cause::policy);
     }
+    if (segment->is_full()) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
     Reply reply;
     uint32_t index = body.proc_index;
     if (index == wire::kAnyProc) {
@@ -337,25 +355,6 @@ Reply Monitor::segment(Client &client, Request &request) {
     }
     share_segment(client, segment, index, body.owner_client == 0 ? client.id : body.owner_client);
     return reply;
-}
-
-/// Who asks knows that some process has ended. We are told of that, too, but perhaps after the question.
-Reply Monitor::ends(Client &, Request &) {
-    std::vector<pollfd> watched;
-    std::vector<uint64_t> ids;
-    for (const auto &[id, client] : clients_) {
-        if (client->pidfd) {
-            watched.push_back({client->pidfd.get(), POLLIN, 0});
-            ids.push_back(id);
-        }
-    }
-    poll(watched.data(), watched.size(), 0);
-    for (size_t i = 0; i < ids.size(); ++i) {
-        if (const auto it = clients_.find(ids[i]); watched[i].revents != 0 && it != clients_.end()) {
-            gone(*it->second, "ended");
-        }
-    }
-    return {};
 }
 
 /// Does a process live that holds the listener?
@@ -378,24 +377,6 @@ void Monitor::channel_closed(Client &client) {
         return;
     }
     gone(client, "closed its channel");
-}
-
-/// `share` is not in the client's list any more.
-void Monitor::release_share(Client &client, const Client::Share &share) {
-    Segment &segment = *share.segment;
-    const auto member = std::find_if(segment.members.begin(), segment.members.end(), [&](const auto &m) {
-        return m.client == &client && m.proc_index == share.proc_index;
-    });
-    if (member == segment.members.end()) {
-        return;
-    }
-    const Segment::Member dead = *member;
-    segment.members.erase(member);
-    segment.reap(dead, [&client](uint64_t link_id, unsigned side) { return client.link(link_id, side); });
-    review_moved(segment);
-    if (segment.members.empty() && segment.parcels.empty()) {
-        finish_segment(segment);
-    }
 }
 
 Reply Monitor::part(Client &client, Request &request) {
@@ -421,31 +402,6 @@ Reply Monitor::part(Client &client, Request &request) {
     return {};
 }
 
-void Monitor::release_holdings(Client &client) {
-    for (const Client::Share &share : std::exchange(client.segments, {})) {
-        release_share(client, share);
-    }
-    client.own.reset();
-    while (!client.listeners.empty()) {
-        leave_listener(client, **client.listeners.begin());
-    }
-    while (!client.links.empty()) {
-        const auto [name, attachment] = *client.links.begin();
-        const FileId file = attachment.link->file;
-        for (unsigned side = 0; side < 2; ++side) {
-            if (attachment.side[side]) {
-                detach(client, name, side);
-                if (const auto it = links_.find(file);
-                    it != links_.end() && !it->second->side[side].attached.empty()) {
-                    audit_soon(*it->second, side);
-                }
-            }
-        }
-    }
-    client.eventfds.clear();
-    client.bells_given = client.links_made = 0;
-}
-
 /// Whom a process rang before it ended, without waiting for us to do so.
 void Monitor::hear_out(Client &client) {
     for (bool more = static_cast<bool>(client.channel); more;) {
@@ -466,24 +422,23 @@ void Monitor::gone(Client &client, const char *why) {
     }
     loop_.remove(client.channel_watch, client.channel.get());
     loop_.remove(client.pidfd_watch, client.pidfd.get());
-    release_holdings(client);
-    sender_gone(client.id);
+    client.channel_watch = client.pidfd_watch = 0;
+    client.channel.reset();
+    client.pidfd.reset();
     const bool was_presence = client.kind == Client::Kind::presence;
     const pid_t pid = client.pid;
-    const uint64_t start = client.start;
-    Namespace *ns = client.ns;
-    clients_.erase(client.id);
+    const uint64_t start = client.start, id = client.id;
+    client.kind = Client::Kind::ended;
+    release_holdings(client);
+    sender_gone(id);
+    if (client.ending == 0) {
+        forget_client(client);
+    }
     if (was_presence && !has_presence(pid, start)) {
         if (Client *waiting = find_process(pid, start, nullptr); waiting != nullptr && !waiting->channel) {
             gone(*waiting, "closed its channel and its presence");
         }
     }
-    if (ns != nullptr && std::none_of(clients_.begin(), clients_.end(),
-                                      [ns](const auto &entry) { return entry.second->ns == ns; })) {
-        close_orphans(*ns);
-        namespaces_.erase(ns->cookie);
-    }
-    arm_exit(std::chrono::milliseconds(900));
 }
 
 } // namespace sd::monitor

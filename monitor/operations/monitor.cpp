@@ -308,6 +308,9 @@ bool Monitor::handle(Client &client, Request &request) {
     }
     const size_t listeners_before = client.listeners.size();
     const Reply reply = perform(client, request, *operation);
+    if (reply.later) {
+        return true;
+    }
     if (reply.status != 0) {
         spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
                       strerror(-reply.status), reply.cause == Cause::none ? "" : ", cause ",

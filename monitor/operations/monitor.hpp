@@ -9,6 +9,7 @@
 #include "monitor/service/packet.hpp"
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
@@ -70,16 +71,33 @@ class Monitor {
                        uint64_t name);
     void copy_holdings(const Client &from, Client &to);
     void move_holdings(Client &from, Client &to);
-    void release_holdings(Client &client);
-    void release_share(Client &client, const Client::Share &share);
     void take_back(Client &client, const Request &request, const Reply &reply, bool new_listener);
-    Reply ends(Client &client, Request &request);
     bool any_alive(const Listener &listener);
     void channel_closed(Client &client);
     void hear_out(Client &client);
     void gone(Client &client, const char *why);
     Client *find_process(pid_t pid, uint64_t start, const Client *other_than);
     bool has_presence(pid_t pid, uint64_t start) const;
+
+    // endings.cpp: what ended processes held, in pieces
+    struct Ending;
+    using Endings = std::map<uint64_t, Ending>;
+    void release_holdings(Client &client);
+    void release_share(Client &client, const Client::Share &share);
+    void end_by_pieces(Client &client, const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
+    void end_by_pieces(const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
+    void drop_links(Client &client);
+    Ending &ending_of(Client &client);
+    bool one_piece(Client *client, const std::shared_ptr<Segment> &segment, Segment::Reaping &reaping);
+    void go_on_ending();
+    void go_on_ending_soon();
+    bool let_go_of_links(Client &client, EventLoop::Clock::time_point until);
+    void work_on(Endings::iterator it);
+    void forget_client(Client &client);
+    void take_ended();
+    Reply ends(Client &client, Request &request);
+    bool is_awaited(const Payer &asker, uint64_t until) const;
+    void answer_waiting();
 
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
@@ -183,7 +201,7 @@ class Monitor {
     void audit();
     const Link *family_link(const Segment &segment, uint64_t link_id, unsigned side) const;
     void meet_strangers(const std::shared_ptr<Segment> &segment);
-    void reap_stranger(Segment &segment, unsigned index, pid_t pid);
+    void reap_stranger(const std::shared_ptr<Segment> &segment, unsigned index, pid_t pid);
 
     // status.cpp
     Reply status(Client &client, Request &request);
@@ -241,6 +259,25 @@ class Monitor {
         std::weak_ptr<Segment> segment;
     };
     std::map<EventLoop::Watch, Stranger> strangers_;
+
+    /// One process's, or that of a record without one.
+    struct Ending {
+        struct Job {
+            std::shared_ptr<Segment> segment;
+            Segment::Reaping reaping;
+        };
+        Client *client = nullptr;
+        Payer payer;
+        std::deque<Job> jobs; ///< one after the other: an exec's, then an end's of the same record
+    };
+    Endings endings_;          ///< by an id of their own, older ones first
+    uint64_t last_worked_ = 0; ///< of these: they take turns
+    bool is_ending_ = false;   ///< the next turn of the loop goes on with it
+    struct Waiting {
+        wire::Header header; ///< of the request
+        uint64_t until;      ///< endings up to this one
+    };
+    std::map<uint64_t, Waiting> waiting_; ///< for the end of what ended processes held, by client
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
     std::chrono::steady_clock::time_point next_look_{}; ///< not before this for parcels in descriptor tables

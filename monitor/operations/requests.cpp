@@ -137,7 +137,7 @@ Reply Monitor::connect(Client &client, Request &request) {
     auto it = listeners_.find(id);
     // A client that is started after the end of a server
     if (it != listeners_.end() && !any_alive(*it->second)) {
-        ends(client, request);
+        take_ended();
         it = listeners_.find(id);
     }
     if (it == listeners_.end() || it->second->ns != client.ns || it->second->orphan) {

@@ -41,9 +41,11 @@ Domain Monitor::domain_of(Client &client, const ucred &sender) {
 }
 
 bool Monitor::alone_in(const Client &client, const Segment &segment) {
-    return !segment.members.empty() &&
-           std::all_of(segment.members.begin(), segment.members.end(),
-                       [&](const Segment::Member &m) { return same_process(*m.client, client); });
+    const auto is_same = [&](const Segment::Member &m) { return same_process(*m.client, client); };
+    return std::any_of(segment.members.begin(), segment.members.end(), is_same) &&
+           std::all_of(segment.members.begin(), segment.members.end(), [&](const Segment::Member &m) {
+               return m.client->kind == Client::Kind::ended || is_same(m);
+           });
 }
 
 const BridgeProgram *Monitor::bridge_of(const Client &client) const {
@@ -72,7 +74,8 @@ void Monitor::stamp(Client &passer, Segment &segment, const Domain &now) {
     }
     segment.domain = now;
     for (const Segment::Member &member : segment.members) {
-        if (member.proc_index == 0 && !same_process(*member.client, passer)) {
+        if (member.proc_index == 0 && member.client->kind != Client::Kind::ended &&
+            !same_process(*member.client, passer)) {
             Domain founder = member.client->pid > 0 ? read_domain(member.client->pid) : Domain{};
             founder.lineage = member.client->lineage;
             segment.domain->known = founder.shares_with(now) && is_alive(member.client->pidfd);

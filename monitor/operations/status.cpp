@@ -131,6 +131,9 @@ std::string Monitor::status_json(const ucred &asker) const {
     }
     root["processes"] = json::array();
     for (const auto &[id, client] : clients_) {
+        if (client->kind == Client::Kind::ended && client->own) {
+            total += client->own->counters();
+        }
         if (client->kind != Client::Kind::process) {
             continue;
         }

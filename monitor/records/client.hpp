@@ -15,6 +15,7 @@ struct Client {
         presence, ///< only says that somebody is here
         expected, ///< made for a child by its parent before fork; the child has not spoken yet
         process,  ///< a process with libsd
+        ended,    ///< it has ended, and what it held is ending
     };
 
     uint64_t id = 0;
@@ -59,6 +60,9 @@ struct Client {
     std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds;
     unsigned bells_given = 0;
     unsigned links_made = 0;
+    uint64_t ending = 0; ///< the Ending of what it held; 0: none
+    /// Names and sides of links that it lets go of when that is over
+    std::vector<std::pair<uint64_t, unsigned>> to_drop;
 
     Link *link(uint64_t link_id, unsigned side) const {
         const auto it = links.find(link_id);

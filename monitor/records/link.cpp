@@ -195,7 +195,7 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     ring_sleepers(link, peer, armed); // (e)
 }
 
-void ring_everybody(const Link &link, unsigned slot_index) {
+void show_everybody(const Link &link, unsigned slot_index) {
     for (unsigned side = 0; side < 2; ++side) {
         for (unsigned id = kFirstDoorbell; id <= kLastDoorbell; ++id) {
             if (link.side[side].bells[id].eventfd) {
@@ -206,6 +206,11 @@ void ring_everybody(const Link &link, unsigned slot_index) {
                                                              std::memory_order_seq_cst);
             }
         }
+    }
+}
+
+void ring_everybody(const Link &link) {
+    for (unsigned side = 0; side < 2; ++side) {
         ring_sleepers(link, side, kUsableBells);
     }
 }

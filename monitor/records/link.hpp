@@ -93,8 +93,10 @@ class Link {
 /// Swapping, not reading, the arms makes sure that each arming is answered exactly once, by us or by a real
 /// sender.
 void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);
-/// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them.
-void ring_everybody(const Link &link, unsigned slot);
+/// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them. Who
+/// sleeps is woken by ring_everybody(), once for all slots.
+void show_everybody(const Link &link, unsigned slot);
+void ring_everybody(const Link &link);
 
 /// For a client process that died: it may have published a connection request without getting to ring.
 /// Wakes the acceptors; same argument.

@@ -19,6 +19,7 @@ constexpr uint32_t kFree = static_cast<uint32_t>(OfdState::free);
 size_t held_offset(unsigned proc, unsigned word) {
     return kSegProcOffset + proc * sizeof(ProcRecord) + offsetof(ProcRecord, held) + word * sizeof(uint64_t);
 }
+constexpr size_t kPage = 4096;
 size_t ofd_offset(unsigned i) { return kSegOfdOffset + i * sizeof(Ofd); }
 
 /// The value of a word that the client may be changing: read exactly once.
@@ -67,16 +68,10 @@ bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_
            (view_.proc(member.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
 }
 
-bool Segment::held_by_living(unsigned ofd, const DataExtents &proc_data) const {
-    return parcels.count(ofd) != 0 || std::any_of(members.begin(), members.end(),
-                                                  [&](const Member &m) { return holds(m, ofd, proc_data); });
-}
-
 std::vector<const Client *> Segment::holders(unsigned ofd) const {
-    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
     std::vector<const Client *> result;
     for (const Member &m : members) {
-        if (m.client != nullptr && holds(m, ofd, proc_data)) {
+        if (m.client != nullptr && (held_word(m.proc_index, ofd / 64) >> ofd % 64 & 1) != 0) {
             result.push_back(m.client);
         }
     }
@@ -103,101 +98,191 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
     ofd.state.store(kFree, std::memory_order_seq_cst);
 }
 
-void Segment::free_threads(unsigned proc_index) {
+/// Before anybody is woken: who wakes up looks whether its tokens were those of a thread that has ended.
+void Segment::end_threads(unsigned proc_index) {
     for_each_touched(memfd_.get(), kSegThreadOffset, sizeof(ThreadRecord), kSegThreads, [&](unsigned i) {
         // The busy marks stay: that nobody owns the record tells a taker of a token that its owner has died,
         // and the mark, where.
         uint32_t mine = proc_index + 1;
         view_.thread(i).state.compare_exchange_strong(mine, 0, std::memory_order_seq_cst);
     });
-}
-
-/// Ends the threads of a process, clears its bits and closes what nobody else holds. `others`: the segment
-/// has further members.
-void Segment::let_go(unsigned index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link) {
-    // Looked up when there is something to end: many a forked child holds nothing.
-    std::optional<DataExtents> proc_data, ofd_data;
-    ProcRecord &proc = view_.proc(index);
-    // Before anybody is woken: who wakes up looks whether its tokens were those of a thread that has ended.
-    free_threads(index);
     view_.header().deaths.fetch_add(1, std::memory_order_seq_cst);
-    for_each_touched(memfd_.get(), held_offset(index, 0), sizeof(uint64_t), kOfds / 64, [&](unsigned word) {
-        // Clear our bit first and then look at the others', as a living holder that closes does: of two, at
-        // least one sees that nobody is left, and the state decides which one acts.
-        uint64_t keep = 0;
-        for (auto it = kept.lower_bound(word * 64); it != kept.end() && *it < (word + 1) * 64; ++it) {
-            keep |= uint64_t{1} << *it % 64;
-        }
-        uint64_t held = proc.held[word].load(std::memory_order_relaxed) & ~keep;
-        if (held == 0) {
-            return;
-        }
-        if (!ofd_data) {
-            proc_data.emplace(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
-            ofd_data.emplace(memfd_.get(), kSegOfdOffset, kSegmentBytes);
-        }
-        held &= proc.held[word].fetch_and(~held, std::memory_order_seq_cst);
-        for (; held != 0; held &= held - 1) {
-            const unsigned i = word * 64 + static_cast<unsigned>(std::countr_zero(held));
-            if (!ofd_data->contains(ofd_offset(i), sizeof(uint32_t))) {
-                continue;
-            }
-            Ofd &ofd = view_.ofd(i);
-            if (others && held_by_living(i, *proc_data)) {
-                // Its last act may have been to publish something without getting to ring, or to disarm
-                // whoever it was going to ring for. And its relatives may have to finish what it had begun.
-                const uint32_t slot = once(ofd.slot);
-                const unsigned side = once(ofd.side);
-                const Link *link = slot < kLinkSlots && side < 2 ? find_link(once(ofd.link_id), side) : nullptr;
-                if (link != nullptr) {
-                    ring_everybody(*link, slot);
-                }
-                continue;
-            }
-            uint32_t expected = kOpen;
-            if (ofd.state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst) ||
-                (expected == kClosing && !others)) {
-                close_ofd(ofd, find_link);
-            }
-        }
-    });
 }
 
-void Segment::retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link) {
-    let_go(member.proc_index, kept, members.size() > 1 || !parcels.empty(), find_link);
+bool Segment::has_others(const Member &who) const {
+    return !parcels.empty() ||
+           std::any_of(members.begin(), members.end(), [&](const Member &m) { return m != who; });
 }
 
-void Segment::reap(const Member &member, const FindLink &find_link) {
-    const unsigned index = member.proc_index;
-    const bool others = !members.empty() || !parcels.empty();
-    ProcRecord &proc = view_.proc(index);
-    proc.state.store(2, std::memory_order_seq_cst);
-    let_go(index, {}, others, find_link);
-    proc.pid.store(0, std::memory_order_relaxed);
-    proc.state.store(0, std::memory_order_seq_cst);
+uint64_t Segment::held_word(unsigned proc_index, unsigned word) const {
+    const size_t offset = held_offset(proc_index, word);
+    return next_data(memfd_.get(), offset, offset + sizeof(uint64_t)) == offset
+               ? view_.proc(proc_index).held[word].load(std::memory_order_seq_cst)
+               : 0;
+}
 
-    if (!others) {
-        // Nobody is left to be in the middle of anything: what is not free now was being made or closed by
-        // the dead.
-        for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
-            if (view_.ofd(i).state.load(std::memory_order_acquire) != kFree) {
-                close_ofd(view_.ofd(i), find_link);
+uint64_t Segment::held_by_others(const Member &who, unsigned word) const {
+    uint64_t result = 0;
+    for (const Member &m : members) {
+        result |= m == who ? 0 : held_word(m.proc_index, word);
+    }
+    for (auto it = parcels.lower_bound(word * 64); it != parcels.end() && it->first < (word + 1) * 64; ++it) {
+        result |= uint64_t{1} << it->first % 64;
+    }
+    return result;
+}
+
+/// Clears a process's bits in one word, of those in `mask`, and closes what nobody else holds. How many.
+unsigned Segment::end_word(const Member &who, unsigned word, uint64_t mask, const FindLink &find_link) {
+    // Clear our bits first and then look at the others', as a living holder that closes does: of two, at
+    // least one sees that nobody is left, and the state decides which one acts.
+    auto &mine = view_.proc(who.proc_index).held[word];
+    uint64_t held = mine.load(std::memory_order_relaxed) & mask;
+    if (held == 0) {
+        return 0;
+    }
+    held &= mine.fetch_and(~held, std::memory_order_seq_cst);
+    const bool others = has_others(who);
+    const uint64_t shared = others ? held_by_others(who, word) : 0;
+    std::set<const Link *> to_ring;
+    unsigned count = 0;
+    for (; held != 0; held &= held - 1, ++count) {
+        const auto bit = static_cast<unsigned>(std::countr_zero(held));
+        const unsigned i = word * 64 + bit;
+        if (next_data(memfd_.get(), ofd_offset(i), ofd_offset(i) + sizeof(uint32_t)) != ofd_offset(i)) {
+            continue;
+        }
+        Ofd &ofd = view_.ofd(i);
+        if ((shared >> bit & 1) != 0) {
+            // Its last act may have been to publish something without getting to ring, or to disarm whoever
+            // it was going to ring for. And its relatives may have to finish what it had begun.
+            const uint32_t slot = once(ofd.slot);
+            const unsigned side = once(ofd.side);
+            const Link *link = slot < kLinkSlots && side < 2 ? find_link(once(ofd.link_id), side) : nullptr;
+            if (link != nullptr) {
+                show_everybody(*link, slot);
+                to_ring.insert(link);
+            }
+            continue;
+        }
+        uint32_t expected = kOpen;
+        if (ofd.state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst) ||
+            (expected == kClosing && !others)) {
+            close_ofd(ofd, find_link);
+        }
+    }
+    for (const Link *link : to_ring) {
+        ring_everybody(*link);
+    }
+    return count;
+}
+
+Segment::Reaping Segment::reap(const Member &member) {
+    Reaping at;
+    at.who_ = member;
+    view_.proc(member.proc_index).state.store(2, std::memory_order_seq_cst);
+    end_threads(member.proc_index);
+    return at;
+}
+
+Segment::Reaping Segment::retain(const Member &member, const std::set<uint32_t> &kept) {
+    Reaping at;
+    at.who_ = member;
+    end_threads(member.proc_index);
+    // Noted now, since the next program adds its own. The bits stay until their turn comes, so that nobody
+    // uses the Ofds for something else.
+    auto &only = at.only.emplace();
+    const ProcRecord &proc = view_.proc(member.proc_index);
+    for_each_touched(
+        memfd_.get(), held_offset(member.proc_index, 0), sizeof(uint64_t), kOfds / 64, [&](unsigned word) {
+            uint64_t keep = 0;
+            for (auto it = kept.lower_bound(word * 64); it != kept.end() && *it < (word + 1) * 64; ++it) {
+                keep |= uint64_t{1} << *it % 64;
+            }
+            if (const uint64_t ends = proc.held[word].load(std::memory_order_relaxed) & ~keep; ends != 0) {
+                only.emplace_back(word, ends);
             }
         });
+    return at;
+}
+
+void Segment::end_held(Reaping &at, const FindLink &find_link, unsigned records, unsigned &done) {
+    if (at.only) {
+        for (; at.next < at.only->size() && done < records; ++at.next) {
+            const auto &[word, bits] = (*at.only)[at.next];
+            done += end_word(at.who_, word, bits, find_link);
+        }
+        at.stage = at.next == at.only->size() ? Reaping::over : Reaping::held;
+        return;
+    }
+    constexpr unsigned kWords = kOfds / 64;
+    const size_t table = held_offset(at.who_.proc_index, 0);
+    for (bool look = true; at.next < kWords && done < records; ++at.next) {
+        const size_t offset = table + at.next * sizeof(uint64_t);
+        if (look || offset % kPage < sizeof(uint64_t)) {
+            look = false;
+            const size_t data = next_data(memfd_.get(), offset, table + kWords * sizeof(uint64_t));
+            at.next = (data - table + sizeof(uint64_t) - 1) / sizeof(uint64_t);
+            if (at.next == kWords) {
+                break;
+            }
+        }
+        done += end_word(at.who_, static_cast<unsigned>(at.next), ~uint64_t{0}, find_link);
+    }
+    if (at.next == kWords) {
+        ProcRecord &proc = view_.proc(at.who_.proc_index);
+        proc.pid.store(0, std::memory_order_relaxed);
+        proc.state.store(0, std::memory_order_seq_cst);
+        at.stage = Reaping::rest;
+        at.next = 0;
     }
 }
 
+/// Where nobody is left to be in the middle of anything: what is not free now was being made or closed by the
+/// dead.
+void Segment::end_rest(Reaping &at, const FindLink &find_link, unsigned records, unsigned &done) {
+    while (at.next < kOfds && !has_others(at.who_)) {
+        if (done >= records) {
+            return;
+        }
+        ++done; // a page
+        const size_t data = next_data(memfd_.get(), ofd_offset(static_cast<unsigned>(at.next)), kSegmentBytes);
+        const size_t end = std::min((data / kPage + 1) * kPage, ofd_offset(kOfds));
+        at.next = (data - kSegOfdOffset + sizeof(Ofd) - 1) / sizeof(Ofd);
+        for (; at.next < kOfds && ofd_offset(static_cast<unsigned>(at.next)) < end; ++at.next) {
+            Ofd &ofd = view_.ofd(static_cast<unsigned>(at.next));
+            if (ofd.state.load(std::memory_order_acquire) != kFree) {
+                close_ofd(ofd, find_link);
+                ++done;
+            }
+        }
+    }
+    at.stage = Reaping::over;
+}
+
+bool Segment::advance(Reaping &at, const FindLink &find_link, unsigned records) {
+    unsigned done = 0;
+    if (at.stage == Reaping::held) {
+        end_held(at, find_link, records, done);
+    }
+    if (at.stage == Reaping::rest) {
+        end_rest(at, find_link, records, done);
+    }
+    return at.stage == Reaping::over;
+}
+
 void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
-    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
-    const DataExtents ofd_data(memfd_.get(), kSegOfdOffset, kSegmentBytes);
-    if (!proc_data.contains(held_offset(kParcelProc, i / 64), sizeof(uint64_t)) ||
-        !ofd_data.contains(ofd_offset(i), sizeof(uint32_t))) {
+    const auto has_memory = [&](size_t offset) {
+        return next_data(memfd_.get(), offset, offset + sizeof(uint32_t)) == offset;
+    };
+    if (!has_memory(held_offset(kParcelProc, i / 64)) || !has_memory(ofd_offset(i))) {
         return;
     }
     // The same order as where a holder closes: our bit first, then a look at the others'.
     view_.proc(kParcelProc).held[i / 64].fetch_and(~(uint64_t{1} << i % 64), std::memory_order_seq_cst);
+    const Member nobody{nullptr, kSegProcs};
     uint32_t expected = kOpen;
-    if (!held_by_living(i, proc_data) &&
+    if ((held_by_others(nobody, i / 64) >> i % 64 & 1) == 0 &&
         view_.ofd(i).state.compare_exchange_strong(expected, kClosing, std::memory_order_seq_cst)) {
         close_ofd(view_.ofd(i), find_link);
     }
@@ -232,7 +317,7 @@ std::vector<Segment::HeldEnd> Segment::held_ends() const {
     std::vector<Member> all;
     for (unsigned i = 0; i < kSegProcs; ++i) {
         if (proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) &&
-            view_.proc(i).state.load(std::memory_order_acquire) == 1) {
+            view_.proc(i).state.load(std::memory_order_acquire) != 0) { // also one that is being reaped
             all.push_back({nullptr, i});
         }
     }

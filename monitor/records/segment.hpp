@@ -38,19 +38,40 @@ class Segment {
     struct Member {
         const Client *client;
         unsigned proc_index;
+        bool operator==(const Member &) const = default;
     };
     std::vector<Member> members;
     std::map<uint32_t, unsigned> parcels; ///< Ofds held by parcels, and by how many
+
+    /// Nobody more is let in: what is done for each of its members is bounded by that.
+    bool is_full() const { return members.size() >= kSegProcs; }
 
     const SegmentView &view() const { return view_; }
     int fd() const { return memfd_.get(); }
 
     /// Finds the link an Ofd of the dead process is part of, or null; `side` has been checked to be 0 or 1.
     using FindLink = std::function<const Link *(uint64_t link_id, unsigned side)>;
-    /// For a process that died: `member` must have been removed from `members` before.
-    void reap(const Member &member, const FindLink &find_link);
+    /// What a process held is on its way to be ended, in pieces. Until its last one, a process that died
+    /// stays in `members` and counts as a holder: for all others it dies then.
+    class Reaping {
+      public:
+        const Member &who() const { return who_; }
+        bool executes() const { return only.has_value(); }
+
+      private:
+        friend class Segment;
+        Member who_{};
+        /// Executes another program: what ends, as words of `held` and bits in them.
+        std::optional<std::vector<std::pair<unsigned, uint64_t>>> only;
+        enum { held, rest, over } stage = held;
+        size_t next = 0; ///< word of `held`, place in `only`, or Ofd
+    };
+    /// For a process that died. Its threads end at once.
+    Reaping reap(const Member &member);
     /// For a process that executed another program: what it held ends, but for the Ofds in `kept`.
-    void retain(const Member &member, const std::set<uint32_t> &kept, const FindLink &find_link);
+    Reaping retain(const Member &member, const std::set<uint32_t> &kept);
+    /// Goes on for about as many records. True: that was all.
+    bool advance(Reaping &at, const FindLink &find_link, unsigned records);
 
     /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
     void release_parcel(uint32_t ofd, const FindLink &find_link);
@@ -89,10 +110,14 @@ class Segment {
 
   private:
     bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
-    bool held_by_living(unsigned ofd, const DataExtents &proc_data) const;
+    uint64_t held_word(unsigned proc_index, unsigned word) const;
+    bool has_others(const Member &who) const;
+    uint64_t held_by_others(const Member &who, unsigned word) const;
     void close_ofd(Ofd &ofd, const FindLink &find_link);
-    void let_go(unsigned proc_index, const std::set<uint32_t> &kept, bool others, const FindLink &find_link);
-    void free_threads(unsigned proc_index);
+    unsigned end_word(const Member &who, unsigned word, uint64_t mask, const FindLink &find_link);
+    void end_held(Reaping &at, const FindLink &find_link, unsigned records, unsigned &done);
+    void end_rest(Reaping &at, const FindLink &find_link, unsigned records, unsigned &done);
+    void end_threads(unsigned proc_index);
 
     UniqueFd memfd_;
     Mapping map_;

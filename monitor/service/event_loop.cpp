@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <sys/epoll.h>
 #include <system_error>
+#include <utility>
 
 namespace sd::monitor {
 
@@ -54,6 +55,10 @@ void EventLoop::step() {
             std::chrono::ceil<std::chrono::milliseconds>(timers_.begin()->first.first - Clock::now());
         timeout = left.count() < 0 ? 0 : static_cast<int>(left.count());
     }
+    const std::vector<Action> work = std::exchange(soon_, {});
+    if (!work.empty()) {
+        timeout = 0;
+    }
     epoll_event events[64];
     const int n = epoll_wait(epoll_.get(), events, 64, timeout);
     if (n < 0 && errno != EINTR) {
@@ -71,6 +76,9 @@ void EventLoop::step() {
         Action action = std::move(timers_.begin()->second);
         timers_.erase(timers_.begin());
         action();
+    }
+    for (size_t i = 0; i < work.size() && running_; ++i) {
+        work[i]();
     }
 }
 

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 namespace sd::monitor {
 
@@ -28,6 +29,8 @@ class EventLoop {
 
     Timer after(std::chrono::milliseconds delay, Action action);
     void cancel(Timer timer);
+    /// At the end of the next turn, after whatever is ready by then; work that goes on asks for it anew.
+    void soon(Action action) { soon_.push_back(std::move(action)); }
 
     void run();
     void stop() { running_ = false; }
@@ -38,6 +41,7 @@ class EventLoop {
     UniqueFd epoll_;
     std::unordered_map<Watch, std::shared_ptr<Handler>> handlers_;
     std::map<std::pair<Clock::time_point, Timer>, Action> timers_;
+    std::vector<Action> soon_;
     uint64_t next_ = 1;
     bool running_ = true;
 };

@@ -48,6 +48,7 @@ struct Reply {
     alignas(8) unsigned char body[wire::kMaxBody]{};
     std::vector<int> fds;        ///< sent, and stay the caller's
     std::vector<UniqueFd> owned; ///< closed when the reply has been sent
+    bool later = false;          ///< not sent now: whoever makes the client wait does it
 
     static Reply error(int number, Cause cause = Cause::none) {
         Reply reply;

@@ -25,8 +25,13 @@ struct Fixture {
     uint32_t flags(uint32_t i, unsigned side) { return slot(i).side[side].control.flags; }
     uint32_t state(uint32_t ofd) { return memory.view.ofd(ofd).state; }
     void reap(unsigned proc) {
-        segment->reap({nullptr, proc},
-                      [this](uint64_t id, unsigned) { return id == 77 ? link.get() : nullptr; });
+        Segment::Reaping at = segment->reap({nullptr, proc});
+        while (!advance(at, 1000)) {
+        }
+    }
+    bool advance(Segment::Reaping &at, unsigned records) {
+        return segment->advance(
+            at, [this](uint64_t id, unsigned) { return id == 77 ? link.get() : nullptr; }, records);
     }
     std::shared_ptr<BellFd> bell() {
         auto made = std::make_shared<BellFd>();

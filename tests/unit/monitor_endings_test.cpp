@@ -1,0 +1,176 @@
+// What ended processes held is closed in pieces: others are answered meanwhile, and who asks for the end of
+// it waits.
+#include "monitor/records/segment.hpp"
+#include "tests/unit/monitor_pair.hpp"
+
+#include <sys/syscall.h>
+
+using namespace sd;
+using namespace sd::monitor;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+constexpr unsigned kMany = 200'000;
+
+struct Family {
+    std::unique_ptr<Link> link = Link::create(77, 5, 40000);
+    TestSegment memory;
+    std::shared_ptr<Segment> segment = Segment::open(UniqueFd(dup(memory.fd.get())));
+
+    bool advance(Segment::Reaping &at, unsigned records) {
+        return segment->advance(
+            at, [this](uint64_t id, unsigned) { return id == 77 ? link.get() : nullptr; }, records);
+    }
+    bool is_open(unsigned ofd) { return memory.view.ofd(ofd).state == static_cast<uint32_t>(OfdState::open); }
+    unsigned open(unsigned from, unsigned to) {
+        unsigned n = 0;
+        for (unsigned i = from; i < to; ++i) {
+            n += is_open(i) ? 1 : 0;
+        }
+        return n;
+    }
+};
+
+/// A client that holds many connections of one link, and is killed.
+struct Crowd {
+    Pair pair;
+    SegmentView view;
+    TestSegment *memory = nullptr;
+    pid_t pid = -1;
+
+    Crowd() {
+        static TestSegment *shared;
+        delete shared;
+        shared = memory = new TestSegment; // inherited by the child, which says hello with it
+        view = memory->view;
+        pid = in_child([&] {
+            memory->view.proc(0).pid = static_cast<uint32_t>(getpid());
+            static UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+            static Channel channel(pair.monitor);
+            const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
+            if (channel.ask(Op::hello, body, {memory->fd.get(), socket.get()}).header.status != 0) {
+                _exit(1);
+            }
+            const Answer a = channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+            for (unsigned i = 1; i <= kMany; ++i) {
+                memory->open(i, a.as<wire::ConnectReply>().link_id, i % kLinkSlots, 0);
+            }
+        });
+    }
+    ~Crowd() { kill_child(pid); }
+    unsigned open() const {
+        unsigned n = 0;
+        for (unsigned i = 1; i <= kMany; i += 997) {
+            n += view.ofd(i).state == static_cast<uint32_t>(OfdState::open) ? 1 : 0;
+        }
+        return n;
+    }
+};
+
+} // namespace
+
+TEST_CASE("a piece is a bounded number of records") {
+    Family f;
+    for (unsigned i = 1; i <= 5000; ++i) {
+        f.memory.open(i, 77, i % kLinkSlots, 0);
+    }
+    Segment::Reaping at = f.segment->reap({nullptr, 0});
+    unsigned pieces = 0;
+    for (unsigned before = 5000; before != 0; ++pieces) {
+        const bool over = f.advance(at, 64);
+        const unsigned now = f.open(1, 5001);
+        REQUIRE(before - now <= 128);
+        REQUIRE((now == 0 || !over));
+        before = now;
+    }
+    REQUIRE(pieces >= 5000 / 128);
+}
+
+TEST_CASE("until its turn a dead process counts as a holder") {
+    Family f;
+    f.segment->members = {{nullptr, 0}, {nullptr, 1}};
+    for (unsigned i = 1; i <= 1000; ++i) {
+        f.memory.open(i, 77, i, 0, 0);
+        f.memory.open(i, 77, i, 0, 1);
+    }
+    Segment::Reaping first = f.segment->reap({nullptr, 0}), second = f.segment->reap({nullptr, 1});
+    REQUIRE_FALSE(f.advance(first, 64));
+    while (!f.advance(second, 64)) {
+    }
+    std::erase(f.segment->members, second.who());
+    REQUIRE(f.open(1, 1001) > 800);
+    REQUIRE(f.is_open(1000));
+    while (!f.advance(first, 64)) {
+    }
+    REQUIRE(f.open(1, 1001) == 0);
+    REQUIRE(f.link->view().slot(1000).side[0].control.flags == (kFlagDead | kFlagClosed));
+}
+
+TEST_CASE("what the next program opens is not ended with what it did not take over") {
+    Family f;
+    f.segment->members = {{nullptr, 0}};
+    for (unsigned i = 1; i <= 1000; ++i) {
+        f.memory.open(i, 77, i, 0);
+    }
+    Segment::Reaping at = f.segment->retain({nullptr, 0}, {7, 900});
+    REQUIRE_FALSE(f.advance(at, 64));
+    f.memory.open(1001, 77, 1001, 0); // in a word that has not been looked at
+    f.memory.open(2000, 77, 2000, 0);
+    while (!f.advance(at, 64)) {
+    }
+    REQUIRE(f.open(1, 1001) == 2);
+    for (const unsigned kept : {7, 900, 1001, 2000}) {
+        REQUIRE(f.is_open(kept));
+    }
+}
+
+TEST_CASE("others are answered while the connections of a dead process are closed") {
+    Crowd crowd;
+    const unsigned all = crowd.open();
+    REQUIRE(all > 100);
+    kill(crowd.pid, SIGKILL);
+    // Answered between two looks that both found some open and some closed.
+    bool between = false, partly = false;
+    for (unsigned now = all; now != 0;) {
+        REQUIRE(crowd.pair.server.channel.ask(Op::check, wire::ListenerRef{crowd.pair.listener, 0}).header.status ==
+                0);
+        now = crowd.open();
+        between = between || (partly && now != 0);
+        partly = now != 0 && now != all;
+    }
+    REQUIRE(between);
+}
+
+TEST_CASE("whoever asks for what ended processes held waits until it is closed") {
+    Crowd crowd;
+    REQUIRE(crowd.open() > 100);
+    kill(crowd.pid, SIGKILL);
+    pollfd ended{static_cast<int>(syscall(SYS_pidfd_open, crowd.pid, 0)), POLLIN, 0};
+    REQUIRE(poll(&ended, 1, 10'000) == 1);
+    const UniqueFd closed(ended.fd);
+    REQUIRE(crowd.pair.server.channel.ask(Op::ends).header.status == 0);
+    REQUIRE(crowd.open() == 0);
+    // And nothing of it is asked for again.
+    REQUIRE(crowd.pair.server.channel.ask(Op::ends).header.status == 0);
+}
+
+TEST_CASE("a channel that comes back while its connections are being closed has to wait") {
+    Pair pair;
+    for (unsigned i = 1; i <= kMany; ++i) {
+        pair.client.segment.open(i, 1, i % kLinkSlots, 0);
+    }
+    pair.client.channel.close();
+    const auto last = [&] { return pair.client.segment.view.ofd(kMany).state.load(); };
+    bool refused = false;
+    REQUIRE(eventually([&] {
+        Channel again(pair.monitor);
+        const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
+        const int status = again.ask(Op::hello, body, {pair.client.segment.fd.get(), pair.client.socket.get()})
+                               .header.status;
+        refused = refused || status == -EBUSY;
+        return status == 0;
+    }));
+    REQUIRE(last() == static_cast<uint32_t>(OfdState::free));
+}
