@@ -146,6 +146,10 @@ enum class Op : uint16_t {
     /// Leave: before an exec that hands nothing on: what the process holds ends when this channel closes ->
     /// empty
     leave = 19,
+    /// LinkRef (side 1): the caller could not map a link that it was given. It is detached from it, requests
+    /// on it are refused unless another acceptor has it, and it gets no more before it has let go of one
+    /// -> empty
+    no_room = 35,
 };
 
 struct Header {

@@ -1,6 +1,7 @@
 // What /proc and the kernel say about a process.
 #include "monitor/kernel/process_info.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -36,6 +38,16 @@ ino_t netns_inode(pid_t pid) {
     snprintf(path, sizeof path, "/proc/%d/ns/net", static_cast<int>(pid));
     struct stat st {};
     return pid > 0 && stat(path, &st) == 0 ? st.st_ino : 0;
+}
+
+uint64_t address_space_left(pid_t pid) {
+    uint64_t space = uint64_t{1} << 47; // what the kernel gives out unless it is asked for more
+    rlimit limit{};
+    if (pid > 0 && prlimit(pid, RLIMIT_AS, nullptr, &limit) == 0) {
+        space = std::min<uint64_t>(space, limit.rlim_cur);
+    }
+    const uint64_t used = pid > 0 ? strtoull(slurp(pid, "statm").c_str(), nullptr, 10) * 4096 : 0;
+    return used < space ? space - used : 0;
 }
 
 uint64_t start_time(pid_t pid) {

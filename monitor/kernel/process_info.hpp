@@ -15,6 +15,8 @@ std::string process_exe(pid_t pid);  ///< path of the program, empty if it canno
 std::string process_comm(pid_t pid); ///< short name
 /// Of its network namespace; 0 if that is not ours to see.
 ino_t netns_inode(pid_t pid);
+/// Bytes of address space that it can still map, at most; all there is where that cannot be seen.
+uint64_t address_space_left(pid_t pid);
 UniqueFd open_pidfd(pid_t pid); ///< becomes readable when the process ends
 /// Of an open_pidfd(); not, if there is none.
 bool is_alive(const UniqueFd &pidfd);

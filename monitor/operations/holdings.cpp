@@ -39,6 +39,7 @@ bool Monitor::attach(Client &client, Link &link, uint64_t name, unsigned side) {
 void Monitor::detach(Client &client, uint64_t name, unsigned side) {
     const auto it = client.links.find(name);
     Link &link = *it->second.link;
+    client.no_room = false;
     it->second.side[side] = false;
     if (!it->second.side[1 - side]) {
         client.links.erase(it);

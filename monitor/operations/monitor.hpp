@@ -162,6 +162,10 @@ class Monitor {
     void end_listener(Listener &listener);
     Reply check(Client &client, Request &request);
 
+    // server_links.cpp: how many links lead to one server
+    bool has_room(const Client &client, const Listener &listener) const;
+    Reply no_room(Client &client, Request &request);
+
     Listener *held_listener(const Client &client, uint32_t id) const;
 
     // doorbells.cpp

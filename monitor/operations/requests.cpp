@@ -153,9 +153,17 @@ Reply Monitor::connect(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::limit);
     }
+    if (!has_room(client, listener)) {
+        if (may_log()) {
+            spdlog::warn("process {}: the server on port {} has as many links as it may have or can map",
+                         client.pid, listener.address.port);
+        }
+        return Reply::error(EMFILE, Cause::server_full);
+    }
     Charge paid = charge(client.payer, Holding::links, 1);
     std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
     Link &link = *made;
+    link.maker = client.payer.user ? client.payer.user : client.payer.group;
     link.charge = std::move(paid);
     links_[link.file] = std::move(made);
     if (!attach(client, link, link.id, 0)) {

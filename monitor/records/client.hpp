@@ -60,7 +60,8 @@ struct Client {
     std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds;
     unsigned bells_given = 0;
     unsigned links_made = 0;
-    uint64_t ending = 0; ///< the Ending of what it held; 0: none
+    bool no_room = false; ///< could not map a link, and has not let go of one since
+    uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over
     std::vector<std::pair<uint64_t, unsigned>> to_drop;
 

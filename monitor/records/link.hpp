@@ -42,6 +42,7 @@ class Link {
     FileId file;
     UniqueFd memfd;
     Charge charge;
+    std::shared_ptr<Account> maker; ///< whose link it is among those of its server; null: nobody's
     LinkSide side[2];
     Listener *listener =
         nullptr; ///< null once it has closed, and after a restart until a server process brings it back

@@ -133,6 +133,8 @@ bool Listener::add(Link &link, uint32_t syn_head) {
     }
     *free = &link;
     link.listener = this;
+    ++links;
+    ++links_by[link.maker.get()];
     link.place = static_cast<uint32_t>(free - place.begin());
     ListenerLink &entry = segment().link[link.place];
     entry.syn_head.store(syn_head, std::memory_order_relaxed);
@@ -166,6 +168,10 @@ void Listener::forget_acceptors(uint32_t signature) {
 void Listener::remove(Link &link) {
     segment().link[link.place].link_id.store(0, std::memory_order_release);
     place[link.place] = nullptr;
+    --links;
+    if (const auto it = links_by.find(link.maker.get()); --it->second == 0) {
+        links_by.erase(it);
+    }
     link.listener = nullptr;
     bump();
 }

@@ -55,6 +55,8 @@ struct Listener {
     Mapping map;
     std::set<Client *> holders;
     std::vector<Link *> place; ///< same index as ListenerSegment::link
+    unsigned links = 0;        ///< of these, and how many by whom
+    std::map<const Account *, unsigned> links_by;
     std::vector<AcceptBell> accept_bells;
     bool orphan = false; ///< held by nobody; see orphan_listeners.cpp
     unsigned looks = 0;

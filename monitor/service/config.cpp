@@ -232,11 +232,11 @@ Config load_config(const std::string &file, Config config) {
     }
     if (const toml::table *table = reader.table(root, "limits", "")) {
         reader.only(*table, "limits.",
-                    {"clients", "links_per_client", "listeners_per_client", "bells_per_client",
-                     "segments_per_client", "clients_per_user", "links_per_user", "listeners_per_user",
-                     "bells_per_user", "segments_per_user", "parcels_per_user", "clients_per_cgroup",
-                     "links_per_cgroup", "listeners_per_cgroup", "bells_per_cgroup", "segments_per_cgroup",
-                     "parcels_per_cgroup"});
+                    {"clients", "links_per_client", "links_per_server", "listeners_per_client",
+                     "bells_per_client", "segments_per_client", "clients_per_user", "links_per_user",
+                     "listeners_per_user", "bells_per_user", "segments_per_user", "parcels_per_user",
+                     "clients_per_cgroup", "links_per_cgroup", "listeners_per_cgroup", "bells_per_cgroup",
+                     "segments_per_cgroup", "parcels_per_cgroup"});
         for (unsigned i = 0; i < kHoldings; ++i) {
             const std::string name = holding_name(static_cast<Holding>(i));
             reader.number(*table, (name + "_per_user").c_str(), "limits.", config.limits.per_user[i]);
@@ -244,6 +244,7 @@ Config load_config(const std::string &file, Config config) {
         }
         reader.number(*table, "clients", "limits.", config.limits.clients);
         reader.number(*table, "links_per_client", "limits.", config.limits.links_per_client);
+        reader.number(*table, "links_per_server", "limits.", config.limits.links_per_server);
         reader.number(*table, "listeners_per_client", "limits.", config.limits.listeners_per_client);
         reader.number(*table, "bells_per_client", "limits.", config.limits.bells_per_client);
         reader.number(*table, "segments_per_client", "limits.", config.limits.segments_per_client);

@@ -11,6 +11,8 @@ namespace sd::monitor {
 struct Limits {
     unsigned clients = 65536;         ///< channels at one time
     unsigned links_per_client = 1024; ///< links a process makes by connecting
+    /// That lead to one server process, each of which takes 64 GiB of its address space; 0: no limit
+    unsigned links_per_server = 1024;
     unsigned listeners_per_client = 1024;
     unsigned bells_per_client = 16384;
     unsigned segments_per_client = 64;

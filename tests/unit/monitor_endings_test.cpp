@@ -167,8 +167,8 @@ TEST_CASE("a channel that comes back while its connections are being closed has 
     REQUIRE(eventually([&] {
         Channel again(pair.monitor);
         const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
-        const int status = again.ask(Op::hello, body, {pair.client.segment.fd.get(), pair.client.socket.get()})
-                               .header.status;
+        const int status =
+            again.ask(Op::hello, body, {pair.client.segment.fd.get(), pair.client.socket.get()}).header.status;
         refused = refused || status == -EBUSY;
         return status == 0;
     }));

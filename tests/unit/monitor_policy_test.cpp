@@ -70,6 +70,7 @@ log_level = "debug"
 [limits]
 clients = 5
 links_per_client = 6
+links_per_server = 10
 listeners_per_client = 7
 bells_per_client = 8
 segments_per_client = 9
@@ -86,6 +87,7 @@ port = [80, "8000-8999"]
     REQUIRE(config.log_level == "debug");
     REQUIRE(config.limits.clients == 5);
     REQUIRE(config.limits.links_per_client == 6);
+    REQUIRE(config.limits.links_per_server == 10);
     REQUIRE(config.limits.listeners_per_client == 7);
     REQUIRE(config.limits.bells_per_client == 8);
     REQUIRE(config.limits.segments_per_client == 9);

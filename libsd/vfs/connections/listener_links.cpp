@@ -86,8 +86,11 @@ bool listener_refresh(Listener &l) noexcept {
                     continue;
                 }
                 LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i]);
-                if (!m)
+                if (!m) { // nobody waits in vain then, and no more of them are made
+                    wire::LinkRef ref{reply.link[i].link_id, 1, 0};
+                    control::request(wire::Op::no_room, &ref, sizeof ref);
                     continue;
+                }
                 m->place = place;
                 m->listener_id = l.id;
                 l.links.push({m, &l.seg->link[place]});

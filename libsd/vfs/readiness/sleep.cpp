@@ -9,7 +9,9 @@
 
 namespace sd {
 
-Sleep::Sleep(Bell &bell, int64_t deadline) noexcept : Sleeper(bell, deadline) { not_after(shrink_idle_rings()); }
+Sleep::Sleep(Bell &bell, int64_t deadline) noexcept : Sleeper(bell, deadline) {
+    not_after(shrink_idle_rings());
+}
 
 long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handled, void (*undo)(void *),
                     void *arg) noexcept {

@@ -1,0 +1,79 @@
+// How many links lead to one server process. Each takes 64 GiB of its address space, which has room for about
+// 2000: without a limit one client's processes would fill it, and nobody else's could be accepted from.
+#include "monitor/kernel/process_info.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <spdlog/spdlog.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// Acceptors of a listener that are looked at; beyond that they are taken to be like these.
+constexpr unsigned kLookedAt = 16;
+
+/// Whether the process can map one link more, and those that it has not come for yet. A server says so itself
+/// when it cannot (Op::no_room), but then a connection waits on that link already. `links`: to its listeners.
+bool can_map_one_more(const Client &acceptor, unsigned links) {
+    unsigned mapped = 0;
+    for (const auto &[name, attachment] : acceptor.links) {
+        mapped += attachment.side[1] ? 1 : 0;
+    }
+    return address_space_left(acceptor.pid) / kLinkBytes > (links > mapped ? links - mapped : 0);
+}
+
+} // namespace
+
+/// Whether some acceptor may get one more link, from this client. No user, and no control group, has more of
+/// a server's links than are still free for everybody; but the server's own user may fill it.
+bool Monitor::has_room(const Client &client, const Listener &listener) const {
+    const unsigned most = config_.limits.links_per_server;
+    const Account *maker = (client.payer.user ? client.payer.user : client.payer.group).get();
+    const bool at_home = maker == nullptr || client.who.uid == listener.uid;
+    unsigned looked = 0;
+    for (const Client *acceptor : listener.holders) {
+        if (++looked > kLookedAt) {
+            break;
+        }
+        if (acceptor->no_room) {
+            continue;
+        }
+        unsigned all = 0, own = 0;
+        for (const Listener *each : acceptor->listeners) {
+            all += each->links;
+            const auto it = each->links_by.find(maker);
+            own += it == each->links_by.end() ? 0 : it->second;
+        }
+        if ((most == 0 || (all < most && (at_home || own < most - all))) && can_map_one_more(*acceptor, all)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// An acceptor has got a link and could not map it. Where no other one may come for it either, its requests
+/// are refused now: nobody would ever accept them.
+Reply Monitor::no_room(Client &client, Request &request) {
+    const auto body = request.as<wire::LinkRef>();
+    Link *link = client.link(body.link_id, 1);
+    if (link == nullptr || body.side != 1) {
+        return Reply::error(ENOENT);
+    }
+    Listener *listener = link->listener;
+    if (may_log()) {
+        spdlog::warn("process {} has no address space for a link more", client.pid);
+    }
+    if (listener != nullptr && link->side[1].attached.size() == 1 &&
+        std::all_of(listener->holders.begin(), listener->holders.end(),
+                    [&](const Client *other) { return other == &client || other->no_room; })) {
+        listener->remove(*link);
+        close_to_requests(*link);
+    }
+    detach(client, body.link_id, 1); // ends its server side, if it was the last one
+    client.no_room = true;
+    return {};
+}
+
+} // namespace sd::monitor
