@@ -140,8 +140,8 @@ enum class Op : uint16_t {
     /// (BridgeStart::for_all)
     moved = 30,
     let_go = 31, ///< Moved: this process does not hold the Ofd any more -> empty
-    /// SegmentRef: before it becomes somebody else the caller gives up a segment that it inherited and in
-    /// which it holds nothing -> empty
+    /// SegmentRef: before it becomes somebody else the caller gives up a segment that others have as well,
+    /// and in which it holds nothing -> empty
     part = 32,
     /// Leave: before an exec that hands nothing on: what the process holds ends when this channel closes ->
     /// empty

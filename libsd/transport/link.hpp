@@ -19,6 +19,8 @@ struct LinkMap {
     std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
     /// Client side: no new connections here (the reference for them is gone)
     std::atomic<bool> retired{false};
+    /// Client side, inherited over fork: the parent's reference for new connections came along
+    std::atomic<bool> inherited{false};
     uint32_t place = 0; ///< server side: index in ListenerSegment::link
 
     // Client side only, under `slot_lock`: which slots are ours to use.

@@ -381,14 +381,16 @@ void Monitor::channel_closed(Client &client) {
 
 Reply Monitor::part(Client &client, Request &request) {
     const uint64_t name = request.as<wire::SegmentRef>().segment;
-    const auto it = std::find_if(client.segments.begin(), client.segments.end(), [&](const Client::Share &s) {
-        return s.name == name && s.segment != client.own;
-    });
+    const auto it = std::find_if(client.segments.begin(), client.segments.end(),
+                                 [name](const Client::Share &s) { return s.name == name; });
     if (it == client.segments.end()) {
         return Reply::error(ENOENT);
     }
     const Client::Share share = *it;
     client.segments.erase(it);
+    if (client.own == share.segment) {
+        client.own.reset(); // the next one is of its new domain
+    }
     release_share(client, share);
     // It will not be given links that those who stay have accepted from. Their clients make new ones from now
     // on, which are whose who comes first.

@@ -191,6 +191,9 @@ Reply Monitor::drop_link(Client &client, Request &request) {
     if (link == nullptr) {
         return Reply::error(ENOENT);
     }
+    if (body.side == 1 && link->side[1].attached.size() > 1 && client.listeners.count(link->listener) != 0) {
+        stop_requests(*link); // it goes on accepting, as somebody else: over links that it may have
+    }
     if (body.side == 0 && client.links_made > 0) {
         --client.links_made;
     }

@@ -210,6 +210,14 @@ Statistics read_statistics(const std::string &path) {
     return sum;
 }
 
+std::string make_statistics(const TemporaryDirectory &directory) {
+    const std::string path = directory.file("statistics");
+    std::ofstream(path).flush();
+    std::filesystem::permissions(directory.path(), std::filesystem::perms(0711));
+    std::filesystem::permissions(path, std::filesystem::perms(0666));
+    return path;
+}
+
 std::string difference(const std::string &kernel, const std::string &other) {
     std::istringstream left(kernel), right(other);
     std::string expected, got, before;
@@ -275,7 +283,7 @@ std::string difference_from_kernel(const char *program_name, const char *behavio
 
 void same_as_kernel(const char *program_name, const char *behaviour, Expect expect) {
     const TemporaryDirectory directory;
-    const std::string statistics = directory.file("statistics");
+    const std::string statistics = make_statistics(directory);
     INFO(program_name << " " << behaviour);
     const Outcome kernel = run(program_name, behaviour, Mode::kernel, statistics);
     {

@@ -80,6 +80,8 @@ std::string program(const std::string &name);
 bool self_check();
 
 Statistics read_statistics(const std::string &path);
+/// A file for them in `directory` that processes of all users can write.
+std::string make_statistics(const TemporaryDirectory &directory);
 
 /// Empty when equal; else the first line that differs, with the line before it.
 std::string difference(const std::string &kernel, const std::string &other);

@@ -1,12 +1,10 @@
 // A process that has become another user, or has another root directory, before it uses its first socket.
 // Without the privileges to do so the calls fail, in both runs, and the rest is as ever.
 #include "tests/programs/cases.hpp"
+#include "tests/programs/mapped.hpp"
 #include "tests/programs/process.hpp"
 
-#include <fstream>
 #include <grp.h>
-#include <set>
-#include <sstream>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
@@ -72,19 +70,6 @@ void talk(int fd) {
     MUST(shutdown(fd, SHUT_WR));
     SHOW_BOOL(receive_to_end(fd).empty());
     close(fd);
-}
-
-// The family segments that the process has mapped, by device and inode. On kernel sockets there is none.
-std::set<std::string> family_memory() {
-    std::set<std::string> result;
-    std::ifstream maps("/proc/self/maps");
-    for (std::string range, rights, offset, device, inode, name, line; std::getline(maps, line);) {
-        std::istringstream parts(line);
-        parts >> range >> rights >> offset >> device >> inode >> name;
-        if (name.rfind("/memfd:sd-family", 0) == 0)
-            result.insert(device + " " + inode);
-    }
-    return result;
 }
 
 // A server that changes itself first, and a client that does not.
@@ -189,7 +174,7 @@ BEHAVIOUR(workers_that_become_another_user) {
     const int listener = make_listener();
     const int own = connect_to(listener);
     const int accepted = MUST(accept(listener, nullptr, nullptr));
-    const std::set<std::string> before = family_memory();
+    const std::set<std::string> before = mapped("sd-family");
     close(own);
     close(accepted);
     int ready[2];
@@ -198,10 +183,7 @@ BEHAVIOUR(workers_that_become_another_user) {
     for (pid_t &worker : workers) {
         worker = spawn([&] {
             become_nobody();
-            bool shared = false;
-            for (const std::string &file : family_memory())
-                shared |= before.count(file) != 0;
-            SHOW_BOOL(shared);
+            SHOW_BOOL(still_mapped(before));
             MUST(write(ready[1], "x", 1));
             for (int i = 0; i < 2; ++i)
                 echo(MUST(accept(listener, nullptr, nullptr)));

@@ -252,6 +252,31 @@ TEST_CASE("acceptors of two users are not given the same links") {
     CHECK(root.does(0) == 1);
 }
 
+TEST_CASE("who gives up a link of its listener, which others keep, has its clients make another") {
+    Pair pair;
+    const TestLink link(pair.connect());
+    pair.server_attach();
+    TestProcess other(pair.monitor);
+    const Answer a = other.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
+    REQUIRE(other.channel.ask(Op::links, wire::Links{a.as<wire::ListenReply>().listener_id, 0})
+                .as<wire::LinksReply>()
+                .count == 1);
+    const auto closed = [&] { return (link.view.header().side[1].flags.load() & kLinkListenerClosed) != 0; };
+    CHECK_FALSE(closed());
+    REQUIRE(other.channel.ask(Op::drop_link, wire::LinkRef{link.view.header().link_id, 1, 0}).header.status == 0);
+    CHECK(closed());
+}
+
+TEST_CASE("a process that gives up its own segment makes another") {
+    Pair pair;
+    const wire::SegmentRef own{pair.server.id};
+    REQUIRE(pair.server.channel.ask(Op::part, own).header.status == 0);
+    CHECK(pair.server.channel.ask(Op::part, own).header.status == -ENOENT);
+    const TestSegment next;
+    CHECK(pair.server.channel.ask(Op::segment, wire::Segment{0, 0, 0}, {next.fd.get()}).header.status == 0);
+    CHECK(pair.server.channel.ask(Op::part, own).header.status == 0);
+}
+
 #ifdef SD_BRIDGE_IS_BUILT
 TEST_CASE("a bridge is the user whose connections it carries, and can do nothing else") {
     if (!is_root()) {

@@ -230,13 +230,21 @@ SD_FORK_CODE void connect_fork_child() noexcept {
     link_lock.reset();
     // New connections of the child need links of its own: the slots of these belong to the parent.
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
-        if (LinkMap *l = link_by_index(i); l && l->side == 0)
+        if (LinkMap *l = link_by_index(i); l && l->side == 0 && !l->retired.load(std::memory_order_relaxed)) {
             l->retired.store(true, std::memory_order_relaxed);
+            l->inherited.store(true, std::memory_order_relaxed);
+        }
 }
 
 void retire_client_links() noexcept {
-    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         retire_link(i, [](const LinkMap &) { return true; });
+        if (LinkMap *l = link_by_index(i); l && l->inherited.load() && link_use(*l)) {
+            if (l->inherited.exchange(false))
+                link_unuse(*l);
+            link_unuse(*l);
+        }
+    }
 }
 
 namespace {

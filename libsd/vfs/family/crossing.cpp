@@ -1,14 +1,21 @@
 // Becoming somebody else: a process that gives up rights must not be able to write afterwards what those have
 // who keep them.
 //
-// A forked child works on its parent's records. A worker that has no connection yet, and that is when daemons
-// become another user, needs none of them: it leaves the segments that it inherited, and its client links,
-// which its parent uses as well. Listeners stay what they are: the kernel's socket and a segment of few
-// words, each of which may hold anything (docs/security.md). A segment in which the process does hold
-// connections stays.
+// A forked child works on its parent's records, and over the same links: it could write the records of its
+// parent's other connections, and what its parent sends. So before the change the process parts from all
+// that others have as well. Connections in a segment, or over a link, that somebody else has become kernel
+// sockets, for all who hold them (moved.hpp); a bridge of the domain that the process still belongs to
+// carries them. Then nothing is left there that is its own, and it unmaps segments and links. Listeners stay
+// what they are: the kernel's socket and a segment of few words, each of which may hold anything
+// (docs/security.md); links are asked for anew, and are given to whom the process has become.
+//
+// What others have is told by the records in the segment and by the monitor's notes in the link. Those who
+// could lie there, to make this process keep what it should part from, would do so to themselves: the
+// members of a family, and the client at the other end of the link.
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/connections/connect.hpp"
+#include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -16,6 +23,68 @@
 namespace sd {
 
 namespace {
+
+using Marks = uint32_t; ///< bit per mapped segment
+static_assert(kMaxSegments <= 32);
+
+/// Is somebody else in the segment, or about to come with a connection that was passed to him?
+bool is_shared(const MappedSegment &m) noexcept {
+    const SegmentView v = m.view;
+    for (uint32_t i = 0, n = v.header().proc_high.load(std::memory_order_acquire); i < n && i < kSegProcs; ++i)
+        if (i != m.proc && i != kParcelProc && v.proc(i).state.load(std::memory_order_acquire) == 1)
+            return true;
+    const uint32_t words = (v.header().ofd_high.load(std::memory_order_acquire) + 63) / 64;
+    for (uint32_t w = 0; w < words && w < kOfds / 64; ++w)
+        if (v.proc(kParcelProc).held[w].load(std::memory_order_relaxed))
+            return true;
+    return false;
+}
+
+/// Has somebody else the same side of the link? The monitor may count processes otherwise than we do.
+bool is_shared(const LinkMap &l) noexcept {
+    const auto me = static_cast<uint32_t>(sys::getpid());
+    bool named = false;
+    unsigned others = 0;
+    for (const auto &holder : l.view.header().holder[l.side & 1]) {
+        const uint32_t pid = holder.pid.load(std::memory_order_relaxed);
+        named |= pid == me;
+        others += pid != 0 && pid != me;
+    }
+    return others > (named ? 0 : 1);
+}
+
+Marks shared_segments() noexcept {
+    Marks marks = 0;
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+        if (segments[i].fd >= 0 && is_shared(segments[i]))
+            marks |= Marks{1} << i;
+    return marks;
+}
+
+unsigned shared_links() noexcept {
+    unsigned found = 0;
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i); l && link_use(*l)) {
+            found += l->id != 0 && is_shared(*l);
+            link_unuse(*l);
+        }
+    return found;
+}
+
+/// The segments of connections that are to become kernel sockets because of their links: those who carry them
+/// come to share the segment.
+Marks over_shared_links() noexcept {
+    Marks marks = 0;
+    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
+        if (const File *f = fd_table[fd].load(std::memory_order_acquire);
+            f && f->kind == FileKind::stream && is_shared(*f->link))
+            marks |= Marks{1} << f->seg;
+    return marks;
+}
+
+bool is_part(const File &f, Marks which) noexcept {
+    return f.kind == FileKind::stream && (which >> f.seg & 1);
+}
 
 bool has_part_in(unsigned seg) noexcept {
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
@@ -25,21 +94,45 @@ bool has_part_in(unsigned seg) noexcept {
     return false;
 }
 
+/// What cannot become a kernel socket stays, and its segment with it.
+void leave_connections(Marks which) noexcept {
+    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
+        File *f = fd_table[fd].load(std::memory_order_acquire);
+        if (!f || f->kind != FileKind::stream || !take_reference(*f))
+            continue;
+        if (is_part(*f, which))
+            move_to_kernel(*f, Cause::crossed);
+        release_file(f);
+    }
+}
+
 } // namespace
 
 namespace vfs {
 
 void before_crossing() noexcept {
-    if (!enabled() || borrowing() || confined() || pinned.load(std::memory_order_acquire) != 0)
-        return; // a call of another thread may be about to work there
-    bool left = false;
-    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
-        if (segments[i].fd >= 0 && !has_part_in(i))
-            left |= leave_segment(i);
-    if (!left)
+    if (!enabled() || borrowing() || confined())
         return;
-    retire_client_links();
-    ask_for_links_anew();
+    Held::drop_abandoned();
+    if (!shared_segments() && !shared_links())
+        return;
+    Cause why;
+    const bool heard =
+        control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
+    const Marks which = shared_segments() | over_shared_links();
+    if (!which && !shared_links())
+        return;
+    // Else a call of another thread is about to work there.
+    if (heard && pinned.load(std::memory_order_acquire) == 0) {
+        leave_connections(which);
+        ask_for_links_anew();
+        retire_client_links();
+        for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+            if (which >> i & 1 && !has_part_in(i))
+                leave_segment(i);
+    }
+    if (shared_segments() || shared_links())
+        count_fallback(Cause::still_shared, nullptr);
 }
 
 } // namespace vfs

@@ -26,8 +26,8 @@ void after_failed_exec() noexcept;
 /// Before and after the calling thread goes to another network namespace.
 void prepare_namespace_change() noexcept;
 void namespace_has_changed() noexcept;
-/// The process is about to be another trust domain's, for good. What it has inherited from those who stay is
-/// given up, as far as it holds nothing there.
+/// The process is about to be another trust domain's, for good: parts from what it shares with those who
+/// stay (crossing.cpp). Where it cannot, that is counted (Cause::still_shared). Any thread.
 void before_crossing() noexcept;
 /// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
 void at_exit() noexcept;

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/libc_threads.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/queue/bell.hpp"
@@ -58,6 +59,14 @@ uint32_t claim_proc(SegmentView v) noexcept {
             return i;
     }
     return kSegProcs;
+}
+
+/// What happened while there was no segment, or another one.
+void move_stats(SegmentStats &from, SegmentStats &to) noexcept {
+    to.connects.fetch_add(from.connects.exchange(0), std::memory_order_relaxed);
+    to.accepts.fetch_add(from.accepts.exchange(0), std::memory_order_relaxed);
+    for (unsigned i = 0; i < kMaxCauses; ++i)
+        to.fallbacks[i].fetch_add(from.fallbacks[i].exchange(0), std::memory_order_relaxed);
 }
 
 bool register_in(unsigned seg) noexcept {
@@ -124,8 +133,7 @@ bool own_segment(int greeting) noexcept {
     h.proc_high.store(1, std::memory_order_relaxed);
     m.view.proc(0).pid.store(h.creator_pid, std::memory_order_relaxed);
     m.view.proc(0).state.store(1, std::memory_order_relaxed);
-    for (unsigned i = 0; i < kMaxCauses; ++i)
-        h.stats.fallbacks[i].store(no_segment_stats.fallbacks[i].exchange(0), std::memory_order_relaxed);
+    move_stats(no_segment_stats, h.stats);
     h.magic = kSegmentMagic;
     ofd_hint = 1;
     thread_table[n] = &m.view.thread(0);
@@ -213,11 +221,17 @@ int join_segment(int fd, uint64_t name) noexcept {
 bool leave_segment(unsigned seg) noexcept {
     LockGuard g(join_lock);
     MappedSegment &m = segments[seg];
-    if (m.fd < 0 || static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire))
+    const bool own = static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire);
+    if (m.fd < 0 || (own && !one_thread())) // another thread may just be opening a connection in its own
         return false;
-    wire::SegmentRef msg{m.owner_client};
+    wire::SegmentRef msg{own ? control::client_id() : m.owner_client};
     // Nothing is held there, so nothing is lost when it is not told
     control::request(wire::Op::part, &msg, sizeof msg);
+    if (own) {
+        move_stats(m.view.header().stats, no_segment_stats);
+        takeover_count = &no_segment_stats.takeovers;
+        own_segment_index.store(-1, std::memory_order_release);
+    }
     if (!sys::mmap(m.view.base, kSegmentBytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
         return false;
@@ -226,6 +240,8 @@ bool leave_segment(unsigned seg) noexcept {
     m.fd = -1;
     m.owner_client = 0;
     m.proc = kSegProcs;
+    self.id[seg] = 0;
+    self.record[seg] = nullptr;
     return true;
 }
 

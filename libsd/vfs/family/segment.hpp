@@ -26,8 +26,9 @@ int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
 /// Comes to share the segment behind `fd` (a hidden one, ownership passes), which the monitor calls `name`: a
 /// ProcRecord of our own in it, known to the monitor. Its index, also if it was mapped already; or -1.
 int join_segment(int fd, uint64_t name) noexcept;
-/// Gives up a segment that was inherited and of which no File of this process is a part. False: it stays,
-/// being the own one, or there is no memory to put in its place, where threads may still look.
+/// Gives up a segment that others have as well, and of which no File of this process is a part. If that was
+/// its own, it makes another with its next connection. False: it stays, being the own one in a process of
+/// several threads, or there is no memory to put in its place, where threads may still look.
 bool leave_segment(unsigned seg) noexcept;
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;

@@ -1,0 +1,379 @@
+// A process that gives up rights while it holds connections that it shares with others: what those have who
+// stay as they are is not within its reach any more, and the connections go on for everybody.
+#include "tests/programs/cases.hpp"
+#include "tests/programs/mapped.hpp"
+#include "tests/programs/process.hpp"
+
+#include <cstddef>
+#include <grp.h>
+#include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+using namespace sdtest;
+
+namespace {
+
+constexpr uid_t kNobody = 65534;
+
+void become_nobody() {
+    MUST(setgroups(0, nullptr));
+    MUST(setgid(kNobody));
+    MUST(setuid(kNobody));
+}
+
+// What is in reach of whoever shares it: the records of connections, and the links they go over.
+std::set<std::string> all_shared() {
+    std::set<std::string> files = mapped("sd-family");
+    files.merge(mapped("sd-link"));
+    return files;
+}
+
+void echo(int fd) {
+    char buffer[4096];
+    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
+        send_all(fd, buffer, static_cast<size_t>(got));
+    close(fd);
+}
+
+// With pauses, so that each has to wake the other.
+void talk(int fd) {
+    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
+        sleep_ms(20);
+        const std::string data = pattern(size, size);
+        std::thread writer([&] { send_all(fd, data); });
+        SHOW_BOOL(receive(fd, size) == data);
+        writer.join();
+    }
+}
+
+void end(int fd) {
+    MUST(shutdown(fd, SHUT_WR));
+    SHOW_BOOL(receive_to_end(fd).empty());
+    close(fd);
+}
+
+// A master with two connections. A child inherits the first, gives up its rights by `change`, and serves it.
+void session(const std::function<void()> &change, bool closed_before, bool closes_other = true) {
+    const Pair its = make_pair(), kept = make_pair();
+    const std::set<std::string> before = all_shared();
+    const Gate closed, parted;
+    const pid_t child = spawn([&] {
+        close(its.client);
+        close(kept.client);
+        if (closes_other)
+            close(kept.server);
+        if (closed_before)
+            closed.pass();
+        change();
+        SHOW_BOOL(still_mapped(before));
+        parted.open();
+        if (!closed_before)
+            closed.pass();
+        echo(its.server);
+    });
+    if (!closed_before)
+        parted.pass();
+    close(its.server);
+    closed.open();
+    std::thread server([&] { echo(kept.server); });
+    talk(its.client);
+    talk(kept.client);
+    end(its.client);
+    reap("session", child); // which may have the other one as well
+    end(kept.client);
+    server.join();
+}
+
+sock_filter all_pass[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+const sock_fprog filter{std::size(all_pass), all_pass};
+
+} // namespace
+
+BEHAVIOUR(parent_closes_before) { session(become_nobody, true); }
+
+BEHAVIOUR(parent_closes_afterwards) { session(become_nobody, false); }
+
+BEHAVIOUR(by_a_filter) {
+    session(
+        [] {
+            MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+            MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+        },
+        true);
+}
+
+BEHAVIOUR(by_capabilities) {
+    session(
+        [] {
+            __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+            const __user_cap_data_struct none[2]{};
+            MUST(syscall(SYS_capset, &header, none));
+        },
+        true);
+}
+
+BEHAVIOUR(by_a_user_namespace) {
+    session([] { MUST(unshare(CLONE_NEWUSER)); }, true);
+}
+
+// What it inherited beside is everybody's kernel socket afterwards, and goes on.
+BEHAVIOUR(it_keeps_what_is_not_its_own) { session(become_nobody, true, false); }
+
+// Both have it, and both use it; so do the two ends that wait meanwhile.
+BEHAVIOUR(both_go_on) {
+    const Pair pair = make_pair();
+    const std::set<std::string> before = all_shared();
+    const Gate to_child, to_parent;
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        become_nobody();
+        SHOW_BOOL(still_mapped(before));
+        for (int i = 0; i < 5; ++i) {
+            to_child.pass();
+            send_all(pair.server, "child ");
+            to_parent.open();
+        }
+        to_child.pass();
+        say("child: %s", receive(pair.server, 5).c_str());
+        to_parent.open();
+    });
+    for (int i = 0; i < 5; ++i) {
+        send_all(pair.server, "parent ");
+        to_child.open();
+        to_parent.pass();
+    }
+    say("%s", receive(pair.client, 65).c_str());
+    send_all(pair.client, "onetwo");
+    to_child.open();
+    to_parent.pass();
+    say("parent: %s", receive(pair.server, 1).c_str());
+    reap("child", child);
+    close(pair.server);
+    SHOW_BOOL(receive_to_end(pair.client).empty());
+}
+
+// One waits for data when the other one changes.
+BEHAVIOUR(the_parent_waits_meanwhile) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        sleep_ms(100); // the parent waits by now
+        become_nobody();
+        sleep_ms(100);
+    });
+    const pid_t sender = spawn([&] {
+        close(pair.server);
+        sleep_ms(400);
+        send_all(pair.client, "late");
+    });
+    say("%s", receive(pair.server, 4).c_str());
+    reap("child", child);
+    reap("sender", sender);
+}
+
+// Unread, unsent, ended: the connection is as it was.
+BEHAVIOUR(in_any_state) {
+    const Pair unread = make_pair(), ended = make_pair(), shut = make_pair(), full = make_pair();
+    send_all(unread.client, "unread");
+    send_all(ended.client, "the end");
+    close(ended.client);
+    MUST(shutdown(shut.server, SHUT_WR));
+    fill(full.client);
+    const pid_t child = spawn([&] {
+        for (const int fd : {unread.client, shut.client, full.client})
+            close(fd);
+        become_nobody();
+        say("%s", receive(unread.server, 6).c_str());
+        say("%s", receive_to_end(ended.server).c_str());
+        SHOW(send(shut.server, "x", 1, MSG_NOSIGNAL));
+        say("%s", receive(shut.server, 5).c_str());
+        SHOW_BOOL(receive_to_end(full.server).size() > 100000);
+    });
+    for (const int fd : {unread.server, ended.server, shut.server, full.server})
+        close(fd);
+    const std::string none = receive_to_end(shut.client);
+    send_all(shut.client, "there");
+    close(full.client);
+    reap("child", child);
+    SHOW_BOOL(none.empty());
+}
+
+// The client's end.
+BEHAVIOUR(as_a_client) {
+    const Pair pair = make_pair(), kept = make_pair();
+    const std::set<std::string> before = all_shared();
+    const Gate closed;
+    const pid_t child = spawn([&] {
+        for (const int fd : {pair.server, kept.server, kept.client})
+            close(fd);
+        closed.pass();
+        become_nobody();
+        SHOW_BOOL(still_mapped(before));
+        talk(pair.client);
+        end(pair.client);
+    });
+    close(pair.client);
+    closed.open();
+    echo(pair.server);
+    reap("child", child);
+    std::thread server([&] { echo(kept.server); });
+    talk(kept.client);
+    end(kept.client);
+    server.join();
+}
+
+// It made the connection itself, over a link that its master has accepted from.
+BEHAVIOUR(over_a_shared_link) {
+    const int listener = make_listener();
+    const Gate ready, accepted;
+    const pid_t client = spawn([&] {
+        const Address to = local_address(listener);
+        close(listener);
+        const int first = connect_to(to);
+        accepted.pass();
+        const int second = connect_to(to);
+        talk(second);
+        end(second);
+        talk(first);
+        end(first);
+    });
+    const int own = MUST(accept(listener, nullptr, nullptr));
+    const std::set<std::string> before = all_shared();
+    const pid_t worker = spawn([&] {
+        close(own);
+        accepted.open();
+        const int fd = MUST(accept(listener, nullptr, nullptr));
+        become_nobody();
+        SHOW_BOOL(still_mapped(before));
+        echo(fd);
+    });
+    echo(own);
+    reap("client", client);
+    reap("worker", worker);
+}
+
+// The parent changes itself; its child keeps the rights, and the connections that it had then.
+BEHAVIOUR(the_parent_changes) {
+    const Pair its = make_pair(), own = make_pair();
+    const std::set<std::string> before = all_shared();
+    const Gate changed;
+    const pid_t child = spawn([&] {
+        for (const int fd : {its.client, own.client, own.server})
+            close(fd);
+        changed.pass();
+        echo(its.server);
+    });
+    close(its.server);
+    become_nobody();
+    SHOW_BOOL(still_mapped(before));
+    changed.open();
+    talk(its.client);
+    end(its.client);
+    reap("child", child);
+    std::thread server([&] { echo(own.server); });
+    talk(own.client);
+    end(own.client);
+    server.join();
+    const Pair another = make_pair();
+    std::thread echoes([&] { echo(another.server); });
+    talk(another.client);
+    end(another.client);
+    echoes.join();
+}
+
+// Its former parent has ended: nobody else has what it has, and it stays that way.
+BEHAVIOUR(alone) {
+    const int listener = make_listener();
+    const Gate parent_ended, told;
+    const pid_t server = spawn([&] {
+        const int fd = MUST(accept(listener, nullptr, nullptr));
+        close(listener);
+        const pid_t self = getpid();
+        if (MUST(fork()) != 0)
+            _exit(0);
+        while (getppid() == self)
+            sleep_ms(1);
+        become_nobody();
+        told.open();
+        echo(fd);
+        _exit(0);
+    });
+    const int fd = connect_to(listener);
+    close(listener);
+    reap("server", server);
+    told.pass();
+    talk(fd);
+    end(fd);
+}
+
+// In an epoll set, before and after.
+BEHAVIOUR(watched) {
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        const int set = MUST(epoll_create1(0));
+        epoll_event event{EPOLLIN, {.u32 = 7}};
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, pair.server, &event));
+        become_nobody();
+        for (int i = 0; i < 3; ++i) {
+            epoll_event got{};
+            SHOW(epoll_wait(set, &got, 1, kPatience));
+            say("%u: %s", got.data.u32, receive(pair.server, 1).c_str());
+            send_all(pair.server, "y");
+        }
+    });
+    close(pair.server);
+    for (int i = 0; i < 3; ++i) {
+        send_all(pair.client, "x");
+        say("%s", receive(pair.client, 1).c_str());
+    }
+    reap("child", child);
+}
+
+// A thread is blocked on one of the connections just then: they stay as they are, and work.
+BEHAVIOUR(with_a_thread_that_waits) {
+    const Pair one = make_pair(), two = make_pair();
+    const pid_t child = spawn([&] {
+        close(one.client);
+        close(two.client);
+        std::thread waits([&] { echo(one.server); });
+        sleep_ms(100);
+        become_nobody();
+        echo(two.server);
+        waits.join();
+    });
+    close(one.server);
+    close(two.server);
+    sleep_ms(200);
+    talk(two.client);
+    end(two.client);
+    talk(one.client);
+    end(one.client);
+    reap("child", child);
+}
+
+// Other threads, none of which waits on a socket.
+BEHAVIOUR(with_threads) {
+    const Pair pair = make_pair();
+    const std::set<std::string> before = all_shared();
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        const Gate gate;
+        std::thread other([&] { gate.pass(); });
+        become_nobody();
+        SHOW_BOOL(still_mapped(before));
+        gate.open();
+        other.join();
+        echo(pair.server);
+    });
+    close(pair.server);
+    talk(pair.client);
+    end(pair.client);
+    reap("child", child);
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
