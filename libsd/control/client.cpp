@@ -235,6 +235,8 @@ void keep_door() noexcept {
         long fd = connect_monitor(path);
         if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
             continue;
+        send_packet(static_cast<int>(fd), make_header(wire::Op::stay, wire::kNoAnswer, 0, 0), nullptr,
+                    nullptr, 0);
         door.store(static_cast<int>(fd), std::memory_order_release);
         if (own_door)
             close_hidden(now);

@@ -146,6 +146,9 @@ enum class Op : uint16_t {
     /// Leave: before an exec that hands nothing on: what the process holds ends when this channel closes ->
     /// empty
     leave = 19,
+    /// No body: the caller keeps this channel although it may say nothing there for long. One that has said
+    /// nothing at all is closed where its user has as many as it may -> empty
+    stay = 34,
     /// LinkRef (side 1): the caller could not map a link that it was given. It is detached from it, requests
     /// on it are refused unless another acceptor has it, and it gets no more before it has let go of one
     /// -> empty

@@ -186,8 +186,14 @@ Reply Monitor::presence(Client &client, Request &request) {
     return {};
 }
 
-std::pair<Client &, UniqueFd> Monitor::make_channel(const Payer &payer) {
-    Charge paid = charge(payer, Holding::clients, kDescriptorsOfClient);
+/// Nothing may follow here for long, and the channel is to be kept all the same.
+Reply Monitor::stay(Client &client, Request &) {
+    client.stays = true;
+    return {};
+}
+
+std::pair<Client &, UniqueFd> Monitor::make_channel(const Client &asking, const Payer &payer) {
+    Charge paid = charge_client(payer, &asking);
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         throw std::system_error(errno, std::generic_category(), "socketpair");
@@ -199,7 +205,7 @@ std::pair<Client &, UniqueFd> Monitor::make_channel(const Payer &payer) {
 /// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is
 /// decided as with all others, by who sends on it. It is a socket of our own making: another one's
 /// SO_PASSCRED would be in the client's hands.
-Reply Monitor::enter(Client &, Request &request) {
+Reply Monitor::enter(Client &client, Request &request) {
     const int to = request.fds[0].get();
     int domain = 0, type = 0;
     ucred maker{};
@@ -212,19 +218,15 @@ Reply Monitor::enter(Client &, Request &request) {
         return Reply::error(EINVAL);
     }
     Reply reply;
-    if (clients_.size() >= config_.limits.clients) {
+    try {
+        auto [made, theirs] = make_channel(client, payer_of(request.sender));
+        made.payer_pid = request.sender.pid;
+        made.who.uid = request.sender.uid;
+        reply.set(wire::ForkReply{made.id});
+        reply.fds.push_back(theirs.get());
+        reply.owned.push_back(std::move(theirs));
+    } catch (const OverShare &) {
         reply = Reply::error(EMFILE, Cause::limit);
-    } else {
-        try {
-            auto [made, theirs] = make_channel(payer_of(request.sender));
-            made.payer_pid = request.sender.pid;
-            made.who.uid = request.sender.uid;
-            reply.set(wire::ForkReply{made.id});
-            reply.fds.push_back(theirs.get());
-            reply.owned.push_back(std::move(theirs));
-        } catch (const OverShare &) {
-            reply = Reply::error(EMFILE, Cause::limit);
-        }
     }
     send(to, request.header, reply); // who is not there to take it has no channel either: it hangs up
     return {};
@@ -235,12 +237,11 @@ Reply Monitor::fork(Client &client, Request &request) {
     if (body.segments > std::size(body.child_in)) {
         return Reply::error(EINVAL);
     }
-    if (clients_.size() >= config_.limits.clients ||
-        std::any_of(client.segments.begin(), client.segments.end(),
+    if (std::any_of(client.segments.begin(), client.segments.end(),
                     [](const Client::Share &share) { return share.segment->is_full(); })) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    auto [made, theirs] = make_channel(client.payer);
+    auto [made, theirs] = make_channel(client, client.payer);
     made.kind = Client::Kind::expected;
     made.who = client.who;
     made.comm = client.comm;

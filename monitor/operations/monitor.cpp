@@ -39,6 +39,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
     static const Operation operations[] = {
         {Op::hello, "hello", sizeof(wire::Hello), 2, kNotChild, &Monitor::hello},
         {Op::presence, "presence", 0, 0, bit(Client::Kind::fresh), &Monitor::presence},
+        {Op::stay, "stay", 0, 0, bit(Client::Kind::fresh), &Monitor::stay},
         {Op::enter, "enter", 0, 1, bit(Client::Kind::fresh) | bit(Client::Kind::presence), &Monitor::enter},
         {Op::fork, "fork", sizeof(wire::Fork), 0, kProcess, &Monitor::fork},
         {Op::child, "child", sizeof(wire::Child), 0, bit(Client::Kind::expected), &Monitor::child},
@@ -160,6 +161,7 @@ Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
     // The kernel then adds the sender's identity to every packet.
     const int on = 1;
     setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    bound_replies(channel.get());
     auto client = std::make_unique<Client>();
     client->id = next_id_++;
     client->channel = std::move(channel);
@@ -199,16 +201,10 @@ void Monitor::accept_client() {
         }
         return;
     }
-    if (clients_.size() >= config_.limits.clients) {
-        if (may_log()) {
-            spdlog::warn("limits.clients ({}) reached, a client was turned away", config_.limits.clients);
-        }
-        return;
-    }
     asker_ = peer.uid;
     try {
         Payer payer = payer_of(peer);
-        Charge paid = charge(payer, Holding::clients, kDescriptorsOfClient);
+        Charge paid = charge_client(payer, nullptr);
         Client &client = add_client(std::move(channel), std::move(payer), std::move(paid));
         client.payer_pid = peer.pid;
         client.who.uid = peer.uid;
@@ -227,6 +223,13 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         }
         Client &client = *it->second;
+        if (const bool unread = !takes_replies(client.channel.get()); unread || client.unread) {
+            client.unread = unread;
+            loop_.change(client.channel_watch, client.channel.get(), unread ? EPOLLOUT : EPOLLIN);
+            if (unread) {
+                return;
+            }
+        }
         if (client.last_sender && is_holding_us_up(*client.last_sender)) {
             channel_closed(client); // without looking at what else it has sent
             return;

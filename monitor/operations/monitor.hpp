@@ -45,7 +45,7 @@ class Monitor {
     void accept_client();
     Client &add_client(UniqueFd channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
-    std::pair<Client &, UniqueFd> make_channel(const Payer &payer);
+    std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
     void channel_ready(uint64_t client_id);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
@@ -54,12 +54,15 @@ class Monitor {
     bool may_log();
     /// accounting.cpp: for one thing more that is held in the name of the client. Throws OverShare.
     Charge charge(const Payer &payer, Holding what, unsigned descriptors);
+    Charge charge_client(const Payer &payer, const Client *asking);
+    bool drop_silent(const Payer &payer, const Client *asking);
     Payer payer_of(const ucred &who);
     void pay_as(Client &client, const ucred &sender);
 
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
     Reply presence(Client &client, Request &request);
+    Reply stay(Client &client, Request &request);
     Reply enter(Client &client, Request &request);
     Reply fork(Client &client, Request &request);
     Reply child(Client &client, Request &request);

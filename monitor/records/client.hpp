@@ -25,6 +25,8 @@ struct Client {
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;
 
+    bool unread = false;    ///< does not read its replies, so it is not read from
+    bool stays = false;     ///< Op::stay
     bool leaving = false;   ///< about to execute something that takes nothing over
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 

@@ -26,6 +26,15 @@ EventLoop::Watch EventLoop::add(int fd, uint32_t events, Handler handler) {
     return watch;
 }
 
+void EventLoop::change(Watch watch, int fd, uint32_t events) {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = watch;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) != 0) {
+        throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+    }
+}
+
 void EventLoop::remove(Watch watch, int fd) {
     if (handlers_.erase(watch) != 0) {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);

@@ -24,6 +24,8 @@ class EventLoop {
     EventLoop();
 
     Watch add(int fd, uint32_t events, Handler handler);
+    /// Other events than those it was added for.
+    void change(Watch watch, int fd, uint32_t events);
     /// To be called before fd is closed. A handler may remove anything, itself included.
     void remove(Watch watch, int fd);
 

@@ -3,6 +3,7 @@
 #include "monitor/kernel/descriptor_kind.hpp"
 
 #include <cerrno>
+#include <poll.h>
 
 namespace sd::monitor {
 
@@ -73,6 +74,18 @@ Received receive(int channel, Request &request) {
     }
     std::memcpy(request.body, packet.body, request.header.length);
     return Received::packet;
+}
+
+void bound_replies(int channel) {
+    // A Unix socket can be written while a quarter of its buffer, of which the kernel makes twice what is
+    // said here, waits to be received: four replies or five.
+    constexpr int kBytes = 8192;
+    setsockopt(channel, SOL_SOCKET, SO_SNDBUF, &kBytes, sizeof kBytes);
+}
+
+bool takes_replies(int channel) {
+    pollfd p{channel, POLLOUT, 0};
+    return poll(&p, 1, 0) == 1;
 }
 
 bool send(int channel, const wire::Header &request, const Reply &reply) {

@@ -62,6 +62,11 @@ struct Reply {
         length = sizeof value;
     }
 };
+/// Has few replies (and descriptors in them) in flight on a channel at a time; see takes_replies().
+void bound_replies(int channel);
+/// Whether the client has read most of what it was sent, or has gone. Else it is not to be read from before
+/// its channel can be written: nobody has us keep replies, with memory and descriptors in them.
+bool takes_replies(int channel);
 /// False: the client does not read its replies, or has gone.
 bool send(int channel, const wire::Header &request, const Reply &reply);
 

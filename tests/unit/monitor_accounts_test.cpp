@@ -5,6 +5,7 @@
 
 #include <catch2/catch.hpp>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 using namespace sd;
 using namespace sd::monitor;
@@ -96,4 +97,56 @@ TEST_CASE("a request whose descriptors the monitor has no room for is refused, a
     few.rlim_cur = few.rlim_max;
     REQUIRE(prlimit(monitor.pid, RLIMIT_NOFILE, &few, nullptr) == 0);
     REQUIRE(process.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {listener.fd.get()}).header.status == 0);
+}
+
+TEST_CASE("channels that say nothing make way for their user's others") {
+    if (geteuid() != 0) {
+        return;
+    }
+    MonitorProcess monitor;
+    const std::string file = monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs("[limits]\nclients_per_user = 4\n", config);
+    fclose(config);
+    monitor.stop(SIGTERM);
+    chmod(monitor.directory.c_str(), 0755);
+    monitor.start({"--config", file});
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
+            _exit(1);
+        }
+        Channel kept(monitor), speaks(monitor);
+        wire::Header stay{};
+        stay.magic = wire::kMagic;
+        stay.version = wire::kVersion;
+        stay.op = static_cast<uint16_t>(wire::Op::stay);
+        if (!kept.raw(&stay, sizeof stay) || speaks.ask(wire::Op::presence).header.status != 0) {
+            _exit(2);
+        }
+        std::vector<Channel> silent;
+        for (int i = 0; i < 6; ++i) {
+            silent.emplace_back(monitor);
+        }
+        try {
+            const TestProcess process(monitor);
+            const TestProcess second(monitor); // the last silent one goes
+            for (Channel &each : silent) {
+                if (!each.answer().closed) {
+                    _exit(3);
+                }
+            }
+            if (kept.ask(wire::Op::presence).header.status != 0 ||
+                !Channel(monitor).ask(wire::Op::presence).closed) {
+                _exit(4); // or one that has said something made way
+            }
+        } catch (const std::exception &) {
+            _exit(5);
+        }
+        _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) == 0);
 }

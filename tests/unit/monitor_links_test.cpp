@@ -20,9 +20,8 @@ struct Four : Pair {
         monitor.start({"--config", file});
         server.hello(monitor);
         client.hello(monitor);
-        listener = server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()})
-                       .as<wire::ListenReply>()
-                       .listener_id;
+        listener =
+            server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     }
     Answer connect_one() { return client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}); }
 };
@@ -47,7 +46,8 @@ struct Stranger {
             process.segment.view.proc(0).pid = static_cast<uint32_t>(getpid());
             const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
             int made = 0;
-            if (channel.ask(Op::hello, body, {process.segment.fd.get(), process.socket.get()}).header.status != 0) {
+            if (channel.ask(Op::hello, body, {process.segment.fd.get(), process.socket.get()}).header.status !=
+                0) {
                 _exit(1);
             }
             Answer a;
@@ -69,9 +69,8 @@ struct Stranger {
 TEST_CASE("a server has a bounded number of links, over all of its listeners") {
     Four four;
     TestListener second;
-    const auto other = four.server.channel.ask(Op::listen, wire::Listen{16, 0}, {second.fd.get()})
-                           .as<wire::ListenReply>()
-                           .listener_id;
+    const auto other =
+        four.server.channel.ask(Op::listen, wire::Listen{16, 0}, {second.fd.get()}).as<wire::ListenReply>().listener_id;
     uint64_t link = 0;
     for (int i = 0; i < 4; ++i) {
         const Answer a =
