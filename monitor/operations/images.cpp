@@ -3,8 +3,8 @@
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
+#include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
@@ -12,42 +12,75 @@ namespace sd::monitor {
 
 namespace {
 
-/// What a table says is kept, in the monitor's terms. The table is a client's: counts are checked, names are
-/// looked up.
+/// Bounds of a table: what a process can have, or a segment. Connections of one process beyond that end.
+constexpr uint32_t kMostLinks = 4096, kMostFiles = kOfds;
+
+/// What a table says is kept, as far as the client has it.
 struct Kept {
-    std::map<uint64_t, std::set<uint32_t>> ofds;   ///< by the client's name of the segment
-    std::set<std::pair<uint64_t, unsigned>> links; ///< id and side
+    std::map<uint64_t, std::vector<uint64_t>> ofds; ///< by the client's name of the segment; bits
+    std::set<std::pair<uint64_t, unsigned>> links;  ///< id and side
     std::set<uint32_t> listeners;
 };
 
-std::optional<Kept> read_table(int fd, uint64_t own_name) {
-    struct stat st;
-    if (!safe_to_map(fd, sizeof(ExecTable)) || fstat(fd, &st) != 0 || st.st_size > off_t{1} << 30) {
-        return std::nullopt;
-    }
-    // A copy: the client may be writing to it.
-    std::vector<uint64_t> words((static_cast<size_t>(st.st_size) + 7) / 8);
-    if (pread(fd, words.data(), static_cast<size_t>(st.st_size), 0) != st.st_size) {
-        return std::nullopt;
-    }
-    const auto &table = *reinterpret_cast<const ExecTable *>(words.data());
-    if (!table.sound(static_cast<uint64_t>(st.st_size))) {
-        return std::nullopt;
-    }
-    Kept kept;
-    for (uint32_t i = 0; i < table.links; ++i) {
-        kept.links.insert({table.link()[i].id, table.link()[i].side});
-    }
-    for (uint32_t i = 0; i < table.files; ++i) {
-        const ExecFile &file = table.file()[i];
-        if (file.kind == static_cast<uint8_t>(FileKind::stream) && file.segment < table.segments) {
-            const uint64_t name = table.segment()[file.segment].name;
-            kept.ofds[name == 0 ? own_name : name].insert(file.passport.ofd_index);
-        } else if (file.kind == static_cast<uint8_t>(FileKind::listener)) {
-            kept.listeners.insert(file.listener_id);
+bool read_at(int fd, void *to, size_t bytes, size_t offset) {
+    return pread(fd, to, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+}
+
+/// Calls fn(record) for each of `count` records from `offset` on. Not all at a time: the table is a client's,
+/// and may be as large as it likes. False: it is shorter than that.
+template <typename T, typename Fn> bool for_each_record(int fd, size_t offset, size_t count, Fn fn) {
+    std::vector<T> piece(std::min<size_t>(count, 512));
+    for (size_t done = 0; done < count;) {
+        const size_t n = std::min(piece.size(), count - done);
+        if (!read_at(fd, piece.data(), n * sizeof(T), offset + done * sizeof(T))) {
+            return false;
         }
+        std::for_each(piece.begin(), piece.begin() + static_cast<ptrdiff_t>(n), fn);
+        done += n;
     }
-    return kept;
+    return true;
+}
+
+/// The client may be writing to the table: each word is read once. Counts are checked, names are looked up.
+std::optional<Kept> read_table(int fd, const Client &client) {
+    struct stat st;
+    ExecTable head;
+    if (!safe_to_map(fd, sizeof head) || fstat(fd, &st) != 0 || !read_at(fd, &head, sizeof head, 0) ||
+        !head.sound(static_cast<uint64_t>(st.st_size)) || head.segments > kMaxSegments ||
+        head.links > kMostLinks || head.files > kMostFiles) {
+        return std::nullopt;
+    }
+    const size_t links_at = sizeof head + head.segments * sizeof(ExecSegment),
+                 files_at = links_at + head.links * sizeof(ExecLink);
+    Kept kept;
+    std::vector<uint64_t> names;
+    std::set<uint32_t> listeners;
+    for (const Listener *listener : client.listeners) {
+        listeners.insert(listener->id);
+    }
+    const bool all =
+        for_each_record<ExecSegment>(fd, sizeof head, head.segments,
+                                     [&](const ExecSegment &segment) {
+                                         names.push_back(segment.name == 0 ? client.id : segment.name);
+                                     }) &&
+        for_each_record<ExecLink>(fd, links_at, head.links,
+                                  [&](const ExecLink &link) {
+                                      if (client.link(link.id, link.side) != nullptr) {
+                                          kept.links.insert({link.id, link.side});
+                                      }
+                                  }) &&
+        for_each_record<ExecFile>(fd, files_at, head.files, [&](const ExecFile &file) {
+            if (file.kind == static_cast<uint8_t>(FileKind::stream) && file.segment < names.size() &&
+                file.passport.ofd_index < kOfds) {
+                auto &bits = kept.ofds[names[file.segment]];
+                bits.resize(kOfds / 64);
+                bits[file.passport.ofd_index / 64] |= uint64_t{1} << file.passport.ofd_index % 64;
+            } else if (file.kind == static_cast<uint8_t>(FileKind::listener) &&
+                       listeners.count(file.listener_id) != 0) {
+                kept.listeners.insert(file.listener_id);
+            }
+        });
+    return all ? std::optional(std::move(kept)) : std::nullopt;
 }
 
 } // namespace
@@ -58,7 +91,7 @@ Reply Monitor::image(Client &client, Request &request) {
         return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
     }
     const uint64_t cookie = proven_netns(request.fds[1].get());
-    const std::optional<Kept> kept = read_table(request.fds[0].get(), client.id);
+    const std::optional<Kept> kept = read_table(request.fds[0].get(), client);
     if (cookie == 0 || !kept || request.sender.pid != client.pid) {
         return Reply::error(EINVAL);
     }
@@ -83,8 +116,9 @@ Reply Monitor::image(Client &client, Request &request) {
     for (const Client::Share &share : client.segments) {
         const auto it = kept->ofds.find(share.name);
         const Segment::Member member{&client, share.proc_index};
-        end_by_pieces(client, share.segment,
-                      share.segment->retain(member, it == kept->ofds.end() ? std::set<uint32_t>{} : it->second));
+        end_by_pieces(
+            client, share.segment,
+            share.segment->retain(member, it == kept->ofds.end() ? std::vector<uint64_t>{} : it->second));
     }
     const std::set<Listener *> listeners = client.listeners;
     for (Listener *listener : listeners) {

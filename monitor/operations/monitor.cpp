@@ -28,6 +28,12 @@ constexpr unsigned bit(Client::Kind kind) { return 1u << static_cast<unsigned>(k
 constexpr unsigned kProcess = bit(Client::Kind::process);
 constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::presence) | kProcess;
 
+/// Requests of which one is a channel's share of a turn: they look at all that somebody has.
+bool takes_long(uint16_t op) {
+    return op == static_cast<uint16_t>(Op::image) || op == static_cast<uint16_t>(Op::status) ||
+           op == static_cast<uint16_t>(Op::ends);
+}
+
 uint64_t random_epoch() {
     std::random_device device;
     return (uint64_t{device()} << 32 | device()) | 1;
@@ -269,6 +275,9 @@ void Monitor::channel_ready(uint64_t client_id) {
                 if (const auto still = clients_.find(client_id); still != clients_.end()) {
                     channel_closed(*still->second);
                 }
+                return;
+            }
+            if (takes_long(request.header.op)) {
                 return;
             }
         }
