@@ -66,7 +66,9 @@ extern "C" void sharing_setup() {
     h.version = kLayoutVersion;
     h.slots = kLinkSlots;
     h.link_id = 1;
-    must(sys::call(SYS_pwrite64, memfd, sys::arg(&h), 24, 0) == 24, "pwrite");
+    for (auto &side : h.side)
+        side.arena_open = kArenaBytes;
+    must(sys::call(SYS_pwrite64, memfd, sys::arg(&h), sizeof h, 0) == sizeof h, "pwrite");
     must(sys::fcntl(static_cast<int>(memfd), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0,
          "seal");
     LinkMap *link[2] = {map_side(memfd, 0), map_side(memfd, 1)};

@@ -41,7 +41,7 @@ static_assert(kDirectoryEntries == 1u << 12);
 // A listener segment: shared by the processes that accept on one listener, and the monitor. Clients never see
 // it.
 constexpr uint64_t kListenerMagic = 0x31534c4453ULL; // "SDLS1"
-constexpr unsigned kListenerLinks = 4096;
+constexpr unsigned kListenerLinks = 8192;
 constexpr unsigned kKernelPlaces = 16;
 
 struct ListenerLink {

@@ -6,9 +6,20 @@
 //   0            LinkHeader
 //   kSynOffset   SYN queue: slot numbers + 1, client to server
 //   kReadyOffset ready bitmaps: [side][doorbell id][slot / 64]
+//   kPieceOffset where the larger rings of each slot lie: [sender][slot][class - 1]
 //   kSlotOffset  Slot[kLinkSlots], each with two small inline rings
-//   kArenaOffset the larger rings: a fixed virtual region per slot and side, so that no allocator is shared;
-//                memory is only spent on what is touched
+//   kFirstArenas the beginning of each side's arena
+//   kArenaOffset the rest of each side's arena
+//
+// Everybody maps kLinkMapped bytes at once, and of the rest of an arena what is used there: the file is
+// sparse, and costs memory only where something is written, and address space only where it is mapped.
+//
+// An arena holds the larger rings in which its side sends. It has one allocator, a mark that only rises
+// (Side::arena_used): a piece belongs to a slot, a direction and a class for as long as the link lives, like
+// the slot itself, whoever uses that next. So no list of free pieces is shared with the peer, and nobody
+// waits until a receiver has left a ring. A receiver cannot decline a ring that has been filled; so one whose
+// address space is limited maps some of the other side's arena beforehand, has its sender stay within that
+// (Side::arena_open), and maps more ahead of what is used while it can (transport/arena.cpp).
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -17,7 +28,7 @@
 namespace sd {
 
 constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
-constexpr uint32_t kLayoutVersion = 4;
+constexpr uint32_t kLayoutVersion = 5;
 
 constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
@@ -27,13 +38,11 @@ constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
 /// made.
 constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
 
-/// Inline ring of a slot and the size classes a direction can switch to. Class c (1..) lies at
-/// region + kRingSize[c], so that two classes never overlap and a switch needs no copying.
+/// Inline ring of a slot (class 0) and the sizes that a direction can change to.
 constexpr uint32_t kInlineRing = 512;
 constexpr unsigned kRingClasses = 6;
 constexpr uint32_t kRingSize[kRingClasses] = {kInlineRing, 16u << 10, 64u << 10,
                                               256u << 10,  1u << 20,  4u << 20};
-constexpr uint64_t kRegionSize = 8u << 20;
 
 /// Flags a side sets about itself (the monitor sets them for a side that died).
 enum SideFlag : uint32_t {
@@ -119,6 +128,11 @@ struct LinkHeader {
         /// Server side: doorbell ids whose thread may be blocked in the kernel's accept4
         /// (vfs/connections/kernel_queue.hpp)
         std::atomic<uint64_t> in_kernel;
+        /// Bytes of this side's arena that are given to slots, and what lies unused between
+        std::atomic<uint64_t> arena_used;
+        /// How much of the other side's arena may be used: all, or what a process of this side whose address
+        /// space is limited has mapped
+        std::atomic<uint64_t> arena_open;
     } side[2];
     /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not
     /// used for it.
@@ -139,10 +153,22 @@ constexpr size_t kReadyWords = kLinkSlots / 64;
 constexpr size_t kReadyOffset = kSynOffset + kSynEntries * sizeof(uint32_t);
 /// Per doorbell: one summary word (bit w: word w is not zero) in a line of its own, then the words.
 constexpr size_t kReadyStride = 64 + kReadyWords * 8;
-constexpr size_t kSlotOffset = align_up(kReadyOffset + 2 * kDoorbells * kReadyStride, 4096);
-constexpr size_t kArenaOffset = align_up(kSlotOffset + kLinkSlots * sizeof(Slot), 2u << 20);
-constexpr size_t kLinkBytes = kArenaOffset + size_t{kLinkSlots} * 2 * kRegionSize;
+/// Each side's table has pages of its own.
+constexpr size_t kPieceOffset = align_up(kReadyOffset + 2 * kDoorbells * kReadyStride, 4096);
+constexpr size_t kPieceTable = align_up(kLinkSlots * (kRingClasses - 1) * sizeof(uint32_t), 4096);
+constexpr size_t kSlotOffset = kPieceOffset + 2 * kPieceTable;
+/// Of each arena this much is mapped with the link.
+constexpr uint64_t kFirstArena = 1u << 20;
+constexpr uint64_t kArenaBytes = uint64_t{32} << 30;
+constexpr uint32_t kPieceUnit = 16u << 10; ///< in which offsets of pieces are counted
+constexpr size_t kFirstArenas = 6u << 20;
+constexpr size_t kArenaOffset = kFirstArenas + 2 * kFirstArena;
+constexpr size_t kLinkMapped = kArenaOffset;
+constexpr size_t kLinkBytes = kArenaOffset + 2 * kArenaBytes;
 
+static_assert(kSlotOffset + kLinkSlots * sizeof(Slot) <= kFirstArenas);
+static_assert(kLinkMapped <= 8u << 20, "what a link takes of the address space until it is used");
+static_assert(kRingSize[1] == kPieceUnit && kArenaBytes / kPieceUnit < UINT32_MAX);
 static_assert(kReadyWords <= 64, "one summary word covers all ready words");
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 static_assert(sizeof(Slot) == 384 - 64 + 2 * kInlineRing || sizeof(Slot) <= 1536,
@@ -163,12 +189,11 @@ struct LinkView {
         return (&ready_summary(side, bell))[8 + w];
     }
     Slot &slot(uint32_t i) const { return reinterpret_cast<Slot *>(base + kSlotOffset)[i]; }
-    uint8_t *region(uint32_t i, unsigned side) const {
-        return base + kArenaOffset + (size_t{i} * 2 + side) * kRegionSize;
-    }
-    /// Memory of the ring of class `cls` in the direction that `sender` sends.
-    uint8_t *ring(uint32_t i, unsigned sender, unsigned cls) const {
-        return cls == 0 ? slot(i).ring[sender] : region(i, sender) + kRingSize[cls];
+    /// Where the ring of class `cls` (not 0) that `sender` sends in lies in its arena: 1 + kPieceUnit units; 0:
+    /// there is none yet. Written by that side alone, once.
+    std::atomic<uint32_t> &piece(uint32_t i, unsigned sender, unsigned cls) const {
+        return reinterpret_cast<std::atomic<uint32_t> *>(
+            base + kPieceOffset + sender * kPieceTable)[i * (kRingClasses - 1) + cls - 1];
     }
 };
 

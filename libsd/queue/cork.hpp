@@ -102,7 +102,10 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const std::atomi
     if (consumed.load(std::memory_order_acquire) <= position_of(h, s.tail)) {
         const HoldPlace w = hold_place(b);
         constexpr uint64_t kOrder = uint64_t{kOrderMask} << kOrderShift; // it is sent now
-        word(p.at(w.cls), w.offset)
+        uint8_t *ring = p.at(w.cls);
+        if (!ring) [[unlikely]]
+            return false; // no address space left: once there is some
+        word(ring, w.offset)
             .store((h & ~kOrder) | (uint64_t{++send_count & kOrderMask} << kOrderShift),
                    std::memory_order_release);
     }
@@ -111,7 +114,7 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const std::atomi
 }
 
 /// The same for the receiver, with its token.
-inline void show_late(const RxState &state, const Place &p, HeldBack &b) noexcept {
+inline void show_late(const RxState &state, Place p, HeldBack &b) noexcept {
     uint64_t h = b.header.load(std::memory_order_acquire);
     if (h == 0)
         return;
@@ -123,6 +126,8 @@ inline void show_late(const RxState &state, const Place &p, HeldBack &b) noexcep
         const int r = next_record(s, p, scratch, &rec);
         if (r == 0 && header_valid(h, s.head))
             next_header(s, p).store(h, std::memory_order_release);
+        if (r == -ENOMEM)
+            return; // once there is address space for it
         // A hostile peer could chain rings in a circle, see available().
         if (r <= 0 || s.head - start > 2 * uint64_t{kRingSize[kRingClasses - 1]})
             break;

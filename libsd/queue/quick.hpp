@@ -28,7 +28,10 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
     // The header word after the record, too, lies in the same piece.
     if (unread + need + 8 > size || at + need + 8 > size) [[unlikely]]
         return false;
-    uint8_t *ring = p.at(cls), *here = ring + at;
+    uint8_t *ring = p.known(cls);
+    if (!ring) [[unlikely]]
+        return false;
+    uint8_t *here = ring + at;
     if (cls != 0 && need <= kAskForRecord && ((at ^ (at + need)) & 64) != 0)
         ask_to_write(ring[(at + need + kAskAhead) & (size - 1)]);
     if (copy_small(here + 8, from, n)) [[unlikely]]
@@ -49,7 +52,10 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
                                                              size_t n) noexcept {
     const uint64_t head = s.head;
     const uint32_t cls = s.cls, size = kRingSize[cls], at = static_cast<uint32_t>(head - s.base) & (size - 1);
-    uint8_t *here = p.at(cls) + at;
+    uint8_t *ring = p.known(cls);
+    if (!ring) [[unlikely]]
+        return 0;
+    uint8_t *here = ring + at;
     const uint64_t h = word(here, 0).load(std::memory_order_acquire);
     // Check and kind in one comparison; an empty ring's 0 is neither.
     if (h >> 28 != make_header(RecordKind::data, 0, head) >> 28 || s.part != 0) [[unlikely]]

@@ -26,6 +26,7 @@
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/layout/state.hpp"
 #include "libsd/queue/copy.hpp"
+#include "libsd/transport/arena.hpp"
 #include <cerrno>
 #include <sys/uio.h>
 
@@ -57,16 +58,49 @@ constexpr bool header_valid(uint64_t h, uint64_t pos) {
 }
 constexpr uint64_t pad8(uint64_t n) { return (n + 7) & ~uint64_t{7}; }
 
-/// Where the rings of one direction are in this process: class 0 is inline in the slot, the others in the
-/// region.
+/// Where the rings of one direction are in this process. The larger one that is in use is remembered by who has
+/// the token (settle()); others look it up, and remember nothing, because the Place may be another
+/// connection's by then.
 struct Place {
-    uint8_t *inline_ring;
-    uint8_t *region;
-    uint8_t *at(uint32_t cls) const noexcept { return cls == 0 ? inline_ring : region + kRingSize[cls]; }
+    uint8_t *inline_ring;            ///< class 0
+    mutable uint64_t remembered = 0; ///< address of a larger ring | its class
+
+    /// The ring, if it is remembered; or nullptr.
+    uint8_t *known(uint32_t cls) const noexcept {
+        if (cls == 0)
+            return inline_ring;
+        const uint64_t r = __atomic_load_n(&remembered, __ATOMIC_RELAXED);
+        return (r & 7) == cls ? reinterpret_cast<uint8_t *>(r - cls) : nullptr;
+    }
+    /// The ring; nullptr when this process has no address space for it, or there is none.
+    uint8_t *at(uint32_t cls) const noexcept {
+        uint8_t *ring = known(cls);
+        return ring ? ring : larger_ring(inline_ring, cls, nullptr);
+    }
+    /// With the token: remembers the ring. 0; -ENOMEM: as above; -EPROTO: there is none.
+    [[nodiscard]] long settle(uint32_t cls) const noexcept {
+        if (known(cls)) [[likely]]
+            return 0;
+        long error = 0;
+        const uint8_t *ring = larger_ring(inline_ring, cls, &error);
+        if (ring)
+            __atomic_store_n(&remembered, reinterpret_cast<uint64_t>(ring) | cls, __ATOMIC_RELAXED);
+        return error;
+    }
 };
+static_assert(kRingClasses <= 8 && sizeof(Place) == 16);
 
 inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
     return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
+}
+
+/// Stands for the word of a ring that cannot be reached: whoever looks finds that there is something, and who
+/// then reads learns why he cannot.
+inline constinit std::atomic<uint64_t> unreachable_word{~uint64_t{0}};
+/// For a look that may be without the token.
+inline std::atomic<uint64_t> &word_at(const Place &p, uint32_t cls, uint64_t offset) noexcept {
+    uint8_t *ring = p.at(cls);
+    return ring ? word(ring, offset) : unreachable_word;
 }
 
 /// Stores before this are not moved behind it by the compiler, nor later ones in front; the processor keeps
@@ -181,8 +215,8 @@ inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
 /// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
-/// Moves to ring class `cls`. The caller made sure nothing unread lies there: it is a class larger than any
-/// in use, or everything was consumed.
+/// Moves to ring class `cls`. The caller made sure that the ring is there (settle()) and nothing unread lies
+/// in it: it is a class larger than any in use, or everything was consumed.
 inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
     s.changing = static_cast<uint16_t>(cls + 1);
@@ -233,7 +267,7 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
     }
     // In this order: the receiver stores to the ring before it clears the other.
     const uint64_t held = back.header.load(std::memory_order_acquire);
-    uint64_t h = word(p.at(s.cls), (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
+    uint64_t h = word_at(p, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
     if (h == 0 && header_kind(held) == RecordKind::data)
         h = held;
     if (h == 0 || !header_valid(h, s.tail))
@@ -258,7 +292,7 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
 }
 
 inline std::atomic<uint64_t> &next_header(const RxState &s, const Place &p) noexcept {
-    return word(p.at(s.cls), (s.head - s.base) & (kRingSize[s.cls] - 1));
+    return word_at(p, s.cls, (s.head - s.base) & (kRingSize[s.cls] - 1));
 }
 
 /// The receiver's next header word, 0 when there is none. May be called without the token as a hint.
@@ -312,6 +346,7 @@ inline uint64_t read_up_to(const RxState &s) noexcept {
 constexpr int kUrgentNext = 2;
 
 /// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish;
+/// -ENOMEM: it goes on in a ring for which this process has no address space;
 /// kUrgentNext: `head` is at an urgent record, which the caller reads with urgent_record() or leaves out with
 /// skip_urgent().
 [[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed,
@@ -340,6 +375,8 @@ constexpr int kUrgentNext = 2;
             return kUrgentNext;
         if (header_kind(h) != RecordKind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
+        if (const long error = p.settle(n); error < 0) [[unlikely]]
+            return error == -ENOMEM ? -ENOMEM : -EPROTO;
         s.changing = static_cast<uint16_t>(n + 1);
         in_order();
         s.base = s.head + 8;
@@ -414,8 +451,8 @@ inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
 }
 
 /// Payload bytes waiting, at most `limit` (counting stops there, and before the urgent record at `stop_at`).
-/// -EPROTO on rubbish. Needs the receive token.
-[[nodiscard]] inline long available(const RxState &state, const Place &p, uint64_t limit,
+/// As next_record() on errors. Needs the receive token, or is a hint.
+[[nodiscard]] inline long available(const RxState &state, Place p, uint64_t limit,
                                     uint64_t stop_at = ~uint64_t{0}) noexcept {
     RxState s = state;
     std::atomic<uint64_t> scratch{0};

@@ -51,20 +51,22 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
     sys::write(fd, &one, sizeof one);
 }
 
-/// Takes what is mapped away. A thread that looked a File up just before another one closed it may be about
-/// to go there, so empty memory takes its place, until the next link does; where the program's address space
-/// is limited, nothing does.
-void empty(LinkMap &l) noexcept {
+/// Or would be locked into memory.
+bool space_is_limited() noexcept {
     rlimit limit{};
-    if (sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) >= 0 && limit.rlim_cur == RLIM_INFINITY &&
-        !mappings_are_locked.load(std::memory_order_relaxed) &&
-        sys::mmap(l.view.base, kLinkBytes, PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)) { // private: RLIMIT_DATA
-        sys::madvise(l.view.base, kLinkBytes, MADV_DONTDUMP);
-        emptied.fetch_add(kLinkBytes, std::memory_order_relaxed);
+    return mappings_are_locked.load(std::memory_order_relaxed) ||
+           sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 || limit.rlim_cur != RLIM_INFINITY;
+}
+
+/// Takes what is mapped away; the next link takes the place of the empty memory.
+void empty(LinkMap &l) noexcept {
+    const bool kept = put_empty_memory(l.view.base, kLinkMapped);
+    unmap_arenas(l, kept);
+    if (kept) {
+        emptied.fetch_add(kLinkMapped, std::memory_order_relaxed);
         return;
     }
-    sys::munmap(l.view.base, kLinkBytes);
+    sys::munmap(l.view.base, kLinkMapped);
     l.view.base = nullptr;
 }
 
@@ -73,11 +75,36 @@ void empty(LinkMap &l) noexcept {
 long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
 void (*ring_through_monitor)(LinkMap &, unsigned) noexcept = no_monitor;
 
+bool put_empty_memory(void *at, size_t bytes) noexcept {
+    if (space_is_limited() ||
+        !sys::mmap(at, bytes, PROT_READ | PROT_WRITE, // private memory would count against RLIMIT_DATA
+                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
+        return false;
+    sys::madvise(at, bytes, MADV_DONTDUMP);
+    return true;
+}
+
+bool is_empty_memory(uint64_t from, uint64_t to) noexcept {
+    bool found = false;
+    pool.for_each([&](LinkMap &l) {
+        auto within = [&](const uint8_t *p, uint64_t bytes) {
+            const auto at = reinterpret_cast<uint64_t>(p);
+            return p && from >= at && to <= at + bytes;
+        };
+        found = found || within(l.view.base, kLinkMapped);
+        for (auto &side : l.former_part)
+            for (unsigned k = 1; k < kArenaParts; ++k)
+                found = found || within(side[k], kFirstArena << (k - 1));
+    });
+    return found;
+}
+
 uint64_t mapped_link_bytes() noexcept {
-    uint64_t bytes = emptied.load(std::memory_order_relaxed);
+    uint64_t bytes =
+        emptied.load(std::memory_order_relaxed) + mapped_arena_bytes.load(std::memory_order_relaxed);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (link_by_index(i))
-            bytes += kLinkBytes;
+            bytes += kLinkMapped;
     return bytes;
 }
 
@@ -88,7 +115,7 @@ bool links_can_be_mapped() noexcept {
     if (mappings_are_locked.load(std::memory_order_relaxed))
         return false;
     return sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 ||
-           limit.rlim_cur > mapped_link_bytes() + kLinkBytes;
+           limit.rlim_cur > mapped_link_bytes() + kLinkMapped;
 }
 
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
@@ -104,15 +131,15 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     if (!l)
         return nullptr;
     uint8_t *const former = l->view.base;
-    void *p = sys::mmap(former, kLinkBytes, PROT_READ | PROT_WRITE,
+    void *p = sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, 0);
     if (!p) {
         pool.release(l);
         return nullptr;
     }
     if (former)
-        emptied.fetch_sub(kLinkBytes, std::memory_order_relaxed);
-    sys::madvise(p, kLinkBytes, MADV_DONTDUMP);
+        emptied.fetch_sub(kLinkMapped, std::memory_order_relaxed);
+    sys::madvise(p, kLinkMapped, MADV_DONTDUMP);
     const LinkView v{static_cast<uint8_t *>(p)};
     l->view = v;
     if (v.header().magic != kLinkMagic || v.header().version != kLayoutVersion || v.header().slots != kLinkSlots) {
@@ -140,6 +167,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             for (auto &b : l->peer_bell)
                 b.fd.store(LinkMap::PeerBell::kUnknown, std::memory_order_relaxed);
             table[i].store(l, std::memory_order_release);
+            if (space_is_limited())
+                narrow_arena(*l);
             if (i >= table_high.load(std::memory_order_relaxed))
                 table_high.store(i + 1, std::memory_order_release);
             return l;
@@ -195,8 +224,10 @@ SD_FORK_CODE void reset_link_locks_in_child() noexcept {
     table_lock.reset();
     pool.reset_lock();
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
-        if (LinkMap *l = link_by_index(i))
+        if (LinkMap *l = link_by_index(i)) {
             l->slot_lock.reset();
+            l->part_lock.reset();
+        }
 }
 
 // What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).

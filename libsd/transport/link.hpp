@@ -2,10 +2,11 @@
 #pragma once
 #include "libsd/control/pool.hpp"
 #include "libsd/layout/link_layout.hpp"
+#include "libsd/transport/arena.hpp"
 
 namespace sd {
 
-constexpr unsigned kMaxLinks = 2048;
+constexpr unsigned kMaxLinks = 8192;
 
 /// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for
 /// the life of the process.
@@ -14,14 +15,20 @@ struct LinkMap {
     uint64_t id = 0;
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
-    uint8_t side = 0;               ///< ours: 0 client, 1 server
-    int memfd = -1;                 ///< kept to bring the link back to a restarted monitor
+    uint8_t side = 0; ///< ours: 0 client, 1 server
+    int memfd = -1;   ///< kept to bring the link back to a restarted monitor, and for its arenas
     std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
     /// Client side: no new connections here (the reference for them is gone)
     std::atomic<bool> retired{false};
     /// Client side, inherited over fork: the parent's reference for new connections came along
     std::atomic<bool> inherited{false};
     uint32_t place = 0; ///< server side: index in ListenerSegment::link
+
+    /// Of each side's arena: where its parts are mapped (part 0 is with the link), nullptr: not; and the empty
+    /// memory of those of a former link, under `part_lock`.
+    std::atomic<uint8_t *> part[2][kArenaParts]{};
+    uint8_t *former_part[2][kArenaParts]{};
+    Lock part_lock;
 
     // Client side only, under `slot_lock`: which slots are ours to use.
     Lock slot_lock;
@@ -53,7 +60,7 @@ struct LinkMap {
 /// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr:
 /// `*error` holds -errno.
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
-/// The address space that links take in this process.
+/// The address space that links take in this process, that of former ones included.
 uint64_t mapped_link_bytes() noexcept;
 /// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages,
 /// all of them.
@@ -61,6 +68,11 @@ extern std::atomic<bool> mappings_are_locked;
 /// False: the program's limit on address space (RLIMIT_AS) is below what one link more takes, or it would be
 /// locked, so that map_link() is bound to fail.
 bool links_can_be_mapped() noexcept;
+/// Puts empty memory where something of a link was mapped. A thread that looked a File up just before another
+/// one closed it may be about to go there. False: nothing was done, since the address space is limited.
+bool put_empty_memory(void *at, size_t bytes) noexcept;
+/// Does [from, to) lie in such memory?
+bool is_empty_memory(uint64_t from, uint64_t to) noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
 void unmap_link(LinkMap *l) noexcept;
 LinkMap *link_by_index(uint32_t index) noexcept;

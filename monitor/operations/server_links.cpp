@@ -1,5 +1,6 @@
-// How many links lead to one server process. Each takes 64 GiB of its address space, which has room for about
-// 2000: without a limit one client's processes would fill it, and nobody else's could be accepted from.
+// How many links lead to one server process. It has room for some thousands (kMaxLinks), and its address space
+// may be limited: without a limit one client's processes would fill it, and nobody else's could be accepted
+// from.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -21,7 +22,7 @@ bool can_map_one_more(const Client &acceptor, unsigned links) {
     for (const auto &[name, attachment] : acceptor.links) {
         mapped += attachment.side[1] ? 1 : 0;
     }
-    return address_space_left(acceptor.pid) / kLinkBytes > (links > mapped ? links - mapped : 0);
+    return address_space_left(acceptor.pid) / kLinkMapped > (links > mapped ? links - mapped : 0);
 }
 
 } // namespace

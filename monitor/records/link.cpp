@@ -48,7 +48,7 @@ std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t p
     link->memfd = make_memfd("sd-link", kLinkBytes);
     seal(link->memfd.get(), kLinkSeals);
     link->file = file_id(link->memfd.get());
-    link->map_ = Mapping(link->memfd.get(), kArenaOffset);
+    link->map_ = Mapping(link->memfd.get(), kFirstArenas);
     link->view_.base = link->map_.base();
     LinkHeader &header = link->header();
     header.version = kLayoutVersion;
@@ -56,6 +56,9 @@ std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t p
     header.link_id = id;
     header.listener_id = listener_id;
     header.port_base = port_base;
+    for (auto &side : header.side) {
+        side.arena_open.store(kArenaBytes, std::memory_order_relaxed);
+    }
     header.magic = kLinkMagic;
     return link;
 }
@@ -71,7 +74,7 @@ std::unique_ptr<Link> Link::adopt(UniqueFd memfd, uint64_t id) {
     link->id = id;
     link->file = {st.st_dev, st.st_ino};
     link->memfd = std::move(memfd);
-    link->map_ = Mapping(link->memfd.get(), kArenaOffset);
+    link->map_ = Mapping(link->memfd.get(), kFirstArenas);
     link->view_.base = link->map_.base();
     const LinkHeader &header = link->header();
     if (header.magic != kLinkMagic || header.version != kLayoutVersion || header.slots != kLinkSlots) {

@@ -74,7 +74,7 @@ class Link {
 
   private:
     Link() = default;
-    Mapping map_; ///< all but the arena, in which the monitor has no business
+    Mapping map_; ///< all but the arenas, in which the monitor has no business
     LinkView view_;
 };
 

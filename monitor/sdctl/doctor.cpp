@@ -130,10 +130,12 @@ void check_library(Findings &out) {
 
 void check_limits(Findings &out) {
     rlimit limit{};
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < rlim_t{128} << 30) {
-        out.push_back({Level::wrong, "limits",
-                       "address space is limited; each peer takes 64 GiB of it, not of memory (cause 8)",
-                       "ulimit -v unlimited", "sdrun(1)"});
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < rlim_t{256} << 20) {
+        out.push_back(
+            {Level::wrong, "limits",
+             "address space is limited; the library takes about 110 MiB of it, not of memory, and 8 "
+             "MiB for each peer (cause 8)",
+             "ulimit -v unlimited", "sdrun(1)"});
     }
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < 256) {
         out.push_back({Level::remark, "limits",

@@ -129,10 +129,13 @@ void look_at_files(const Properties &unit, const std::string &library, std::vect
 
 void look_at_limits(const Properties &unit, std::vector<Obstacle> &out) {
     const std::string space = value(unit, "LimitAS");
-    constexpr uint64_t kLink = uint64_t{64} << 30;
-    if (!space.empty() && space != "infinity" && strtoull(space.c_str(), nullptr, 10) < 2 * kLink) {
-        out.push_back({true, "LimitAS",
-                       fmt::format("is {}: each peer takes 64 GiB of address space (not of memory)", space)});
+    constexpr uint64_t kEnough = uint64_t{256} << 20;
+    if (!space.empty() && space != "infinity" && strtoull(space.c_str(), nullptr, 10) < kEnough) {
+        out.push_back(
+            {true, "LimitAS",
+             fmt::format("is {}: the library takes about 110 MiB of address space (not of memory), and "
+                         "8 MiB for each peer",
+                         space)});
     }
     const std::string files = value(unit, "LimitNOFILE");
     if (!files.empty() && files != "infinity" && strtoull(files.c_str(), nullptr, 10) < 128) {

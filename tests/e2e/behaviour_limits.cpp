@@ -12,6 +12,7 @@ BEHAVES("no further process (RLIMIT_NPROC)", limited, no_further_process, accele
 BEHAVES("a fork that fails", limited, fork_that_fails, any)
 BEHAVES("no signal may be queued (RLIMIT_SIGPENDING)", limited, no_signal_may_be_queued, accelerated)
 BEHAVES("little data (RLIMIT_DATA)", limited, little_data, accelerated)
+BEHAVES("little address space (RLIMIT_AS)", limited, little_address_space, all_accelerated)
 BEHAVES("little stack (RLIMIT_STACK)", limited, little_stack, accelerated)
 BEHAVES("all memory locked", limited, all_memory_locked, accelerated)
 BEHAVES("little memory may be locked (RLIMIT_MEMLOCK)", limited, little_memory_may_be_locked, accelerated)

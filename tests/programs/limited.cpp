@@ -268,6 +268,26 @@ BEHAVIOUR(little_data) {
     reap("with little data", child);
 }
 
+// As much as mail and file servers allow themselves: connections are accelerated, grow, and leave the program its
+// room. A peer that writes what the kernel would buffer does not wait for the reader.
+BEHAVIOUR(little_address_space) {
+    under([] { limit(RLIMIT_AS, 512 << 20); }, true);
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        limit(RLIMIT_AS, 512 << 20);
+        const int fd = connect_to(to);
+        SHOW_BOOL(receive(fd, 1) == "x"); // all has been written by now
+        SHOW_BOOL(receive(fd, 1 << 20) == pattern(1 << 20));
+        SHOW_BOOL(can_have(64 << 20));
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    const std::string data = "x" + pattern(1 << 20);
+    send_all(fd, data);
+    reap("with little address space", child);
+}
+
 BEHAVIOUR(little_stack) {
     under([] { limit(RLIMIT_STACK, 256 << 10); });
     // Threads of the least stack there is, and handlers on the least of their own.

@@ -1,24 +1,53 @@
-// One direction of a connection in ordinary memory, for the tests of the ring.
+// One direction of a connection in a link of the test's own, for the tests of the ring.
 #pragma once
 
 #include "libsd/queue/ring.hpp"
+#include "libsd/transport/slots.hpp"
 
-#include <memory>
+#include <catch2/catch.hpp>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <vector>
 
+/// The client's side of a link that nobody else has.
+inline sd::LinkMap &own_link() {
+    static sd::LinkMap *link = [] {
+        const int memfd = memfd_create("link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        REQUIRE(ftruncate(memfd, static_cast<off_t>(sd::kLinkBytes)) == 0);
+        sd::LinkHeader h{};
+        h.magic = sd::kLinkMagic;
+        h.version = sd::kLayoutVersion;
+        h.slots = sd::kLinkSlots;
+        h.link_id = 1;
+        h.side[1].arena_open = sd::kArenaBytes;
+        REQUIRE(pwrite(memfd, &h, sizeof h, 0) == sizeof h);
+        REQUIRE(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+        long error = 0;
+        sd::LinkMap *l = sd::map_link(memfd, 1, 0, &error);
+        REQUIRE(l != nullptr);
+        return l;
+    }();
+    return *link;
+}
+
+/// From client to server, over a slot of that link with rings of all classes.
 struct Direction {
-    std::unique_ptr<uint8_t[]> inline_ring{new uint8_t[sd::kInlineRing + 64]()};
-    std::vector<uint8_t> region = std::vector<uint8_t>(sd::kRegionSize + 64);
+    uint32_t slot = 0;
+    Direction() {
+        const int64_t taken = sd::take_slot(own_link());
+        REQUIRE(taken >= 0);
+        slot = static_cast<uint32_t>(taken);
+        for (unsigned cls = 1; cls < sd::kRingClasses; ++cls)
+            REQUIRE(sd::provide_ring(own_link(), slot, cls));
+    }
+    ~Direction() { sd::give_slot_back(own_link(), slot); }
+    Direction(const Direction &) = delete;
+    Direction &operator=(const Direction &) = delete;
     std::atomic<uint64_t> consumed{0};
     sd::HeldBack back{};
     sd::TxState tx{};
     sd::RxState rx{};
-    sd::ring::Place place() {
-        auto align = [](uint8_t *p) {
-            return reinterpret_cast<uint8_t *>(sd::align_up(reinterpret_cast<uintptr_t>(p), 64));
-        };
-        return {align(inline_ring.get()), align(region.data())};
-    }
+    sd::ring::Place place() const { return {own_link().view.slot(slot).ring[0]}; }
     bool send(const std::vector<uint8_t> &v) {
         if (!sd::ring::refresh_credit(tx, consumed) || sd::ring::room(tx) < 8 + sd::ring::pad8(v.size()))
             return false;

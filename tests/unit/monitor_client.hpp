@@ -267,7 +267,7 @@ struct TestLink {
     UniqueFd fd;
     Mapping map;
     LinkView view;
-    explicit TestLink(UniqueFd memfd) : fd(std::move(memfd)), map(fd.get(), kArenaOffset) {
+    explicit TestLink(UniqueFd memfd) : fd(std::move(memfd)), map(fd.get(), kLinkMapped) {
         view.base = map.base();
     }
 };

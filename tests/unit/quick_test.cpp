@@ -15,14 +15,18 @@ bool same(const TxState &a, const TxState &b) {
 }
 
 bool send_quick(Direction &d, const std::vector<uint8_t> &v) {
+    const ring::Place place = d.place();
+    REQUIRE(place.settle(d.tx.cls) == 0);
     return ring::refresh_credit(d.tx, d.consumed) &&
-           ring::put_quick(d.tx, d.place(), v.data(), static_cast<uint32_t>(v.size()));
+           ring::put_quick(d.tx, place, v.data(), static_cast<uint32_t>(v.size()));
 }
 
 /// The record that take_quick() gives for a read of `n` bytes; empty: none.
 std::vector<uint8_t> receive_quick(Direction &d, size_t n) {
     std::vector<uint8_t> out(n);
-    out.resize(ring::take_quick(d.rx, d.place(), out.data(), n));
+    const ring::Place place = d.place();
+    REQUIRE(place.settle(d.rx.cls) == 0);
+    out.resize(ring::take_quick(d.rx, place, out.data(), n));
     d.consumed.store(ring::read_up_to(d.rx), std::memory_order_release);
     return out;
 }

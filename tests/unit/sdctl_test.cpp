@@ -57,7 +57,7 @@ TEST_CASE("each setting that stands in the way is named, and its neighbours are 
         {{{"TemporaryFileSystem", "/usr:ro"}}, {"TemporaryFileSystem"}},
         {{{"NoExecPaths", "/"}}, {"NoExecPaths"}},
         {{{"NoExecPaths", "/"}, {"ExecPaths", "/usr/bin/x /usr/lib"}}, {}},
-        {{{"LimitAS", "4294967296"}}, {"LimitAS"}},
+        {{{"LimitAS", "134217728"}}, {"LimitAS"}},
         {{{"LimitNOFILE", "64"}}, {"LimitNOFILE?"}},
         {{{"UnsetEnvironment", "LANG LD_PRELOAD"}}, {"UnsetEnvironment"}},
         {{{"PrivateNetwork", "yes"}}, {"PrivateNetwork?"}},

@@ -57,7 +57,7 @@ TEST_CASE("a reserved record reads like a written one, across the end of the rin
     TxState tx{};
     RxState rx{};
     std::atomic<uint64_t> consumed{0};
-    const ring::Place place{memory, nullptr};
+    const ring::Place place{memory};
     bool wrapped = false;
     for (unsigned i = 1; i < 2000; ++i) {
         const uint32_t room = 1 + i % 200, used = 1 + i * 7 % room;

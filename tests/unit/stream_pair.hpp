@@ -27,7 +27,9 @@ inline LinkMap *test_link(unsigned side) {
     h.version = kLayoutVersion;
     h.slots = kLinkSlots;
     h.link_id = 1;
-    REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(&h), 24, 0) == 24);
+    for (auto &side : h.side)
+        side.arena_open = kArenaBytes;
+    REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(&h), sizeof h, 0) == sizeof h);
     REQUIRE(sys::fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
     long error = 0;
     for (unsigned s = 0; s < 2; ++s) {

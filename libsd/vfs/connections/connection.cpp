@@ -21,8 +21,8 @@ void bury(File &f) noexcept {
     __atomic_store_n(&f.ofd, &grave_ofd, __ATOMIC_RELEASE);
     f.mine = &grave_slot.side[0];
     f.peer = &grave_slot.side[1];
-    f.tx_place = {grave_slot.ring[0], grave_slot.ring[0]};
-    f.rx_place = {grave_slot.ring[1], grave_slot.ring[1]};
+    f.tx_place = {grave_slot.ring[0]};
+    f.rx_place = {grave_slot.ring[1]};
 }
 
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
@@ -51,8 +51,8 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
     f.family = static_cast<uint8_t>(family);
     f.mine = &s.side[side];
     f.peer = &s.side[1 - side];
-    f.tx_place = {s.ring[side], l.view.region(slot, side)};
-    f.rx_place = {s.ring[1 - side], l.view.region(slot, 1 - side)};
+    f.tx_place = {s.ring[side]};
+    f.rx_place = {s.ring[1 - side]};
     l.users.fetch_add(1, std::memory_order_relaxed);
     __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what Bound reads with it
     std::atomic_signal_fence(std::memory_order_release);

@@ -40,7 +40,7 @@ bool programs_own(const char *line, Range *range) noexcept {
     const auto table = reinterpret_cast<uint64_t>(fd_table);
     if (range->from == table || range->from >> 47 != 0)
         return false;
-    if (range->to - range->from == kLinkBytes && strstr(line, "/dev/zero"))
+    if (strstr(line, "/dev/zero") && is_empty_memory(range->from, range->to))
         return false; // where a link was
     return !strstr(line, "/memfd:sd-");
 }
@@ -105,6 +105,7 @@ long lock_memory(int flags) noexcept {
         return sys::call(SYS_mlockall, flags);
     if (later && !before) {
         leave_listeners_to_kernel();
+        narrow_arenas();
         mappings_are_locked.store(true, std::memory_order_relaxed);
     }
     long r = 0;

@@ -56,6 +56,8 @@ long set_space_limit(const rlimit &wanted) noexcept {
         return kernel_limit(&wanted, nullptr);
     rlimit seen = now;
     show_space_limit(&seen);
+    if (wanted.rlim_cur != RLIM_INFINITY)
+        narrow_arenas();
     const rlim_t more = mapped_here();
     rlimit told{plus(wanted.rlim_cur, more), plus(wanted.rlim_max, more)};
     // The hard limit can only be lowered, except by who may raise it: what stays below the program's own

@@ -1,8 +1,8 @@
 // The limit on address space (RLIMIT_AS) as the program sees it.
 //
-// A link takes 64 GiB of address space, which the kernel counts like memory. A program that allows itself 200
-// MB while it has a connection could map nothing more at all, not even a page. So the kernel is told a limit
-// that is larger by what this library has mapped, and the program is told its own.
+// Links and segments take address space, which the kernel counts like memory. A program that allows itself
+// 100 MB while it has connections could map nothing more at all, not even a page. So the kernel is told a
+// limit that is larger by what this library has mapped, and the program is told its own.
 #pragma once
 #include <sys/resource.h>
 

@@ -34,8 +34,9 @@ struct Bound {
 
 enum class Way : uint8_t { send, receive };
 
-/// A token of the connection, and the File stands for it as long as this has it. False otherwise; error() is
-/// what the call returns then.
+/// A token of the connection, and the File stands for it as long as this has it; the ring that is in use can
+/// be reached. False otherwise; error() is what the call returns then: -EBADF, -EINTR, -ENOMEM where there is no
+/// address space for the ring, or -ECONNRESET where the peer has spoilt the entry that says where it is.
 template <Way way> class BoundClaim {
   public:
     [[gnu::always_inline]] BoundClaim(const Bound &b, const File &f,
@@ -44,16 +45,24 @@ template <Way way> class BoundClaim {
                  way == Way::send ? b.tx_name() : b.rx_name(), patience) {
         if (claim_ && !b.is_of(f)) [[unlikely]] {
             claim_.release();
-            moved_ = true;
+            error_ = -EBADF;
+        } else if (claim_) {
+            const long error =
+                way == Way::send ? f.tx_place.settle(b.ofd->tx.s.cls) : f.rx_place.settle(b.ofd->rx.s.cls);
+            // What a receiver cannot find is rubbish in its ring, and answered like that.
+            if (error < 0 && (way == Way::send || error == -ENOMEM)) [[unlikely]] {
+                claim_.release();
+                error_ = error == -ENOMEM ? error : -ECONNRESET;
+            }
         }
     }
     explicit operator bool() const noexcept { return static_cast<bool>(claim_); }
-    long error() const noexcept { return moved_ ? -EBADF : Claim::error(); }
+    long error() const noexcept { return error_ ? error_ : Claim::error(); }
     void release() noexcept { claim_.release(); }
 
   private:
     Claim claim_;
-    bool moved_ = false;
+    long error_ = 0;
 };
 using SendClaim = BoundClaim<Way::send>;
 using ReceiveClaim = BoundClaim<Way::receive>;

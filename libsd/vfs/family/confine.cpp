@@ -25,8 +25,10 @@ void prepare_confinement(bool for_good) noexcept {
         if (segments[s].view.base && self.id[s] == 0)
             register_thread(s);
     Bell *bell = link_table_high() ? thread_bell() : nullptr;
-    if (for_good)
+    if (for_good) {
         give_up_dummy();
+        narrow_arenas(true);
+    }
     if (!bell || !for_good)
         return;
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)

@@ -34,7 +34,7 @@ void repair_direction(unsigned seg, uint64_t name) noexcept {
         notify(*l, slot, peer.control.tx_arm);
         return;
     }
-    ring::recover_tx(o.tx.s, {s.ring[side], l->view.region(slot, side)}, mine.control.back);
+    ring::recover_tx(o.tx.s, {s.ring[side]}, mine.control.back);
     // Announced urgent data that was never sent.
     const uint64_t oob = mine.control.oob.load(std::memory_order_relaxed);
     if ((oob & 1) && oob >> 9 >= o.tx.s.tail)

@@ -56,7 +56,7 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
         if (i.rx_class >= kRingClasses)
             return true;
         const uint32_t mask = kRingSize[i.rx_class] - 1;
-        uint64_t h = ring::word(f.rx_place.at(i.rx_class), (i.rx_at - i.rx_base) & mask & ~uint64_t{7})
+        uint64_t h = ring::word_at(f.rx_place, i.rx_class, (i.rx_at - i.rx_base) & mask & ~uint64_t{7})
                          .load(std::memory_order_acquire);
         if (h == 0)
             return arrived;
@@ -111,7 +111,7 @@ bool unchanged(const EpollItem &i, const File &f) noexcept {
     if (i.rx_at == 0 || s.head > i.rx_at)
         return false;
     const uint32_t offset = static_cast<uint32_t>(i.rx_at - i.rx_base) & (kRingSize[i.rx_class] - 1);
-    return ring::word(f.rx_place.at(i.rx_class), offset).load(std::memory_order_acquire) == 0;
+    return ring::word_at(f.rx_place, i.rx_class, offset).load(std::memory_order_acquire) == 0;
 }
 
 uint64_t set_arrivals(Epoll &x) noexcept {

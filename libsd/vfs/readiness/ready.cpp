@@ -26,7 +26,7 @@ bool data_seen(const File &f) noexcept {
         uint32_t cls = ring::header_length(h);
         if (cls >= kRingClasses)
             return true; // rubbish: the reader will find out
-        h = ring::word(f.rx_place.at(cls), 0).load(std::memory_order_acquire);
+        h = ring::word_at(f.rx_place, cls, 0).load(std::memory_order_acquire);
     }
     return h != 0;
 }
@@ -48,7 +48,8 @@ bool rx_pending(const File &f) noexcept {
 }
 
 bool tx_room(File &f) noexcept {
-    const bool grows = f.ofd->tx.s.cls < freely_up_to(*f.ofd);
+    const uint32_t cls = f.ofd->tx.s.cls;
+    const bool grows = cls < freely_up_to(*f.ofd) && ring_to_be_had(*f.link, f.slot, cls + 1);
     if (grows && ring::may_grow(f.ofd->tx.s)) // without a look at the peer's line
         return true;
     for (unsigned n = 0; n < kLooksAgain; ++n) {

@@ -261,7 +261,7 @@ void before_exec(bool loadable) noexcept {
 }
 
 void before_space_limit(uint64_t bytes) noexcept {
-    if (!enabled() || bytes > kLinkBytes || !links_can_be_mapped())
+    if (!enabled() || bytes > kLinkMapped || !links_can_be_mapped())
         return;
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
         if (File *f = file_of(static_cast<int>(i));

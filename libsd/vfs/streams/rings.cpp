@@ -28,13 +28,21 @@ std::atomic<int64_t> next_walk{0};
 /// record.
 void shrink(File &f) noexcept {
     TxState &s = f.ofd->tx.s;
-    uint8_t *const begin = f.tx_place.region, *const end = begin + kRegionSize;
-    uint8_t *const kept =
-        f.tx_place.at(s.cls) + (static_cast<uint32_t>((s.tail - s.base) & (kRingSize[s.cls] - 1)) & ~4095u);
+    const uint32_t left = s.cls;
+    const uint32_t kept = static_cast<uint32_t>(s.tail - s.base) & (kRingSize[left] - 1) & ~4095u;
     ring::change_class(s, f.tx_place, 0);
     // The rings that were used on the way up go too.
-    sys::madvise(begin, static_cast<size_t>(kept - begin), MADV_REMOVE);
-    sys::madvise(kept + 4096, static_cast<size_t>(end - kept - 4096), MADV_REMOVE);
+    for (uint32_t cls = 1; cls < kRingClasses; ++cls) {
+        uint8_t *ring = f.tx_place.at(cls);
+        if (!ring)
+            continue;
+        if (cls != left) {
+            sys::madvise(ring, kRingSize[cls], MADV_REMOVE);
+        } else {
+            sys::madvise(ring, kept, MADV_REMOVE);
+            sys::madvise(ring + kept + 4096, kRingSize[cls] - kept - 4096, MADV_REMOVE);
+        }
+    }
 }
 
 /// Keeps the File open while we look at it. False: it was closed, or is another connection by now.

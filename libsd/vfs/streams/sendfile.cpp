@@ -342,7 +342,7 @@ long wait_for_room(int fd, File &f, bool &grow_far, int64_t &deadline, Pin &pin)
         }
         return 0;
     }
-    if (f.ofd->tx.s.stalls == 0 && ring::may_grow(f.ofd->tx.s) && f.ofd->tx.s.cls < most_class(*f.ofd))
+    if (may_grow_on(f))
         return 0;
     if (!pin.hold_open(f, fd))
         return -EBADF;

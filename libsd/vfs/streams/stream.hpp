@@ -43,6 +43,8 @@ inline int32_t low_water(const Ofd &o) noexcept {
 
 /// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
+/// Whether a sender that would sleep otherwise may take a larger ring. A hint without the token.
+bool may_grow_on(const File &f) noexcept;
 /// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
 long send_blocked(File &f, int flags) noexcept;
 /// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops

@@ -15,7 +15,8 @@ namespace sd {
 
 namespace {
 
-/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, -EPROTO.
+/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, or an error of
+/// next_record().
 long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
                bool discard) noexcept {
     const ring::Place &place = f.rx_place;
@@ -258,6 +259,8 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *i
         [[unlikely]]
         return 0;
     RxState &s = o.rx.s;
+    if (f.rx_place.settle(s.cls) < 0) [[unlikely]]
+        return 0;
     long done = 0;
     ring::Record rec;
     do {

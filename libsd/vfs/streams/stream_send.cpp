@@ -12,14 +12,39 @@
 
 namespace sd {
 
+namespace {
+
+/// With the token: moves to a larger ring, of class `cls` or, where that cannot be had, of the largest below
+/// it. False: none.
+bool grow(File &f, uint32_t cls) noexcept {
+    TxState &s = f.ofd->tx.s;
+    for (; cls > s.cls; --cls)
+        if (provide_ring(*f.link, f.slot, cls) && f.tx_place.settle(cls) == 0) {
+            ring::change_class(s, f.tx_place, cls);
+            stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
+            note_grown(f);
+            return true;
+        }
+    return false;
+}
+
+} // namespace
+
+bool may_grow_on(const File &f) noexcept {
+    const TxState &s = f.ofd->tx.s;
+    return s.stalls == 0 && ring::may_grow(s) && s.cls < most_class(*f.ofd) &&
+           ring_to_be_had(*f.link, f.slot, s.cls + 1);
+}
+
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     TxState &s = f.ofd->tx.s;
     // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or
     // waits, so that it is never mixed with what another thread writes; the rings that cannot grow any more
     // have room for it when they count as writable. A ring that may not grow just now takes what fits, or a
     // write larger than it would wait for the reader for ever.
-    const bool whole = want <= kWhole && (ring::may_grow(s) || 16 + ring::pad8(want) <= kRingSize[0] / 4);
-    const uint64_t enough = ring::may_grow(s) ? 256 : 64;
+    const bool grows = ring::may_grow(s) && (s.cls != 0 || ring_to_be_had(*f.link, f.slot, 1));
+    const bool whole = want <= kWhole && (grows || 16 + ring::pad8(want) <= kRingSize[0] / 4);
+    const uint64_t enough = grows ? 256 : 64;
     uint64_t least = 8 + (whole || want < enough ? ring::pad8(want) : enough);
     const uint32_t freely = freely_up_to(*f.ofd);
     if (ring::room(s) >= (s.cls < freely ? 8 + ring::pad8(want) : least))
@@ -34,20 +59,10 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
         uint32_t cls = s.cls + 1;
         while (cls < freely && kRingSize[cls] < 4 * want)
             ++cls;
-        ring::change_class(s, f.tx_place, cls);
-        stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
-        note_grown(f);
-        return true;
+        if (grow(f, cls))
+            return true;
     }
-    if (ring::room(s) >= least)
-        return true;
-    if (may_grow_far && s.stalls == 0 && ring::may_grow(s) && s.cls < most_class(*f.ofd)) {
-        ring::change_class(s, f.tx_place, s.cls + 1);
-        stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
-        note_grown(f);
-        return true;
-    }
-    return false;
+    return ring::room(s) >= least || (may_grow_far && may_grow_on(f) && grow(f, s.cls + 1));
 }
 
 long send_blocked(File &f, int flags) noexcept {
@@ -235,7 +250,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             }
             continue;
         }
-        if (o.tx.s.stalls == 0 && ring::may_grow(o.tx.s) && o.tx.s.cls < most_class(o))
+        if (may_grow_on(f))
             continue;
         long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)

@@ -58,7 +58,8 @@ bool at_urgent_mark(const File &f) noexcept {
     RxState copy = f.ofd->rx.s;
     std::atomic<uint64_t> scratch{0};
     ring::Record rec;
-    return ring::next_record(copy, f.rx_place, scratch, &rec) == ring::kUrgentNext && copy.head == mark;
+    const ring::Place place = f.rx_place; // without the token nothing is remembered in the File's
+    return ring::next_record(copy, place, scratch, &rec) == ring::kUrgentNext && copy.head == mark;
 }
 
 bool urgent_unread(const File &f) noexcept {

@@ -1,0 +1,186 @@
+// Where the larger rings of a link lie: pieces of the sides' arenas, mapped as they are used.
+#include "libsd/vfs/readiness/ready.hpp"
+#include "tests/unit/stream_pair.hpp"
+
+#include <set>
+#include <string>
+#include <sys/resource.h>
+#include <vector>
+
+using namespace sd;
+using test::StreamPair;
+using test::test_link;
+
+namespace {
+
+uint64_t opened_by(const LinkMap &l) { return l.view.header().side[l.side].arena_open.load(); }
+uint64_t used_by(const LinkMap &l) { return l.view.header().side[l.side].arena_used.load(); }
+
+/// Sends from end `from` until the socket takes no more; bytes.
+size_t fill(StreamPair &p, int from, size_t piece = 65536) {
+    const std::vector<char> data(piece, 'x');
+    size_t sum = 0;
+    for (long r; (r = vfs::send(p.fd[from], p.file(from), data.data(), data.size(), MSG_DONTWAIT)) > 0;)
+        sum += static_cast<size_t>(r);
+    return sum;
+}
+
+size_t drain(StreamPair &p, int at) {
+    std::vector<char> data(65536);
+    size_t sum = 0;
+    for (long r; (r = vfs::recv(p.fd[at], p.file(at), data.data(), data.size(), MSG_DONTWAIT)) > 0;)
+        sum += static_cast<size_t>(r);
+    return sum;
+}
+
+uint8_t *inline_ring(StreamPair &p, unsigned sender) {
+    return test_link(0)->view.slot(p.file(0)->slot).ring[sender];
+}
+
+} // namespace
+
+TEST_CASE("a connection grows into the arena, and the next one over the same slot finds the same pieces") {
+    uint64_t used = 0;
+    for (int again = 0; again < 2; ++again) {
+        StreamPair p;
+        const size_t sent = fill(p, 0);
+        REQUIRE(sent > kRingSize[2]);
+        REQUIRE(drain(p, 1) == sent);
+        if (again == 0)
+            used = used_by(*test_link(0));
+        REQUIRE(used_by(*test_link(0)) == used);
+    }
+}
+
+TEST_CASE("no two rings of a side overlap, and none leaves its part of the arena") {
+    auto &open = test_link(1)->view.header().side[1].arena_open;
+    const uint64_t before = open;
+    narrow_arena(*test_link(1)); // as in a process whose address space is limited
+    const uint64_t narrow = opened_by(*test_link(1));
+    REQUIRE(narrow >= kNarrowArena);
+    REQUIRE(narrow < kArenaBytes);
+    std::vector<std::unique_ptr<StreamPair>> pairs;
+    std::set<std::pair<uint64_t, uint64_t>> taken;
+    for (int i = 0; i < 60; ++i) {
+        pairs.push_back(std::make_unique<StreamPair>());
+        const size_t sent = fill(*pairs.back(), 0);
+        REQUIRE(sent > kInlineRing);
+        REQUIRE(drain(*pairs.back(), 1) == sent);
+        const uint32_t slot = pairs.back()->file(0)->slot;
+        for (unsigned cls = 1; cls < kRingClasses; ++cls)
+            if (const uint32_t units = test_link(0)->view.piece(slot, 0, cls).load()) {
+                const uint64_t at = (uint64_t{units} - 1) * kPieceUnit;
+                REQUIRE(at % kRingSize[cls] == 0);
+                taken.insert({at, at + kRingSize[cls]});
+            }
+    }
+    uint64_t end = 0;
+    for (const auto &[from, to] : taken) {
+        REQUIRE(from >= end);
+        end = to;
+    }
+    REQUIRE(end <= used_by(*test_link(0)));
+    // The receiver has mapped ahead, or the later ones would have stayed small.
+    REQUIRE(opened_by(*test_link(1)) > narrow);
+    REQUIRE(opened_by(*test_link(1)) >= end);
+    open = before;
+}
+
+TEST_CASE("a sender takes nothing that its receiver has not opened, and does without") {
+    StreamPair p;
+    auto &open = test_link(1)->view.header().side[1].arena_open;
+    const uint64_t before = open.exchange(0);
+    const uint32_t slot = p.file(0)->slot;
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        test_link(0)->view.piece(slot, 0, cls) = 0;
+    REQUIRE_FALSE(ring_to_be_had(*test_link(0), slot, 1));
+    // In parts, as there is room; also what is small and would otherwise go in whole.
+    std::string got;
+    for (int i = 0; i < 200; ++i) {
+        const std::string data(300, static_cast<char>('a' + i % 26));
+        size_t done = 0;
+        while (done < data.size()) {
+            const long r = vfs::send(p.fd[0], p.file(0), data.data() + done, data.size() - done, MSG_DONTWAIT);
+            char buffer[4096];
+            const long n = vfs::recv(p.fd[1], p.file(1), buffer, sizeof buffer, MSG_DONTWAIT);
+            REQUIRE((r > 0 || n > 0));
+            done += r > 0 ? static_cast<size_t>(r) : 0;
+            got.append(buffer, n > 0 ? static_cast<size_t>(n) : 0);
+        }
+    }
+    char buffer[4096];
+    for (long n; (n = vfs::recv(p.fd[1], p.file(1), buffer, sizeof buffer, MSG_DONTWAIT)) > 0;)
+        got.append(buffer, static_cast<size_t>(n));
+    REQUIRE(got.size() == 200 * 300);
+    for (size_t i = 0; i < got.size(); ++i)
+        REQUIRE(got[i] == static_cast<char>('a' + i / 300 % 26));
+    REQUIRE(p.file(0)->ofd->tx.s.cls == 0);
+    open = before;
+}
+
+TEST_CASE("a full ring that cannot grow is not reported as writable") {
+    StreamPair p;
+    auto &open = test_link(1)->view.header().side[1].arena_open;
+    const uint64_t before = open.exchange(0);
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        test_link(0)->view.piece(p.file(0)->slot, 0, cls) = 0;
+    REQUIRE(fill(p, 0, 100) > 0);
+    REQUIRE((stream_events(*p.file(0)) & EPOLLOUT) == 0);
+    open = before;
+    REQUIRE((stream_events(*p.file(0)) & EPOLLOUT) != 0);
+}
+
+TEST_CASE("a table of pieces that the peer has spoilt leads nowhere else") {
+    StreamPair p;
+    const uint32_t slot = p.file(0)->slot;
+    auto &piece = test_link(1)->view.piece(slot, 0, 2);
+    for (const uint32_t lie : {2u, 0xffffffffu, static_cast<uint32_t>(kArenaBytes / kPieceUnit) + 1, 3u}) {
+        piece = lie; // not at a multiple of its size, or outside
+        long error = 0;
+        REQUIRE(larger_ring(inline_ring(p, 0), 2, &error) == nullptr);
+        REQUIRE(error == -EPROTO);
+        REQUIRE_FALSE(provide_ring(*test_link(0), slot, 2));
+    }
+    piece = 0;
+    long error = 0;
+    REQUIRE(larger_ring(inline_ring(p, 0), 2, &error) == nullptr);
+    REQUIRE(error == -EPROTO);
+    REQUIRE(larger_ring(reinterpret_cast<const uint8_t *>(&error), 1, &error) == nullptr);
+}
+
+TEST_CASE("without address space a receiver says so, loses nothing, and goes on when there is some") {
+    // The other side's process has written into a part that this one has not mapped and cannot map now.
+    StreamPair p;
+    LinkMap &sender = *test_link(0), &receiver = *test_link(1);
+    const uint32_t slot = p.file(0)->slot;
+    unsigned part = 1;
+    while (receiver.part[0][part].load())
+        ++part;
+    auto &used = sender.view.header().side[0].arena_used;
+    const uint64_t used_before = used.exchange(kFirstArena << (part - 1));
+    const uint64_t mapped_before = receiver.view.header().side[1].arena_open.exchange(kFirstArena << part);
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        sender.view.piece(slot, 0, cls) = 0;
+    const size_t sent = fill(p, 0, 2000);
+    REQUIRE(sent > kInlineRing);
+    rlimit before{};
+    REQUIRE(getrlimit(RLIMIT_AS, &before) == 0);
+    const rlimit none{1 << 20, before.rlim_max};
+    char buffer[4096];
+    size_t got = 0;
+    long r;
+    // No check in between: it would need memory itself.
+    const long limited = sys::call(SYS_prlimit64, 0, RLIMIT_AS, sys::arg(&none), 0);
+    while ((r = vfs::recv(p.fd[1], p.file(1), buffer, sizeof buffer, MSG_DONTWAIT)) > 0)
+        got += static_cast<size_t>(r);
+    const uint32_t events = stream_events(*p.file(1));
+    REQUIRE(sys::call(SYS_prlimit64, 0, RLIMIT_AS, sys::arg(&before), 0) == 0);
+    REQUIRE(limited == 0);
+    REQUIRE(r == -ENOMEM);
+    REQUIRE((events & EPOLLIN) != 0); // so that a program that polls learns of it
+    REQUIRE(got < sent);
+    got += drain(p, 1);
+    REQUIRE(got == sent);
+    used = used_before;
+    receiver.view.header().side[1].arena_open = mapped_before;
+}
