@@ -44,6 +44,7 @@ bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
     }
     client.start = start_time(sender.pid);
     if (!forked) {
+        client.bell_domain.reset();
         client.who.exe = process_exe(sender.pid);
         client.comm = process_comm(sender.pid);
     }
@@ -249,6 +250,8 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.netns_inode = client.netns_inode;
     made.lineage = client.lineage;
     made.filters = client.filters;
+    made.bell_domain = client.bell_domain;
+    made.bell_domain_of = client.bell_domain_of;
     copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.
     for (uint32_t i = 0; i < body.segments; ++i) {

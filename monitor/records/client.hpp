@@ -43,6 +43,9 @@ struct Client {
     uint64_t lineage = 0;  ///< Domain::lineage
     unsigned filters = 0;  ///< Domain::filters when the lineage began
     uint64_t bridge = 0;   ///< the BridgeProgram that it is
+    /// See bell_domain(), and whose it was then
+    mutable std::optional<BellDomain> bell_domain;
+    mutable std::pair<uid_t, gid_t> bell_domain_of;
 
     struct Share {
         std::shared_ptr<Segment> segment;

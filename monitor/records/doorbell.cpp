@@ -1,6 +1,8 @@
 // Doorbells: which descriptors are taken for one, and ringing without being held up.
 #include "monitor/records/doorbell.hpp"
+#include "monitor/kernel/domain.hpp"
 #include "monitor/kernel/interrupted.hpp"
+#include "monitor/kernel/process_info.hpp"
 #include "monitor/records/client.hpp"
 
 #include <cstddef>
@@ -17,9 +19,28 @@
 
 namespace sd::monitor {
 
-BellDomain bell_domain(const Client &client) { return {client.who.uid, client.who.gid}; }
+const BellDomain &bell_domain(const Client &client) {
+    const std::pair now(client.who.uid, client.who.gid);
+    if (client.bell_domain && client.bell_domain_of == now) {
+        return *client.bell_domain;
+    }
+    const Domain d = client.pid > 0 ? read_domain(client.pid) : Domain{};
+    BellDomain &made = client.bell_domain.emplace();
+    client.bell_domain_of = now;
+    if (d.known && is_alive(client.pidfd)) {
+        made = {d.uid,      d.gid,     d.permitted,
+                d.user.ino, d.pid.ino, d.mount.ino,
+                d.label,    d.filters, d.filters != 0 ? client.lineage : 0};
+    } else {
+        made.alone = client.id;
+    }
+    return made;
+}
 
-bool may_share_bell(const Client &one, const Client &other) { return bell_domain(one) == bell_domain(other); }
+bool may_share_bell(const Client &one, const Client &other) {
+    return one.who.uid == other.who.uid && one.who.gid == other.who.gid &&
+           bell_domain(one) == bell_domain(other);
+}
 
 std::optional<uint64_t> eventfd_id(int fd) {
     char path[64], text[512];

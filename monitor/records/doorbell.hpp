@@ -3,9 +3,11 @@
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/records/accounts.hpp"
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <string>
 #include <sys/types.h>
 #include <vector>
 
@@ -16,11 +18,18 @@ struct Client;
 /// What two processes must have in common to be given each other's eventfds. Who has an eventfd can do more
 /// than ring: read it, which takes wake-ups away; fill it and make it block, which stops whoever writes it.
 struct BellDomain {
-    uid_t uid = 0;
-    gid_t gid = 0;
+    std::array<uid_t, 3> uid{}; ///< as Domain has it, like the rest
+    std::array<gid_t, 3> gid{};
+    uint64_t permitted = 0;
+    ino_t user = 0, pid = 0, mount = 0;
+    std::string label;
+    unsigned filters = 0;
+    /// Where there are filters, Domain::lineage; of a process that cannot be looked at, its client's id
+    uint64_t alone = 0;
     auto operator<=>(const BellDomain &) const = default;
 };
-BellDomain bell_domain(const Client &client);
+/// Read when it is needed first, and again when the client has become another user or executed something.
+const BellDomain &bell_domain(const Client &client);
 bool may_share_bell(const Client &one, const Client &other);
 
 /// Domains that one waiter gives something to ring with. For those beyond that the monitor rings.

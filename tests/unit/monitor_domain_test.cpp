@@ -340,3 +340,47 @@ TEST_CASE("trust domains are told apart by what the kernel says") {
     relative.lineage = 4;
     CHECK_FALSE(first.shares_with(relative));
 }
+
+TEST_CASE("the same user in another namespace is not given anybody's eventfd") {
+    if (geteuid() != 0) {
+        return;
+    }
+    Pair pair;
+    int to_child[2], to_parent[2];
+    REQUIRE(pipe(to_child) == 0);
+    REQUIRE(pipe(to_parent) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (unshare(CLONE_NEWNS) != 0) {
+            _exit(1);
+        }
+        TestProcess process(pair.monitor);
+        const Answer a = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const uint64_t link = a.as<wire::ConnectReply>().link_id;
+        uint32_t id = 0;
+        if (write(to_parent[1], &link, sizeof link) != sizeof link ||
+            read(to_child[0], &id, sizeof id) != sizeof id) {
+            _exit(2);
+        }
+        const Answer got = process.channel.ask(Op::peer_bell, wire::BellRef{link, 1, id});
+        _exit(got.header.status == -EXDEV && got.fds.empty() ? 0 : 3);
+    }
+    uint64_t link = 0;
+    REQUIRE(read(to_parent[0], &link, sizeof link) == sizeof link);
+    pair.link = link;
+    pair.server_attach();
+    UniqueFd mine = bell();
+    const Answer given = pair.server.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {mine.get()});
+    REQUIRE(given.header.status == 0);
+    CHECK(given.as<wire::BellReply>().foreign != 0);
+    const uint32_t id = given.as<wire::BellReply>().id;
+    REQUIRE(write(to_child[1], &id, sizeof id) == sizeof id);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) == 0);
+    for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) {
+        close(fd);
+    }
+}
