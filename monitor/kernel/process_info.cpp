@@ -41,7 +41,8 @@ ino_t netns_inode(pid_t pid) {
 }
 
 uint64_t address_space_left(pid_t pid) {
-    uint64_t space = uint64_t{1} << 47; // what the kernel gives out unless it is asked for more
+    // What the kernel gives out unless it is asked for more, but for holes that are too small for anything.
+    uint64_t space = (uint64_t{1} << 47) - (uint64_t{1} << 30);
     rlimit limit{};
     if (pid > 0 && prlimit(pid, RLIMIT_AS, nullptr, &limit) == 0) {
         space = std::min<uint64_t>(space, limit.rlim_cur);
