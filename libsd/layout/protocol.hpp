@@ -153,6 +153,12 @@ enum class Op : uint16_t {
     /// on it are refused unless another acceptor has it, and it gets no more before it has let go of one
     /// -> empty
     no_room = 35,
+    /// LinkRef: the caller will make no further connection over this link (client side), or take one (server
+    /// side). Acceptors take none that comes after this; other clients make new links -> empty
+    withdraw = 36,
+    /// No body: the caller is in a sandbox. From now on it is answered on no channel, nor are its children on
+    /// theirs, but for what living connections need; everything else is EPERM -> empty
+    confine = 37,
 };
 
 struct Header {

@@ -248,6 +248,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.comm = client.comm;
     made.ns = client.ns;
     made.netns_inode = client.netns_inode;
+    made.confined = client.confined;
     made.lineage = client.lineage;
     made.filters = client.filters;
     made.bell_domain = client.bell_domain;

@@ -75,6 +75,8 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::memory, "memory", sizeof(wire::Memory), 0, kNotChild, &Monitor::memory},
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},
         {Op::part, "part", sizeof(wire::SegmentRef), 0, kProcess, &Monitor::part},
+        {Op::withdraw, "withdraw", sizeof(wire::LinkRef), 0, kProcess, &Monitor::withdraw},
+        {Op::confine, "confine", 0, 0, kProcess, &Monitor::confine},
         {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::no_room, "no_room", sizeof(wire::LinkRef), 0, kProcess, &Monitor::no_room},
         {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
@@ -303,6 +305,11 @@ bool Monitor::handle(Client &client, Request &request) {
         }
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
+    }
+    if (is_confined(client, request.sender) && !is_answered_when_confined(operation->op)) {
+        spdlog::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
+        return request.header.sequence == wire::kNoAnswer ||
+               send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
     }
     if (client.pid != 0 && client.pid == request.sender.pid) {
         client.who.uid = request.sender.uid; // servers often begin as root and become somebody else

@@ -102,6 +102,12 @@ class Monitor {
     bool is_awaited(const Payer &asker, uint64_t until) const;
     void answer_waiting();
 
+    // confinement.cpp: processes in a sandbox
+    static bool is_answered_when_confined(wire::Op op);
+    bool is_confined(const Client &client, const ucred &sender) const;
+    Reply withdraw(Client &client, Request &request);
+    Reply confine(Client &client, Request &request);
+
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
     static bool alone_in(const Client &client, const Segment &segment);

@@ -1,5 +1,6 @@
 // A link as the monitor sees it.
 #include "monitor/records/link.hpp"
+#include "monitor/records/listener.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -169,7 +170,27 @@ void Link::forget_holder(unsigned side_index, pid_t pid, uint64_t start) {
     }
 }
 
+void Link::withdraw_requests() {
+    stop_requests(*this); // for other threads of the client: after this they see that, or we see theirs
+    if (listener == nullptr || requests_end) {
+        return;
+    }
+    ListenerLink &entry = listener->segment().link[place];
+    uint32_t end = entry.syn_head.load(std::memory_order_acquire);
+    for (unsigned i = 0; i < kSynEntries && view_.syn(end).load(std::memory_order_acquire) != 0; ++i) {
+        ++end;
+    }
+    end -= end == UINT32_MAX; // what says that there is no end
+    requests_end = end;
+    entry.syn_end.store(end + 1, std::memory_order_release);
+}
+
 bool Link::has_pending_syn() const {
+    if (requests_end && listener != nullptr &&
+        static_cast<int32_t>(listener->segment().link[place].syn_head.load(std::memory_order_acquire) -
+                             *requests_end) >= 0) {
+        return false;
+    }
     bool found = false;
     for_each_touched_slot(*this, [&](unsigned i) {
         found = found || view_.slot(i).identity.state.load(std::memory_order_acquire) ==

@@ -46,8 +46,9 @@ class Link {
     LinkSide side[2];
     Listener *listener =
         nullptr; ///< null once it has closed, and after a restart until a server process brings it back
-    uint32_t place = 0;       ///< in the listener's segment
-    bool was_adopted = false; ///< made by a former monitor
+    uint32_t place = 0;                   ///< in the listener's segment
+    std::optional<uint32_t> requests_end; ///< none is taken from this entry of the SYN queue on
+    bool was_adopted = false;             ///< made by a former monitor
     std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.
@@ -71,6 +72,8 @@ class Link {
 
     /// Whether a connection request waits for being accepted.
     bool has_pending_syn() const;
+    /// The client makes no further request: acceptors take those that are there, and none that comes later.
+    void withdraw_requests();
 
   private:
     Link() = default;

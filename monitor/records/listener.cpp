@@ -138,6 +138,7 @@ bool Listener::add(Link &link, uint32_t syn_head) {
     link.place = static_cast<uint32_t>(free - place.begin());
     ListenerLink &entry = segment().link[link.place];
     entry.syn_head.store(syn_head, std::memory_order_relaxed);
+    entry.syn_end.store(0, std::memory_order_relaxed);
     entry.link_id.store(link.id, std::memory_order_release);
     segment().link_high.store(static_cast<uint32_t>(place.size()), std::memory_order_release);
     bump();

@@ -1,4 +1,5 @@
 // A process that gives up system calls or descriptors while it has connections, as sshd does before a login.
+#include "libsd/layout/link_layout.hpp"
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
@@ -107,6 +108,43 @@ BEHAVIOUR(seccomp_and_no_descriptors) {
     });
 }
 
+void enter_strict_filter() {
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &strict_program));
+}
+
+// The first link that this process has mapped; null on kernel sockets.
+uint8_t *find_link() {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    unsigned long from = 0, to = 0;
+    while (maps && fgets(line, sizeof line, maps) &&
+           !(strstr(line, "memfd:sd-link") && sscanf(line, "%lx-%lx", &from, &to) == 2))
+        from = 0;
+    if (maps)
+        fclose(maps);
+    return reinterpret_cast<uint8_t *>(from);
+}
+
+// What libsd does to connect, in slots and places of the queue that are free, as far as memory can do it.
+void forge_requests(const sd::LinkView &link) {
+    using namespace sd;
+    uint32_t used = 0;
+    while (used < kLinkSlots &&
+           link.slot(used).identity.state.load() != static_cast<uint32_t>(SlotState::accepted))
+        ++used;
+    if (used == kLinkSlots)
+        return;
+    const uint32_t forged = used == 100 ? 101 : 100;
+    auto &identity = link.slot(forged).identity;
+    identity.client = link.slot(used).identity.client;
+    identity.client.port = 40000;
+    identity.server = link.slot(used).identity.server;
+    identity.state.store(static_cast<uint32_t>(SlotState::syn));
+    for (uint32_t i = 0; i < kSynEntries; ++i)
+        link.syn(i).store(forged + 1);
+}
+
 // A listener stays usable: whoever connects once its process is in the sandbox is served, too.
 BEHAVIOUR(accepts_in_a_sandbox) {
     const int listener = make_listener();
@@ -205,6 +243,144 @@ BEHAVIOUR(little_address_space) {
     });
     close(pair.server);
     talk_to(child, pair.client);
+}
+
+// Made in the process itself, and nobody else's: it stays what it is.
+BEHAVIOUR(keeps_its_own_connection) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int fd = connect_to(to);
+        enter_strict_filter();
+        echo_confined(fd);
+    });
+    talk_to(child, MUST(accept(listener, nullptr, nullptr)));
+}
+
+BEHAVIOUR(closes_what_it_has) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int one = connect_to(to), two = connect_to(to);
+        enter_strict_filter();
+        char byte;
+        if (read(one, &byte, 1) != 1 || close(one) != 0 || read(two, &byte, 1) != 1 || close(two) != 0)
+            _exit(3);
+        _exit(0);
+    });
+    for (int i = 0; i < 2; ++i) {
+        const int fd = MUST(accept(listener, nullptr, nullptr));
+        send_all(fd, "x");
+        SHOW_BOOL(receive_to_end(fd).empty());
+        close(fd);
+    }
+    reap("the child in the sandbox", child);
+}
+
+// What it connected to before is accepted afterwards.
+BEHAVIOUR(accepted_once_it_is_inside) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const Gate inside;
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int first = connect_to(to), second = connect_to(to);
+        enter_strict_filter();
+        if (write(first, "1", 1) != 1 || write(second, "2", 1) != 1)
+            _exit(3);
+        inside.open();
+        echo_confined(second);
+    });
+    inside.pass();
+    const int first = MUST(accept(listener, nullptr, nullptr)),
+              second = MUST(accept(listener, nullptr, nullptr));
+    say("%s%s", receive(first, 1).c_str(), receive(second, 1).c_str());
+    talk_to(child, second);
+}
+
+// It may not call connect, and does not need to where it has a link to write to.
+BEHAVIOUR(makes_no_connection_by_memory) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const Gate done;
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int fd = connect_to(to);
+        char byte;
+        MUST(read(fd, &byte, 1));
+        const sd::LinkView link{find_link()};
+        enter_strict_filter();
+        if (link.base)
+            forge_requests(link);
+        done.open();
+        echo_confined(fd);
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    send_all(fd, "x");
+    done.pass();
+    set_nonblocking(listener);
+    SHOW(poll_now(listener, POLLIN, 100));
+    SHOW(accept(listener, nullptr, nullptr));
+    // Others are let in.
+    const int other = connect_to(listener);
+    SHOW_FD(accept(listener, nullptr, nullptr));
+    close(other);
+    talk_to(child, fd);
+}
+
+// Who waited at a listener that goes into a sandbox is served there.
+BEHAVIOUR(waited_before_the_filter) {
+    const int listener = make_listener();
+    const Gate waiting, ready;
+    const Address to = local_address(listener);
+    static sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        LET_PASS(read),
+        LET_PASS(write),
+        LET_PASS(poll),
+        LET_PASS(accept),
+        LET_PASS(accept4),
+        LET_PASS(fcntl),
+        LET_PASS(close),
+        LET_PASS(exit_group),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    const sock_fprog program{std::size(filter), filter};
+    const pid_t child = spawn([&] {
+        close(MUST(accept(listener, nullptr, nullptr)));
+        ready.open();
+        waiting.pass();
+        MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        echo_confined(MUST(accept(listener, nullptr, nullptr)));
+    });
+    close(listener);
+    const int first = connect_to(to);
+    ready.pass();
+    const int second = connect_to(to);
+    waiting.open();
+    talk_to(child, second);
+    close(first);
+}
+
+// Read, write and exit.
+BEHAVIOUR(seccomp_strict_mode) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int fd = connect_to(to);
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT));
+        char buffer[4096];
+        for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
+            for (ssize_t at = 0, n; at < got; at += n)
+                if ((n = write(fd, buffer + at, static_cast<size_t>(got - at))) <= 0)
+                    syscall(SYS_exit, 5);
+        syscall(SYS_exit, 0);
+    });
+    talk_to(child, MUST(accept(listener, nullptr, nullptr)));
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

@@ -2,10 +2,12 @@
 //
 // A filter is written for the calls that the program makes on kernel sockets. libsd needs a few others to
 // sleep and to wake its peers, and a filter may kill the process for them. So the filter that is installed
-// begins with a few instructions of ours: they allow calls that reach nothing outside of the process
-// (membarrier, sched_yield, ppoll, rt_sigprocmask, futex, madvise, gettid, nanosleep, memory without a file
-// that is not executable), and read and write on libsd's own descriptors, which are open anyway. All else is
-// decided by the program's own instructions, which follow unchanged.
+// begins with a few instructions of ours: they allow calls that reach nothing outside of the process, with
+// the arguments that libsd uses (membarrier, sched_yield, ppoll, rt_sigprocmask, munmap, gettid, nanosleep;
+// of futex to wait and to wake, of madvise what empties a ring, of mmap memory without a file that is not
+// executable), and read and write on libsd's own descriptors but memory. All else is decided by the program's
+// own instructions, which follow unchanged. What could make new connections is given up before
+// (vfs/family/confine.cpp).
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
@@ -17,16 +19,15 @@
 #include <cstddef>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 using namespace sd;
 
 namespace sd::vfs {
-/// Makes the calling thread's doorbell; before a filter (for_good) also registers it with every link and
-/// takes listeners out of the directory.
-void prepare_confinement(bool for_good) noexcept;
 /// The process is about to have no more address space than this. Where that is too little for a link, the
 /// listeners that stay open over an exec become the kernel's, with the clients that wait for them: afterwards
 /// nothing could be mapped that this takes.
@@ -36,8 +37,19 @@ void before_space_limit(uint64_t bytes) noexcept;
 namespace {
 
 constexpr unsigned kMaxOwn = 64; ///< of our descriptors; more than a sandboxed program ever has
-constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,  SYS_rt_sigprocmask, SYS_futex,
-                                  SYS_madvise,    SYS_munmap,      SYS_gettid, SYS_nanosleep};
+constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,    SYS_rt_sigprocmask,
+                                  SYS_munmap,     SYS_gettid,      SYS_nanosleep};
+constexpr uint32_t kNotUsedProtection = ~static_cast<uint32_t>(PROT_READ | PROT_WRITE);
+constexpr uint32_t kNotUsedMapping =
+    ~static_cast<uint32_t>(MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED);
+/// Wait and wake are 0 and 1.
+constexpr uint32_t kNotUsedFutex = ~static_cast<uint32_t>(FUTEX_WAIT | FUTEX_WAKE | FUTEX_PRIVATE_FLAG);
+
+/// What is mapped, and never read or written as a file.
+bool is_memory(int fd) noexcept {
+    struct stat st {};
+    return sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 || S_ISREG(st.st_mode);
+}
 
 void add(sock_filter *f, unsigned *n, uint16_t code, uint32_t k, unsigned yes = 0, unsigned no = 0) noexcept {
     f[(*n)++] = {code, static_cast<uint8_t>(yes), static_cast<uint8_t>(no), k};
@@ -58,15 +70,29 @@ unsigned write_prefix(sock_filter *f) noexcept {
         add(f, &n, equal, call, 0, 1);
         add(f, &n, answer, SECCOMP_RET_ALLOW);
     }
-    // mmap(_, _, at most readable and writable, _, -1, _)
     constexpr auto argument = [](unsigned i) {
         return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
     };
-    add(f, &n, equal, SYS_mmap, 0, 6);
+    constexpr uint16_t any_bit = BPF_JMP | BPF_JSET | BPF_K;
+    // Each of these goes on behind itself, with the call's number loaded.
+    add(f, &n, equal, SYS_mmap, 0, 7);
     add(f, &n, load, argument(2));
-    add(f, &n, BPF_JMP | BPF_JSET | BPF_K, ~static_cast<uint32_t>(PROT_READ | PROT_WRITE), 3, 0);
+    add(f, &n, any_bit, kNotUsedProtection, 5, 0);
+    add(f, &n, load, argument(3));
+    add(f, &n, any_bit, kNotUsedMapping, 3, 0);
     add(f, &n, load, argument(4));
     add(f, &n, equal, UINT32_MAX, 0, 1);
+    add(f, &n, answer, SECCOMP_RET_ALLOW);
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, equal, SYS_futex, 0, 3);
+    add(f, &n, load, argument(1));
+    add(f, &n, any_bit, kNotUsedFutex, 1, 0);
+    add(f, &n, answer, SECCOMP_RET_ALLOW);
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, equal, SYS_madvise, 0, 4);
+    add(f, &n, load, argument(2));
+    add(f, &n, equal, MADV_DONTDUMP, 1, 0);
+    add(f, &n, equal, MADV_REMOVE, 0, 1);
     add(f, &n, answer, SECCOMP_RET_ALLOW);
     add(f, &n, load, offsetof(seccomp_data, nr));
     add(f, &n, equal, SYS_read, 2, 0);
@@ -75,7 +101,10 @@ unsigned write_prefix(sock_filter *f) noexcept {
     add(f, &n, BPF_JMP | BPF_JA, 0);
     add(f, &n, load, argument(0)); // the lower half of the descriptor
     unsigned own = 0;
-    for (unsigned fd = next_hidden(0); fd < kMaxFd && own < kMaxOwn; fd = next_hidden(fd + 1), ++own) {
+    for (unsigned fd = next_hidden(0); fd < kMaxFd && own < kMaxOwn; fd = next_hidden(fd + 1)) {
+        if (is_memory(static_cast<int>(fd)))
+            continue;
+        ++own;
         add(f, &n, equal, fd, 0, 1);
         add(f, &n, answer, SECCOMP_RET_ALLOW);
     }
@@ -93,8 +122,7 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
         install_fault_handler();
     if (!active() || sd_copy(&given, user, sizeof given) != 0 || given.len == 0 || !given.filter)
         return install(user);
-    vfs::before_crossing();
-    vfs::prepare_confinement(true);
+    vfs::prepare_confinement(vfs::Confinement::filter);
     const size_t bytes = (kPrefixMax + size_t{given.len}) * sizeof(sock_filter);
     auto *all = static_cast<sock_filter *>(
         sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -108,12 +136,26 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
         r = install(&whole);
         if (r < 0)
             confined_flag.store(before);
+        else
+            vfs::confined_now();
     }
     // Nothing may be unmapped any more if the filter is in force; a few pages for each filter stay.
     if (r < 0)
         sys::munmap(all, bytes);
     return r < 0 && r != -EACCES ? install(user)
                                  : r; // too long, or something that the kernel explains better itself
+}
+
+/// Read, write and exit are all that is left, and none of it ours: nothing stays accelerated.
+template <class F> long strictly(F install) noexcept {
+    if (!active())
+        return install();
+    vfs::prepare_confinement(vfs::Confinement::no_calls);
+    const bool before = confined_flag.exchange(true);
+    const long r = install();
+    if (r < 0)
+        confined_flag.store(before);
+    return r;
 }
 
 void before_limit(int resource, const void *limit) noexcept {
@@ -125,7 +167,7 @@ void before_limit(int resource, const void *limit) noexcept {
         return;
     make_room_below(); // a number that is kept may be beyond the new limit
     if (!confined())
-        vfs::prepare_confinement(false);
+        vfs::prepare_confinement(vfs::Confinement::fewer_numbers);
 }
 
 /// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's
@@ -160,7 +202,9 @@ long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noe
     auto plain = [&](const void *p) {
         return raw_syscall6(SYS_seccomp, operation, flags, reinterpret_cast<long>(p), 0, 0, 0);
     };
-    return with_errno(operation == SECCOMP_SET_MODE_FILTER ? with_prefix(arguments, plain) : plain(arguments));
+    return with_errno(operation == SECCOMP_SET_MODE_FILTER   ? with_prefix(arguments, plain)
+                      : operation == SECCOMP_SET_MODE_STRICT ? strictly([&] { return plain(arguments); })
+                                                             : plain(arguments));
 }
 
 } // namespace sd
@@ -176,6 +220,8 @@ SD_EXPORT int prctl(int option, ...) noexcept {
     if (option == PR_SET_SECCOMP && a[0] == SECCOMP_MODE_FILTER)
         return answer(with_prefix(reinterpret_cast<const void *>(a[1]),
                                   [&](const void *p) { return plain(reinterpret_cast<long>(p)); }));
+    if (option == PR_SET_SECCOMP && a[0] == SECCOMP_MODE_STRICT)
+        return answer(strictly([&] { return plain(a[1]); }));
     return answer(plain(a[1]));
 }
 

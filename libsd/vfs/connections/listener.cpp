@@ -259,8 +259,12 @@ void unlist(const Listener &l) noexcept {
 void withdraw_listeners() noexcept {
     LockGuard g(all_lock);
     for (File *f : all) {
-        unlist(*f->listener);
-        retire_listener(*f->listener);
+        Listener &l = *f->listener;
+        if (l.retired.load())
+            continue;
+        unlist(l);
+        leave_waiting_to_kernel(*f); // nobody here will look at the links
+        retire_listener(l);
     }
 }
 

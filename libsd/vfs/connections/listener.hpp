@@ -13,6 +13,15 @@ struct ListenerLinkRef {
     ListenerLink *place;
 };
 
+/// The entry of the link's SYN queue at `head`: a slot's number and one, 0: there is none. Of a client that
+/// went into a sandbox none counts that came later.
+inline uint32_t syn_at(const ListenerLinkRef &ref, uint32_t head) noexcept {
+    const uint32_t end = ref.place->syn_end.load(std::memory_order_relaxed);
+    if (end != 0 && static_cast<int32_t>(head - (end - 1)) >= 0) [[unlikely]]
+        return 0;
+    return ref.link->view.syn(head).load(std::memory_order_acquire);
+}
+
 struct Listener {
     uint32_t id = 0;
     uint64_t cookie = 0; ///< the kernel's name of the socket, SO_COOKIE; 0: it has none

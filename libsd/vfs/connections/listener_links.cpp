@@ -19,8 +19,7 @@ bool known(Listener &l, uint64_t id) noexcept {
 /// Client side gone for good and everything in the queue taken: nothing will come from this link.
 bool finished(const ListenerLinkRef &ref) noexcept {
     return (ref.link->view.header().side[0].flags.load(std::memory_order_acquire) & kLinkClientDead) &&
-           ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire) ==
-               0;
+           syn_at(ref, ref.place->syn_head.load(std::memory_order_acquire)) == 0;
 }
 
 /// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or
@@ -136,7 +135,7 @@ bool listener_pending(Listener &l) noexcept {
     // threads accept.
     QuietGuard g(l.lock);
     for (auto &ref : l.links)
-        if (ref.link->view.syn(ref.place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire))
+        if (syn_at(ref, ref.place->syn_head.load(std::memory_order_acquire)))
             return true;
     return false;
 }
@@ -160,8 +159,7 @@ size_t first_link(Listener &l) noexcept {
     for (size_t k = 0; k < n; ++k) {
         const size_t i = (l.next + k) % n;
         const LinkView v = l.links[i].link->view;
-        const uint32_t entry =
-            v.syn(l.links[i].place->syn_head.load(std::memory_order_acquire)).load(std::memory_order_acquire);
+        const uint32_t entry = syn_at(l.links[i], l.links[i].place->syn_head.load(std::memory_order_acquire));
         if (entry == 0 || entry > kLinkSlots)
             continue;
         ++waiting;
@@ -189,7 +187,7 @@ long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) no
         LinkView v = ref.link->view;
         for (;;) {
             uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
-            uint32_t entry = v.syn(head).load(std::memory_order_acquire);
+            uint32_t entry = syn_at(ref, head);
             if (entry == 0)
                 break;
             // Acceptors in other processes compete here; who moves the head owns the entry.

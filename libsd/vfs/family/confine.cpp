@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/vfs/connections/connect.hpp"
+#include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
@@ -12,14 +13,31 @@
 
 namespace sd::vfs {
 
-void prepare_confinement(bool for_good) noexcept {
+namespace {
+
+/// The links that stay have connections; they get no more.
+void withdraw_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (LinkMap *l = link_by_index(i); l && link_use(*l)) {
+            const wire::LinkRef ref{l->id, l->side, 0};
+            control::request(wire::Op::withdraw, &ref, sizeof ref);
+            link_unuse(*l);
+        }
+}
+
+} // namespace
+
+void prepare_confinement(Confinement how) noexcept {
     if (!enabled())
         return;
+    const bool for_good = how != Confinement::fewer_numbers;
     if (for_good) {
         close_all_foreign_ends();
         materialise_all();
         // New links could not be fetched: whoever connects from now on comes through the kernel
         withdraw_listeners();
+        before_crossing(how == Confinement::no_calls);
+        retire_client_links(); // unmaps those without connections
     }
     for (unsigned s = 0; s < kMaxSegments; ++s)
         if (segments[s].view.base && self.id[s] == 0)
@@ -28,6 +46,7 @@ void prepare_confinement(bool for_good) noexcept {
     if (for_good) {
         give_up_dummy();
         narrow_arenas(true);
+        withdraw_links();
     }
     if (!bell || !for_good)
         return;
@@ -35,6 +54,8 @@ void prepare_confinement(bool for_good) noexcept {
         if (LinkMap *l = link_by_index(i))
             bell_id(*bell, *l);
 }
+
+void confined_now() noexcept { control::request(wire::Op::confine); }
 
 void prepare_namespace_change() noexcept {
     if (enabled())

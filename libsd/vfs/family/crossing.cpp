@@ -110,22 +110,22 @@ void leave_connections(Marks which) noexcept {
 
 namespace vfs {
 
-void before_crossing() noexcept {
+void before_crossing(bool everything) noexcept {
     if (!enabled() || borrowing() || confined())
         return;
     Held::drop_abandoned();
-    if (!shared_segments() && !shared_links())
+    if (!everything && !shared_segments() && !shared_links())
         return;
     Cause why;
     const bool heard =
         control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
-    const Marks which = shared_segments() | over_shared_links();
-    if (!which && !shared_links())
+    if (!everything && !shared_segments() && !shared_links())
         return;
     // Else a call of another thread is about to work there.
     if (heard && pinned.load(std::memory_order_acquire) == 0) {
+        ask_for_links_anew(); // first: a bridge that carries who waited there has our segment, too
+        const Marks which = everything ? ~Marks{0} : shared_segments() | over_shared_links();
         leave_connections(which);
-        ask_for_links_anew();
         retire_client_links();
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
             if (which >> i & 1 && !has_part_in(i))

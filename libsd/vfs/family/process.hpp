@@ -1,5 +1,6 @@
 // The process as a whole: start, fork, exit, and coming back to a restarted monitor.
 #pragma once
+#include <cstdint>
 
 namespace sd {
 
@@ -28,7 +29,19 @@ void prepare_namespace_change() noexcept;
 void namespace_has_changed() noexcept;
 /// The process is about to be another trust domain's, for good: parts from what it shares with those who
 /// stay (crossing.cpp). Where it cannot, that is counted (Cause::still_shared). Any thread.
-void before_crossing() noexcept;
+/// `everything`: from connections that nobody else has, too.
+void before_crossing(bool everything = false) noexcept;
+enum class Confinement : uint8_t {
+    fewer_numbers, ///< a limit on descriptors
+    filter,        ///< of system calls
+    no_calls       ///< of ours: nothing may stay accelerated
+};
+/// Makes the calling thread's doorbell; before a filter also registers it with every link, takes listeners
+/// out of the directory, parts from what others have (before_crossing()), and gives up what only new
+/// connections need.
+void prepare_confinement(Confinement how) noexcept;
+/// The filter is in force: the monitor answers nothing more but what living connections need.
+void confined_now() noexcept;
 /// Writes the statistics line if SD_STATS_FILE asks for it. Called at exit and from _exit().
 void at_exit() noexcept;
 } // namespace vfs

@@ -180,7 +180,7 @@ uint64_t listener_arrivals(Listener &l) noexcept {
     uint64_t sum = 0;
     for (auto &ref : l.links) {
         uint32_t at = ref.place->syn_head.load(std::memory_order_acquire);
-        for (unsigned n = 0; n < kSynEntries && ref.link->view.syn(at).load(std::memory_order_acquire); ++n)
+        for (unsigned n = 0; n < kSynEntries && syn_at(ref, at); ++n)
             ++at;
         sum += at;
     }

@@ -1,0 +1,57 @@
+// Processes in a sandbox (a seccomp filter). A filter decides on system calls and not on memory that is
+// mapped, nor on what is written to a descriptor: so what is within reach that way is decided here.
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace sd::monitor {
+
+namespace {
+
+using wire::Op;
+
+/// What the connections need that it has, and its children for theirs. `image`: those that stay open over an
+/// exec.
+constexpr Op kWhenConfined[] = {Op::ring,  Op::peer_bell, Op::bell,   Op::unbell, Op::drop_link,
+                                Op::moved, Op::let_go,    Op::fork,   Op::child,  Op::image,
+                                Op::leave, Op::withdraw,  Op::confine};
+
+} // namespace
+
+bool Monitor::is_answered_when_confined(Op op) {
+    return std::find(std::begin(kWhenConfined), std::end(kWhenConfined), op) != std::end(kWhenConfined);
+}
+
+/// By whichever channel: sdrun's is in the hands of all that it has started. A new program in the same
+/// process that comes by a channel of its own is judged by its filter.
+bool Monitor::is_confined(const Client &client, const ucred &sender) const {
+    if (client.kind == Client::Kind::process || client.kind == Client::Kind::expected) {
+        return client.confined;
+    }
+    return sender.pid > 0 && client.kind == Client::Kind::presence &&
+           std::any_of(clients_.begin(), clients_.end(), [&sender](const auto &entry) {
+               return entry.second->confined && entry.second->pid == sender.pid;
+           });
+}
+
+Reply Monitor::withdraw(Client &client, Request &request) {
+    const auto body = request.as<wire::LinkRef>();
+    Link *link = client.link(body.link_id, body.side);
+    if (link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (body.side == 0) {
+        link->withdraw_requests();
+    } else {
+        stop_requests(*link);
+    }
+    return {};
+}
+
+Reply Monitor::confine(Client &client, Request &) {
+    client.confined = true;
+    return {};
+}
+
+} // namespace sd::monitor
