@@ -8,6 +8,7 @@
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <spdlog/spdlog.h>
@@ -18,6 +19,8 @@ namespace sd::monitor {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50};
+/// All that the families hold is looked at: no more than a fifth of the time is spent on it.
+constexpr int kLookShare = 4;
 /// How long a link must have been back after a restart: a child made while no monitor ran is not named in
 /// the link, so that nobody waits for it by name, but it comes back within this time.
 constexpr std::chrono::seconds kSettling{3};
@@ -28,7 +31,14 @@ void Monitor::audit_soon(Link &link, unsigned side) {
     link.side[side].death_seen = true;
     audits_.try_emplace(link.file).first->second[side].wanted = true;
     if (audit_timer_ == 0) {
-        audit_timer_ = loop_.after(kBetweenLooks, [this] { audit(); });
+        const auto now = EventLoop::Clock::now();
+        const auto pause = std::chrono::ceil<std::chrono::milliseconds>(next_audit_ - now);
+        audit_timer_ = loop_.after(std::max(kBetweenLooks, pause), [this] {
+            const auto start = EventLoop::Clock::now();
+            audit();
+            const auto end = EventLoop::Clock::now();
+            next_audit_ = end + kLookShare * (end - start);
+        });
     }
 }
 

@@ -266,6 +266,7 @@ class Monitor {
     };
     std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
     EventLoop::Timer audit_timer_ = 0;
+    EventLoop::Clock::time_point next_audit_{}; ///< not before this
 
     struct Stranger {
         UniqueFd pidfd;
