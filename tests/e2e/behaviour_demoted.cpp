@@ -20,6 +20,7 @@ BEHAVES("a connection of its own over its master's link", demoted, over_a_shared
 BEHAVES("the parent of a process that does not", demoted, the_parent_changes, accelerated)
 BEHAVES("nobody else has what it has", demoted, alone, all_accelerated)
 BEHAVES("in an epoll set", demoted, watched, accelerated)
+BEHAVES("in an epoll set of its parent's", demoted, watched_by_an_inherited_set, accelerated)
 BEHAVES("a thread is blocked on a connection", demoted, with_a_thread_that_waits, accelerated)
 BEHAVES("other threads", demoted, with_threads, accelerated)
 

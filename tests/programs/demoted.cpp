@@ -20,6 +20,8 @@ namespace {
 constexpr uid_t kNobody = 65534;
 
 void become_nobody() {
+    if (geteuid() != 0) // SD_E2E_STRANGERS
+        return;
     MUST(setgroups(0, nullptr));
     MUST(setgid(kNobody));
     MUST(setuid(kNobody));
@@ -331,6 +333,23 @@ BEHAVIOUR(watched) {
         send_all(pair.client, "x");
         say("%s", receive(pair.client, 1).c_str());
     }
+    reap("child", child);
+}
+
+// The set is its parent's, and not used by the child before.
+BEHAVIOUR(watched_by_an_inherited_set) {
+    const Pair pair = make_pair();
+    const int set = MUST(epoll_create1(0));
+    epoll_event event{EPOLLIN, {.u32 = 7}};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, pair.server, &event));
+    const pid_t child = spawn([&] {
+        close(pair.client);
+        become_nobody();
+        epoll_event got{};
+        SHOW(epoll_wait(set, &got, 1, kPatience));
+        say("%u: %s", got.data.u32, receive(pair.server, 1).c_str());
+    });
+    send_all(pair.client, "x");
     reap("child", child);
 }
 

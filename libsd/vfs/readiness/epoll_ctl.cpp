@@ -230,7 +230,7 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
     {
         BiasedGuard c(ctl_lock(*f));
         SetGuard g(x);
-        x.used_in = fork_generation.load(std::memory_order_relaxed);
+        begin_use(x);
         EpollItem *i = find(*f, x, fd);
         if (!is_open(x, *ef, ep)) { // closed just now
             r = -EBADF;

@@ -309,6 +309,7 @@ bool new_set(File &f, int fd) noexcept {
     x->fork_count.store(fork_generation.load(std::memory_order_relaxed), std::memory_order_relaxed);
     x->born = forks_done.load(std::memory_order_relaxed);
     x->used_in = fork_generation.load(std::memory_order_relaxed);
+    x->late.truncate(0);
     for (auto &n : x->nested)
         n = nullptr;
     f.epoll = x;
@@ -429,6 +430,28 @@ void epoll_file_became_listener(File &f) noexcept {
     }
 }
 
+namespace {
+
+uint64_t cookie_of(int fd) noexcept {
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
+} // namespace
+
+void begin_use(Epoll &x) noexcept {
+    const uint32_t now = fork_generation.load(std::memory_order_relaxed);
+    if (x.used_in == now) [[likely]]
+        return;
+    x.used_in = now;
+    for (Epoll::Late &late : x.late)
+        if (late.cookie != 0 && cookie_of(late.fd) == late.cookie &&
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, late.fd, &late.registration) == 0)
+            x.kernel_members.fetch_add(1, std::memory_order_relaxed);
+    x.late.truncate(0);
+}
+
 void epoll_file_became_kernel(File &f, int only) noexcept {
     if (!f.items)
         return;
@@ -454,10 +477,12 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
         }
         // The File goes, and nobody but the kernel knows the registration from here on. One that has fired is
         // there, too, to be changed. The kernel's set of one that was only inherited is another process's
-        // affair: that may have taken the member out since the fork.
-        if (x.used_in == fork_generation.load(std::memory_order_relaxed)) {
-            if (i->off)
-                e.events = EPOLLONESHOT;
+        // affair, which may have taken the member out since the fork, as long as this one does not use it.
+        if (i->off)
+            e.events = EPOLLONESHOT;
+        if (x.used_in != fork_generation.load(std::memory_order_relaxed)) {
+            x.late.push({i->fd, e, cookie_of(i->fd)});
+        } else {
             if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
             // The set has it, though remove_item() takes it out

@@ -148,7 +148,14 @@ struct Epoll {
     std::atomic<uint32_t> fork_count{0}; ///< generation of the process for which the private state is valid
     uint32_t born = 0;                   ///< forks this process had done when the instance was made
     uint32_t used_in = 0; ///< fork_count of the last process that made, changed or waited for it
-    bool passed = false;  ///< to another process, perhaps, with SCM_RIGHTS
+    /// A member of a set that was only inherited, which has become a kernel socket
+    struct Late {
+        int fd;
+        epoll_event registration;
+        uint64_t cookie; ///< of the socket, as the number may be another's when the set is used
+    };
+    MapVector<Late> late;
+    bool passed = false; ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
     uint32_t channel_epoch = 0;
@@ -208,6 +215,9 @@ class SetGuard : public BiasedGuard {
 /// With the lock: is it still what `f` stands for, which was found under the number `ep`? It may have been
 /// closed since, and have become another's.
 bool is_open(const Epoll &x, const File &f, int ep) noexcept;
+/// Before a process changes the set, or waits for it: what a forked child put off until then is done. With
+/// the set's lock.
+void begin_use(Epoll &x) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.

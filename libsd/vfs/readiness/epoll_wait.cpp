@@ -414,11 +414,11 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
         SetGuard g(x);
         open = is_open(x, *f, ep);
         if (open) {
+            begin_use(x);
             ++x.users; // before `ours` is read: see count_ours()
             plain = x.ours == 0;
             if (plain)
                 ++x.plain;
-            x.used_in = fork_generation.load(std::memory_order_relaxed);
         }
     }
     if (!open) [[unlikely]] // closed just now
