@@ -76,7 +76,13 @@ std::string process_exe(pid_t pid) {
     return n > 0 ? std::string(text, static_cast<size_t>(n)) : std::string();
 }
 
-std::string process_comm(pid_t pid) { return slurp(pid, "comm"); }
+/// The process chooses its name: no log and no terminal is to obey what stands in it.
+std::string process_comm(pid_t pid) {
+    std::string name = slurp(pid, "comm");
+    std::replace_if(
+        name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+    return name;
+}
 
 bool is_alive(const UniqueFd &pidfd) {
     pollfd p{pidfd.get(), POLLIN, 0};

@@ -1,4 +1,5 @@
 // A real sd-monitor and clients that speak the protocol by hand.
+#include "monitor/kernel/process_info.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
 using namespace sd;
@@ -253,4 +254,13 @@ TEST_CASE("an orderly end is announced, a dead monitor's socket is replaced") {
     REQUIRE(access(monitor.socket.c_str(), F_OK) == 0);
     monitor.start();
     REQUIRE(Channel(monitor).ask(Op::presence).header.status == 0);
+}
+
+TEST_CASE("a name with control characters is not printed as they are") {
+    char before[16];
+    REQUIRE(prctl(PR_GET_NAME, before) == 0);
+    REQUIRE(prctl(PR_SET_NAME, "a\n\x1b[2J\x7f\x9b\xc3\xa9 b") == 0);
+    const std::string name = sd::monitor::process_comm(getpid());
+    REQUIRE(prctl(PR_SET_NAME, before) == 0);
+    REQUIRE(name == "a??[2J???? b");
 }
