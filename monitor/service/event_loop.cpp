@@ -76,7 +76,8 @@ void EventLoop::step() {
     for (int i = 0; i < n && running_; ++i) {
         // An earlier handler of this round may have removed it; the copy keeps a handler alive that removes
         // itself.
-        if (auto it = handlers_.find(events[i].data.u64); it != handlers_.end()) {
+        const Watch watch = events[i].data.u64; // not a reference: the kernel's structure is packed
+        if (auto it = handlers_.find(watch); it != handlers_.end()) {
             const std::shared_ptr<Handler> handler = it->second;
             (*handler)(events[i].events);
         }

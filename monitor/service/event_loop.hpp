@@ -36,10 +36,10 @@ class EventLoop {
 
     void run();
     void stop() { running_ = false; }
-
-  private:
+    /// One turn of run(): waits for something to be ready unless there is work left, and sees to it.
     void step();
 
+  private:
     UniqueFd epoll_;
     std::unordered_map<Watch, std::shared_ptr<Handler>> handlers_;
     std::map<std::pair<Clock::time_point, Timer>, Action> timers_;
