@@ -40,8 +40,9 @@ bool programs_own(const char *line, Range *range) noexcept {
     const auto table = reinterpret_cast<uint64_t>(fd_table);
     if (range->from == table || range->from >> 47 != 0)
         return false;
-    if (strstr(line, "/dev/zero") && is_empty_memory(range->from, range->to))
-        return false; // where a link was
+    if (strstr(line, "/dev/zero") &&
+        (is_empty_memory(range->from, range->to) || was_a_segment(range->from, range->to)))
+        return false; // where a link or a segment was
     return !strstr(line, "/memfd:sd-");
 }
 

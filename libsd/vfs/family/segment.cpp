@@ -232,8 +232,8 @@ bool leave_segment(unsigned seg) noexcept {
         takeover_count = &no_segment_stats.takeovers;
         own_segment_index.store(-1, std::memory_order_release);
     }
-    if (!sys::mmap(m.view.base, kSegmentBytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
+    if (!sys::mmap(m.view.base, kSegmentBytes, PROT_READ | PROT_WRITE, // private memory would count as data
+                   MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0))
         return false;
     sys::madvise(m.view.base, kSegmentBytes, MADV_DONTDUMP);
     close_hidden(m.fd);
@@ -469,6 +469,15 @@ SD_FORK_CODE void segments_fork_child() noexcept {
         self.record[i] = nullptr;
     }
     self.depth = 0;
+}
+
+bool was_a_segment(uint64_t from, uint64_t to) noexcept {
+    for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i) {
+        const auto base = reinterpret_cast<uint64_t>(segments[i].view.base);
+        if (base && segments[i].fd < 0 && from >= base && to <= base + kSegmentBytes)
+            return true;
+    }
+    return false;
 }
 
 } // namespace sd

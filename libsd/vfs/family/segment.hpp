@@ -66,4 +66,7 @@ void segments_fork_prepare(wire::Fork *message) noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;
 
+/// Does [from, to) lie in the empty memory that stands where a segment was that this process has left?
+bool was_a_segment(uint64_t from, uint64_t to) noexcept;
+
 } // namespace sd
