@@ -189,8 +189,8 @@ struct LinkView {
         return (&ready_summary(side, bell))[8 + w];
     }
     Slot &slot(uint32_t i) const { return reinterpret_cast<Slot *>(base + kSlotOffset)[i]; }
-    /// Where the ring of class `cls` (not 0) that `sender` sends in lies in its arena: 1 + kPieceUnit units; 0:
-    /// there is none yet. Written by that side alone, once.
+    /// Where the ring of class `cls` (not 0) that `sender` sends in lies in its arena: 1 + kPieceUnit
+    /// units; 0: there is none yet. Written by that side alone, once.
     std::atomic<uint32_t> &piece(uint32_t i, unsigned sender, unsigned cls) const {
         return reinterpret_cast<std::atomic<uint32_t> *>(
             base + kPieceOffset + sender * kPieceTable)[i * (kRingClasses - 1) + cls - 1];

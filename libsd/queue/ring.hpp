@@ -58,8 +58,8 @@ constexpr bool header_valid(uint64_t h, uint64_t pos) {
 }
 constexpr uint64_t pad8(uint64_t n) { return (n + 7) & ~uint64_t{7}; }
 
-/// Where the rings of one direction are in this process. The larger one that is in use is remembered by who has
-/// the token (settle()); others look it up, and remember nothing, because the Place may be another
+/// Where the rings of one direction are in this process. The larger one that is in use is remembered by who
+/// has the token (settle()); others look it up, and remember nothing, because the Place may be another
 /// connection's by then.
 struct Place {
     uint8_t *inline_ring;            ///< class 0

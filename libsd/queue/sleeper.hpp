@@ -3,10 +3,10 @@
 // There is one way to sleep here, and this is its order. A waiter does 1 to 6, whoever has something for it
 // does A to D (notify() in transport/link.cpp). Both may be any number of threads at any time.
 //
-//   1 announce  sleep_mask |= id, on each link          A publish data, room, flags or a request
-//   2 arm       arm |= id, in each slot                 B read the arm; 0: done
-//   3 barrier   every core passes a full fence          C swap the arm with 0, mark the slot ready for each id
-//   4 look      there is something: do not sleep        D ring those of the ids that are in sleep_mask
+//   1 announce  sleep_mask |= id, on each link     A publish data, room, flags or a request
+//   2 arm       arm |= id, in each slot            B read the arm; 0: done
+//   3 barrier   every core passes a full fence     C swap the arm with 0, mark the slot ready for each id
+//   4 look      there is something: do not sleep   D ring those of the ids that are in sleep_mask
 //   5 sleep     in the kernel, on the bell
 //   6 withdraw  sleep_mask &= ~id
 //

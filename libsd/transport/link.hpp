@@ -24,8 +24,8 @@ struct LinkMap {
     std::atomic<bool> inherited{false};
     uint32_t place = 0; ///< server side: index in ListenerSegment::link
 
-    /// Of each side's arena: where its parts are mapped (part 0 is with the link), nullptr: not; and the empty
-    /// memory of those of a former link, under `part_lock`.
+    /// Of each side's arena: where its parts are mapped (part 0 is with the link), nullptr: not; and the
+    /// empty memory of those of a former link, under `part_lock`.
     std::atomic<uint8_t *> part[2][kArenaParts]{};
     uint8_t *former_part[2][kArenaParts]{};
     Lock part_lock;

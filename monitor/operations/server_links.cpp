@@ -1,6 +1,6 @@
-// How many links lead to one server process. It has room for some thousands (kMaxLinks), and its address space
-// may be limited: without a limit one client's processes would fill it, and nobody else's could be accepted
-// from.
+// How many links lead to one server process. It has room for some thousands (kMaxLinks), and its address
+// space may be limited: without a limit one client's processes would fill it, and nobody else's could be
+// accepted from.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 

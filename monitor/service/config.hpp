@@ -11,8 +11,8 @@ namespace sd::monitor {
 struct Limits {
     unsigned clients = 65536;         ///< channels at one time
     unsigned links_per_client = 1024; ///< links a process makes by connecting
-    /// That lead to one server process, each of which takes kLinkMapped of its address space; 0: no limit. Below
-    /// kMaxLinks, which are all that a process can have.
+    /// That lead to one server process, each of which takes kLinkMapped of its address space; 0: no limit.
+    /// Below kMaxLinks, which are all that a process can have.
     unsigned links_per_server = 8000;
     unsigned listeners_per_client = 1024;
     unsigned bells_per_client = 16384;

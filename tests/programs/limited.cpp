@@ -268,8 +268,8 @@ BEHAVIOUR(little_data) {
     reap("with little data", child);
 }
 
-// As much as mail and file servers allow themselves: connections are accelerated, grow, and leave the program its
-// room. A peer that writes what the kernel would buffer does not wait for the reader.
+// As much as mail and file servers allow themselves: connections are accelerated, grow, and leave the program
+// its room. A peer that writes what the kernel would buffer does not wait for the reader.
 BEHAVIOUR(little_address_space) {
     under([] { limit(RLIMIT_AS, 512 << 20); }, true);
     const int listener = make_listener();

@@ -34,9 +34,10 @@ struct Bound {
 
 enum class Way : uint8_t { send, receive };
 
-/// A token of the connection, and the File stands for it as long as this has it; the ring that is in use can
-/// be reached. False otherwise; error() is what the call returns then: -EBADF, -EINTR, -ENOMEM where there is no
-/// address space for the ring, or -ECONNRESET where the peer has spoilt the entry that says where it is.
+/// A token of the connection, and the File stands for it as long as this has it; the ring that is in use
+/// can be reached. False otherwise; error() is what the call returns then: -EBADF, -EINTR, -ENOMEM where
+/// there is no address space for the ring, or -ECONNRESET where the peer has spoilt the entry that says
+/// where it is.
 template <Way way> class BoundClaim {
   public:
     [[gnu::always_inline]] BoundClaim(const Bound &b, const File &f,

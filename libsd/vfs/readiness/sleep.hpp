@@ -43,8 +43,8 @@ class OnlyAsleep {
 };
 
 /// Runs `sleep(mask)`, which makes one system call; -ECANCELED without it when a handler has run since
-/// self.handled was `handled`. A cancellation point: `undo(arg)` runs then, and what the thread's calls hold is
-/// given back.
+/// self.handled was `handled`. A cancellation point: `undo(arg)` runs then, and what the thread's calls
+/// hold is given back.
 template <class F> long sleep_in_kernel(const uint64_t *mask, uint64_t handled, void (*undo)(void *),
                                         void *arg, F sleep) noexcept {
     const OnlyAsleep signals(mask);
