@@ -223,6 +223,21 @@ void read_environment() noexcept {
 
 void set_door(int fd) noexcept { door.store(fd, std::memory_order_release); }
 
+int handed_channel(const char *text) noexcept {
+    int fd = 0;
+    const char *at = text;
+    for (; *at >= '0' && *at <= '9' && fd < 100'000'000; ++at)
+        fd = fd * 10 + (*at - '0');
+    int domain = 0, type = 0;
+    sockaddr_un peer{};
+    socklen_t n = sizeof domain, length = sizeof peer;
+    const bool channel = at != text && *at == '\0' &&
+                         sys::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &n) == 0 && domain == AF_UNIX &&
+                         sys::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &n) == 0 && type == SOCK_SEQPACKET &&
+                         sys::getpeername(fd, &peer, &length) == 0;
+    return channel ? fd : -1;
+}
+
 void keep_door() noexcept {
     LockGuard g(call_lock);
     const int now = door.load(std::memory_order_relaxed);

@@ -45,9 +45,14 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         link->adopted = EventLoop::Clock::now();
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
-    if (body.side == 1 && !link->side[1].domain) {
-        link->side[1].domain =
-            domain_of(client, request.sender); // it has the link; others who ask for it may not have
+    if (body.side == 1) {
+        // Who comes first has the link; others who have its descriptor, the client say, need not be of its domain.
+        const Domain now = domain_of(client, request.sender);
+        if (!link->side[1].domain) {
+            link->side[1].domain = now;
+        } else if (!may_accept_from(client, *link, now)) {
+            return Reply::error(EPERM);
+        }
     }
     if (!attach(client, *link, body.link_id, body.side)) {
         if (first) {

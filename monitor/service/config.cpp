@@ -156,6 +156,14 @@ class Reader {
         result.action = verdict(*action, prefix + "action");
         result.client = party(t, "client", prefix);
         result.server = party(t, "server", prefix);
+        for (const auto &[name, match] :
+             {std::pair("client", &result.client), std::pair("server", &result.server)}) {
+            if (result.action == Verdict::allow && !match->exes.empty() && match->uids.empty() &&
+                match->gids.empty()) {
+                fail(t.source(),
+                     prefix + name + ".exe", "needs uid or gid in a rule that allows: whoever starts a program can have it do anything");
+            }
+        }
         each(t, "address", [&](const toml::node &node) {
             const auto address = AddressMatch::parse(text(node, prefix + "address"));
             if (!address) {

@@ -1,10 +1,12 @@
 // Copying, closing and configuring descriptors of accelerated sockets.
 #include "tests/unit/stream_pair.hpp"
 
+#include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include <linux/sockios.h>
+#include <string>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 
@@ -175,4 +177,21 @@ TEST_CASE("bytes waiting and bytes not taken") {
     CHECK(vfs::recv(p.fd[1], p.file(1), data, sizeof data, 0) == 5);
     CHECK(queued(p.fd[1], FIONREAD) == 0);
     CHECK(queued(p.fd[0], SIOCOUTQ) == 0);
+}
+
+TEST_CASE("only a channel is taken for the one that the environment names") {
+    int channel[2], stream[2], pipes[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, channel) == 0);
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, stream) == 0);
+    REQUIRE(pipe(pipes) == 0);
+    const int tcp = static_cast<int>(sys::socket(AF_INET, SOCK_STREAM, 0));
+    const int alone = static_cast<int>(sys::socket(AF_UNIX, SOCK_SEQPACKET, 0));
+    const auto named = [](int fd) { return control::handed_channel(std::to_string(fd).c_str()); };
+    CHECK(named(channel[0]) == channel[0]);
+    for (const int other : {stream[0], pipes[0], tcp, alone, 9999})
+        CHECK(named(other) == -1);
+    for (const char *text : {"", "x", "-1", "1x", "99999999999999999999"})
+        CHECK(control::handed_channel(text) == -1);
+    for (const int fd : {channel[0], channel[1], stream[0], stream[1], pipes[0], pipes[1], tcp, alone})
+        sys::close(fd);
 }

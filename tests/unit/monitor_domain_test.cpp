@@ -252,6 +252,22 @@ TEST_CASE("acceptors of two users are not given the same links") {
     CHECK(root.does(0) == 1);
 }
 
+TEST_CASE("nobody of another domain brings a link back as its server's") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const TestLink link(pair.connect());
+    pair.server_attach();
+    const auto bring_back = [&](TestProcess &p) -> int64_t {
+        const wire::Adopt as_server{link.view.header().link_id, 1, 0, 0, 0};
+        return p.channel.ask(Op::adopt_link, as_server, {link.fd.get()}).header.status;
+    };
+    const Stranger relative(pair.monitor, 0, {bring_back}), stranger(pair.monitor, kOne, {bring_back});
+    CHECK(stranger.does(0) == -EPERM);
+    CHECK(relative.does(0) == 0);
+}
+
 TEST_CASE("who gives up a link of its listener, which others keep, has its clients make another") {
     Pair pair;
     const TestLink link(pair.connect());

@@ -79,7 +79,7 @@ default = "deny"
 [[policy.rule]]
 action = "allow"
 client = { uid = [1000, "root"], gid = "root", exe = "/usr/bin/*" }
-server.exe = ["/a", "/b*"]
+server = { gid = 0, exe = ["/a", "/b*"] }
 address = ["10.0.0.0/8", "::1"]
 port = [80, "8000-8999"]
 )");
@@ -131,6 +131,13 @@ TEST_CASE("errors name the file, the line and the key") {
                  Catch::StartsWith("FILE:5: policy.rule[2].client.uid: no user is called"));
     REQUIRE_THAT(error_of(rule + "client.gid = -1\n"),
                  Catch::StartsWith("FILE:5: policy.rule[2].client.gid: must be between"));
+    for (const char *party : {"client", "server"}) { // forged by anybody with LD_PRELOAD
+        REQUIRE_THAT(error_of("[[policy.rule]]\naction = 'allow'\n" + std::string(party) + ".exe = '/bin/a'\n"),
+                     Catch::StartsWith("FILE:1: policy.rule[1]." + std::string(party) +
+                                       ".exe: needs uid or gid in a rule that allows"));
+        REQUIRE(error_of("[[policy.rule]]\naction = 'allow'\n" + std::string(party) +
+                         " = { uid = 0, exe = '/bin/a' }\n") == "no error");
+    }
     REQUIRE_THAT(error_of(rule + "server.exe = 'redis'\n"),
                  Catch::StartsWith("FILE:5: policy.rule[2].server.exe: must be an absolute path"));
     REQUIRE(error_of(rule + "server.name = 'x'\n") == "FILE:5: policy.rule[2].server.name: unknown key");

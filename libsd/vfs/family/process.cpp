@@ -178,10 +178,11 @@ void init_process() noexcept {
     control::read_environment();
     if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
         memcpy(stats_path, p, strlen(p) + 1);
-    if (const char *p = getenv("SD_CONTROL_FD")) {
+    const char *presence = getenv("SD_CONTROL_FD");
+    if (const int fd = presence ? control::handed_channel(presence) : -1; fd >= 0) {
         // sdrun's presence channel: stays open for as long as somebody descended from it lives
-        mark_hidden(atoi(p));
-        control::set_door(atoi(p));
+        mark_hidden(fd);
+        control::set_door(fd);
     }
     control::set_hooks({identity, dummy_socket, restore});
     fetch_peer_bell = peer_bell;
