@@ -73,8 +73,8 @@ void tell(wire::Op op, const void *body, size_t length) noexcept;
 /// Notices a dead monitor and, with pauses, connects to a new one. Called by a thread that is about to sleep.
 /// True when all is well.
 bool maintain() noexcept;
-/// The number that SD_CONTROL_FD names, if it is a channel (a connected SOCK_SEQPACKET Unix socket); -1: it is
-/// something of the program's, or nothing.
+/// The number that SD_CONTROL_FD names, if it is a channel (a connected SOCK_SEQPACKET Unix socket); -1: it
+/// is something of the program's, or nothing.
 int handed_channel(const char *text) noexcept;
 /// Differs after each reconnection.
 uint32_t epoch() noexcept;

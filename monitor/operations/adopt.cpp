@@ -46,7 +46,8 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
     if (body.side == 1) {
-        // Who comes first has the link; others who have its descriptor, the client say, need not be of its domain.
+        // Who comes first has the link; others who have its descriptor, the client say, need not be of its
+        // domain.
         const Domain now = domain_of(client, request.sender);
         if (!link->side[1].domain) {
             link->side[1].domain = now;

@@ -3,6 +3,7 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/mapped.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/talking.hpp"
 
 #include <cstddef>
 #include <grp.h>
@@ -32,30 +33,6 @@ std::set<std::string> all_shared() {
     std::set<std::string> files = mapped("sd-family");
     files.merge(mapped("sd-link"));
     return files;
-}
-
-void echo(int fd) {
-    char buffer[4096];
-    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
-        send_all(fd, buffer, static_cast<size_t>(got));
-    close(fd);
-}
-
-// With pauses, so that each has to wake the other.
-void talk(int fd) {
-    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
-        sleep_ms(20);
-        const std::string data = pattern(size, size);
-        std::thread writer([&] { send_all(fd, data); });
-        SHOW_BOOL(receive(fd, size) == data);
-        writer.join();
-    }
-}
-
-void end(int fd) {
-    MUST(shutdown(fd, SHUT_WR));
-    SHOW_BOOL(receive_to_end(fd).empty());
-    close(fd);
 }
 
 // A master with two connections. A child inherits the first, gives up its rights by `change`, and serves it.

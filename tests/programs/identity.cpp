@@ -3,6 +3,7 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/mapped.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/talking.hpp"
 
 #include <grp.h>
 #include <sys/stat.h>
@@ -51,25 +52,9 @@ Address hear_address(int pipe_end) {
     return make_address("127.0.0.1", port);
 }
 
-void echo(int fd) {
-    char buffer[4096];
-    for (ssize_t got; (got = read(fd, buffer, sizeof buffer)) > 0;)
-        send_all(fd, buffer, static_cast<size_t>(got));
-    close(fd);
-}
-
-// With pauses, so that each has to wake the other.
-void talk(int fd) {
-    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
-        sleep_ms(50);
-        const std::string data = pattern(size, size);
-        std::thread writer([&] { send_all(fd, data); });
-        SHOW_BOOL(receive(fd, size) == data);
-        writer.join();
-    }
-    MUST(shutdown(fd, SHUT_WR));
-    SHOW_BOOL(receive_to_end(fd).empty());
-    close(fd);
+void talk_and_end(int fd) {
+    talk(fd);
+    end(fd);
 }
 
 // A server that changes itself first, and a client that does not.
@@ -86,8 +71,8 @@ void serve_changed(
             echo(MUST(accept(listener, nullptr, nullptr)));
     });
     const Address address = hear_address(ends[0]);
-    talk(connect_to(address));
-    talk(connect_to(address));
+    talk_and_end(connect_to(address));
+    talk_and_end(connect_to(address));
     reap("server", server);
 }
 
@@ -101,7 +86,7 @@ BEHAVIOUR(connects_as_another_user) {
         const Address address = local_address(listener);
         close(listener);
         become_nobody();
-        talk(connect_to(address));
+        talk_and_end(connect_to(address));
     });
     echo(MUST(accept(listener, nullptr, nullptr)));
     reap("client", client);
@@ -154,7 +139,7 @@ BEHAVIOUR(workers_of_another_user) {
         pid_t workers[kWorkers];
         for (pid_t &worker : workers)
             worker = spawn([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
-        reap("client", spawn([&] { talk(connect_to(listener)); }));
+        reap("client", spawn([&] { talk_and_end(connect_to(listener)); }));
         tell_port(ends[1], listener);
         done.pass();
         for (const pid_t worker : workers)
@@ -162,8 +147,8 @@ BEHAVIOUR(workers_of_another_user) {
     });
     const Address address = hear_address(ends[0]);
     const int one = connect_to(address), two = connect_to(address);
-    talk(two);
-    talk(one);
+    talk_and_end(two);
+    talk_and_end(one);
     done.open();
     reap("server", server);
 }
@@ -193,8 +178,8 @@ BEHAVIOUR(workers_that_become_another_user) {
     }
     for (int i = 0; i < 2; ++i) {
         const int one = connect_to(listener), two = connect_to(listener);
-        talk(two);
-        talk(one);
+        talk_and_end(two);
+        talk_and_end(one);
     }
     for (const pid_t worker : workers)
         reap("worker", worker);

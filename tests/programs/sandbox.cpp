@@ -2,6 +2,7 @@
 #include "libsd/layout/link_layout.hpp"
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/talking.hpp"
 
 #include <cstddef>
 #include <linux/filter.h>
@@ -31,6 +32,21 @@ sock_filter strict_filter[] = {
 };
 const sock_fprog strict_program{std::size(strict_filter), strict_filter};
 
+// What a server needs as well.
+sock_filter server_filter[] = {
+    BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+    LET_PASS(read),
+    LET_PASS(write),
+    LET_PASS(poll),
+    LET_PASS(accept),
+    LET_PASS(accept4),
+    LET_PASS(fcntl),
+    LET_PASS(close),
+    LET_PASS(exit_group),
+    BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+};
+const sock_fprog server_program{std::size(server_filter), server_filter};
+
 // In the sandbox: waits with poll, echoes, and answers a last word once the other side has slept for a while.
 void echo_confined(int fd) {
     char buffer[4096];
@@ -56,13 +72,7 @@ void limit_descriptors(rlim_t to) {
 }
 
 void talk_to(pid_t child, int fd) {
-    for (const size_t size : {size_t{1}, size_t{5000}, size_t{300000}, size_t{2}}) {
-        sleep_ms(100); // both sides are asleep
-        const std::string data = pattern(size, size);
-        std::thread writer([&] { send_all(fd, data); });
-        SHOW_BOOL(receive(fd, size) == data);
-        writer.join();
-    }
+    talk(fd);
     MUST(shutdown(fd, SHUT_WR));
     SHOW_BOOL(receive_to_end(fd).empty());
     reap("the child in the sandbox", child);
@@ -149,22 +159,9 @@ void forge_requests(const sd::LinkView &link) {
 BEHAVIOUR(accepts_in_a_sandbox) {
     const int listener = make_listener();
     const Gate ready;
-    static sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        LET_PASS(read),
-        LET_PASS(write),
-        LET_PASS(poll),
-        LET_PASS(accept),
-        LET_PASS(accept4),
-        LET_PASS(fcntl),
-        LET_PASS(close),
-        LET_PASS(exit_group),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    const sock_fprog program{std::size(filter), filter};
     const pid_t child = spawn([&] {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &server_program));
         ready.open();
         echo_confined(MUST(accept(listener, nullptr, nullptr)));
     });
@@ -335,25 +332,12 @@ BEHAVIOUR(waited_before_the_filter) {
     const int listener = make_listener();
     const Gate waiting, ready;
     const Address to = local_address(listener);
-    static sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        LET_PASS(read),
-        LET_PASS(write),
-        LET_PASS(poll),
-        LET_PASS(accept),
-        LET_PASS(accept4),
-        LET_PASS(fcntl),
-        LET_PASS(close),
-        LET_PASS(exit_group),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-    };
-    const sock_fprog program{std::size(filter), filter};
     const pid_t child = spawn([&] {
         close(MUST(accept(listener, nullptr, nullptr)));
         ready.open();
         waiting.pass();
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+        MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &server_program));
         echo_confined(MUST(accept(listener, nullptr, nullptr)));
     });
     close(listener);
