@@ -149,6 +149,7 @@ BEHAVES("FIONREAD", options, bytes_to_read, accelerated)
 BEHAVES("SIOCOUTQ", options, bytes_not_yet_taken, accelerated)
 BEHAVES("other ioctls", options, other_ioctls, accelerated)
 BEHAVES("SO_RCVLOWAT", options, receive_low_water, accelerated)
+BEHAVES("a filter on a listener that has connections", options, filter_on_a_listener, accelerated)
 
 BEHAVES("SO_RCVTIMEO on each call", timeouts, receive, accelerated)
 BEHAVES("SO_SNDTIMEO", timeouts, send, accelerated)

@@ -2,6 +2,7 @@
 // and what the status questions answer in each state.
 #include "tests/programs/cases.hpp"
 
+#include <linux/filter.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
@@ -344,6 +345,24 @@ BEHAVIOUR(other_ioctls) {
     SHOW(ioctl(pair.client, 0xdeadbeef, &on));
     SHOW(ioctl(pair.client, FIONBIO, bad_pointer<int>()));
     SHOW(ioctl(-1, FIONREAD, &on));
+}
+
+// A filter that lets nobody in, set when there are connections already: those go on, and nobody else comes
+// in.
+BEHAVIOUR(filter_on_a_listener) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    const int first = connect_to(listener), served = MUST(accept(listener, nullptr, nullptr));
+    sock_filter none = BPF_STMT(BPF_RET | BPF_K, 0);
+    const sock_fprog filter{1, &none};
+    SHOW(setsockopt(listener, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+    const int late = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    SHOW(connect(late, to.raw(), to.length));
+    say("connected: %s", poll_now(late, POLLOUT, 300) == POLLOUT ? "yes" : "no");
+    send_all(first, "still here");
+    say("%s", receive(served, 10).c_str());
+    SHOW(setsockopt(listener, SOL_SOCKET, SO_DETACH_FILTER, &filter, sizeof filter));
+    SHOW_BOOL(poll_now(late, POLLOUT, kPatience) == POLLOUT);
 }
 
 BEHAVIOUR(receive_low_water) {

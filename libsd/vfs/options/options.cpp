@@ -6,6 +6,7 @@
 // the unconnected kernel socket under its number.
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/names.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
@@ -434,9 +435,17 @@ long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noe
     switch (f->kind) {
     case FileKind::listener: {
         long r = sys::setsockopt(fd, level, name, value, n);
-        if (r == 0)
-            f->listener->options.note(level, name, value, n);
-        return r;
+        if (r < 0)
+            return r;
+        f->listener->options.note(level, name, value, n);
+        const uint8_t before = f->refuse_cause;
+        note_refusal(*f, level, name, value, n);
+        if (f->refuse_cause != before) { // a filter or a device, say: the kernel is to judge who comes
+            unlist(*f->listener);
+            leave_waiting_to_kernel(*f);
+            count_fallback(static_cast<Cause>(f->refuse_cause), nullptr);
+        }
+        return 0;
     }
     case FileKind::fresh:
         return fresh_set(fd, *f, level, name, value, n);
