@@ -10,4 +10,9 @@ namespace sd {
 inline std::atomic<bool> confined_flag{false};
 inline bool confined() noexcept { return confined_flag.load(std::memory_order_relaxed); }
 
+/// A thread of the program has put itself under Landlock, whose rules for TCP nobody can ask for: connections
+/// that begin here are the kernel's. Never cleared; forked children have it, too, and executed programs are
+/// told (libsd/api/processes/exec_env.cpp).
+inline std::atomic<bool> landlocked{false};
+
 } // namespace sd

@@ -349,6 +349,63 @@ BEHAVIOUR(waited_before_the_filter) {
     close(first);
 }
 
+namespace {
+
+// Of linux/landlock.h, of which Debian 12's knows nothing about networks.
+struct LandlockRuleset {
+    uint64_t handled_fs, handled_net;
+};
+struct LandlockPort {
+    uint64_t allowed, port;
+};
+constexpr uint64_t kLandlockConnect = 2;
+constexpr int kLandlockPortRule = 2;
+
+/// Lets this process connect to one port only.
+void connect_nowhere_but(uint16_t port) {
+    const LandlockRuleset ruleset{0, kLandlockConnect};
+    const LandlockPort rule{kLandlockConnect, port};
+    const long fd = syscall(SYS_landlock_create_ruleset, &ruleset, sizeof ruleset, 0);
+    if (fd < 0) {
+        say("the kernel has no Landlock for connections");
+        _exit(0);
+    }
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    SHOW(syscall(SYS_landlock_add_rule, fd, kLandlockPortRule, &rule, 0));
+    SHOW(syscall(SYS_landlock_restrict_self, fd, 0));
+}
+
+void try_ports(uint16_t allowed, uint16_t forbidden) {
+    for (const uint16_t port : {allowed, forbidden}) {
+        const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
+        const Address to = make_address("127.0.0.1", port);
+        SHOW(connect(fd, to.raw(), to.length));
+        close(fd);
+    }
+}
+
+} // namespace
+
+// The connection that was there goes on, and listeners are everybody's.
+BEHAVIOUR(landlock_forbids_a_port) {
+    const int one = make_listener(), two = make_listener();
+    const uint16_t allowed = local_address(one).port(), forbidden = local_address(two).port();
+    const Pair pair = make_pair();
+    const pid_t child = spawn([&] {
+        close(pair.server);
+        connect_nowhere_but(allowed);
+        send_all(pair.client, "still connected");
+        try_ports(allowed, forbidden);
+        reap("its child", spawn([&] { try_ports(allowed, forbidden); }));
+        execl("/proc/self/exe", "sandbox", "--connect", std::to_string(allowed).c_str(),
+              std::to_string(forbidden).c_str(), static_cast<char *>(nullptr));
+        give_up("exec");
+    });
+    close(pair.client);
+    say("%s", receive_to_end(pair.server).c_str());
+    reap("under Landlock", child);
+}
+
 // Read, write and exit.
 BEHAVIOUR(seccomp_strict_mode) {
     const int listener = make_listener();
@@ -367,4 +424,10 @@ BEHAVIOUR(seccomp_strict_mode) {
     talk_to(child, MUST(accept(listener, nullptr, nullptr)));
 }
 
-int main(int argc, char **argv) { return run_behaviour(argc, argv); }
+int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "--connect") == 0) {
+        try_ports(static_cast<uint16_t>(atoi(argv[2])), static_cast<uint16_t>(atoi(argv[3])));
+        return 0;
+    }
+    return run_behaviour(argc, argv);
+}

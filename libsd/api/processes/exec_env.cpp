@@ -1,6 +1,7 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/layout/exec_table.hpp"
@@ -24,12 +25,12 @@ struct Kept {
     const char *name;
     char text[256];
 };
-constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}};
+constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}, {"SD_LANDLOCKED=", {}}};
 constexpr size_t kKept = sizeof kept / sizeof kept[0];
 
 // sdrun's channel may have to make room for a descriptor of the program's; the variable that programs pass on
 // then has the old number.
-Kept &presence = kept[1];
+Kept &presence = kept[1], &landlock = kept[2];
 char presence_before[sizeof presence.text];
 int presence_fd = -1;
 void (*others_move)(int, int) noexcept;
@@ -176,6 +177,13 @@ void remember_environment() noexcept {
     }
     if (!*library && *path)
         look_into_system_list(path);
+    if (landlock.text[0])
+        landlocked.store(true, std::memory_order_relaxed);
+}
+
+void remember_landlock() noexcept {
+    strcpy(landlock.text, "SD_LANDLOCKED=1");
+    landlocked.store(true, std::memory_order_relaxed);
 }
 
 const char *preloaded_as() noexcept { return library; }

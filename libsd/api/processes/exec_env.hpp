@@ -11,6 +11,9 @@ namespace sd {
 void remember_environment() noexcept;
 /// After vfs::init(): executed programs learn where sdrun's channel has gone, should it have to move.
 void follow_presence() noexcept;
+/// The program has put itself under Landlock: neither it nor what it executes connects past the kernel. Any
+/// thread.
+void remember_landlock() noexcept;
 /// This library as it stands in LD_PRELOAD, or "" when it was loaded in another way. Afterwards; any thread,
 /// as the next.
 const char *preloaded_as() noexcept;

@@ -1,5 +1,6 @@
 // syscall(): calls that name a descriptor of ours are served as the function of that name; all others are
 // made as they are.
+#include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/process.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/syscalls/uring.hpp"
@@ -286,6 +287,12 @@ long dispatch(const Arguments &c) {
         return prctl(as_int(a[0]), a[1], a[2], a[3], a[4]);
     case SYS_seccomp:
         return confine_by_seccomp(c.number_at<unsigned>(0), c.number_at<unsigned>(1), c.pointer<void>(2));
+    case SYS_landlock_restrict_self: {
+        const long r = plain(c);
+        if (r == 0)
+            remember_landlock();
+        return r;
+    }
     case SYS_setrlimit:
         return setrlimit(static_cast<__rlimit_resource>(a[0]), c.pointer<rlimit>(1));
     case SYS_mlockall:

@@ -3,6 +3,7 @@
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/confine.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
@@ -120,6 +121,8 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
         return Cause::option;
     if (namespace_changed)
         return Cause::foreign_namespace;
+    if (landlocked.load(std::memory_order_relaxed))
+        return Cause::landlocked;
     bool loopback = is_loopback(to.ip);
     if (!loopback && !is_any(to.ip) && !route_is_local(to, source))
         return Cause::remote_host;
