@@ -29,7 +29,8 @@ uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
     if (uint8_t *known = place.load(std::memory_order_acquire))
         return known;
     // Locked: it would be filled with pages, all of it. Confined: the call ends the program.
-    if (mappings_are_locked.load(std::memory_order_relaxed) || confined())
+    if (mappings_are_locked.load(std::memory_order_relaxed) || confined() ||
+        (l.narrow.load(std::memory_order_relaxed) && part_begin(part) + part_bytes(part) > kMostNarrow))
         return nullptr;
     LockGuard g(l.part_lock);
     if (uint8_t *known = place.load(std::memory_order_relaxed))
@@ -168,6 +169,7 @@ uint64_t beforehand(const LinkMap &l, unsigned side) noexcept {
 
 void narrow_arena(LinkMap &l) noexcept {
     const unsigned sender = 1u - l.side;
+    l.narrow.store(true, std::memory_order_relaxed);
     const uint64_t mapped = map_until(l, sender, beforehand(l, sender));
     auto &open = l.view.header().side[l.side].arena_open;
     uint64_t told = open.load(std::memory_order_relaxed);

@@ -14,7 +14,7 @@ struct LinkMap;
 uint8_t *larger_ring(const uint8_t *inline_ring, uint32_t cls, long *error) noexcept;
 
 /// Makes sure that the ring of class `cls` in which our side sends over `slot` can be had. False: the
-/// receiver has not mapped that much, or this process cannot. With the send token.
+/// receiver has not opened that much, or this process cannot map it. With the send token.
 bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
 /// Whether provide_ring() would succeed; a hint, without the token.
 bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
@@ -27,7 +27,10 @@ static_assert(kFirstArena << (kArenaParts - 1) == kArenaBytes);
 /// For a process whose address space is limited: of the other side's arena this much is mapped at once, room
 /// for one connection that takes all that the kernel would buffer.
 constexpr uint64_t kNarrowArena = 8u << 20;
-/// Maps that much, if it can, and has the other side's senders stay within what is mapped. What they use
+/// And never more than this of either side's, whatever a peer writes: it has no say in how much of a limited
+/// address space it takes.
+constexpr uint64_t kMostNarrow = 64u << 20;
+/// Maps kNarrowArena, if it can, and has the other side's senders stay within what is mapped. What they use
 /// already they go on using: a receive fails with ENOMEM, and loses nothing, while it cannot be mapped.
 /// With a reference to the link, or while it is made.
 void narrow_arena(LinkMap &l) noexcept;

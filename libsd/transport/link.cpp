@@ -159,6 +159,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->users.store(1, std::memory_order_relaxed);
             l->slot_high = 0;
             l->retired.store(false, std::memory_order_relaxed);
+            l->narrow.store(false, std::memory_order_relaxed);
             l->inherited.store(false, std::memory_order_relaxed);
             l->syn_tail = 0;
             for (auto &word : l->agreed)

@@ -28,6 +28,7 @@ struct LinkMap {
     /// empty memory of those of a former link, under `part_lock`.
     std::atomic<uint8_t *> part[2][kArenaParts]{};
     uint8_t *former_part[2][kArenaParts]{};
+    std::atomic<bool> narrow{false}; ///< see narrow_arena()
     Lock part_lock;
 
     // Client side only, under `slot_lock`: which slots are ours to use.

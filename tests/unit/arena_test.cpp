@@ -148,10 +148,32 @@ TEST_CASE("a table of pieces that the peer has spoilt leads nowhere else") {
     REQUIRE(larger_ring(reinterpret_cast<const uint8_t *>(&error), 1, &error) == nullptr);
 }
 
+TEST_CASE("a peer has no say in how much of a limited address space it takes") {
+    StreamPair p;
+    LinkMap &receiver = *test_link(1);
+    auto &header = receiver.view.header();
+    const uint64_t used = header.side[0].arena_used, open = header.side[1].arena_open;
+    header.side[0].arena_used = kArenaBytes; // a lie
+    narrow_arena(receiver);
+    REQUIRE(opened_by(receiver) <= kMostNarrow);
+    const uint64_t mapped = mapped_arena_bytes;
+    REQUIRE(mapped <= 4 * kMostNarrow); // of two arenas, as two sides
+    auto &piece = receiver.view.piece(p.file(0)->slot, 0, 1);
+    piece = static_cast<uint32_t>((uint64_t{1} << 30) / kPieceUnit) + 1;
+    long error = 0;
+    REQUIRE(larger_ring(receiver.view.slot(p.file(0)->slot).ring[0], 1, &error) == nullptr);
+    REQUIRE(error == -ENOMEM);
+    piece = 0;
+    REQUIRE(mapped_arena_bytes == mapped);
+    header.side[0].arena_used = used;
+    header.side[1].arena_open = open;
+}
+
 TEST_CASE("without address space a receiver says so, loses nothing, and goes on when there is some") {
     // The other side's process has written into a part that this one has not mapped and cannot map now.
     StreamPair p;
     LinkMap &sender = *test_link(0), &receiver = *test_link(1);
+    receiver.narrow = false; // as it was before the tests above
     const uint32_t slot = p.file(0)->slot;
     unsigned part = 1;
     while (receiver.part[0][part].load())
