@@ -165,6 +165,7 @@ BEHAVES("a thread blocked in recv", waiting_in_company, blocked_in_recv, acceler
 BEHAVES("a thread blocked in a large send", waiting_in_company, blocked_in_send, accelerated)
 BEHAVES("a thread that wants it all", waiting_in_company, blocked_in_waitall, accelerated)
 BEHAVES("a thread in poll and one in select", waiting_in_company, blocked_in_poll, accelerated)
+BEHAVES("threads that begin to poll", waiting_in_company, begin_to_poll, accelerated)
 BEHAVES("a thread in epoll_wait", waiting_in_company, blocked_in_epoll, accelerated)
 BEHAVES("members of a set", waiting_in_company, members_of_a_set, accelerated)
 BEHAVES("a set in a set", waiting_in_company, a_set_in_a_set, accelerated)

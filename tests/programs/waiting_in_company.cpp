@@ -78,6 +78,40 @@ BEHAVIOUR(blocked_in_poll) {
     end(child);
 }
 
+// Threads whose calls begin just as the connection goes over. Others keep the processors busy, so that they
+// are stopped between any two steps.
+BEHAVIOUR(begin_to_poll) {
+    constexpr int kThreads = 24;
+    std::atomic<bool> over = false;
+    std::vector<std::thread> busy;
+    for (int i = 0; i < 4; ++i)
+        busy.emplace_back([&] {
+            while (!over) {
+            }
+        });
+    for (int round = 0; round < 10; ++round) {
+        const Pair pair = make_pair();
+        std::atomic<int> told = 0;
+        std::vector<std::thread> threads;
+        for (int i = 0; i < kThreads; ++i)
+            threads.emplace_back([&, i] {
+                usleep(static_cast<useconds_t>(i * 400));
+                pollfd one{pair.server, POLLIN, 0};
+                told += poll(&one, 1, kPatience);
+            });
+        const pid_t child = start_that_stays(pair);
+        sleep_ms(50);
+        send_all(pair.client, "data");
+        for (std::thread &thread : threads)
+            thread.join();
+        say("%d %s", told.load(), receive(pair.server, 4).c_str());
+        end(child);
+    }
+    over = true;
+    for (std::thread &thread : busy)
+        thread.join();
+}
+
 BEHAVIOUR(blocked_in_epoll) {
     for (const uint32_t mode : {uint32_t{0}, uint32_t{EPOLLET}, uint32_t{EPOLLONESHOT}}) {
         const Pair pair = make_pair(), other = make_pair();

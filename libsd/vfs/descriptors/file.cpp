@@ -47,6 +47,7 @@ File *new_file(FileKind kind) noexcept {
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
     f->real_socket = f->connect_pending = f->bound = f->carried = false;
+    f->exchanged.store(false, std::memory_order_relaxed);
     f->status.store(0, std::memory_order_relaxed);
     f->refuse_cause = 0;
     f->last_port = 0;

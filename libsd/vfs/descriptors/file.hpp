@@ -47,6 +47,8 @@ struct alignas(64) File {
         false; ///< a non-blocking connect was answered EINPROGRESS, and connect was not called again since
     bool bound = false;
     bool carried = false; ///< this process is the bridge of the connection, which may have moved (moved.hpp)
+    /// Its numbers are a kernel socket's. Set before they change; read by whoever still holds it.
+    std::atomic<bool> exchanged{false};
     uint16_t last_port = 0; ///< after connect(AF_UNSPEC): the kernel goes on telling the port
     /// Pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
     std::atomic<int> fresh_error{0};

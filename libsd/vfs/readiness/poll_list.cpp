@@ -14,19 +14,25 @@ bool can_be_kept(const File &f) noexcept {
 
 } // namespace
 
-void HeldOpen::begin() noexcept {
+bool HeldOpen::begin() noexcept {
     if (on_)
-        return;
+        return true;
     on_ = true;
+    bool all = true;
     mark_ = Held::mark();
     for (size_t i = 0; i < l_.n; ++i) {
         l_.link[i] = nullptr;
         l_.keep[i] = PollList::Keep::not_at_all;
         File *f = l_.file[i];
-        if (!f || !can_be_kept(*f) || !pin(*f))
-            continue; // nothing to keep, or closed at this very moment
+        if (!f)
+            continue;
+        const bool pinned = can_be_kept(*f) && pin(*f);
+        const bool same = file_of(l_.all[i].fd) == f;
+        all = all && same;
+        if (!pinned)
+            continue;
         LinkMap *l = f->link;
-        if (file_of(l_.all[i].fd) == f && can_be_kept(*f)) {
+        if (same && can_be_kept(*f)) {
             const bool stream = f->kind == FileKind::stream;
             if (stream)
                 l_.link[i] = l;
@@ -39,6 +45,7 @@ void HeldOpen::begin() noexcept {
         }
         unpin(f, 0);
     }
+    return all;
 }
 
 void HeldOpen::end() noexcept {

@@ -32,9 +32,10 @@ class HeldOpen {
     HeldOpen(const HeldOpen &) = delete;
     HeldOpen &operator=(const HeldOpen &) = delete;
 
-    /// Only the first one does anything. Of a list too long for Held the links are kept mapped, nothing else:
-    /// a handler that jumps out of the call must not leave connections that never end.
-    void begin() noexcept;
+    /// Only the first one does anything. False: a number stands for something else than when the list was
+    /// sorted, so that there is nothing of it to wait for. Of a list too long for Held the links are kept
+    /// mapped, nothing else: a handler that jumps out of the call must not leave connections that never end.
+    [[nodiscard]] bool begin() noexcept;
     void end() noexcept;
     /// Puts the numbers under which the listeners are to be found by now into the `n` entries of `kernel`.
     void find_listeners(size_t n) noexcept;

@@ -30,7 +30,7 @@ struct Poll {
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
     bool links = false;   ///< anything in shared memory to look at
-    bool changed = false; ///< a connection has become the kernel's: the list is to be sorted anew
+    bool changed = false; ///< a number stands for something else by now: the list is to be sorted anew
     uint64_t handled;
     HeldOpen held{l}; ///< from the first sleep on
 };
@@ -53,7 +53,8 @@ long look_at_ours(Poll &p) noexcept {
         pollfd &e = p.l.all[i];
         e.revents = 0;
         if (File *f = p.l.file[i]) {
-            if (moved(*f) && !p.held.taken_away(i)) [[unlikely]] {
+            if (f->exchanged.load(std::memory_order_relaxed) || (moved(*f) && !p.held.taken_away(i)))
+                [[unlikely]] {
                 p.changed = true;
                 return 1;
             }
@@ -253,7 +254,7 @@ bool poll_classify(PollList &l) noexcept {
 
 namespace {
 
-/// As poll_wait(). `*changed`: a connection has moved to the kernel, and nothing else counts.
+/// As poll_wait(). `*changed`: the list is to be sorted anew, and nothing else counts.
 long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t handled, bool *changed) noexcept {
     Poll p{.l = l, .handled = handled};
     const struct Report {
@@ -317,7 +318,10 @@ long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t
             } while (s.again());
         }
         busy.streak = 0;
-        p.held.begin();
+        if (!p.held.begin()) {
+            p.changed = true;
+            return 0;
+        }
         ready = sleep_once(p, *bell, deadline, mask);
         if (ready != 0)
             return ready;

@@ -99,6 +99,7 @@ long become_kernel(File &f, Cause why) noexcept {
 
 void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
+    f.exchanged.store(true, std::memory_order_relaxed); // before the table says so
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
         const int fd = static_cast<int>(i);
         File *expected = &f;
