@@ -11,6 +11,7 @@
 #include "libsd/control/around_fork.hpp"
 #include <cstdlib>
 #include <gnu/libc-version.h>
+#include <initializer_list>
 #include <sys/auxv.h>
 
 using namespace sd;

@@ -6,6 +6,8 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
 
+#include <initializer_list>
+
 namespace sd::control {
 
 namespace {

@@ -15,6 +15,7 @@
 #include "libsd/control/sys.hpp"
 #include <csignal>
 #include <cstring>
+#include <initializer_list>
 #include <linux/ptrace.h>
 #include <sched.h>
 #include <sys/wait.h>

@@ -4,6 +4,7 @@
 #include "libsd/queue/life.hpp"
 #include "libsd/queue/nudge.hpp"
 #include "libsd/transport/link.hpp"
+#include <initializer_list>
 #include <linux/membarrier.h>
 
 namespace sd {

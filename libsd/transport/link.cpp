@@ -4,6 +4,7 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
+#include <initializer_list>
 #include <linux/membarrier.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

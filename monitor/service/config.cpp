@@ -1,6 +1,7 @@
 // The monitor's configuration file.
 #include "monitor/service/config.hpp"
 
+#include <algorithm>
 #include <grp.h>
 #include <initializer_list>
 #include <limits>

@@ -17,6 +17,7 @@
 #include "libsd/vfs/family/process.hpp"
 #include <cstdarg>
 #include <cstddef>
+#include <iterator>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/futex.h>

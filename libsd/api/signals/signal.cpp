@@ -9,6 +9,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
+#include <initializer_list>
 #include <ucontext.h>
 
 using namespace sd;

@@ -6,6 +6,7 @@
 #include "libsd/control/objects.hpp"
 #include <csignal>
 #include <dlfcn.h>
+#include <initializer_list>
 #include <linux/io_uring.h>
 
 namespace sd {

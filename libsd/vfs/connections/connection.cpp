@@ -6,6 +6,7 @@
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include <csignal>
+#include <initializer_list>
 
 namespace sd {
 

@@ -12,6 +12,8 @@
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 
+#include <initializer_list>
+
 namespace sd {
 
 SD_ASKED_FIRST std::atomic<File *> *fd_table = nullptr;

@@ -10,6 +10,7 @@
 #include "libsd/queue/life.hpp"
 #include "libsd/transport/link.hpp"
 #include <ctime>
+#include <initializer_list>
 #include <sys/stat.h>
 
 namespace sd {

@@ -17,6 +17,7 @@
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
+#include <initializer_list>
 #include <linux/tcp.h>
 #include <sys/time.h>
 
