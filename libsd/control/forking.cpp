@@ -5,6 +5,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
+#include <initializer_list>
 
 #include <initializer_list>
 

@@ -11,6 +11,7 @@
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <initializer_list>
 
 #include <initializer_list>
 
