@@ -9,6 +9,7 @@
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/decimal.hpp"
 #include <cstdlib>
 #include <gnu/libc-version.h>
 #include <initializer_list>
@@ -40,9 +41,8 @@ void end_of_process(void *) { vfs::at_exit(); }
 bool known_libc() noexcept {
     if (!gnu_get_libc_version)
         return false;
-    char *end = nullptr;
-    const char *version = gnu_get_libc_version();
-    const long major = strtol(version, &end, 10), minor = *end == '.' ? strtol(end + 1, nullptr, 10) : 0;
+    const char *end;
+    const int major = decimal(gnu_get_libc_version(), &end), minor = *end == '.' ? decimal(end + 1) : 0;
     return major > 2 || (major == 2 && minor >= 28);
 }
 

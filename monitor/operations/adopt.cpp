@@ -38,11 +38,10 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
             }
             return Reply::error(EINVAL);
         }
-        link = made.get();
-        link->charge = charge(client.payer, Holding::links, 1);
-        links_[file] = std::move(made);
-        link->was_adopted = true;
-        link->adopted = EventLoop::Clock::now();
+        made->charge = charge(client.payer, Holding::links, 1);
+        made->was_adopted = true;
+        made->adopted = EventLoop::Clock::now();
+        link = (links_[file] = std::move(made)).get();
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
     if (body.side == 1) {

@@ -71,8 +71,7 @@ namespace {
 /// whose O_NONBLOCK it has taken away.
 class CompletionSignal {
   public:
-    CompletionSignal() {
-        file_ = UniqueFd(memfd_create("sd-aio", MFD_CLOEXEC));
+    CompletionSignal() : file_(memfd_create("sd-aio", MFD_CLOEXEC)) {
         usable_ = file_ && syscall(SYS_io_setup, 4, &context_) == 0;
     }
     ~CompletionSignal() {

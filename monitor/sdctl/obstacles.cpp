@@ -58,7 +58,7 @@ bool within(const std::string &path, std::string place) {
 std::string hiding(const std::string &list, const std::string &path) {
     for (std::string place : words(list)) {
         place.erase(0, place.find_first_not_of("-+"));
-        place = place.substr(0, place.find(':'));
+        place.resize(std::min(place.size(), place.find(':')));
         if (within(path, place)) {
             return place;
         }

@@ -2,6 +2,7 @@
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/real.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/control/decimal.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/layout/exec_table.hpp"
@@ -156,7 +157,7 @@ void follow_presence() noexcept {
     if (!presence.text[0])
         return;
     strcpy(presence_before, presence.text);
-    presence_fd = atoi(presence.text + strlen(presence.name));
+    presence_fd = decimal(presence.text + strlen(presence.name));
     others_move = hidden_moved;
     hidden_moved = presence_moves;
 }

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/control/decimal.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -136,7 +137,7 @@ void init() noexcept {
         sys::close(static_cast<int>(s));
     on = true;
     if (const char *table = getenv("SD_EXEC_FD"))
-        resume_after_exec(atoi(table));
+        resume_after_exec(decimal(table));
 }
 
 long socket(int domain, int type, int protocol) noexcept {
