@@ -53,6 +53,24 @@ const BridgeProgram *Monitor::bridge_of(const Client &client) const {
     return it == bridge_programs_.end() ? nullptr : &it->second;
 }
 
+/// Of a segment that nobody was shown by this monitor, but that several have: a family that comes back after
+/// a restart, in any order. Whether all that are there already are of this domain.
+static bool members_share_with(const Segment &segment, const Domain &now) {
+    size_t living = 0;
+    for (const Segment::Member &member : segment.members) {
+        if (member.client->kind == Client::Kind::ended) {
+            continue;
+        }
+        Domain domain = member.client->pid > 0 ? read_domain(member.client->pid) : Domain{};
+        domain.lineage = member.client->lineage;
+        if (!is_alive(member.client->pidfd) || !domain.shares_with(now)) {
+            return false;
+        }
+        ++living;
+    }
+    return living != 0;
+}
+
 /// Whether a client whose domain is `now` may come to share the segment. A bridge was started for that.
 bool Monitor::may_share(const Client &client, Segment &segment, const Domain &now) const {
     if (client.bridge != 0) {
@@ -62,6 +80,9 @@ bool Monitor::may_share(const Client &client, Segment &segment, const Domain &no
     if (alone_in(client, segment)) {
         segment.domain = now; // it may have become somebody else since
         return true;
+    }
+    if (!segment.domain && segment.parcels.empty() && members_share_with(segment, now)) {
+        segment.domain = now;
     }
     return segment.domain && segment.domain->shares_with(now);
 }

@@ -185,6 +185,54 @@ TEST_CASE("processes that a returning segment names are looked after") {
     REQUIRE(r.flags(0) == 0);
 }
 
+/// What a process forked from here is told when it shows the new monitor the segment of its parent.
+int32_t shown_by_child(const MonitorProcess &monitor, const TestSegment &shared, uint64_t owner, bool changed) {
+    int answer[2];
+    REQUIRE(pipe(answer) == 0);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        int32_t status = 1;
+        TestProcess child(monitor);
+        if (!changed || (setgid(65534) == 0 && setuid(65534) == 0)) {
+            const wire::Segment body{2, 0, owner};
+            status = child.channel.ask(Op::segment, body, {shared.fd.get()}).header.status;
+        }
+        [[maybe_unused]] const ssize_t n = write(answer[1], &status, sizeof status);
+        _exit(0);
+    }
+    int32_t status = 1;
+    close(answer[1]);
+    const ssize_t n = read(answer[0], &status, sizeof status);
+    close(answer[0]);
+    waitpid(pid, nullptr, 0);
+    REQUIRE(n == sizeof status);
+    return status;
+}
+
+TEST_CASE("after a restart a family shares its segment again, whoever comes first") {
+    MonitorProcess monitor;
+    TestProcess parent(monitor);
+    const uint64_t owner = parent.id;
+    monitor.stop(SIGKILL);
+    monitor.start();
+    parent.hello(monitor);
+    REQUIRE(shown_by_child(monitor, parent.segment, owner, false) == 0);
+    REQUIRE(shown_by_child(monitor, parent.segment, owner, false) == 0);
+}
+
+TEST_CASE("after a restart a child that has become another user is not shown the segment of its parent") {
+    if (geteuid() != 0) {
+        return; // cannot become anybody else
+    }
+    MonitorProcess monitor;
+    TestProcess parent(monitor);
+    const uint64_t owner = parent.id;
+    monitor.stop(SIGKILL);
+    monitor.start();
+    parent.hello(monitor);
+    REQUIRE(shown_by_child(monitor, parent.segment, owner, true) == -EPERM);
+}
+
 TEST_CASE("what is no link is not adopted") {
     Restarted r;
     r.restart();
