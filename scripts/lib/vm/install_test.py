@@ -1,0 +1,103 @@
+"""Packages tested in a booted virtual machine: install_test.py install --packages DIR [--long] [--results DIR]
+
+A check is a line "passed NAME", "failed NAME: why" or "skipped NAME: why"; the last line counts them.
+"""
+import argparse
+import collections
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import image
+import machine
+
+HERE = pathlib.Path(__file__).resolve().parents[3] / "tests/vm"
+OTHER_VERSIONS = {"newer": "+test1", "older": "~test1"}
+
+
+def other_version(package, suffix, into):
+    """The same package with another version: what apt and the maintainer scripts see of an upgrade or a downgrade."""
+    with tempfile.TemporaryDirectory(prefix="sd-deb-") as scratch:
+        subprocess.run(["dpkg-deb", "-R", package, scratch], check=True)
+        control = pathlib.Path(scratch, "DEBIAN/control")
+        text = control.read_text(encoding="utf-8")
+        version = re.search(r"^Version: (.*)$", text, re.M)[1]
+        text = re.sub(r"^Version: .*$", f"Version: {version}{suffix}", text, flags=re.M)
+        control.write_text(text.replace(f"(= {version})", f"(= {version}{suffix})"), encoding="utf-8")
+        subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "-b", scratch, into / package.name], check=True,
+                       stdout=subprocess.DEVNULL)
+
+
+def prepare(folder, packages, arguments):
+    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name]
+    if len(found) != 2:
+        raise RuntimeError(f"{packages}: not the two packages of scripts/package")
+    (folder / "built").mkdir()
+    for path in found:
+        shutil.copy(path, folder / "built")
+    for name, suffix in OTHER_VERSIONS.items():
+        (folder / name).mkdir()
+        for path in found:
+            other_version(path, suffix, folder / name)
+    for path in HERE.glob("*.py"):
+        shutil.copy(path, folder)
+    (folder / "run").write_text(f"exec python3 -B install.py {' '.join(arguments)}\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("test", choices=["install"])
+    parser.add_argument("--packages", type=pathlib.Path, required=True)
+    parser.add_argument("--results", type=pathlib.Path)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--limit", type=int, default=0, help="seconds after which the machine is given up")
+    options = parser.parse_args()
+    totals, failures, began = collections.Counter(), [], time.monotonic()
+    if options.results:
+        options.results.mkdir(parents=True, exist_ok=True)
+        (options.results / "vm.results").unlink(missing_ok=True)
+
+    def verdict(kind, name):
+        totals[kind] += 1
+        if kind == "failed":
+            failures.append(name)
+        if options.results:
+            with open(options.results / "vm.results", "a", encoding="utf-8") as out:
+                out.write(f"{kind} {name}\n")
+
+    def line_seen(line):
+        kind, _, rest = line.partition(" ")
+        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
+        if kind in ("passed", "failed", "skipped"):
+            verdict(kind, rest)
+
+    with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
+        folder = pathlib.Path(folder)
+        prepare(folder, options.packages, ["--long"] if options.long else [])
+        made = image.make()
+        limit = options.limit or (7200 if options.long else 1800)
+        status, console = machine.boot(made, folder, limit, line_seen)
+    if status is None:
+        print("\n".join(console.splitlines()[-20:]), file=sys.stderr)
+        verdict("failed", f"machine: it ended, or {limit} s were up, before its test did")
+    elif status != 0 and not failures:
+        verdict("failed", f"machine: its test ended with status {status}")
+    trouble = [line for line in console.splitlines() if any(word in line for word in machine.TROUBLE)]
+    if trouble:
+        verdict("failed", f"kernel: {trouble[0]}")
+    if options.results and totals:
+        log = '{"name": "vm", "result": "%s"}\n' % ("ERROR" if totals["failed"] else "OK")
+        (options.results / "testlog.json").write_text(log, encoding="utf-8")
+    for failure in failures:
+        print(f"failed: {failure}")
+    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
+    sys.exit(1 if totals["failed"] or not totals["passed"] else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Boots a virtual machine on QEMU's own processor, hands it a folder, and passes on what it reports.
+
+The processor is emulated also where the machine has /dev/kvm: what the test finds is then the same everywhere, and a
+machine inside a virtual machine often cannot run a whole kernel on it. It is several times slower than a real one.
+"""
+import os
+import pathlib
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+
+# The kernel's own words when something went wrong in it; a test that made them has failed.
+TROUBLE = ("BUG:", "Oops:", "Kernel panic", "general protection", "refcount_t:", "WARNING: CPU")
+APPEND = ("console=ttyS0 quiet loglevel=5 net.ifnames=0 panic=-1 oops=panic tsc=reliable no_timer_check mitigations=off "
+          "audit=0 nowatchdog random.trust_cpu=on cryptomgr.notests rcupdate.rcu_expedited=1 8250.nr_uarts=2 "
+          "systemd.show_status=0")
+
+
+def command(image, job, console, results):
+    return ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-machine", "q35,usb=off,hpet=off,smbus=off,sata=off", "-accel", "tcg,thread=multi",
+            "-cpu", "max,la57=off", "-smp", "2", "-m", "1536",
+            "-kernel", str(image / "kernel"), "-initrd", str(image / "first.cpio"), "-append", APPEND,
+            "-drive", f"if=none,id=d0,file={image / 'disk'},format=raw,snapshot=on,cache=unsafe",
+            "-device", "virtio-blk-pci,drive=d0",
+            "-drive", f"if=none,id=d1,file={job},format=raw,readonly=on", "-device", "virtio-blk-pci,drive=d1",
+            "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}"]
+
+
+def boot(image, folder, limit_seconds, line_seen):
+    """Runs `sh ./run` in a copy of the folder, in a booted machine; line_seen(text) gets each line that it prints.
+
+    Returns its status, or None when the machine ended or the time was up before it did; and the console's text.
+    """
+    with tempfile.TemporaryDirectory(prefix="sd-vm-") as scratch:
+        scratch = pathlib.Path(scratch)
+        job, console, results = scratch / "job.tar", scratch / "console", scratch / "results"
+        with tarfile.open(job, "w") as archive:
+            archive.add(folder, arcname=".")
+        results.touch()
+        # It goes when this process goes, however that ends.
+        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results)],
+                                   stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(scratch)})
+        status, deadline, rest = None, time.monotonic() + limit_seconds, ""
+        try:
+            with open(results, encoding="utf-8", errors="replace", newline="\n") as lines:
+                while status is None:
+                    ended = machine.poll() is not None
+                    rest += lines.read()
+                    *whole, rest = rest.split("\n")
+                    for line in whole:
+                        line = line.rstrip("\r")
+                        if line.startswith("END "):
+                            status = int(line[4:])
+                        else:
+                            line_seen(line)
+                    if ended or time.monotonic() > deadline:
+                        break
+                    time.sleep(0.1)
+            if status is not None:
+                machine.wait(timeout=60)
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            if machine.poll() is None:
+                machine.send_signal(signal.SIGKILL)
+                machine.wait()
+        return status, console.read_text(encoding="utf-8", errors="replace") if console.exists() else ""

@@ -1,0 +1,370 @@
+"""Runs inside the machine, as root, with the packages in built/, newer/ and older/: install.py [--long]
+
+Each check prints one line; one that others need ends the test when it fails. Nothing is said about time.
+"""
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import system
+from system import UNITS, main_pid, main_pids, run, same, until
+
+LONG = "--long" in sys.argv
+TIMES = 100 if LONG else 8
+HELD = {"nginx": 20, "redis": 20, "postgresql": 10}
+MONITOR, SOCKET = "sd-monitor.service", "sd-monitor.socket"
+state = {}
+
+
+class Client:
+    """A process under sdrun that holds connections."""
+
+    def __init__(self, *prefix):
+        self.process = subprocess.Popen([*prefix, sys.executable, "-B", "client.py", "held"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+
+    def tell(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        if "error" in answer:
+            raise AssertionError(answer["error"])
+        return answer
+
+    def open(self, service, count):
+        return self.tell(f"open {service} {count}")["ports"]
+
+    def end(self):
+        self.process.stdin.close()
+        same("the client's status", self.process.wait(), 0)
+
+
+class Load:
+    """Requests to all three servers, until the end of the block; none of them may fail."""
+
+    def __enter__(self):
+        self.file = "/run/job/load.json"
+        self.process = subprocess.Popen(["sdrun", sys.executable, "-B", "client.py", "load", self.file])
+        until("the load's connections", lambda: self.process.pid in {c["client"]["pid"] for c in
+                                                                    (system.sdstat() or {"connections": []})["connections"]})
+        return self
+
+    def __exit__(self, kind, *_):
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait()
+        if kind is None:
+            same("the load's status", status, 0)
+            with open(self.file, encoding="utf-8") as counts:
+                self.counts = json.load(counts)
+            if self.counts["failed"] or not self.counts["fresh"]:
+                raise AssertionError(f"{self.counts['failed']} of {self.counts['requests']} requests failed: {self.counts['failures']}")
+
+    def summary(self):
+        return f"{self.counts['requests']} requests, {self.counts['fresh']} of them on fresh connections, 0 failed"
+
+
+def packages(folder):
+    return sorted(glob.glob(f"/run/job/{folder}/*.deb"))
+
+
+def apt(*words):
+    return run("apt-get", "-q", "-y", *words)
+
+
+def share(ports):
+    """How many of the connections are accelerated, once at least 99 % are."""
+    def enough():
+        found = len(ports & system.accelerated_ports())
+        return found if found >= 0.99 * len(ports) else 0
+    try:
+        return until("99 % of the connections are accelerated", enough)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the others: {system.missing(ports)}") from None
+
+
+def accelerated():
+    """Connections to each server, held and looked at."""
+    client = Client("sdrun")
+    counts = []
+    for service, count in HELD.items():
+        ports = set(client.open(service, count))
+        same(f"ports of {service}", len(ports), count)
+        counts.append(f"{service} {share(ports)} of {count}")
+    client.tell("ask")
+    client.end()
+    return ", ".join(counts)
+
+
+def check_machine():
+    run("systemctl", "is-system-running", "--wait", status=None)
+    same("failed units", run("systemctl", "list-units", "--failed", "--no-legend", "--plain"), "")
+    client = Client()
+    for service in UNITS:
+        client.open(service, 1)
+    client.end()
+    state.update(files=system.files(), unit_files=system.unit_files(), units=system.units(), accounts=system.accounts(),
+                 pids=main_pids())
+    return f"{len(state['files'])} files, {len(state['unit_files'])} unit files, nginx, redis and postgresql answer"
+
+
+def check_install():
+    apt("install", *packages("built"))
+    state["version"] = system.installed_version("socksdirect-monitor")
+    return state["version"]
+
+
+def check_nothing_starts():
+    new = {name: how for name, how in system.unit_files().items() if name not in state["unit_files"]}
+    same("new units", new, {MONITOR: "static", SOCKET: "disabled"})
+    same("units that run", system.difference(state["units"], system.units()), [])
+    same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
+    same("the servers' processes", main_pids(), state["pids"])
+    same("servers with the library", [s for s, pid in main_pids().items() if system.has_library(pid)], [])
+    same("/etc/ld.so.preload", os.path.exists("/etc/ld.so.preload"), False)
+
+
+def check_manual():
+    pages = ("sdrun.1", "sdctl.1", "sdstat.1", "sd-monitor.8", "sd-bridge.8", "sd-monitor.toml.5")
+    for page in pages:
+        name, _, section = page.rpartition(".")
+        if "SYNOPSIS" not in run("man", section, name) and section != "5":
+            raise AssertionError(f"man {section} {name}")
+    script = ". /usr/share/bash-completion/bash_completion; _completion_loader {0}; complete -p {0}"
+    for command in ("sdrun", "sdctl", "sdstat"):
+        run("bash", "-c", script.format(command))
+    for command in ("sdrun", "sdctl", "sdstat", "sd-monitor"):
+        run(command, "--help")
+    return f"{len(pages)} pages, completion for 3 commands"
+
+
+def check_hardening():
+    text = run("systemd-analyze", "security", "--no-pager", "--threshold=26", MONITOR)
+    return text.strip().splitlines()[-1].split(": ")[-1]
+
+
+def check_first_use():
+    run("systemctl", "enable", "--now", SOCKET)
+    same("monitors before the first use", system.processes("sd-monitor"), [])
+    run("sdstat")
+    same("the monitor", run("systemctl", "is-active", MONITOR), "active\n")
+
+
+def enable(service):
+    def check():
+        unit = UNITS[service]
+        run("sdctl", "enable", "--now", unit)
+        same("the unit", run("systemctl", "is-active", unit), "active\n")
+        pid = until("a main process with the library", lambda: main_pid(unit) if system.has_library(main_pid(unit)) else 0)
+        state["pids"][service] = pid
+        if unit not in run("sdctl", "list"):
+            raise AssertionError("sdctl list does not show it")
+    return check
+
+
+def check_refused():
+    """A sandbox that forbids what the library needs is named and left as it is."""
+    path = f"/run/systemd/system/{UNITS['nginx']}.d/sandbox.conf"
+    run("sdctl", "disable", UNITS["nginx"])
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as out:
+        out.write("[Service]\nIPAddressDeny=10.0.0.0/8\n")
+    run("systemctl", "daemon-reload")
+    text = run("sdctl", "enable", UNITS["nginx"], status=3)
+    if "IPAddressDeny" not in text:
+        raise AssertionError(text)
+    same("a drop-in", os.path.exists(f"/etc/systemd/system/{UNITS['nginx']}.d"), False)
+    os.unlink(path)
+    os.rmdir(os.path.dirname(path))
+    run("systemctl", "daemon-reload")
+    run("sdctl", "enable", UNITS["nginx"])
+
+
+def check_reload():
+    """A wrong file makes the reload fail and is not used; a right one is."""
+    path = "/etc/socksdirect/sd-monitor.toml"
+    with open(path, encoding="utf-8") as before:
+        text = before.read()
+    pid = main_pid(MONITOR)
+    try:
+        with open(path, "a", encoding="utf-8") as out:
+            out.write("\n[monitor]\nno_such_key = 1\n")
+        run("systemctl", "reload", MONITOR, status=1)
+        accelerated()
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text + '\n[[policy.rule]]\naction = "deny"\nport = 6379\n')
+        run("systemctl", "reload", MONITOR)
+        client = Client("sdrun")
+        until("a connection that the rule forbids stays with the kernel",
+              lambda: not set(client.open("redis", 1)) & system.accelerated_ports())
+        client.end()
+    finally:
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+        run("systemctl", "reload", MONITOR)
+    same("the monitor's process", main_pid(MONITOR), pid)
+
+
+def interrupted(action):
+    """The monitor goes TIMES times, under load and with connections that are held throughout."""
+    held, fresh = Client("sdrun"), Client("sdrun")
+    ports = set().union(*(held.open(service, count) for service, count in HELD.items()))
+    share(ports)
+    lowest, most_tries = len(ports), 0
+    with Load() as load:
+        for turn in range(TIMES):
+            before = main_pid(MONITOR)
+            action(before)
+            until("another monitor", lambda: main_pid(MONITOR) not in (0, before) and system.sdstat())
+            service, tries = list(UNITS)[turn % 3], 0
+
+            def new_one():
+                nonlocal tries
+                tries += 1
+                return set(fresh.open(service, 1)) & system.accelerated_ports()
+            until("a new connection is accelerated", new_one)
+            fresh.tell("close")
+            most_tries = max(most_tries, tries)
+            held.tell("ask")
+            lowest = min(lowest, share(ports))
+    held.tell("ask")
+    held.end()
+    fresh.end()
+    same("the servers' processes", main_pids(), state["pids"])
+    return (f"{TIMES} times; {load.summary()}; at least {lowest} of {len(ports)} held connections accelerated after each; "
+            f"a new one at the latest at try {most_tries}")
+
+
+def check_restarts():
+    return interrupted(lambda pid: run("systemctl", "restart", MONITOR))
+
+
+def check_kills():
+    return interrupted(lambda pid: os.kill(pid, signal.SIGKILL))
+
+
+def other_version(folder, *options):
+    def check():
+        before = main_pid(MONITOR)
+        held = Client("sdrun")
+        ports = set().union(*(held.open(service, count) for service, count in HELD.items()))
+        share(ports)
+        with Load() as load:
+            apt("install", *options, *packages(folder))
+            until("the monitor of the other version", lambda: main_pid(MONITOR) not in (0, before) and system.sdstat())
+            held.tell("ask")
+            kept = share(ports)
+        held.end()
+        version = system.installed_version("socksdirect")
+        if version == state["version"]:
+            raise AssertionError("the version is the same")
+        state["version"] = version
+        same("the servers' processes", main_pids(), state["pids"])
+        same("the socket", run("systemctl", "is-enabled", SOCKET), "enabled\n")
+        return f"{version}; {load.summary()}; {kept} of {len(ports)} held connections accelerated; new ones: {accelerated()}"
+    return check
+
+
+def check_doctor():
+    return run("sdctl", "doctor").strip().splitlines()[-1]
+
+
+def check_disable():
+    run("sdctl", "disable", "--now", UNITS["nginx"])
+    until("nginx without the library", lambda: not system.has_library(main_pid(UNITS["nginx"])))
+    same("a drop-in", os.path.exists(f"/etc/systemd/system/{UNITS['nginx']}.d"), False)
+    client = Client("sdrun")
+    ports = set(client.open("nginx", 3))
+    same("accelerated connections", ports & system.accelerated_ports(), set())
+    client.end()
+    state["pids"]["nginx"] = main_pid(UNITS["nginx"])
+
+
+def check_remove():
+    """Two services still have the library; they go on, and no unit names it any more."""
+    client = Client()
+    for service in UNITS:
+        client.open(service, 1)
+    apt("purge", "socksdirect", "socksdirect-monitor")
+    client.tell("ask")
+    for service in UNITS:
+        client.open(service, 2)
+    client.end()
+    same("the servers' processes", main_pids(), state["pids"])
+    same("drop-ins", glob.glob("/etc/systemd/system/*/*socksdirect*"), [])
+    same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
+
+
+def check_without():
+    run("systemctl", "restart", *UNITS.values())
+    same("servers with the library", [s for s, pid in main_pids().items() if system.has_library(pid)], [])
+    client = Client()
+    for service in UNITS:
+        until(f"{service} answers", lambda s=service: subprocess.run(
+            [sys.executable, "-B", "-c", f"import client; client.Connection('{s}').ask()"], check=False,
+            stderr=subprocess.DEVNULL).returncode == 0)
+    client.end()
+
+
+def check_nothing_stays():
+    same("files", system.difference(state["files"], system.files()), [])
+    return f"{len(state['files'])} files; left out are {len(system.CHANGES)} places, with reasons in tests/vm/system.py"
+
+
+def check_no_unit_stays():
+    same("unit files", system.difference(state["unit_files"], system.unit_files()), [])
+    same("units", system.difference(state["units"], system.units()), [])
+    same("users and groups", system.difference(state["accounts"], system.accounts()), [])
+    return f"{len(state['unit_files'])} unit files, {len(state['units'])} units, users and groups"
+
+
+CHECKS = [  # name, what it does, whether the others need it
+    ("the machine is up", check_machine, True),
+    ("apt installs the packages", check_install, True),
+    ("nothing starts and nothing is enabled by itself", check_nothing_starts, False),
+    ("manual pages, completion and help", check_manual, False),
+    ("the monitor's exposure is at most 2.6", check_hardening, False),
+    ("the monitor starts at first use", check_first_use, True),
+    ("sdctl enables nginx", enable("nginx"), True),
+    ("sdctl enables redis-server", enable("redis"), True),
+    ("sdctl enables postgresql", enable("postgresql"), True),
+    ("connections to each server are accelerated", accelerated, False),
+    ("sdctl loosens no sandbox", check_refused, False),
+    ("sdctl doctor finds nothing wrong", check_doctor, False),
+    ("a reload applies the configuration, unless it is wrong", check_reload, False),
+    ("the monitor is restarted under load", check_restarts, False),
+    ("the monitor is killed under load", check_kills, False),
+    ("an upgrade under load", other_version("newer"), False),
+    ("a downgrade under load", other_version("older", "--allow-downgrades"), False),
+    ("sdctl disables a service", check_disable, False),
+    ("a purge ends no service", check_remove, True),
+    ("the services start without the packages", check_without, False),
+    ("the purge leaves no file", check_nothing_stays, False),
+    ("the purge leaves no unit, user or group", check_no_unit_stays, False),
+]
+
+
+def main():
+    os.chdir(os.path.dirname(os.path.abspath(__file__)))
+    failed, lost = 0, None
+    for name, check, needed in CHECKS:
+        if lost:
+            print(f"failed {name}: not tried after \"{lost}\"", flush=True)
+            continue
+        try:
+            found = check()
+            print(f"passed {name}{': ' + found if found else ''}", flush=True)
+        except (AssertionError, OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+            failed += 1
+            lost = name if needed else None
+            print(f"failed {name}: {' / '.join(str(error).splitlines()) or repr(error)}", flush=True)
+    if failed:
+        for line in run("journalctl", "--no-pager", "-q", "-n", "40", "-u", "sd-monitor*", "-u", "nginx", "-u", "redis-server",
+                        "-u", "postgresql@15-main", status=None).splitlines():
+            print(f"note   {line}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+main()
