@@ -48,6 +48,9 @@ bool Bridge::watch(int epoll) {
         event.events = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLET;
         event.data.ptr = &e;
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, e.fd.get(), &event) < 0) {
+            const int why = errno;
+            close(); // the other end is in the set already, with a pointer to this bridge
+            errno = why;
             return false;
         }
     }

@@ -32,7 +32,7 @@ class Bridge {
     Bridge(const Bridge &) = delete;
     Bridge &operator=(const Bridge &) = delete;
 
-    /// Has the set tell of both ends, with a pointer to the End. Once.
+    /// Has the set tell of both ends, with a pointer to the End. Once. False, with errno: both are closed.
     bool watch(int epoll);
 
     /// What epoll says about an end.
