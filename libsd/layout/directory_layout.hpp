@@ -32,6 +32,8 @@ struct Directory {
     std::atomic<uint32_t> monitor_gone; ///< set to 1 by a monitor that ends in order
     uint32_t monitor_pid;
     uint64_t epoch; ///< differs between monitor starts
+    /// Bumped when a connection that was refused a link for what the kernel could object to might get one
+    std::atomic<uint64_t> birth_sequence;
     DirectoryEntry entry[kDirectoryEntries];
 };
 

@@ -92,7 +92,7 @@ enum class Op : uint16_t {
     unlisten = 7, ///< ListenerRef: this process no longer holds it -> empty
     /// Links -> LinksReply + {up to kMaxFds link memfds}: the links of a listener, from a place on
     links = 8,
-    connect = 9, ///< ListenerRef -> ConnectReply + {link memfd}: a new link from this process to the listener
+    connect = 9,    ///< Connect -> ConnectReply + {link memfd}: a new link from this process to the listener
     drop_link = 10, ///< LinkRef: this process will not use this side of the link again -> empty
     bell = 11,      ///< Bell + {eventfd}: register a doorbell -> BellReply
     unbell = 12,    ///< BellRef: give the id back -> empty
@@ -276,8 +276,19 @@ struct LinksReply {
         uint32_t pad;
     } link[kMaxFds];
 };
+/// Which connections a link is for: the kernel could treat them differently.
+enum Reach : uint32_t {
+    kLoopbackAddresses = 1u << 0, ///< between addresses of 127.0.0.0/8, or ::1
+    kOtherAddresses = 1u << 1,    ///< between other addresses of this host
+};
+struct Connect {
+    uint32_t listener_id;
+    uint32_t wanted; ///< a Reach
+};
 struct ConnectReply {
     uint64_t link_id;
+    uint32_t reach; ///< of the link: what was wanted, and perhaps more
+    uint32_t pad;
 };
 struct LinkRef {
     uint64_t link_id;

@@ -67,22 +67,19 @@ bool name_space(pid_t pid, const char *name, FileId &out) {
     return true;
 }
 
-/// False: there is one that cannot be read.
-bool security_label(pid_t pid, std::string &out) {
-    const UniqueFd fd(open(path_of(pid, "attr/current").c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) {
-        return errno == ENOENT; // a kernel without security modules
-    }
-    char text[1024];
-    const ssize_t n = read(fd.get(), text, sizeof text);
-    if (n < 0) {
-        return errno == EINVAL || errno == EOPNOTSUPP; // none of them has labels
-    }
-    out.assign(text, static_cast<size_t>(n));
-    return out.size() < sizeof text;
-}
-
 } // namespace
+
+std::optional<std::string> security_label(pid_t pid) {
+    const UniqueFd fd(open(path_of(pid, "attr/current").c_str(), O_RDONLY | O_CLOEXEC));
+    char text[1024];
+    const ssize_t n = fd ? read(fd.get(), text, sizeof text) : -1;
+    if (n < 0) { // a kernel without security modules, or none of them has labels
+        return errno == ENOENT || errno == EINVAL || errno == EOPNOTSUPP ? std::optional<std::string>("")
+                                                                         : std::nullopt;
+    }
+    return static_cast<size_t>(n) < sizeof text ? std::optional<std::string>({text, static_cast<size_t>(n)})
+                                                : std::nullopt;
+}
 
 Domain read_domain(pid_t pid) {
     Domain d;
@@ -107,8 +104,10 @@ Domain read_domain(pid_t pid) {
     // matters only to one that may not look into every process anyway.
     const bool may_look = (d.permitted >> kCapSysPtrace & 1) != 0;
     d.open = mode == 0 && (may_look || (d.uid[1] != 0 && st.st_uid == d.uid[1]));
+    const auto label = security_label(pid);
+    d.label = label.value_or("");
     d.known = name_space(pid, "ns/user", d.user) && name_space(pid, "ns/pid", d.pid) &&
-              name_space(pid, "ns/mnt", d.mount) && security_label(pid, d.label);
+              name_space(pid, "ns/mnt", d.mount) && label;
     return d;
 }
 

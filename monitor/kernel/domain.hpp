@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 
@@ -29,6 +30,9 @@ struct Domain {
     bool shares_with(const Domain &other) const;
     bool operator==(const Domain &) const = default;
 };
+
+/// Of the security module, empty where there is none. Nothing: it cannot be read.
+std::optional<std::string> security_label(pid_t pid);
 
 /// Reads it from /proc. The caller sees to it that the number means one process all the while (a pidfd that
 /// has not become readable).

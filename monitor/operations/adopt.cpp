@@ -40,6 +40,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
         made->charge = charge(client.payer, Holding::links, 1);
         made->was_adopted = true;
+        made->reach = wire::kLoopbackAddresses | wire::kOtherAddresses; // what its client may think of it
         made->adopted = EventLoop::Clock::now();
         link = (links_[file] = std::move(made)).get();
     }

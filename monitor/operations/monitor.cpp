@@ -53,7 +53,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::listen, "listen", sizeof(wire::Listen), 1, kProcess, &Monitor::listen},
         {Op::unlisten, "unlisten", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::unlisten},
         {Op::links, "links", sizeof(wire::Links), 0, kProcess, &Monitor::links},
-        {Op::connect, "connect", sizeof(wire::ListenerRef), 0, kProcess, &Monitor::connect},
+        {Op::connect, "connect", sizeof(wire::Connect), 0, kProcess, &Monitor::connect},
         {Op::drop_link, "drop_link", sizeof(wire::LinkRef), 0, kProcess, &Monitor::drop_link},
         {Op::bell, "bell", sizeof(wire::Bell), 1, kProcess, &Monitor::bell},
         {Op::unbell, "unbell", sizeof(wire::BellRef), 0, kProcess, &Monitor::unbell},
@@ -114,6 +114,11 @@ Monitor::~Monitor() {
     }
     for (const auto &[id, program] : bridge_programs_) {
         loop_.remove(program.watch, program.channel.get());
+    }
+    for (const auto &[cookie, ns] : namespaces_) {
+        if (ns->filter_watch != 0) {
+            loop_.remove(ns->filter_watch, ns->filter->fd());
+        }
     }
     loop_.remove(ends_watch_, ends_of_listeners_.fd());
     loop_.remove(listening_watch_, listening_);

@@ -32,9 +32,10 @@ class Monitor {
 
     /// Starts to accept clients. The socket stays the caller's.
     void serve(int listening_socket);
-    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay;
-    /// the path of the socket is not looked at.
-    void reconfigure(Config config) { config_ = std::move(config); }
+    /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay,
+    /// but where connections are to begin on the kernel, links are not used for new ones; the path of the
+    /// socket is not looked at.
+    void reconfigure(Config config);
     /// Tells all processes that this monitor ends in order.
     void announce_end();
 
@@ -177,6 +178,16 @@ class Monitor {
 
     Listener *held_listener(const Client &client, uint32_t id) const;
 
+    // birth.cpp: whether a connection may begin in shared memory
+    const PacketFilter *rules_of(Namespace &ns, pid_t pid);
+    void rules_changed(Namespace &ns);
+    Cause rules_object(const Client &client, const Listener &listener, uint32_t reach);
+    Cause end_objects(pid_t pid, bool same_user);
+    Cause birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends);
+    void review_births(const Namespace *only, bool ends);
+    void look_at_groups_later();
+    void look_at_groups();
+
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
     static Reply bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter);
@@ -251,6 +262,9 @@ class Monitor {
     EventLoop::Watch ends_watch_ = 0;
     std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
+    std::map<std::string, bool> groups_seen_; ///< control groups, and whether they have programs
+    bool groups_changed_ = false;             ///< since they were last looked at
+    EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {
         UniqueFd pidfd;

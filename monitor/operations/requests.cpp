@@ -133,7 +133,11 @@ Reply Monitor::connect(Client &client, Request &request) {
     if (has_moved(client)) {
         return Reply::error(EXDEV, Cause::foreign_namespace);
     }
-    const uint32_t id = request.as<wire::ListenerRef>().listener_id;
+    const auto body = request.as<wire::Connect>();
+    const uint32_t id = body.listener_id;
+    if (body.wanted != wire::kLoopbackAddresses && body.wanted != wire::kOtherAddresses) {
+        return Reply::error(EINVAL);
+    }
     auto it = listeners_.find(id);
     // A client that is started after the end of a server
     if (it != listeners_.end() && !any_alive(*it->second)) {
@@ -146,6 +150,12 @@ Reply Monitor::connect(Client &client, Request &request) {
     Listener &listener = *it->second;
     if (!config_.policy.allows(client.who, Identity{listener.uid, listener.gid, listener.exe}, listener.address)) {
         return Reply::error(EACCES, Cause::policy);
+    }
+    if (client.ns->filter != nullptr) {
+        rules_changed(*client.ns); // those that have, and of which the loop has not heard yet
+    }
+    if (const Cause cause = birth_objects(client, listener, body.wanted, true); cause != Cause::none) {
+        return Reply::error(EACCES, cause);
     }
     if (client.links_made >= config_.limits.links_per_client) {
         if (may_log()) {
@@ -177,10 +187,14 @@ Reply Monitor::connect(Client &client, Request &request) {
     link.header().port_base = port_base(link.place, listener.id);
     link.header().side[0].process = static_cast<uint32_t>(client.pid);
     link.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
+    // Most rules treat both kinds alike, and then one link does for both.
+    const uint32_t other = body.wanted ^ (wire::kLoopbackAddresses | wire::kOtherAddresses);
+    link.reach = body.wanted | (birth_objects(client, listener, other, false) == Cause::none ? other : 0);
+    look_at_groups_later();
     ++client.links_made;
     listener.ring_accept_bells();
     Reply reply;
-    reply.set(wire::ConnectReply{link.id});
+    reply.set(wire::ConnectReply{link.id, link.reach, 0});
     reply.fds.push_back(link.memfd.get());
     return reply;
 }

@@ -73,6 +73,8 @@ void DirectoryFile::set_backlog(int index, uint32_t backlog) {
     std::atomic_ref<uint32_t>(directory().entry[index].backlog).store(backlog, std::memory_order_relaxed);
 }
 
+void DirectoryFile::bump_birth() { directory().birth_sequence.fetch_add(1, std::memory_order_seq_cst); }
+
 void DirectoryFile::monitor_gone() { directory().monitor_gone.store(1, std::memory_order_seq_cst); }
 
 } // namespace sd::monitor

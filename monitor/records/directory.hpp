@@ -22,6 +22,8 @@ class DirectoryFile {
     void remove(int index);
     void set_backlog(int index, uint32_t backlog);
     void monitor_gone();
+    /// Clients that were refused ask anew.
+    void bump_birth();
     int fd() const { return memfd_.get(); }
 
   private:

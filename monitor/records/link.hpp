@@ -47,6 +47,7 @@ class Link {
     Listener *listener =
         nullptr; ///< null once it has closed, and after a restart until a server process brings it back
     uint32_t place = 0;                   ///< in the listener's segment
+    uint32_t reach = 0;                   ///< for which connections (wire::Reach) its client may use it
     std::optional<uint32_t> requests_end; ///< none is taken from this entry of the SYN queue on
     bool was_adopted = false;             ///< made by a former monitor
     std::chrono::steady_clock::time_point adopted{};

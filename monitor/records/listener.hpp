@@ -1,6 +1,7 @@
 // A listening socket that accelerated processes hold, and the segment its acceptors share.
 #pragma once
 #include "libsd/layout/causes.hpp"
+#include "monitor/kernel/packet_filter.hpp"
 #include "monitor/records/directory.hpp"
 #include "monitor/records/link.hpp"
 #include "monitor/service/event_loop.hpp"
@@ -31,6 +32,11 @@ bool overlap(const ListenAddress &a, const ListenAddress &b);
 struct Namespace {
     uint64_t cookie = 0;
     DirectoryFile directory;
+    std::unique_ptr<PacketFilter> filter; ///< null: not asked for yet
+    EventLoop::Watch filter_watch = 0;
+    EventLoop::Timer rules_timer = 0; ///< while it waits, the rules are not up to date
+    EventLoop::Clock::time_point rules_read{};
+    EventLoop::Clock::duration reading_took{};
     Namespace(uint64_t cookie_, uint64_t epoch) : cookie(cookie_), directory(epoch) {}
 };
 

@@ -147,14 +147,34 @@ class Reader {
         fail(node.source(), key, "must be \"allow\", \"deny\" or \"same-user\"");
     }
 
+    Birth birth(const toml::node &node, const std::string &key) const {
+        const std::string value = text(node, key);
+        if (value == "auto") {
+            return Birth::automatic;
+        }
+        if (value == "kernel") {
+            return Birth::kernel;
+        }
+        if (value == "shm") {
+            return Birth::shm;
+        }
+        fail(node.source(), key, "must be \"auto\", \"kernel\" or \"shm\"");
+    }
+
     Rule rule(const toml::table &t, const std::string &prefix) const {
-        only(t, prefix, {"action", "client", "server", "address", "port"});
+        only(t, prefix, {"action", "client", "server", "address", "port", "birth"});
         Rule result;
         const toml::node *action = t.get("action");
         if (action == nullptr) {
             fail(t.source(), prefix + "action", "is missing");
         }
         result.action = verdict(*action, prefix + "action");
+        if (const toml::node *node = t.get("birth")) {
+            result.birth = birth(*node, prefix + "birth");
+            if (result.action == Verdict::deny) {
+                fail(node->source(), prefix + "birth", "says nothing in a rule that denies");
+            }
+        }
         result.client = party(t, "client", prefix);
         result.server = party(t, "server", prefix);
         for (const auto &[name, match] :
@@ -193,9 +213,12 @@ class Reader {
 };
 
 void read_policy(const Reader &reader, const toml::table &table, Policy &policy) {
-    reader.only(table, "policy.", {"default", "rule"});
+    reader.only(table, "policy.", {"default", "birth", "rule"});
     if (const toml::node *node = table.get("default")) {
         policy.fallback = reader.verdict(*node, "policy.default");
+    }
+    if (const toml::node *node = table.get("birth")) {
+        policy.birth = reader.birth(*node, "policy.birth");
     }
     const toml::node *rules = table.get("rule");
     if (rules == nullptr) {

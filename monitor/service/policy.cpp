@@ -79,15 +79,27 @@ std::optional<PortRange> PortRange::parse(const std::string &text) {
     return PortRange{*from, *to};
 }
 
+namespace {
+
+const Rule *first_match(const Policy &policy, const Identity &client, const Identity &server,
+                        const ListenAddress &listener) {
+    const auto found = std::find_if(policy.rules.begin(), policy.rules.end(), [&](const Rule &rule) {
+        return rule.client.matches(client) && rule.server.matches(server) && matches_place(rule, listener);
+    });
+    return found == policy.rules.end() ? nullptr : &*found;
+}
+
+} // namespace
+
 bool Policy::allows(const Identity &client, const Identity &server, const ListenAddress &listener) const {
-    Verdict verdict = fallback;
-    for (const Rule &rule : rules) {
-        if (rule.client.matches(client) && rule.server.matches(server) && matches_place(rule, listener)) {
-            verdict = rule.action;
-            break;
-        }
-    }
+    const Rule *rule = first_match(*this, client, server, listener);
+    const Verdict verdict = rule == nullptr ? fallback : rule->action;
     return verdict == Verdict::allow || (verdict == Verdict::same_user && client.uid == server.uid);
+}
+
+Birth Policy::birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const {
+    const Rule *rule = first_match(*this, client, server, listener);
+    return rule == nullptr ? birth : rule->birth.value_or(birth);
 }
 
 bool Policy::may_listen(const Identity &server, const ListenAddress &listener) const {

@@ -40,18 +40,29 @@ struct PortRange {
 
 enum class Verdict { allow, deny, same_user };
 
+/// How an allowed connection begins.
+enum class Birth {
+    automatic, ///< in shared memory unless something in the kernel could object
+    kernel,    ///< as a TCP connection of the kernel
+    shm,       ///< in shared memory, whatever the kernel could object
+};
+
 struct Rule {
     Verdict action = Verdict::allow;
     PartyMatch client, server;
     std::vector<AddressMatch> addresses; ///< of the listener
     std::vector<PortRange> ports;
+    std::optional<Birth> birth; ///< nothing: as the policy says
 };
 
 struct Policy {
     Verdict fallback = Verdict::same_user; ///< where no rule matches
     std::vector<Rule> rules;               ///< the first that matches decides
+    Birth birth = Birth::automatic;
 
     bool allows(const Identity &client, const Identity &server, const ListenAddress &listener) const;
+    /// Of a connection that is allowed.
+    Birth birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const;
     /// Whether anyone at all might connect to this listener: if not, it is not worth listing.
     bool may_listen(const Identity &server, const ListenAddress &listener) const;
 };

@@ -98,7 +98,8 @@ TEST_CASE("a client in a sandbox is answered what its connections need, and noth
     CHECK(status(channel, Op::unlisten, sizeof(wire::ListenerRef)) == -EPERM);
     CHECK(status(channel, Op::unlist, sizeof(wire::ListenerRef)) == -EPERM);
     CHECK(status(channel, Op::links, sizeof(wire::Links)) == -EPERM);
-    CHECK(channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == -EPERM);
+    CHECK(channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status ==
+          -EPERM);
     CHECK(status(channel, Op::adopt_link, sizeof(wire::Adopt), {link.fd.get()}) == -EPERM);
     CHECK(status(channel, Op::accept_bell, sizeof(wire::ListenerRef), {waits.get()}) == -EPERM);
     CHECK(status(channel, Op::foreign_bell, sizeof(wire::BellRef), {waits.get()}) == -EPERM);
@@ -127,7 +128,7 @@ TEST_CASE("children of a client in a sandbox are in it, too") {
     REQUIRE(a.fds.size() == 1);
     Channel child(std::move(a.fds[0]));
     REQUIRE(child.ask(Op::child, wire::Child{static_cast<uint32_t>(getpid()), 0}).header.status == 0);
-    CHECK(child.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == -EPERM);
+    CHECK(child.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status == -EPERM);
 }
 
 TEST_CASE("a process in a sandbox has nothing of the channel that sdrun left it") {

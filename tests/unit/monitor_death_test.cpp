@@ -11,7 +11,8 @@ TEST_CASE("kill -9 of a client shows at the server's end of its connections and 
     REQUIRE(pipe(result) == 0);
     const pid_t child = in_child([&] {
         static TestProcess process(pair.monitor);
-        const Answer a = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const Answer a =
+            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
         const uint64_t id = a.as<wire::ConnectReply>().link_id;
         process.segment.open(5, id, 70, 0);
         [[maybe_unused]] ssize_t n = write(result[1], &id, sizeof id);
@@ -83,7 +84,9 @@ TEST_CASE("when the last holder of a listener goes, waiting requests are refused
     REQUIRE(link.view.slot(9).side[1].control.flags == (kFlagReset | kFlagClosed | kFlagDead));
     REQUIRE((link.view.header().side[1].flags & kLinkListenerClosed) != 0);
     REQUIRE(eventually([&] { return (link.view.header().side[1].flags & kLinkServerDead) != 0; }));
-    REQUIRE(pair.client.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == -ENOENT);
+    REQUIRE(
+        pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status ==
+        -ENOENT);
     REQUIRE(pair.client.channel.ask(Op::drop_link, wire::LinkRef{pair.link, 0, 0}).header.status == 0);
     REQUIRE(pair.client.channel.ask(Op::drop_link, wire::LinkRef{pair.link, 0, 0}).header.status == -ENOENT);
 }
@@ -165,7 +168,8 @@ TEST_CASE("with a presence, a process may lose its channel and come back, as ove
         static Channel presence(pair.monitor);
         const bool ok = presence.ask(Op::presence).header.status == 0;
         static TestProcess process(pair.monitor);
-        const Answer a = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const Answer a =
+            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
         process.segment.open(3, a.as<wire::ConnectReply>().link_id, 8, 0);
         process.channel.close();
         usleep(50'000);
@@ -196,7 +200,8 @@ TEST_CASE("a client that did not wait for a late answer lives, and comes back to
     TestListener socket;
     const pid_t child = in_child([&] {
         static TestProcess process(pair.monitor);
-        const Answer made = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const Answer made =
+            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
         const uint64_t link_id = made.as<wire::ConnectReply>().link_id;
         process.segment.open(3, link_id, 8, 0);
         const auto late = [&](Op op, const auto &body, const std::vector<int> &fds) {
@@ -248,7 +253,9 @@ TEST_CASE("what a client rang without waiting for an answer is heard, also when 
     const pid_t child = in_child([&] {
         static TestProcess process(pair.monitor);
         const uint64_t link =
-            process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).as<wire::ConnectReply>().link_id;
+            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses})
+                .as<wire::ConnectReply>()
+                .link_id;
         pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
         const uint32_t id =
             pair.server.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {waiter.get()}).as<wire::BellReply>().id;

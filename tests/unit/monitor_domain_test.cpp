@@ -82,7 +82,7 @@ struct OnItsWay {
     /// In the process that passes it: status of the request.
     int pass(TestProcess &process, uint32_t listener, wire::BridgeStart start, uint64_t segment = 0,
              SegmentView view = {}) const {
-        const Answer made = process.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        const Answer made = process.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
         if (made.header.status != 0) {
             return made.header.status;
         }
@@ -245,7 +245,8 @@ TEST_CASE("acceptors of two users are not given the same links") {
     CHECK(worker.does(0) == 0);
     // Nobody has the next one yet: it is a worker's, as all that come while root only holds the listener.
     TestProcess late(pair.monitor);
-    REQUIRE(late.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == 0);
+    REQUIRE(late.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status ==
+            0);
     const Stranger mate(pair.monitor, kOne, {count});
     CHECK(worker.does(0) == 1);
     CHECK(mate.does(0) == 1);
@@ -372,7 +373,8 @@ TEST_CASE("the same user in another namespace is not given anybody's eventfd") {
             _exit(1);
         }
         TestProcess process(pair.monitor);
-        const Answer a = process.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+        const Answer a =
+            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
         const uint64_t link = a.as<wire::ConnectReply>().link_id;
         uint32_t id = 0;
         if (write(to_parent[1], &link, sizeof link) != sizeof link ||

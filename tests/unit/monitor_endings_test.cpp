@@ -53,7 +53,7 @@ struct Crowd {
             if (channel.ask(Op::hello, body, {memory->fd.get(), socket.get()}).header.status != 0) {
                 _exit(1);
             }
-            const Answer a = channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0});
+            const Answer a = channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
             for (unsigned i = 1; i <= kMany; ++i) {
                 memory->open(i, a.as<wire::ConnectReply>().link_id, i % kLinkSlots, 0);
             }

@@ -20,7 +20,7 @@ uint32_t announce(TestProcess &process, int socket) {
 }
 
 TestLink connect_to(TestProcess &client, uint32_t listener) {
-    Answer a = client.channel.ask(wire::Op::connect, wire::ListenerRef{listener, 0});
+    Answer a = client.channel.ask(wire::Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
     REQUIRE(a.header.status == 0);
     REQUIRE(a.fds.size() == 1);
     return TestLink(std::move(a.fds[0]));
@@ -88,7 +88,8 @@ TEST_CASE("an entry ends with the kernel's socket, although the channel stays") 
     REQUIRE(eventually([&] {
         return link.view.slot(5).identity.state.load() == static_cast<uint32_t>(SlotState::refused);
     }));
-    REQUIRE(client.channel.ask(wire::Op::connect, wire::ListenerRef{id, 0}).header.status == -ENOENT);
+    REQUIRE(client.channel.ask(wire::Op::connect, wire::Connect{id, wire::kLoopbackAddresses}).header.status ==
+            -ENOENT);
     REQUIRE(server.channel.ask(wire::Op::unlisten, wire::ListenerRef{id, 0}).header.status == -ENOENT);
 }
 
@@ -231,7 +232,7 @@ TEST_CASE("a child that goes to another network namespace reaches no listener of
     const MonitorProcess monitor;
     TestProcess server(monitor), parent(monitor);
     TestListener socket;
-    const wire::ListenerRef listener{announce(server, socket.fd.get()), 0};
+    const wire::Connect listener{announce(server, socket.fd.get()), wire::kLoopbackAddresses};
     const wire::Fork none{};
     Answer made = parent.channel.ask(wire::Op::fork, none);
     REQUIRE(made.header.status == 0);

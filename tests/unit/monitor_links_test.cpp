@@ -23,7 +23,9 @@ struct Four : Pair {
         listener =
             server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     }
-    Answer connect_one() { return client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}); }
+    Answer connect_one() {
+        return client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
+    }
 };
 
 bool is_full(const Answer &a) {
@@ -51,7 +53,8 @@ struct Stranger {
                 _exit(1);
             }
             Answer a;
-            while ((a = channel.ask(Op::connect, wire::ListenerRef{four.listener, 0})).header.status == 0) {
+            while ((a = channel.ask(Op::connect, wire::Connect{four.listener, wire::kLoopbackAddresses}))
+                       .header.status == 0) {
                 ++made;
             }
             made = is_full(a) ? made : -2;
@@ -73,8 +76,8 @@ TEST_CASE("a server has a bounded number of links, over all of its listeners") {
         four.server.channel.ask(Op::listen, wire::Listen{16, 0}, {second.fd.get()}).as<wire::ListenReply>().listener_id;
     uint64_t link = 0;
     for (int i = 0; i < 4; ++i) {
-        const Answer a =
-            four.client.channel.ask(Op::connect, wire::ListenerRef{i % 2 == 0 ? four.listener : other, 0});
+        const Answer a = four.client.channel.ask(
+            Op::connect, wire::Connect{i % 2 == 0 ? four.listener : other, wire::kLoopbackAddresses});
         REQUIRE(a.header.status == 0);
         link = a.as<wire::ConnectReply>().link_id;
     }
@@ -113,13 +116,15 @@ TEST_CASE("requests on a link that its server cannot map are refused, and no mor
     REQUIRE(link.view.slot(9).identity.state == static_cast<uint32_t>(SlotState::refused));
     REQUIRE((link.view.header().side[1].flags & kLinkListenerClosed) != 0);
     REQUIRE((first.view.header().side[1].flags & kLinkListenerClosed) == 0);
-    REQUIRE(is_full(pair.client.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0})));
+    REQUIRE(is_full(pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses})));
     REQUIRE(pair.server.channel.ask(Op::no_room, wire::LinkRef{lost, 1, 0}).header.status == -ENOENT);
 
     // Until it has let go of another one.
     const uint64_t kept = first.view.header().link_id;
     REQUIRE(pair.server.channel.ask(Op::drop_link, wire::LinkRef{kept, 1, 0}).header.status == 0);
-    REQUIRE(pair.client.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == 0);
+    REQUIRE(
+        pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status ==
+        0);
 }
 
 TEST_CASE("a link that one acceptor cannot map is another one's") {
@@ -131,7 +136,9 @@ TEST_CASE("a link that one acceptor cannot map is another one's") {
     syn(link.view, 9);
     REQUIRE(pair.server.channel.ask(Op::no_room, wire::LinkRef{pair.link, 1, 0}).header.status == 0);
     REQUIRE(link.view.slot(9).identity.state == static_cast<uint32_t>(SlotState::syn));
-    REQUIRE(pair.client.channel.ask(Op::connect, wire::ListenerRef{pair.listener, 0}).header.status == 0);
+    REQUIRE(
+        pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.status ==
+        0);
     REQUIRE(second.channel.ask(Op::links, wire::Links{pair.listener, 0}).as<wire::LinksReply>().count == 2);
     REQUIRE(second.channel.ask(Op::no_room, wire::LinkRef{pair.link, 1, 0}).header.status == 0);
     REQUIRE(link.view.slot(9).identity.state == static_cast<uint32_t>(SlotState::refused));

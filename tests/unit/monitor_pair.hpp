@@ -19,7 +19,7 @@ struct Pair {
         listener = listening.as<wire::ListenReply>().listener_id;
     }
     UniqueFd connect() {
-        Answer a = client.channel.ask(wire::Op::connect, wire::ListenerRef{listener, 0});
+        Answer a = client.channel.ask(wire::Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
         REQUIRE(a.header.status == 0);
         REQUIRE(a.fds.size() == 1);
         link = a.as<wire::ConnectReply>().link_id;

@@ -202,10 +202,10 @@ TEST_CASE("a listener nobody may use is not listed") {
     Policy policy;
     policy.fallback = Verdict::deny;
     REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 80)));
-    policy.rules.push_back({Verdict::allow, {{1000}, {}, {}}, {}, {}, {{80, 80}}});
+    policy.rules.push_back({Verdict::allow, {{1000}, {}, {}}, {}, {}, {{80, 80}}, {}});
     REQUIRE(policy.may_listen(root, at("127.0.0.1", 80)));
     REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 81)));
-    policy.rules.insert(policy.rules.begin(), Rule{Verdict::deny, {}, {}, {}, {{80, 80}}});
+    policy.rules.insert(policy.rules.begin(), Rule{Verdict::deny, {}, {}, {}, {{80, 80}}, {}});
     REQUIRE_FALSE(policy.may_listen(root, at("127.0.0.1", 80)));
 }
 
@@ -220,4 +220,25 @@ TEST_CASE("docs/operations.md has a row for every cause") {
             REQUIRE_THAT(text, Catch::Contains(row));
         }
     }
+}
+
+TEST_CASE("where connections begin is said for all, and by rules") {
+    REQUIRE(load("").policy.birth == Birth::automatic);
+    const Config config = load(R"([policy]
+birth = "kernel"
+[[policy.rule]]
+action = "allow"
+birth = "shm"
+port = 80
+[[policy.rule]]
+action = "allow"
+port = 81
+)");
+    REQUIRE(config.policy.birth_of(alice, root, at("127.0.0.1", 80)) == Birth::shm);
+    REQUIRE(config.policy.birth_of(alice, root, at("127.0.0.1", 81)) == Birth::kernel);
+    REQUIRE(config.policy.birth_of(alice, root, at("127.0.0.1", 82)) == Birth::kernel);
+    REQUIRE(error_of("[policy]\nbirth = \"tcp\"\n") ==
+            "FILE:2: policy.birth: must be \"auto\", \"kernel\" or \"shm\"");
+    REQUIRE(error_of("[[policy.rule]]\naction = \"deny\"\nbirth = \"shm\"\n") ==
+            "FILE:3: policy.rule[1].birth: says nothing in a rule that denies");
 }

@@ -122,7 +122,8 @@ TEST_CASE("connect makes a link that the acceptors are told of") {
     pair.server_attach();
     REQUIRE(header.holder[1][0].pid == static_cast<uint32_t>(getpid()));
 
-    const Answer none = pair.client.channel.ask(Op::connect, wire::ListenerRef{pair.listener + 1000, 0});
+    const Answer none =
+        pair.client.channel.ask(Op::connect, wire::Connect{pair.listener + 1000, wire::kLoopbackAddresses});
     REQUIRE(none.header.status == -ENOENT);
     REQUIRE(none.header.cause == static_cast<uint16_t>(Cause::listener_gone));
     // Only the listener's holders get its links.
@@ -140,7 +141,8 @@ TEST_CASE("a link that is made while somebody accepts from the kernel says so un
     const Mapping map(a.fds.at(0).get(), sizeof(ListenerSegment));
     auto &segment = *reinterpret_cast<ListenerSegment *>(map.base());
     const auto connect = [&] {
-        return TestLink(std::move(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).fds.at(0)));
+        return TestLink(std::move(
+            client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).fds.at(0)));
     };
     const TestLink before = connect();
     REQUIRE(before.view.header().side[1].in_kernel == 0);

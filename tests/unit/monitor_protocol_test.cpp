@@ -137,8 +137,9 @@ TEST_CASE("ids of others mean nothing") {
     TestProcess server(monitor), client(monitor), stranger(monitor);
     const auto listener =
         server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
-    const auto link =
-        client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).as<wire::ConnectReply>().link_id;
+    const auto link = client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses})
+                          .as<wire::ConnectReply>()
+                          .link_id;
     UniqueFd bell(eventfd(0, EFD_NONBLOCK));
     REQUIRE(stranger.channel.ask(Op::unlisten, wire::ListenerRef{listener, 0}).header.status == -ENOENT);
     REQUIRE(stranger.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status ==
@@ -157,7 +158,7 @@ TEST_CASE("a segment full of lies harms nobody else") {
     TestProcess server(monitor), client(monitor);
     const auto listener =
         server.channel.ask(Op::listen, wire::Listen{4, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
-    Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+    Answer a = client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
     const auto id = a.as<wire::ConnectReply>().link_id;
     TestLink link(std::move(a.fds.at(0)));
     {
@@ -188,7 +189,7 @@ TEST_CASE("an eventfd that is full and blocks does not stop the monitor") {
     const uint64_t full = UINT64_MAX - 1;
     REQUIRE(write(bell.get(), &full, sizeof full) == sizeof full);
     REQUIRE(server.channel.ask(Op::accept_bell, wire::ListenerRef{listener, 0}, {bell.get()}).header.status == 0);
-    REQUIRE(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == 0);
+    REQUIRE(client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).header.status == 0);
     REQUIRE(Channel(monitor).ask(Op::presence).header.status == 0);
 }
 
@@ -256,12 +257,13 @@ TEST_CASE("limits are per client") {
     REQUIRE(refused.header.cause == static_cast<uint16_t>(Cause::limit));
     uint64_t link = 0;
     for (int i = 0; i < 3; ++i) {
-        const Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        const Answer a = client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
         REQUIRE(a.header.status == 0);
         link = a.as<wire::ConnectReply>().link_id;
     }
-    REQUIRE(client.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == -EMFILE);
-    REQUIRE(other.channel.ask(Op::connect, wire::ListenerRef{listener, 0}).header.status == 0);
+    REQUIRE(client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).header.status ==
+            -EMFILE);
+    REQUIRE(other.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).header.status == 0);
     for (int i = 0; i < 3; ++i) {
         UniqueFd bell(eventfd(0, EFD_NONBLOCK));
         REQUIRE(client.channel.ask(Op::bell, wire::Bell{link, 0, 0}, {bell.get()}).header.status ==

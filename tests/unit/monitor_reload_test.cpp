@@ -27,7 +27,7 @@ struct Reloading {
 };
 
 int status_of_connect(TestProcess &client, uint32_t listener) {
-    return client.channel.ask(wire::Op::connect, wire::ListenerRef{listener, 0}).header.status;
+    return client.channel.ask(wire::Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).header.status;
 }
 
 } // namespace

@@ -59,7 +59,7 @@ struct Restarted {
 
     Restarted() {
         const auto listener = listen();
-        Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+        Answer a = client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
         id = a.as<wire::ConnectReply>().link_id;
         link = std::make_unique<TestLink>(std::move(a.fds.at(0)));
         server.channel.ask(Op::links, wire::Links{listener, 0});
@@ -265,7 +265,7 @@ TEST_CASE("an acceptor killed before it noted what it had taken") {
         listener =
             p->channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     }
-    Answer a = client.channel.ask(Op::connect, wire::ListenerRef{listener, 0});
+    Answer a = client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
     const auto id = a.as<wire::ConnectReply>().link_id;
     TestLink link(std::move(a.fds.at(0)));
     Answer s = survivor.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()});

@@ -38,31 +38,59 @@ void give_back(LinkMap &l, uint32_t slot) noexcept {
     give_slot_back(l, slot);
 }
 
-bool usable(const LinkMap &l, uint32_t listener) noexcept {
+bool usable(const LinkMap &l, uint32_t listener, uint32_t reach) noexcept {
     return l.side == 0 && !l.retired.load(std::memory_order_relaxed) && l.listener_id == listener &&
+           (l.reach & reach) &&
            !(l.view.header().side[1].flags.load(std::memory_order_acquire) &
              (kLinkListenerClosed | kLinkServerDead));
 }
 
+/// What the monitor said last: who may not have a link asks once, until something changes that matters
+/// (Directory::birth_sequence). A word each for some listeners: sequence << 40 | listener << 8 | cause.
+constexpr unsigned kRefusals = 16;
+constinit std::atomic<uint64_t> refusals[2 * kRefusals];
+
+std::atomic<uint64_t> &refusal_of(uint32_t listener, uint32_t reach) noexcept {
+    return refusals[listener % kRefusals * 2 + (reach != wire::kLoopbackAddresses)];
+}
+constexpr uint64_t refusal_word(uint32_t listener, uint64_t sequence) {
+    return sequence << 40 | uint64_t{listener} << 8;
+}
+void remember_refusal(uint32_t listener, uint32_t reach, uint64_t sequence, Cause why) noexcept {
+    static_assert(static_cast<unsigned>(Cause::rules_unseen) < 256);
+    if (why >= Cause::firewalled && why <= Cause::rules_unseen)
+        refusal_of(listener, reach)
+            .store(refusal_word(listener, sequence) | static_cast<uint64_t>(why), std::memory_order_relaxed);
+}
+Cause refused_before(uint32_t listener, uint32_t reach) noexcept {
+    const uint64_t word = refusal_of(listener, reach).load(std::memory_order_relaxed);
+    if (!word) [[likely]]
+        return Cause::none;
+    const uint64_t now = control::directory()->birth_sequence.load(std::memory_order_acquire);
+    return (word & ~uint64_t{255}) == refusal_word(listener, now) ? static_cast<Cause>(word & 255) : Cause::none;
+}
+
 /// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one
 /// more user.
-LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
+LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) noexcept {
     QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
-        if (!l || !usable(*l, listener) || !link_use(*l))
+        if (!l || !usable(*l, listener, reach) || !link_use(*l))
             continue;
         // Held: another thread may have found it dead just now, and it have become another.
-        *slot = usable(*l, listener) ? take_slot_of(*l) : -1;
+        *slot = usable(*l, listener, reach) ? take_slot_of(*l) : -1;
         if (*slot >= 0)
             return l;
         link_unuse(*l);
     }
-    wire::ListenerRef ref{listener, 0};
-    auto r = control::request(wire::Op::connect, &ref, sizeof ref);
+    const uint64_t asked = control::directory()->birth_sequence.load(std::memory_order_acquire);
+    const wire::Connect msg{listener, reach};
+    auto r = control::request(wire::Op::connect, &msg, sizeof msg);
     if (r.status < 0 || r.fds != 1 || r.length != sizeof(wire::ConnectReply)) {
         control::close_received(r);
         *why = control::cause_of(r, r.status == -ENOENT ? Cause::listener_gone : Cause::no_monitor);
+        remember_refusal(listener, reach, asked, *why);
         return nullptr;
     }
     long fd = hide_fd(r.fd[0]), error = 0;
@@ -77,6 +105,7 @@ LinkMap *link_to(uint32_t listener, int64_t *slot, Cause *why) noexcept {
         return nullptr;
     }
     l->listener_id = listener;
+    l->reach = static_cast<uint8_t>(r.as<wire::ConnectReply>().reach);
     l->users.fetch_add(1, std::memory_order_relaxed);
     *slot = take_slot_of(*l);
     return l;
@@ -177,7 +206,15 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     }
     retire_dead_links();
     int64_t slot = -1;
-    LinkMap *l = link_to(entry.id, &slot, &why);
+    // A source that the program chose may be another address than the kernel would take.
+    const uint32_t reach =
+        is_loopback(to.ip) && is_loopback(source.ip) ? wire::kLoopbackAddresses : wire::kOtherAddresses;
+    why = refused_before(entry.id, reach);
+    if (why != Cause::none) [[unlikely]] {
+        *why_out = static_cast<int64_t>(why);
+        return -1;
+    }
+    LinkMap *l = link_to(entry.id, reach, &slot, &why);
     if (!l || slot < 0) {
         if (l)
             link_unuse(*l);

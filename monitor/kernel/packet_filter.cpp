@@ -1,0 +1,141 @@
+// Reading the rules for packets with libnftables, and hearing of changes over netlink.
+#include "monitor/kernel/packet_filter.hpp"
+#include "monitor/records/listener.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <fcntl.h>
+#include <linux/netfilter/nfnetlink.h>
+#include <linux/netlink.h>
+#include <nftables/libnftables.h>
+#include <sched.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace sd::monitor {
+
+namespace {
+
+/// In another network namespace until it goes.
+class Visit {
+  public:
+    explicit Visit(pid_t pid) {
+        const std::string there = "/proc/" + std::to_string(pid) + "/ns/net";
+        const UniqueFd target(open(there.c_str(), O_RDONLY | O_CLOEXEC));
+        home_ = UniqueFd(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+        inside_ = home_ && target && setns(target.get(), CLONE_NEWNET) == 0;
+    }
+    ~Visit() {
+        if (inside_ && setns(home_.get(), CLONE_NEWNET) != 0) {
+            std::terminate(); // everything it looked up from here on would be somebody else's
+        }
+    }
+    Visit(const Visit &) = delete;
+    Visit &operator=(const Visit &) = delete;
+    bool is_inside() const { return inside_; }
+
+  private:
+    UniqueFd home_;
+    bool inside_ = false;
+};
+
+UniqueFd rule_events() {
+    UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_NETFILTER));
+    sockaddr_nl own{};
+    own.nl_family = AF_NETLINK;
+    own.nl_groups = 1u << (NFNLGRP_NFTABLES - 1);
+    if (fd && bind(fd.get(), reinterpret_cast<sockaddr *>(&own), sizeof own) != 0) {
+        const int error = errno;
+        fd = UniqueFd();
+        errno = error;
+    }
+    return fd;
+}
+
+} // namespace
+
+PacketFilter::PacketFilter(uint64_t netns, pid_t pid) : nft_(nullptr, nft_ctx_free) {
+    const UniqueFd here(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+    std::unique_ptr<Visit> visit;
+    if (!here || netns_cookie(here.get()) != netns) {
+        visit = std::make_unique<Visit>(pid);
+        if (!visit->is_inside()) {
+            why_ = std::string("its network namespace cannot be entered: ") + strerror(errno);
+            return;
+        }
+    }
+    events_ = rule_events();
+    if (!events_ && (errno == EPROTONOSUPPORT || errno == ENOENT)) {
+        seen_ = true; // a kernel without packet filters
+        return;
+    }
+    if (!events_) {
+        why_ = std::string("changes of the rules cannot be heard of: ") + strerror(errno);
+        return;
+    }
+    if (netns_cookie(events_.get()) != netns) {
+        events_ = UniqueFd();
+        why_ = "the process has left the network namespace";
+        return;
+    }
+    const char *process = visit ? "/proc/thread-self/net/" : "/proc/self/net/";
+    legacy_names_[0] = UniqueFd(open((std::string(process) + "ip_tables_names").c_str(), O_RDONLY | O_CLOEXEC));
+    legacy_names_[1] = UniqueFd(open((std::string(process) + "ip6_tables_names").c_str(), O_RDONLY | O_CLOEXEC));
+    nft_.reset(nft_ctx_new(NFT_CTX_DEFAULT)); // its socket is of this namespace from now on
+    if (nft_ && nft_ctx_buffer_output(nft_.get()) == 0 && nft_ctx_buffer_error(nft_.get()) == 0) {
+        nft_ctx_output_set_flags(nft_.get(), NFT_CTX_OUTPUT_JSON | NFT_CTX_OUTPUT_STATELESS |
+                                                 NFT_CTX_OUTPUT_NUMERIC_PROTO);
+        look_for_legacy();
+        read();
+    } else {
+        why_ = "libnftables has no memory";
+    }
+}
+
+PacketFilter::~PacketFilter() = default;
+
+bool PacketFilter::look_for_legacy() {
+    bool found = false;
+    for (const UniqueFd &names : legacy_names_) {
+        char byte;
+        found = found || (names && pread(names.get(), &byte, 1, 0) == 1);
+    }
+    return std::exchange(legacy_, found) != found;
+}
+
+void PacketFilter::read() {
+    seen_ = false;
+    const bool listed = nft_run_cmd_from_buffer(nft_.get(), "list ruleset") == 0;
+    const char *text = nft_ctx_get_output_buffer(nft_.get()), *error = nft_ctx_get_error_buffer(nft_.get());
+    if (!listed || text == nullptr) {
+        why_ = std::string("the rules cannot be listed: ") + (error == nullptr ? "" : error);
+        why_.resize(std::min(why_.size(), why_.find('\n')));
+        return;
+    }
+    try {
+        rules_ = Ruleset(nlohmann::json::parse(text));
+        seen_ = true;
+        why_.clear();
+    } catch (const nlohmann::json::exception &problem) {
+        why_ = std::string("the list of rules is not understood: ") + problem.what();
+    }
+}
+
+bool PacketFilter::drain() {
+    for (;;) {
+        char event[8192];
+        const ssize_t n = recv(events_.get(), event, sizeof event, 0);
+        if (n < 0 && errno != ENOBUFS) { // more than the socket holds: some have changed in any case
+            return changed_;
+        }
+        changed_ = true;
+    }
+}
+
+void PacketFilter::refresh() {
+    changed_ = false; // what comes while they are read makes them stale again
+    read();
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,203 @@
+// How a connection begins: in shared memory, or as the kernel's own because something there could object.
+//
+// What the kernel would have refused or redirected must not come about over shared memory. Asking it with a
+// connection of our own would show in the server's accept, and the answer would grow stale. So where rules for
+// packets, programs on control groups or a security module could have a say, the program's own TCP connection
+// is made, and they have it.
+//
+// A client asks once for each link. What changes later takes its links away from it: the kernel tells of rules
+// at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
+#include "monitor/kernel/group_programs.hpp"
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <spdlog/spdlog.h>
+#include <sys/epoll.h>
+
+namespace sd::monitor {
+
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kLookAgain = 2s;
+constexpr auto kTryAgain = 5s;        ///< where rules could not be read
+constexpr unsigned kShareOfTime = 20; ///< of all time at most one part in so many goes into reading rules
+
+/// Whether a security module has no rules for a process with this label.
+bool is_free(const std::string &label) {
+    const std::string text = label.substr(0, label.find_first_of(std::string("\n\0", 2)));
+    return text.empty() || text == "_" || text == "kernel" || text.starts_with("unconfined") ||
+           text.ends_with(" (complain)") || text.ends_with(" (unconfined)") ||
+           text.find(":unconfined_t:") != std::string::npos ||
+           text.find(":unconfined_service_t:") != std::string::npos;
+}
+
+} // namespace
+
+/// The rules of the client's network namespace; null: they cannot be read.
+const PacketFilter *Monitor::rules_of(Namespace &ns, pid_t pid) {
+    const auto now = EventLoop::Clock::now();
+    if (ns.filter == nullptr || (!ns.filter->is_seen() && now - ns.rules_read > kTryAgain)) {
+        if (ns.filter != nullptr) {
+            loop_.remove(ns.filter_watch, ns.filter->fd());
+        }
+        const std::string former = ns.filter == nullptr ? "" : ns.filter->why();
+        ns.filter = std::make_unique<PacketFilter>(ns.cookie, pid);
+        ns.rules_read = EventLoop::Clock::now();
+        ns.reading_took = ns.rules_read - now;
+        if (ns.filter->fd() >= 0) {
+            ns.filter_watch = loop_.add(ns.filter->fd(), EPOLLIN, [this, &ns](uint32_t) { rules_changed(ns); });
+        }
+        if (!ns.filter->is_seen() && ns.filter->why() != former) {
+            spdlog::info("rules for packets are not seen: {}; programs of different users use kernel TCP there",
+                         ns.filter->why());
+        }
+    }
+    return ns.filter->is_seen() ? ns.filter.get() : nullptr;
+}
+
+void Monitor::rules_changed(Namespace &ns) {
+    if (!ns.filter->drain()) {
+        return;
+    }
+    const auto now = EventLoop::Clock::now();
+    const auto next = ns.rules_read + kShareOfTime * ns.reading_took;
+    if (now < next) { // until they are read, any of them could object
+        if (ns.rules_timer == 0) {
+            ns.rules_timer =
+                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(next - now), [this, &ns] {
+                    ns.rules_timer = 0;
+                    rules_changed(ns);
+                });
+            review_births(&ns, false);
+        }
+        return;
+    }
+    ns.filter->refresh();
+    ns.rules_read = EventLoop::Clock::now();
+    ns.reading_took = ns.rules_read - now;
+    if (ns.rules_timer != 0) {
+        loop_.cancel(ns.rules_timer);
+        ns.rules_timer = 0;
+    }
+    review_births(&ns, false);
+}
+
+Cause Monitor::rules_object(const Client &client, const Listener &listener, uint32_t reach) {
+    Namespace &ns = *listener.ns;
+    const PacketFilter *rules = rules_of(ns, client.pid);
+    if (rules == nullptr) {
+        return client.who.uid == listener.uid ? Cause::none : Cause::rules_unseen;
+    }
+    const bool v6 = listener.address.family == AF_INET6, v4 = !v6 || !listener.address.v6only;
+    LocalConnection to{listener.address.port, false, reach == wire::kLoopbackAddresses};
+    bool object = ns.rules_timer != 0 || (v4 && rules->may_object(to));
+    to.v6 = true;
+    object = object || (v6 && rules->may_object(to));
+    return object ? Cause::firewalled : Cause::none;
+}
+
+/// What the kernel asks about one end, whatever the address.
+Cause Monitor::end_objects(pid_t pid, bool same_user) {
+    const UniqueFd pidfd = open_pidfd(pid);
+    const auto group = unified_group(pid, pidfd.get());
+    const auto programs = group ? has_connection_programs(*group) : std::nullopt;
+    if (programs) { // who has a link there is looked at next time
+        const auto [known, is_new] = groups_seen_.try_emplace(*group, *programs);
+        groups_changed_ = groups_changed_ || known->second != *programs;
+    }
+    if (!programs && !same_user) {
+        return Cause::rules_unseen;
+    }
+    if (programs.value_or(false)) {
+        return Cause::group_filtered;
+    }
+    const auto label = security_label(pid);
+    if (!label && !same_user) {
+        return Cause::rules_unseen;
+    }
+    return is_free(label.value_or("")) ? Cause::none : Cause::labelled;
+}
+
+/// Why a connection from the client to the listener has to begin on the kernel; none: it need not.
+Cause Monitor::birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends) {
+    switch (config_.policy.birth_of(client.who, Identity{listener.uid, listener.gid, listener.exe},
+                                    listener.address)) {
+    case Birth::shm:
+        return Cause::none;
+    case Birth::kernel:
+        return Cause::born_on_kernel;
+    case Birth::automatic:
+        break;
+    }
+    Cause cause = rules_object(client, listener, reach);
+    if (cause != Cause::none || !ends) {
+        return cause;
+    }
+    const bool same_user = client.who.uid == listener.uid;
+    cause = end_objects(client.pid, same_user);
+    if (cause == Cause::none && !listener.holders.empty()) {
+        cause = end_objects((*listener.holders.begin())->pid, same_user);
+    }
+    return cause;
+}
+
+/// Takes the links from clients for whom something could object by now; who was refused asks anew. `only`: a
+/// namespace, or null for all. `ends`: groups and labels may have changed, too.
+void Monitor::review_births(const Namespace *only, bool ends) {
+    for (const auto &[file, link] : links_) {
+        if (link->reach == 0 || link->listener == nullptr || link->side[0].attached.empty() ||
+            (only != nullptr && link->listener->ns != only)) {
+            continue;
+        }
+        const Client &client = **link->side[0].attached.begin();
+        for (const uint32_t reach : {wire::kLoopbackAddresses, wire::kOtherAddresses}) {
+            if ((link->reach & reach) != 0 &&
+                birth_objects(client, *link->listener, reach, ends) != Cause::none) {
+                link->reach = 0;
+                stop_requests(*link);
+                break;
+            }
+        }
+    }
+    for (const auto &[cookie, ns] : namespaces_) {
+        if (only == nullptr || ns.get() == only) {
+            ns->directory.bump_birth();
+        }
+    }
+}
+
+/// While there are links: what nobody tells of.
+void Monitor::look_at_groups_later() {
+    if (groups_timer_ == 0 && !links_.empty()) {
+        groups_timer_ = loop_.after(kLookAgain, [this] {
+            groups_timer_ = 0;
+            look_at_groups();
+            look_at_groups_later();
+        });
+    }
+}
+
+void Monitor::look_at_groups() {
+    bool changed = std::exchange(groups_changed_, false);
+    for (auto it = groups_seen_.begin(); it != groups_seen_.end();) {
+        const auto programs = has_connection_programs(it->first);
+        changed = changed || (programs && *programs != it->second);
+        it = programs ? (it->second = *programs, std::next(it)) : groups_seen_.erase(it); // it has been removed
+    }
+    if (changed) {
+        review_births(nullptr, true);
+    }
+    for (const auto &[cookie, ns] : namespaces_) {
+        if (ns->filter != nullptr && ns->filter->look_for_legacy()) {
+            review_births(ns.get(), false);
+        }
+    }
+}
+
+void Monitor::reconfigure(Config config) {
+    config_ = std::move(config);
+    review_births(nullptr, true);
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,204 @@
+// Where something in the kernel could object to a connection, the monitor makes no link for it. With real rules, real
+// programs on control groups, and the real daemon; in a network namespace of this test's own.
+#include "tests/unit/monitor_pair.hpp"
+
+#include <bpf/bpf.h>
+#include <fstream>
+#include <linux/bpf.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sstream>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+/// Once for all of this program's tests. False: that takes root.
+bool own_network() {
+    static const bool made = [] {
+        if (geteuid() != 0 || unshare(CLONE_NEWNET) != 0) {
+            return false;
+        }
+        const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        ifreq lo{};
+        strcpy(lo.ifr_name, "lo");
+        lo.ifr_flags = IFF_UP;
+        return ioctl(fd.get(), SIOCSIFFLAGS, &lo) == 0;
+    }();
+    return made;
+}
+
+void nft(const std::string &command) { REQUIRE(system(("nft '" + command + "'").c_str()) == 0); }
+
+struct Rules {
+    Rules() { nft("add table inet t; add chain inet t out { type filter hook output priority 0; }"); }
+    ~Rules() {
+        if (there) {
+            [[maybe_unused]] const int ignored = system("nft delete table inet t");
+        }
+    }
+    void gone() {
+        nft("delete table inet t");
+        there = false;
+    }
+    bool there = true;
+};
+
+Answer ask(Pair &pair, uint32_t reach = wire::kLoopbackAddresses) {
+    return pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, reach});
+}
+
+Cause refused(Pair &pair, uint32_t reach = wire::kLoopbackAddresses) {
+    const Answer a = ask(pair, reach);
+    return a.header.status == 0 ? Cause::none : static_cast<Cause>(a.header.cause);
+}
+
+/// Once the monitor has heard of what was changed.
+bool becomes_closed(const TestLink &link) {
+    return eventually([&] { return (link.view.header().side[1].flags.load() & kLinkListenerClosed) != 0; });
+}
+
+void configure(Pair &pair, const char *text) {
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    std::ofstream(file) << text;
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    pair.client.hello(pair.monitor);
+    pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                        .as<wire::ListenReply>()
+                        .listener_id;
+}
+
+} // namespace
+
+TEST_CASE("a rule that could stop a connection has it begin on the kernel, for as long as it is there") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    REQUIRE(refused(pair) == Cause::none);
+    TestLink former(pair.connect());
+    Rules rules;
+    nft("add rule inet t out tcp dport " + std::to_string(pair.socket.port) + " meta skuid 12345 drop");
+    CHECK(refused(pair) == Cause::firewalled);
+    CHECK(becomes_closed(former)); // the client asks again, and is refused
+    rules.gone();
+    CHECK(eventually([&] { return refused(pair) == Cause::none; }));
+}
+
+TEST_CASE("a rule for another port is none for this one") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const Rules rules;
+    nft("add rule inet t out tcp dport " + std::to_string(pair.socket.port ^ 1) + " drop");
+    CHECK(refused(pair) == Cause::none);
+}
+
+TEST_CASE("rules that spare loopback addresses are asked for the others") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const Rules rules;
+    nft("add rule inet t out ip daddr != 127.0.0.0/8 drop; add rule inet t out ip6 daddr != ::1 drop");
+    const Answer a = ask(pair);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::ConnectReply>().reach == wire::kLoopbackAddresses);
+    CHECK(refused(pair, wire::kOtherAddresses) == Cause::firewalled);
+    CHECK(ask(pair, 7).header.status == -EINVAL);
+}
+
+TEST_CASE("the configuration says where connections begin") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const Rules rules;
+    nft("add rule inet t out drop");
+    configure(pair, "[policy]\nbirth = \"shm\"\n");
+    CHECK(refused(pair) == Cause::none);
+    configure(pair, "[policy]\nbirth = \"kernel\"\n");
+    CHECK(refused(pair) == Cause::born_on_kernel);
+    const std::string rule = "[[policy.rule]]\naction = \"allow\"\nbirth = \"shm\"\nport = " +
+                             std::to_string(pair.socket.port) + "\n";
+    configure(pair, ("[policy]\nbirth = \"kernel\"\n" + rule).c_str());
+    CHECK(refused(pair) == Cause::none);
+}
+
+TEST_CASE("a reload takes the links of those who are to begin on the kernel") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    configure(pair, "[policy]\nbirth = \"shm\"\n");
+    const TestLink link(pair.connect());
+    std::ofstream(pair.monitor.directory + "/monitor.toml") << "[policy]\nbirth = \"kernel\"\n";
+    kill(pair.monitor.pid, SIGHUP);
+    CHECK(becomes_closed(link));
+    CHECK(refused(pair) == Cause::born_on_kernel);
+}
+
+namespace {
+
+/// This process in a control group below a new one.
+struct Group {
+    std::string root, path;
+    Group() {
+        std::ifstream mounts("/proc/self/mountinfo");
+        for (std::string line; std::getline(mounts, line);) {
+            if (line.find(" - cgroup2 ") != std::string::npos) {
+                std::istringstream words(line);
+                std::string skipped;
+                words >> skipped >> skipped >> skipped >> skipped >> root;
+            }
+        }
+        path = root + "/sd-birth-" + std::to_string(getpid());
+        made = !root.empty() && mkdir(path.c_str(), 0755) == 0 && mkdir((path + "/below").c_str(), 0755) == 0;
+        join(path + "/below");
+    }
+    ~Group() {
+        join(root);
+        rmdir((path + "/below").c_str());
+        rmdir(path.c_str());
+    }
+    static void join(const std::string &group) { std::ofstream(group + "/cgroup.procs") << getpid(); }
+    bool made;
+};
+
+/// A program that lets everything pass; the monitor cannot know that.
+UniqueFd harmless_program() {
+    const bpf_insn code[] = {{BPF_ALU64 | BPF_MOV | BPF_K, BPF_REG_0, 0, 0, 1}, {BPF_JMP | BPF_EXIT, 0, 0, 0, 0}};
+    LIBBPF_OPTS(bpf_prog_load_opts, options, .expected_attach_type = BPF_CGROUP_INET4_CONNECT);
+    return UniqueFd(
+        bpf_prog_load(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, "sd_birth", "GPL", code, std::size(code), &options));
+}
+
+} // namespace
+
+TEST_CASE("a program on a control group has the connections of those below it begin on the kernel") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const Group group;
+    const UniqueFd program = harmless_program();
+    if (!group.made || !program) {
+        WARN("no control groups, or no BPF here");
+        return;
+    }
+    REQUIRE(refused(pair) == Cause::none);
+    const TestLink former(pair.connect());
+    const UniqueFd directory(open(group.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    REQUIRE(bpf_prog_attach(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT, 0) == 0);
+    CHECK(refused(pair) == Cause::group_filtered);
+    CHECK(becomes_closed(former)); // that nobody tells it of: it looks from time to time
+    REQUIRE(bpf_prog_detach2(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT) == 0);
+    CHECK(refused(pair) == Cause::none);
+}
