@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+import bench_front
 from bench_cases import GROUPS, all_cases
 from bench_judge import judge
 from bench_page import page, print_tables, show
@@ -33,7 +34,7 @@ def arguments():
     parser.add_argument("--json", metavar="FILE", help="write everything measured to this file")
     parser.add_argument("--merge", action="store_true", help="keep what the JSON file has of other cases")
     parser.add_argument("--report-only", action="store_true", help="measure nothing: tables and page from the JSON file")
-    parser.add_argument("--markdown", metavar="FILE", help="write the page (docs/performance.md), with plots in plots/ beside it")
+    parser.add_argument("--markdown", metavar="FILE", help="write the page, with plots in plots/ beside it; docs/performance.md also the table in README.md")
     parser.add_argument("--build", default=os.environ.get("SD_BUILD", "build"), help="build directory")
     parser.add_argument("--kernel-only", action="store_true", help="leave sdrun out")
     options = parser.parse_args()
@@ -249,9 +250,10 @@ def main():
     if options.markdown:
         where = os.path.dirname(os.path.abspath(options.markdown))
         draw(run["cases"], os.path.join(where, "plots"))
-        notes = os.path.join(ROOT, "docs", "performance-notes.md")
         with open(options.markdown, "w", encoding="utf-8") as f:
-            f.write(page(run, "plots", open(notes, encoding="utf-8").read() if os.path.exists(notes) else ""))
+            f.write(page(run, "plots"))
+        if os.path.realpath(options.markdown) == str(bench_front.PAGE):
+            bench_front.write()
     return status
 
 

@@ -1,5 +1,7 @@
 """The results as tables for the terminal and as docs/performance.md."""
 
+import textwrap
+
 from bench_judge import IMPOSSIBLE, MISSED, MISSING, PASS, WIDE
 from bench_model import NOT_SLOWER, VARIANTS
 from bench_plot import plots_of
@@ -107,10 +109,19 @@ def markdown(rows):
     return "\n".join(lines)
 
 
-def page(run, plot_directory, notes):
-    """The whole of docs/performance.md. `notes` is what people wrote about it; it is kept apart, in a file of its own."""
+def wrapped(part):
+    """Prose ends at column 110 like that of every page; tables, headings and pictures stay as they are."""
+    if part.startswith(("|", "#", "![")):
+        return part
+    return textwrap.fill(part, 110, subsequent_indent="  " if part.startswith("- ") else "", break_long_words=False,
+                         break_on_hyphens=False)
+
+
+def page(run, plot_directory):
+    """The whole of docs/performance.md. What people wrote about it is a page of its own, performance-notes.md."""
     parts = ["# Measurements", "Written by `scripts/bench --markdown` from what one run measured; not to be edited. "
-             "How it is measured and what was tried stands at the end.", note(run), "## What is asked",
+             "How it is measured, what was tried and what was decided: [performance-notes.md](performance-notes.md).",
+             note(run), "## What is asked",
              f"{summary(run['cases'])}. *Cannot be shown here* means that a bare ring without any of our code "
              "around it misses the bar on this machine too; the figure beside it is what that reaches.",
              markdown(bar_table(run["cases"], with_not_slower=False)),
@@ -124,6 +135,4 @@ def page(run, plot_directory, notes):
                 parts += ["Percentiles:", markdown(rows)]
         if plot_directory:
             parts += [f"![{title}]({plot_directory}/{name}.svg)" for name, title in plots_of(group, results)]
-    if notes:
-        parts.append(notes.strip())
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(wrapped(part) for part in parts) + "\n"
