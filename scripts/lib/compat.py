@@ -25,7 +25,7 @@ import time
 import traceback
 
 from compat_run import Run, Skip
-from compat_table import print_results, update_document
+from compat_table import print_results, update_documents
 from procs import NAMED_PORTS, Processes, RunError, descendants, loopback_up, say, tail
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -43,7 +43,7 @@ def arguments():
                                      "pass. Exits with 1 if something passes without sdrun only.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these: " + " ".join(programs()))
     parser.add_argument("--quick", action="store_true", help="the short subset that scripts/test runs")
-    parser.add_argument("--table", action="store_true", help="write the table into docs/compatibility.md")
+    parser.add_argument("--table", action="store_true", help="write the tables into tests/compat/NOTES.md and docs/compatibility.md")
     parser.add_argument("--json", metavar="FILE", help="also write all results to this file")
     parser.add_argument("--results", metavar="DIR", help="write a list of passed and failed rows for scripts/test")
     parser.add_argument("--build", default=os.environ.get("SD_BUILD", "build"), help="build directory")
@@ -177,7 +177,8 @@ def main():
             json.dump(rows, f, indent=1)
     bad = print_results(rows, options.results)
     if options.table and not interrupted:
-        update_document(os.path.join(HERE, "..", "..", "docs", "compatibility.md"), rows)
+        top = os.path.join(HERE, "..", "..")
+        update_documents(os.path.join(top, "tests", "compat", "NOTES.md"), os.path.join(top, "docs", "compatibility.md"), rows)
     return 130 if interrupted else 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Judges the rows of a compatibility run, prints them, and writes the table in docs/compatibility.md."""
+"""Judges the rows of a compatibility run, prints them, and writes the tables in tests/compat/NOTES.md and docs/compatibility.md."""
 
 import os
 
@@ -118,21 +118,38 @@ def table_row(row):
         share_text(row), causes_text(row), note]) + " |"
 
 
-def update_document(path, rows):
-    """Puts the rows into the table; rows of programs that did not run this time stay as they are."""
+def between_marks(path):
+    """What stands before the table of a page, the table, and what stands behind it."""
     with open(path, encoding="utf-8") as f:
-        text = f.read()
-    head, _, rest = text.partition(BEGIN)
-    old, _, tail = rest.partition(END)
+        head, _, rest = f.read().partition(BEGIN)
+    table, _, tail = rest.partition(END)
+    return head, table, tail
+
+
+def write_table(path, lines):
+    head, _, tail = between_marks(path)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(head + BEGIN + "\n" + "\n".join(lines) + "\n" + END + tail)
+
+
+def short_row(line):
+    """What a user asks of a row: does it work, and is it accelerated?"""
+    title, _, kernel, sdrun, _, share = [cell.strip() for cell in line.split("|")[1:7]]
+    return f"| {title} | {kernel.split('/')[0]} | {sdrun.split('/')[0]} | {share} |"
+
+
+def update_documents(notes, page, rows):
+    """Puts the rows into the table of the notes, and the short ones into the page; rows of programs that did not run
+    this time stay as they are."""
     kept = {}
-    for line in old.splitlines():
+    for line in between_marks(notes)[1].splitlines():
         if line.startswith("| ") and not line.startswith(("| program", "| ---")):
             kept[line.split("|")[1].strip().rsplit(" ", 1)[0]] = line
     for row in rows:
         if not row.get("skipped") and "kernel" in row and "sd" in row:
             kept[row["title"]] = table_row(row)
-    table = ["| program | what runs | kernel | sdrun | time | accelerated | left to the kernel | remark |",
-             "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |"]
-    table += [kept[title] for title in sorted(kept, key=str.lower)]
-    with open(path, "w", encoding="utf-8") as f:
-        f.write(head + BEGIN + "\n" + "\n".join(table) + "\n" + END + tail)
+    lines = [kept[title] for title in sorted(kept, key=str.lower)]
+    write_table(notes, ["| program | what runs | kernel | sdrun | time | accelerated | left to the kernel | remark |",
+                        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |", *lines])
+    write_table(page, ["| program | passed on kernel sockets | passed under sdrun | connections accelerated |",
+                       "| --- | ---: | ---: | ---: |", *map(short_row, lines)])

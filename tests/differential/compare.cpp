@@ -15,7 +15,7 @@ std::string line(const Trace &trace, size_t index) {
 }
 
 // Traces name ports "port1", "port2" in the order of their appearance. Ports that are equal in the kernel's
-// trace have to be equal in ours; that ours may give a number again at once is in docs/compatibility.md, "the
+// trace have to be equal in ours; that ours may give a number again at once is in LIMITS.md, "the
 // client's port number".
 class PortNames {
   public:

@@ -12,7 +12,7 @@ struct Difference {
     std::string kernel, ours;
 };
 
-/// Empty when they are alike, or differ only in what docs/compatibility.md lists.
+/// Empty when they are alike, or differ only in what LIMITS.md lists.
 std::optional<Difference> compare(const Sequence &sequence, const Trace &kernel, const Trace &ours);
 
 /// The sequence with what each side observed, for people.

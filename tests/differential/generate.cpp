@@ -22,7 +22,7 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
         weights_[static_cast<size_t>(random_.below(kFamilies))] *= 6;
     }
     // Passed to an actor that is never under libsd, a connection is carried by a bridge:
-    // docs/compatibility.md, "bridged connections".
+    // LIMITS.md, "bridged connections".
     if (!features.passing || sequence_.plain != 0) {
         weights_[passing] = 0;
     }

@@ -79,7 +79,7 @@ bool Generator::send_step(int actor, const Descriptor &stream) {
     if (variant == 24 || variant == 25) {
         variant = may_request(actor) ? variant : 1;
     }
-    if (variant == 10 || variant == 11) { // in how many pieces they write: docs/compatibility.md, "stdio"
+    if (variant == 10 || variant == 11) { // in how many pieces they write: LIMITS.md, "stdio"
         size = std::min(size, 500);
     }
     if (known && model_.at(peer).waited) { // a reader that is woken in the middle may come back with a part
@@ -135,12 +135,12 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
         variant = may_request(actor) ? variant : 1;
     }
     const int wanted = variant == 5 ? std::max(size, 4) : size; // each of its two messages asks for something
-    // Splice leaves urgent data where it is: docs/compatibility.md, "urgent data"
+    // Splice leaves urgent data where it is: LIMITS.md, "urgent data"
     if (variant == 7 && object.urgent) {
         variant = 1;
     }
     const bool needs_more = (flags & 0x100) != 0 && object.incoming < size;
-    // An interrupted recvmmsg keeps the error for later: docs/compatibility.md, "recvmmsg".
+    // An interrupted recvmmsg keeps the error for later: LIMITS.md, "recvmmsg".
     if (variant == 5) {
         flags |= 0x40;
     }
@@ -208,7 +208,7 @@ bool Generator::urgency_step(int actor) {
     switch (random_.below(5)) {
     case 0:
     case 1:
-        // A second urgent byte while the first was not read: docs/compatibility.md, "urgent data".
+        // A second urgent byte while the first was not read: LIMITS.md, "urgent data".
         if (object.peer < 0 || one_way_ || model_.at(object.peer).filled_by >= 0 ||
             model_.at(object.peer).urgent || object.ended) {
             return false;
@@ -244,7 +244,7 @@ bool Generator::ending_step(int actor) {
     const int peer = object.peer;
     int choice = random_.below(10);
     const bool shared = model_.shared(descriptor.object);
-    // docs/compatibility.md, "a listener shared"
+    // LIMITS.md, "a listener shared"
     if (kind == Kind::listener && shared && (choice < 5 || choice == 9)) {
         return false;
     }
@@ -256,10 +256,10 @@ bool Generator::ending_step(int actor) {
     if (peer >= 0 && model_.at(peer).filled_by >= 0) {
         return false;
     }
-    if (choice == 9 && (shared || object.bound)) { // docs/compatibility.md, "connect(AF_UNSPEC)"
+    if (choice == 9 && (shared || object.bound)) { // LIMITS.md, "connect(AF_UNSPEC)"
         choice = 0;
     }
-    // docs/compatibility.md, "a member of an epoll set"
+    // LIMITS.md, "a member of an epoll set"
     if (choice >= 5 && choice < 9 && shared && object.in_epoll) {
         return false;
     }
@@ -279,7 +279,7 @@ bool Generator::ending_step(int actor) {
     }
     if (choice < 7) { // to be closed with a reset, or after waiting for the peer
         const int how = random_.pick({0, 1, 1, 3});
-        // Not with a time where the connection stays open: docs/compatibility.md, "SO_LINGER and exec".
+        // Not with a time where the connection stays open: LIMITS.md, "SO_LINGER and exec".
         const auto &open = model_.process_of(actor).open;
         const bool stays = shared || std::count_if(open.begin(), open.end(), [&](const Descriptor &other) {
                                          return other.object == descriptor.object;
@@ -299,7 +299,7 @@ bool Generator::ending_step(int actor) {
     }
     emit(actor, Op::connect, {descriptor.reference, unspecified, kAnyPort});
     if (kind == Kind::stream) {
-        // What follows on a kernel socket of its own, the next one cannot know: docs/compatibility.md,
+        // What follows on a kernel socket of its own, the next one cannot know: LIMITS.md,
         // "connect(AF_UNSPEC)".
         emit(actor, Op::ready, {descriptor.reference});
         if (random_.chance(50)) {

@@ -51,7 +51,7 @@ bool Generator::crowd_step(int actor) {
 }
 
 // A socket that another process has, too. The kernel connects it, so it waits in the queue of ordinary
-// clients: docs/compatibility.md, "the order of accept".
+// clients: LIMITS.md, "the order of accept".
 bool Generator::connect_shared(int actor) {
     const Descriptor *found = find(actor, Kind::fresh), *to = find(actor, Kind::listener);
     if (found == nullptr || to == nullptr || !model_.shared(found->object) ||
@@ -276,7 +276,7 @@ bool Generator::signal_step(int actor) {
         return jump_step(actor);
     }
     if (features_.signals && random_.chance(40)) {
-        // Before it is connected; one that is asked later goes through a bridge: docs/compatibility.md,
+        // Before it is connected; one that is asked later goes through a bridge: LIMITS.md,
         // "bridged connections".
         const Descriptor *found = find(actor, random_.chance(70) ? Kind::fresh : Kind::listener);
         if (found != nullptr) {

@@ -89,7 +89,7 @@ bool Generator::epoll_step(int actor) {
                other.process == model_.actors[static_cast<size_t>(actor)].process;
     });
     int timeout = random_.chance(alone ? 85 : 60) ? 0 : random_.chance(alone ? 50 : 20) ? 15 : -1;
-    // A bad pointer only where there is nothing to tell: docs/compatibility.md, "epoll_wait with a bad
+    // A bad pointer only where there is nothing to tell: LIMITS.md, "epoll_wait with a bad
     // pointer".
     const int variant = random_.chance(93) ? random_.below(3) : object.members != 0 ? 4 : 3;
     std::vector<int> objects{epoll.object};
@@ -163,7 +163,7 @@ bool Generator::option_step(int actor) {
         }
         return true;
     }
-    // A linger time only right before a close: docs/compatibility.md, "SO_LINGER and exec".
+    // A linger time only right before a close: LIMITS.md, "SO_LINGER and exec".
     const bool lingers = option.kind == OptionKind::linger && (value & 3) == 3;
     const int id = emit(actor, Op::setsockopt, {fd, index, lingers ? 1 : value});
     if (option.kind == OptionKind::time && value > 0) {
@@ -277,7 +277,7 @@ bool Generator::descriptor_step(int actor) {
         return what == 1 || what == 8 ? copied(id, what == 8) : true;
     }
     default:
-        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a
+        // What libsd does not see may still find a number that was just closed: LIMITS.md, "a
         // closed number".
         emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(24) : 0});
         return true;

@@ -68,7 +68,7 @@ int Generator::make_listener(int actor) {
 }
 
 void Generator::connect_to(int actor, int listener, bool nonblocking) {
-    // Clients with and without libsd wait in two queues: docs/compatibility.md, "the order of accept".
+    // Clients with and without libsd wait in two queues: LIMITS.md, "the order of accept".
     const int process = model_.actors[static_cast<size_t>(actor)].process;
     const bool plain = process < sequence_.roots && (sequence_.plain >> process & 1) != 0;
     if (!model_.at(listener).pending.empty() && (plain || model_.at(listener).plain_pending)) {
@@ -112,7 +112,7 @@ void Generator::accept_from(int actor, const Descriptor &descriptor) {
     // Names that do not fit keep the connection from being accepted: rare.
     const bool empty = model_.at(copy.object).pending.empty();
     const int variant = random_.chance(90) ? random_.pick({0, 0, 6, 7}) : random_.below(empty ? 3 : 6);
-    // A blocked accept keeps its number from other threads: docs/compatibility.md, "accept that waits".
+    // A blocked accept keeps its number from other threads: LIMITS.md, "accept that waits".
     const int process = model_.actors[static_cast<size_t>(actor)].process;
     const bool alone = std::count_if(model_.actors.begin(), model_.actors.end(), [&](const ModelActor &it) {
                            return it.alive && it.process == process;
@@ -260,7 +260,7 @@ bool Generator::error_step(int actor) {
         emit(actor, Op::shutdown, {fd, random_.pick({-1, 3, 77})});
         return true;
     case 8:
-        // With 2 bytes the unreadable part is all there is: docs/compatibility.md, "writev".
+        // With 2 bytes the unreadable part is all there is: LIMITS.md, "writev".
         for (const Descriptor &descriptor : model_.process_of(actor).open) {
             if (descriptor.reference == fd) { // some of them do send
                 Object &object = model_.at(descriptor.object);
@@ -288,7 +288,7 @@ bool Generator::error_step(int actor) {
         open(actor, static_cast<int>(sequence_.steps.size()) - 1, model_.add(Kind::other));
         return true;
     case 11:
-        // What libsd does not see may still find a number that was just closed: docs/compatibility.md, "a
+        // What libsd does not see may still find a number that was just closed: LIMITS.md, "a
         // closed number".
         emit(actor, Op::metadata, {fd, known(actor, fd) != nullptr ? random_.below(24) : 0});
         return true;

@@ -28,7 +28,7 @@ constexpr Option kOptions[] = {
     SD_OPTION(SOL_SOCKET, SO_BROADCAST, OptionKind::number, {0, 1, 1, 2}, true),
     SD_OPTION(SOL_SOCKET, SO_DONTROUTE, OptionKind::number, {0, 0, 0, 0}, true),
     SD_OPTION(SOL_SOCKET, SO_PRIORITY, OptionKind::number, {0, 1, 6, -1}, true),
-    // What libsd makes of buffer sizes that were not asked for: docs/compatibility.md, "buffering".
+    // What libsd makes of buffer sizes that were not asked for: LIMITS.md, "buffering".
     SD_OPTION(SOL_SOCKET, SO_RCVBUF, OptionKind::number, {1, 10000, 100000, 70000}, false),
     SD_OPTION(SOL_SOCKET, SO_SNDBUF, OptionKind::number, {1, 10000, 100000, 70000}, false),
     SD_OPTION(SOL_SOCKET, SO_RCVLOWAT, OptionKind::number, {1, 0, 10, 100}, true),

@@ -294,7 +294,7 @@ void get(int fd, size_t size, int flags, int variant, Observation &o) {
     }
 }
 
-// How much a connection takes is the kernel's business (docs/compatibility.md, "buffering"). What is compared
+// How much a connection takes is the kernel's business (LIMITS.md, "buffering"). What is compared
 // is that it gets full, and that all that was taken arrives.
 void fill(int fd, int step, Observation &o) {
     static constexpr size_t kEnough = 64 << 20;
