@@ -2,7 +2,8 @@
 """Every relative link in every Markdown file leads somewhere: to a file, and to a heading of it where it names one.
 
 Paths in backticks that begin at the top of the source tree have to exist, too, so that a page does not send its
-reader to a file that has been moved. Run without arguments from anywhere. Prints what leads nowhere.
+reader to a file that has been moved; and so do the functions and members that the pages about the design name.
+Run without arguments from anywhere. Prints what leads nowhere.
 """
 import pathlib
 import re
@@ -57,6 +58,18 @@ def moved_paths(text: str):
                 yield text.count("\n", 0, found.start()) + 1, f"`{word}` is not there"
 
 
+def words_of_the_code() -> set[str]:
+    files = [path for tree in ("libsd", "monitor") for path in (ROOT / tree).rglob("*.[chd]*") if path.is_file()]
+    return {word for path in files for word in re.findall(r"\w+", path.read_text(encoding="utf-8"))}
+
+
+def former_names(text: str, words: set[str]):
+    for found in CODE.finditer(FENCE.sub(blank, text)):
+        name = re.fullmatch(r"(?:\w+::)*(\w+)(?:\(\))?", found.group(2))
+        if name and found.group(2) != name.group(1) and name.group(1) not in words:
+            yield text.count("\n", 0, found.start()) + 1, f"`{found.group(2)}` is not in the code"
+
+
 def pages():
     yield from sorted(ROOT.glob("*.md"))
     for tree in TREES:
@@ -64,11 +77,12 @@ def pages():
 
 
 def main() -> None:
-    wrong, links = [], 0
+    wrong, links, words = [], 0, words_of_the_code()
     for page in pages():
         text = page.read_text(encoding="utf-8")
         links += len(LINK.findall(text))
-        for line, what in [*broken_links(page, text), *moved_paths(text)]:
+        names = former_names(text, words) if page.parent == ROOT / "docs" / "design" else ()
+        for line, what in [*broken_links(page, text), *moved_paths(text), *names]:
             wrong.append(f"{page.relative_to(ROOT)}:{line}: {what}")
     print("\n".join(wrong) if wrong else f"{links} links lead somewhere")
     sys.exit(1 if wrong or not links else 0)
