@@ -49,8 +49,9 @@ const PacketFilter *Monitor::rules_of(Namespace &ns, pid_t pid) {
             ns.filter_watch = loop_.add(ns.filter->fd(), EPOLLIN, [this, &ns](uint32_t) { rules_changed(ns); });
         }
         if (!ns.filter->is_seen() && ns.filter->why() != former) {
-            spdlog::info("rules for packets are not seen: {}; programs of different users use kernel TCP there",
-                         ns.filter->why());
+            spdlog::info(
+                "rules for packets are not seen: {}; programs of different users use kernel TCP there",
+                ns.filter->why());
         }
     }
     return ns.filter->is_seen() ? ns.filter.get() : nullptr;
@@ -64,11 +65,10 @@ void Monitor::rules_changed(Namespace &ns) {
     const auto next = ns.rules_read + kShareOfTime * ns.reading_took;
     if (now < next) { // until they are read, any of them could object
         if (ns.rules_timer == 0) {
-            ns.rules_timer =
-                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(next - now), [this, &ns] {
-                    ns.rules_timer = 0;
-                    rules_changed(ns);
-                });
+            ns.rules_timer = loop_.after(std::chrono::ceil<std::chrono::milliseconds>(next - now), [this, &ns] {
+                ns.rules_timer = 0;
+                rules_changed(ns);
+            });
             review_births(&ns, false);
         }
         return;
@@ -142,22 +142,28 @@ Cause Monitor::birth_objects(const Client &client, const Listener &listener, uin
     return cause;
 }
 
+/// Takes the link from its client if something could object by now. The client is told, but it need not care:
+/// so acceptors are told, too, where its requests end.
+void Monitor::review_birth(Link &link, bool ends) {
+    if (link.reach == 0 || link.listener == nullptr || link.side[0].attached.empty()) {
+        return;
+    }
+    const Client &client = **link.side[0].attached.begin();
+    for (const uint32_t reach : {wire::kLoopbackAddresses, wire::kOtherAddresses}) {
+        if ((link.reach & reach) != 0 && birth_objects(client, *link.listener, reach, ends) != Cause::none) {
+            link.reach = 0;
+            link.withdraw_requests();
+            return;
+        }
+    }
+}
+
 /// Takes the links from clients for whom something could object by now; who was refused asks anew. `only`: a
 /// namespace, or null for all. `ends`: groups and labels may have changed, too.
 void Monitor::review_births(const Namespace *only, bool ends) {
     for (const auto &[file, link] : links_) {
-        if (link->reach == 0 || link->listener == nullptr || link->side[0].attached.empty() ||
-            (only != nullptr && link->listener->ns != only)) {
-            continue;
-        }
-        const Client &client = **link->side[0].attached.begin();
-        for (const uint32_t reach : {wire::kLoopbackAddresses, wire::kOtherAddresses}) {
-            if ((link->reach & reach) != 0 &&
-                birth_objects(client, *link->listener, reach, ends) != Cause::none) {
-                link->reach = 0;
-                stop_requests(*link);
-                break;
-            }
+        if (only == nullptr || (link->listener != nullptr && link->listener->ns == only)) {
+            review_birth(*link, ends);
         }
     }
     for (const auto &[cookie, ns] : namespaces_) {

@@ -184,6 +184,7 @@ class Monitor {
     Cause rules_object(const Client &client, const Listener &listener, uint32_t reach);
     Cause end_objects(pid_t pid, bool same_user);
     Cause birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends);
+    void review_birth(Link &link, bool ends);
     void review_births(const Namespace *only, bool ends);
     void look_at_groups_later();
     void look_at_groups();

@@ -87,6 +87,8 @@ TEST_CASE("a rule that could stop a connection has it begin on the kernel, for a
     nft("add rule inet t out tcp dport " + std::to_string(pair.socket.port) + " meta skuid 12345 drop");
     CHECK(refused(pair) == Cause::firewalled);
     CHECK(becomes_closed(former)); // the client asks again, and is refused
+    // One that does not look at that is not accepted from.
+    CHECK(Acceptors(pair).of(pair.link).syn_end.load() != 0);
     rules.gone();
     CHECK(eventually([&] { return refused(pair) == Cause::none; }));
 }

@@ -1,5 +1,4 @@
 // Clients in a sandbox: what they are still answered, and that acceptors take no new connection of theirs.
-#include "libsd/layout/directory_layout.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
 using namespace sd;
@@ -7,36 +6,6 @@ using namespace sd::test;
 using wire::Op;
 
 namespace {
-
-/// The listener's segment, as the server has it.
-class Acceptors {
-  public:
-    explicit Acceptors(Pair &pair) {
-        Answer a = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
-        REQUIRE(a.fds.size() == 1);
-        fd_ = std::move(a.fds[0]);
-        void *p = mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
-        REQUIRE(p != MAP_FAILED);
-        segment_ = static_cast<ListenerSegment *>(p);
-    }
-    ~Acceptors() { munmap(segment_, sizeof(ListenerSegment)); }
-    Acceptors(const Acceptors &) = delete;
-    Acceptors &operator=(const Acceptors &) = delete;
-
-    ListenerLink &of(uint64_t link) const {
-        for (ListenerLink &place : segment_->link) {
-            if (place.link_id.load() == link) {
-                return place;
-            }
-        }
-        FAIL("the listener has no such link");
-        throw;
-    }
-
-  private:
-    UniqueFd fd_;
-    ListenerSegment *segment_ = nullptr;
-};
 
 int status(Channel &channel, Op op, size_t length, const std::vector<int> &fds = {}) {
     const unsigned char body[wire::kMaxBody]{};
