@@ -87,10 +87,16 @@ void Monitor::make_way(const Namespace &ns, const ListenProof &proof) {
 /// Requests that wait are refused, as by the kernel.
 void Monitor::end_listener(Listener &listener) {
     spdlog::debug("the socket of listener {} on port {} has ended", listener.id, listener.address.port);
+    const uint64_t ns = listener.ns->cookie;
+    bool elsewhere = false;
     for (Client *holder : std::exchange(listener.holders, {})) {
         holder->listeners.erase(&listener);
+        elsewhere = elsewhere || holder->ns != listener.ns;
     }
     close_listener(listener);
+    if (elsewhere) {
+        forget_namespace(ns);
+    }
 }
 
 Reply Monitor::check(Client &client, Request &request) {

@@ -198,13 +198,9 @@ void Monitor::work_on(Endings::iterator it) {
 
 /// Nothing is left of an ended one.
 void Monitor::forget_client(Client &client) {
-    Namespace *ns = client.ns;
+    const uint64_t ns = client.ns == nullptr ? 0 : client.ns->cookie;
     clients_.erase(client.id);
-    if (ns != nullptr && std::none_of(clients_.begin(), clients_.end(),
-                                      [ns](const auto &entry) { return entry.second->ns == ns; })) {
-        close_orphans(*ns);
-        namespaces_.erase(ns->cookie);
-    }
+    forget_namespace(ns);
     arm_exit(std::chrono::milliseconds(900));
 }
 

@@ -6,17 +6,39 @@
 
 namespace sd::monitor {
 
-Namespace *Monitor::find_namespace(uint64_t cookie) {
-    auto &ns = namespaces_[cookie];
-    if (!ns) {
-        try {
-            ns = std::make_unique<Namespace>(cookie, epoch_);
-        } catch (...) {
-            namespaces_.erase(cookie);
-            throw;
-        }
+/// `payer`: of one that nobody has come from before.
+Namespace &Monitor::find_namespace(uint64_t cookie, const Payer &payer) {
+    if (const auto it = namespaces_.find(cookie); it != namespaces_.end()) {
+        return *it->second;
     }
-    return ns.get();
+    Charge paid = charge(payer, Holding::segments, kDescriptorsOfNamespace);
+    auto made = std::make_unique<Namespace>(cookie, epoch_);
+    made->charge = std::move(paid);
+    return *(namespaces_[cookie] = std::move(made));
+}
+
+/// If there is one, nobody is in it, and nobody holds a listener of it: a process can have listeners in
+/// namespaces that it has left.
+void Monitor::forget_namespace(uint64_t cookie) {
+    const auto it = namespaces_.find(cookie);
+    if (it == namespaces_.end()) {
+        return;
+    }
+    Namespace &ns = *it->second;
+    const auto is_in = [&](const auto &entry) { return entry.second->ns == &ns; };
+    if (std::any_of(clients_.begin(), clients_.end(), is_in) ||
+        std::any_of(listeners_.begin(), listeners_.end(),
+                    [&](const auto &entry) { return is_in(entry) && !entry.second->holders.empty(); })) {
+        return;
+    }
+    close_orphans(ns);
+    if (ns.filter_watch != 0) {
+        loop_.remove(ns.filter_watch, ns.filter->fd());
+    }
+    if (ns.rules_timer != 0) {
+        loop_.cancel(ns.rules_timer);
+    }
+    namespaces_.erase(it);
 }
 
 /// False if the client uses that name for another link already, or knows this link by another name. (Names
@@ -97,8 +119,13 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
     listener.holders.erase(&client);
     listener.forget_acceptors(wire::folded(client.id));
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
-    if (listener.holders.empty()) {
-        abandon(listener);
+    if (!listener.holders.empty()) {
+        return;
+    }
+    const uint64_t ns = listener.ns->cookie;
+    abandon(listener);
+    if (client.ns == nullptr || client.ns->cookie != ns) {
+        forget_namespace(ns);
     }
 }
 

@@ -99,7 +99,7 @@ Reply Monitor::image(Client &client, Request &request) {
         return Reply::error(ESRCH);
     }
     client.leaving = false;
-    client.ns = find_namespace(cookie);
+    const uint64_t former = std::exchange(client.ns, &find_namespace(cookie, client.payer))->cookie;
     // The former image's waiters have gone with its descriptors and threads.
     for (const auto &[name, attachment] : client.links) {
         for (unsigned side = 0; side < 2; ++side) {
@@ -144,6 +144,7 @@ Reply Monitor::image(Client &client, Request &request) {
         client.to_drop.emplace_back(name, side);
     }
     drop_links(client);
+    forget_namespace(former);
     spdlog::debug("process {} is {} now", client.pid, client.comm);
     Reply reply;
     reply.set(wire::HelloReply{client.id, sizeof(Directory)});

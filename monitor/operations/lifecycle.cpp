@@ -160,12 +160,15 @@ Reply Monitor::hello(Client &client, Request &request) {
         client.filters = old->filters;
         gone(*old, same_program ? "has a new channel" : "was replaced by a new program image");
     }
+    Namespace &ns = find_namespace(cookie, client.payer);
+    const uint64_t former = client.ns == nullptr ? 0 : client.ns->cookie;
+    client.ns = &ns;
+    forget_namespace(former);
     client.kind = Client::Kind::process;
     if (client.lineage == 0) {
         client.lineage = next_id_++;
         client.filters = read_domain(client.pid).filters; // its service manager may have installed some
     }
-    client.ns = find_namespace(cookie);
     client.netns_inode = netns_inode(client.pid);
     if (client.own != segment) {
         client.own = segment;

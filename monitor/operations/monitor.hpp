@@ -151,7 +151,8 @@ class Monitor {
     void dismiss_bridge_programs_later();
 
     // holdings.cpp: listeners and links, and how they end
-    Namespace *find_namespace(uint64_t cookie);
+    Namespace &find_namespace(uint64_t cookie, const Payer &payer);
+    void forget_namespace(uint64_t cookie);
     bool attach(Client &client, Link &link, uint64_t name, unsigned side);
     void detach(Client &client, uint64_t name, unsigned side);
     void side_changed(Link &link, unsigned side);

@@ -29,8 +29,12 @@ uint64_t proven_netns(int fd);
 /// Whether a connection could be meant for both.
 bool overlap(const ListenAddress &a, const ListenAddress &b);
 
+/// Of its directory, and of what reads its rules.
+constexpr unsigned kDescriptorsOfNamespace = 5;
+
 struct Namespace {
     uint64_t cookie = 0;
+    Charge charge; ///< whoever came first
     DirectoryFile directory;
     std::unique_ptr<PacketFilter> filter; ///< null: not asked for yet
     EventLoop::Watch filter_watch = 0;

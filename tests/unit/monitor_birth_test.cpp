@@ -103,6 +103,28 @@ TEST_CASE("a rule for another port is none for this one") {
     CHECK(refused(pair) == Cause::none);
 }
 
+TEST_CASE("rules that change while the last process of the namespace goes") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    REQUIRE(refused(pair) == Cause::none);
+    const Rules rules;
+    std::string many; // which take long to read, so that the next change is read later
+    for (int port = 1; port <= 1000; ++port) {
+        many += "add rule inet t out tcp dport " + std::to_string(port) + " accept;";
+    }
+    nft(many);
+    REQUIRE(eventually([&] { return refused(pair) == Cause::none; }));
+    nft("add rule inet t out tcp dport 1 accept");
+    CHECK(refused(pair) == Cause::firewalled); // until it has been read
+    pair.client.channel.close();
+    pair.server.channel.close();
+    sleep(2);
+    const TestProcess next(pair.monitor);
+    CHECK(next.id != 0);
+}
+
 TEST_CASE("rules that spare loopback addresses are asked for the others") {
     if (!own_network()) {
         return;
@@ -128,8 +150,8 @@ TEST_CASE("the configuration says where connections begin") {
     CHECK(refused(pair) == Cause::none);
     configure(pair, "[policy]\nbirth = \"kernel\"\n");
     CHECK(refused(pair) == Cause::born_on_kernel);
-    const std::string rule = "[[policy.rule]]\naction = \"allow\"\nbirth = \"shm\"\nport = " +
-                             std::to_string(pair.socket.port) + "\n";
+    const std::string rule =
+        "[[policy.rule]]\naction = \"allow\"\nbirth = \"shm\"\nport = " + std::to_string(pair.socket.port) + "\n";
     configure(pair, ("[policy]\nbirth = \"kernel\"\n" + rule).c_str());
     CHECK(refused(pair) == Cause::none);
 }

@@ -4,6 +4,8 @@
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
+#include <filesystem>
+#include <memory>
 #include <sched.h>
 
 using namespace sd;
@@ -250,4 +252,65 @@ TEST_CASE("a child that goes to another network namespace reaches no listener of
     int status = -1;
     REQUIRE(waitpid(pid, &status, 0) == pid);
     REQUIRE(status == 0);
+}
+
+namespace {
+
+/// A socket of a network namespace that nothing else is in.
+UniqueFd socket_elsewhere() {
+    const UniqueFd here(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
+    REQUIRE(unshare(CLONE_NEWNET) == 0);
+    UniqueFd made(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    REQUIRE(setns(here.get(), CLONE_NEWNET) == 0);
+    return made;
+}
+
+void go_to(TestProcess &process, const UniqueFd &proof) {
+    const wire::Hello again{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
+    const Answer a = process.channel.ask(wire::Op::hello, again, {process.segment.fd.get(), proof.get()});
+    REQUIRE(a.header.status == 0);
+}
+
+} // namespace
+
+TEST_CASE("a listener stays with a process that has left its namespace, whoever else leaves that") {
+    if (geteuid() != 0) {
+        WARN("not root: skipped");
+        return;
+    }
+    const MonitorProcess monitor;
+    TestProcess witness(monitor);
+    TestListener socket;
+    {
+        TestProcess server(monitor);
+        const uint32_t id = announce(server, socket.fd.get());
+        go_to(server, socket_elsewhere());
+        witness.channel.close(); // nobody is in the namespace any more
+        TestProcess(monitor).channel.close();
+        REQUIRE(server.channel.ask(wire::Op::links, wire::Links{id, 0}).header.status == 0);
+        REQUIRE(server.channel.ask(wire::Op::fork, wire::Fork{}).header.status == 0); // goes through all it has
+    }
+    REQUIRE(announce(*std::make_unique<TestProcess>(monitor), socket.fd.get()) != 0);
+}
+
+TEST_CASE("of the namespaces that a process goes through, the monitor keeps one") {
+    if (geteuid() != 0) {
+        WARN("not root: skipped");
+        return;
+    }
+    const MonitorProcess monitor;
+    TestProcess traveller(monitor);
+    const auto descriptors = [&] {
+        unsigned n = 0;
+        for ([[maybe_unused]] const auto &each :
+             std::filesystem::directory_iterator("/proc/" + std::to_string(monitor.pid) + "/fd")) {
+            ++n;
+        }
+        return n;
+    };
+    const unsigned before = descriptors();
+    for (int i = 0; i < 20; ++i) {
+        go_to(traveller, socket_elsewhere());
+    }
+    REQUIRE(descriptors() <= before + 5);
 }
