@@ -74,6 +74,8 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
         listener->ring_accept_bells();
     }
+    review_birth(*link, true); // what has changed meanwhile, nobody has told us
+    look_at_groups_later();
     const unsigned other = 1 - body.side;
     if (link->side[other].empty()) {
         side_changed(*link, other);

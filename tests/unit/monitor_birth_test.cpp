@@ -103,6 +103,29 @@ TEST_CASE("a rule for another port is none for this one") {
     CHECK(refused(pair) == Cause::none);
 }
 
+TEST_CASE("a rule that was made while no monitor ran takes the links that are brought back") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const TestLink link(pair.connect());
+    pair.server_attach();
+    pair.monitor.stop(SIGKILL);
+    const Rules rules;
+    nft("add rule inet t out drop");
+    pair.monitor.start();
+    pair.client.hello(pair.monitor);
+    pair.server.hello(pair.monitor);
+    const auto bring_back = [&](TestProcess &who, unsigned side) {
+        const wire::Adopt body{pair.link, side, side == 1 ? pair.listener : 0, 0, 0};
+        return who.channel.ask(Op::adopt_link, body, {link.fd.get()}).header.status;
+    };
+    REQUIRE(bring_back(pair.client, 0) == 0);
+    const Acceptors acceptors(pair);
+    REQUIRE(bring_back(pair.server, 1) == 0);
+    CHECK(acceptors.of(pair.link).syn_end.load() != 0);
+}
+
 TEST_CASE("rules that change while the last process of the namespace goes") {
     if (!own_network()) {
         return;

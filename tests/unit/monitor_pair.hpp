@@ -46,6 +46,7 @@ class Acceptors {
     explicit Acceptors(Pair &pair) {
         Answer a = pair.server.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
         REQUIRE(a.fds.size() == 1);
+        pair.listener = a.as<wire::ListenReply>().listener_id; // another one, after a restart of the monitor
         fd_ = std::move(a.fds[0]);
         void *p = mmap(nullptr, sizeof(ListenerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
         REQUIRE(p != MAP_FAILED);
