@@ -62,8 +62,8 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         return Reply::error(EEXIST);
     }
     if (first) {
-        await_holders(*link, 0);
-        await_holders(*link, 1);
+        await_holders(client, *link, 0);
+        await_holders(client, *link, 1);
     }
     stop_awaiting(*link, body.side, client.pid);
     if (listener != nullptr && link->listener == nullptr) {
@@ -83,8 +83,10 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     return {};
 }
 
-/// Watches the processes that the link says are attached. Those that have ended are no longer counted.
-void Monitor::await_holders(Link &link, unsigned side) {
+/// Watches the processes that the link says are attached. Those that have ended are no longer counted. The
+/// link may name anybody: who brings it pays for the watching, and where that is too much, nobody is waited
+/// for.
+void Monitor::await_holders(const Client &payer, Link &link, unsigned side) {
     for (const auto &holder : link.header().holder[side]) {
         const auto pid = static_cast<pid_t>(holder.pid.load(std::memory_order_acquire));
         const uint64_t start = holder.start_time;
@@ -96,11 +98,18 @@ void Monitor::await_holders(Link &link, unsigned side) {
             audit_soon(link, side);
             continue;
         }
+        Charge paid;
+        try {
+            paid = charge(payer.payer, Holding::bells, 1);
+        } catch (const OverShare &) {
+            audit_soon(link, side);
+            return;
+        }
         const int fd = pidfd.get();
         auto watch = std::make_shared<EventLoop::Watch>(0);
         *watch = loop_.add(fd, EPOLLIN, [this, watch](uint32_t) { stop_awaiting(*watch); });
         link.side[side].awaited.insert(*watch);
-        awaited_.emplace(*watch, Awaited{std::move(pidfd), pid, &link, side});
+        awaited_.emplace(*watch, Awaited{std::move(pidfd), pid, &link, side, std::move(paid)});
     }
 }
 

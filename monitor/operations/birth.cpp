@@ -142,8 +142,8 @@ Cause Monitor::birth_objects(const Client &client, const Listener &listener, uin
     return cause;
 }
 
-/// Takes the link from its client if something could object by now. The client is told, but it need not care:
-/// so acceptors are told, too, where its requests end.
+/// Takes the link from its client if something could object by now. The client is told, but it need not
+/// care: so acceptors are told, too, where its requests end.
 void Monitor::review_birth(Link &link, bool ends) {
     if (link.reach == 0 || link.listener == nullptr || link.side[0].attached.empty()) {
         return;

@@ -217,7 +217,7 @@ class Monitor {
 
     // adopt.cpp: links that outlived a former monitor
     Reply adopt_link(Client &client, Request &request);
-    void await_holders(Link &link, unsigned side);
+    void await_holders(const Client &payer, Link &link, unsigned side);
     bool find_attached(const Link &link, unsigned side, pid_t pid) const;
     void stop_awaiting(uint64_t watch);
     void stop_awaiting(Link &link, unsigned side, pid_t pid);
@@ -273,6 +273,7 @@ class Monitor {
         pid_t pid;
         Link *link;
         unsigned side;
+        Charge charge;
     };
     std::map<EventLoop::Watch, Awaited> awaited_;
 

@@ -1,9 +1,12 @@
 // Who has the monitor hold how much, and what is refused; a request whose descriptors found no room is not
 // the client's fault.
+#include "libsd/layout/link_layout.hpp"
+#include "monitor/kernel/process_info.hpp"
 #include "monitor/records/accounts.hpp"
 #include "tests/unit/monitor_client.hpp"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -149,4 +152,76 @@ TEST_CASE("channels that say nothing make way for their user's others") {
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(WIFEXITED(status));
     REQUIRE(WEXITSTATUS(status) == 0);
+}
+
+namespace {
+
+/// A link that says of itself that these processes have it.
+UniqueFd link_naming(const std::vector<pid_t> &holders) {
+    UniqueFd fd = make_memfd("link", kLinkBytes);
+    seal(fd.get(), F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    const Mapping map(fd.get(), kLinkMapped);
+    LinkView view;
+    view.base = map.base();
+    view.header().version = kLayoutVersion;
+    view.header().slots = kLinkSlots;
+    view.header().magic = kLinkMagic;
+    for (size_t i = 0; i < holders.size() && i < kLinkHolders; ++i) {
+        view.header().holder[1][i].start_time = start_time(holders[i]);
+        view.header().holder[1][i].pid = static_cast<uint32_t>(holders[i]);
+    }
+    return fd;
+}
+
+} // namespace
+
+TEST_CASE("who brings a link back pays for waiting for those whom it names") {
+    if (geteuid() != 0) {
+        return;
+    }
+    MonitorProcess monitor;
+    const std::string file = monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs("[limits]\nbells_per_user = 2\n", config);
+    fclose(config);
+    monitor.stop(SIGTERM);
+    chmod(monitor.directory.c_str(), 0755);
+    monitor.start({"--config", file});
+    std::vector<pid_t> others;
+    for (int i = 0; i < 10; ++i) {
+        others.push_back(fork());
+        if (others.back() == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            for (;;) {
+                pause();
+            }
+        }
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
+            _exit(1);
+        }
+        TestProcess process(monitor);
+        const UniqueFd link = link_naming(others);
+        const wire::Adopt body{7, 0, 0, 0, 0};
+        _exit(process.channel.ask(wire::Op::adopt_link, body, {link.get()}).header.status == 0 ? pause() : 2);
+    }
+    const auto watched = [&] {
+        unsigned n = 0;
+        for (const auto &each :
+             std::filesystem::directory_iterator("/proc/" + std::to_string(monitor.pid) + "/fd")) {
+            std::error_code gone;
+            n += std::filesystem::read_symlink(each.path(), gone).string().find("pidfd") != std::string::npos;
+        }
+        return n;
+    };
+    REQUIRE(eventually([&] { return watched() >= 3; })); // the child, and two of those it names
+    usleep(20'000);
+    CHECK(watched() == 3);
+    others.push_back(child);
+    for (const pid_t each : others) {
+        kill(each, SIGKILL);
+        waitpid(each, nullptr, 0);
+    }
 }
