@@ -2,9 +2,11 @@
 #include "monitor/operations/monitor.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <iterator>
 #include <random>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
@@ -32,6 +34,14 @@ constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::pres
 bool takes_long(uint16_t op) {
     return op == static_cast<uint16_t>(Op::image) || op == static_cast<uint16_t>(Op::status) ||
            op == static_cast<uint16_t>(Op::ends);
+}
+
+/// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into its
+/// channel some other way, as a child of a fork that libsd did not see, has none.
+bool hands_out(Op op) {
+    constexpr Op kThose[] = {Op::segment, Op::links, Op::peer_bell, Op::adopt_link,
+                             Op::pass,    Op::claim, Op::moved,     Op::connect};
+    return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 
 uint64_t random_epoch() {
@@ -313,6 +323,14 @@ bool Monitor::handle(Client &client, Request &request) {
     }
     if (is_confined(client, request.sender) && !is_answered_when_confined(operation->op)) {
         spdlog::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
+        return request.header.sequence == wire::kNoAnswer ||
+               send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
+    }
+    if (hands_out(operation->op) && client.kind == Client::Kind::process && client.pid != request.sender.pid) {
+        if (may_log()) {
+            spdlog::warn("process {}: {} refused: the channel is that of process {}", request.sender.pid,
+                         operation->name, client.pid);
+        }
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
     }

@@ -250,28 +250,30 @@ TEST_CASE("a client that did not wait for a late answer lives, and comes back to
 TEST_CASE("what a client rang without waiting for an answer is heard, also when it has ended meanwhile") {
     Pair pair;
     const UniqueFd waiter = bell();
+    const TestLink made(pair.connect());
+    const uint64_t link = pair.link;
+    pair.server_attach();
+    const uint32_t id =
+        pair.server.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {waiter.get()}).as<wire::BellReply>().id;
+    Answer childs = pair.client.channel.ask(Op::fork, wire::Fork{});
+    REQUIRE(childs.fds.size() == 1);
     const pid_t child = in_child([&] {
-        static TestProcess process(pair.monitor);
-        const uint64_t link =
-            process.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses})
-                .as<wire::ConnectReply>()
-                .link_id;
-        pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
-        const uint32_t id =
-            pair.server.channel.ask(Op::bell, wire::Bell{link, 1, 0}, {waiter.get()}).as<wire::BellReply>().id;
+        static Channel channel(std::move(childs.fds[0]));
+        bool good = channel.ask(Op::child, wire::Child{static_cast<uint32_t>(getpid()), 0}).header.status == 0;
         // No answer stands before that to the next question.
-        bool good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id}) && rang(waiter.get()) &&
-                    process.channel.ask(Op::links, wire::Links{pair.listener, 0}).header.op ==
-                        static_cast<uint16_t>(Op::links);
+        good = good && channel.tell(Op::ring, wire::BellRef{link, 1, id}) && rang(waiter.get()) &&
+               channel.ask(Op::links, wire::Links{pair.listener, 0}).header.op ==
+                   static_cast<uint16_t>(Op::links);
         kill(pair.monitor.pid, SIGSTOP);
         for (int i = 0; i < 20; ++i) { // more than the monitor takes from one client at a time
-            good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id + 1}) && good;
+            good = channel.tell(Op::ring, wire::BellRef{link, 1, id + 1}) && good;
         }
-        good = process.channel.tell(Op::ring, wire::BellRef{link, 1, id}) && good;
+        good = channel.tell(Op::ring, wire::BellRef{link, 1, id}) && good;
         if (!good) {
             _exit(1);
         }
     });
+    childs.fds.clear();
     kill_child(child);
     kill(pair.monitor.pid, SIGCONT);
     REQUIRE(rang(waiter.get()));

@@ -284,6 +284,22 @@ TEST_CASE("who gives up a link of its listener, which others keep, has its clien
     CHECK(closed());
 }
 
+TEST_CASE("a channel that is somebody else's hands nothing out") {
+    Pair pair;
+    const TestLink link(pair.connect());
+    const pid_t child = fork(); // has its parent's descriptors, as one that libsd did not see
+    if (child == 0) {
+        const Answer links = pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
+        const Answer more =
+            pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
+        _exit(links.header.status == -EPERM && links.fds.empty() && more.header.status == -EPERM ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    pair.server_attach();
+}
+
 TEST_CASE("a process that gives up its own segment makes another") {
     Pair pair;
     const wire::SegmentRef own{pair.server.id};
