@@ -185,14 +185,16 @@ Reply Monitor::presence(Client &client, Request &request) {
     client.kind = Client::Kind::presence;
     client.pid = request.sender.pid;
     client.start = start_time(client.pid);
+    client.filters = read_domain(client.pid).filters;
     client.who.uid = request.sender.uid;
     client.who.gid = request.sender.gid;
     return {};
 }
 
 /// Nothing may follow here for long, and the channel is to be kept all the same.
-Reply Monitor::stay(Client &client, Request &) {
+Reply Monitor::stay(Client &client, Request &request) {
     client.stays = true;
+    client.filters = read_domain(request.sender.pid).filters;
     return {};
 }
 

@@ -42,7 +42,7 @@ struct Client {
     Namespace *ns = nullptr;
     ino_t netns_inode = 0; ///< where the process was when it proved that it may be in `ns`; 0: not to be seen
     uint64_t lineage = 0;  ///< Domain::lineage
-    unsigned filters = 0;  ///< Domain::filters when the lineage began
+    unsigned filters = 0;  ///< Domain::filters when the lineage began, or the channel was kept
     uint64_t bridge = 0;   ///< the BridgeProgram that it is
     /// See bell_domain(), and whose it was then
     mutable std::optional<BellDomain> bell_domain;

@@ -1,6 +1,9 @@
 // Clients in a sandbox: what they are still answered, and that acceptors take no new connection of theirs.
 #include "tests/unit/monitor_pair.hpp"
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+
 using namespace sd;
 using namespace sd::test;
 using wire::Op;
@@ -108,4 +111,25 @@ TEST_CASE("a process in a sandbox has nothing of the channel that sdrun left it"
     CHECK(presence.ask(Op::status).header.status == 0);
     REQUIRE(process.channel.ask(Op::confine).header.status == 0);
     CHECK(presence.ask(Op::status).header.status == -EPERM);
+}
+
+TEST_CASE("a child that has installed a filter has nothing of sdrun's channel, known to the monitor or not") {
+    const MonitorProcess monitor;
+    Channel presence(monitor);
+    REQUIRE(presence.ask(Op::presence).header.status == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        const sock_fprog filter{1, all};
+        const bool before = presence.ask(Op::status).header.status == 0;
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) {
+            _exit(2);
+        }
+        _exit(before && presence.ask(Op::status).header.status == -EPERM ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+    CHECK(presence.ask(Op::status).header.status == 0);
 }
