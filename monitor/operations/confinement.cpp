@@ -58,6 +58,7 @@ Reply Monitor::withdraw(Client &client, Request &request) {
 
 Reply Monitor::confine(Client &client, Request &) {
     client.confined = true;
+    client.bell_domain.reset(); // it is another one with the filter
     return {};
 }
 

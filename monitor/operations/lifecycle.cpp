@@ -398,6 +398,7 @@ Reply Monitor::part(Client &client, Request &request) {
     }
     const Client::Share share = *it;
     client.segments.erase(it);
+    client.bell_domain.reset();
     if (client.own == share.segment) {
         client.own.reset(); // the next one is of its new domain
     }

@@ -27,7 +27,8 @@ const BellDomain &bell_domain(const Client &client) {
     const Domain d = client.pid > 0 ? read_domain(client.pid) : Domain{};
     BellDomain &made = client.bell_domain.emplace();
     client.bell_domain_of = now;
-    if (d.known && is_alive(client.pidfd)) {
+    // With a filter of its own it shares with children that it has from now on, which get this from it.
+    if (d.known && is_alive(client.pidfd) && d.filters == client.filters) {
         made = {d.uid,      d.gid,     d.permitted,
                 d.user.ino, d.pid.ino, d.mount.ino,
                 d.label,    d.filters, d.filters != 0 ? client.lineage : 0};

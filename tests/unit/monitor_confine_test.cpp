@@ -133,3 +133,33 @@ TEST_CASE("a child that has installed a filter has nothing of sdrun's channel, k
     CHECK(status == 0);
     CHECK(presence.ask(Op::status).header.status == 0);
 }
+
+TEST_CASE("with a filter, a process is not given the eventfd of one without") {
+    Pair pair;
+    const TestLink link(pair.connect());
+    pair.server_attach();
+    const UniqueFd waits = bell();
+    const uint32_t id =
+        pair.server.channel.ask(Op::bell, wire::Bell{pair.link, 1, 0}, {waits.get()}).as<wire::BellReply>().id;
+    const Answer made = pair.client.channel.ask(Op::fork, wire::Fork{});
+    REQUIRE(made.fds.size() == 1);
+    const pid_t child = fork();
+    if (child == 0) {
+        Channel channel{UniqueFd(dup(made.fds[0].get()))};
+        channel.tell(Op::child, wire::Child{static_cast<uint32_t>(getpid()), 0});
+        const wire::BellRef servers{pair.link, 1, id};
+        const bool before = channel.ask(Op::peer_bell, servers).fds.size() == 1;
+        sock_filter all[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+        const sock_fprog filter{1, all};
+        if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+            prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0 ||
+            channel.ask(Op::confine).header.status != 0) {
+            _exit(2);
+        }
+        const Answer after = channel.ask(Op::peer_bell, servers);
+        _exit(before && after.header.status == -EXDEV && after.fds.empty() ? 0 : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+}
