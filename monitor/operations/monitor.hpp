@@ -231,7 +231,14 @@ class Monitor {
 
     // status.cpp
     Reply status(Client &client, Request &request);
-    std::string status_json(const ucred &asker) const;
+    struct Viewer {
+        bool all = false, is_near = false; ///< in the monitor's own namespaces
+        uid_t uid = 0;
+        Payer payer;
+        bool may_see(const Client &client) const;
+    };
+    Viewer viewer_of(const ucred &asker);
+    std::string status_json(const ucred &asker);
 
     // resources.cpp
     nlohmann::json resources_json() const;

@@ -109,11 +109,31 @@ json causes_json(const uint64_t (&counts)[kMaxCauses], bool explain) {
 
 } // namespace
 
-std::string Monitor::status_json(const ucred &asker) const {
-    // Whoever may not see other users' processes in detail elsewhere does not see them here.
-    const auto visible = [&](uid_t uid) {
-        return asker.uid == 0 || asker.uid == geteuid() || asker.uid == uid;
-    };
+bool Monitor::Viewer::may_see(const Client &client) const {
+    return all || (client.who.uid == uid &&
+                   (is_near || (payer.group != nullptr && payer.group == client.payer.group)));
+}
+
+/// Whoever may not see other users' processes in detail elsewhere does not see them here. All is shown to those
+/// who have the capabilities that this monitor has, where it has them: root of a container is nobody else's
+/// root. From there, another user's processes of the same number are not those of the same user, either.
+Monitor::Viewer Monitor::viewer_of(const ucred &asker) {
+    Viewer viewer;
+    viewer.uid = asker.uid;
+    viewer.payer = payer_of(asker);
+    const UniqueFd pidfd = asker.pid > 0 ? open_pidfd(asker.pid) : UniqueFd();
+    const Domain own = read_domain(getpid()), domain = asker.pid > 0 ? read_domain(asker.pid) : Domain{};
+    const bool is_known = domain.known && is_alive(pidfd);
+    viewer.is_near = is_known ? domain.user == own.user && domain.pid == own.pid
+                              : geteuid() != 0 && asker.uid == geteuid(); // which cannot be looked into
+    const bool is_able = !is_known || (domain.permitted & own.permitted) == own.permitted;
+    viewer.all = viewer.is_near && is_able && (asker.uid == 0 || asker.uid == geteuid());
+    return viewer;
+}
+
+std::string Monitor::status_json(const ucred &asker) {
+    const Viewer viewer = viewer_of(asker);
+    const auto visible = [&](const Client &client) { return viewer.may_see(client); };
     const double wall = seconds(CLOCK_REALTIME), monotonic = seconds(CLOCK_MONOTONIC);
     json root;
     root["monitor"] = {{"version", SD_VERSION},
@@ -125,7 +145,7 @@ std::string Monitor::status_json(const ucred &asker) const {
     Counters total = past_;
     std::vector<std::pair<const Client *, RecentFallback>> recent;
     for (const RecentFallback &fallback : past_fallbacks_) {
-        if (asker.uid == 0 || asker.uid == geteuid()) {
+        if (viewer.all) {
             recent.emplace_back(nullptr, fallback);
         }
     }
@@ -142,7 +162,7 @@ std::string Monitor::status_json(const ucred &asker) const {
             counters = client->own->counters();
             total += counters;
         }
-        if (!visible(client->who.uid)) {
+        if (!visible(*client)) {
             continue;
         }
         if (client->own) {
@@ -161,7 +181,8 @@ std::string Monitor::status_json(const ucred &asker) const {
 
     root["listeners"] = json::array();
     for (const auto &[id, listener] : listeners_) {
-        if (!visible(listener->uid)) {
+        if (!viewer.all && std::none_of(listener->holders.begin(), listener->holders.end(),
+                                        [&](const Client *holder) { return visible(*holder); })) {
             continue;
         }
         json pids = json::array();
@@ -199,7 +220,7 @@ std::string Monitor::status_json(const ucred &asker) const {
     root["connections"] = json::array();
     for (const auto &[key, connection] : connections) {
         const auto mine = [&](const Segment::OpenOfd *end) {
-            return end != nullptr && visible(end->holders.front()->who.uid);
+            return end != nullptr && visible(*end->holders.front());
         };
         if (!mine(connection.end[0]) && !mine(connection.end[1])) {
             continue;
@@ -236,7 +257,7 @@ std::string Monitor::status_json(const ucred &asker) const {
              {"address", fallback.port == 0 ? json() : json(address_text(fallback.ip, fallback.port))},
              {"when", static_cast<double>(fallback.when_ns) / 1e9}});
     }
-    if (asker.uid == 0 || asker.uid == geteuid()) {
+    if (viewer.all) {
         root["resources"] = resources_json();
     }
     // Names of programs may be any bytes.

@@ -418,3 +418,41 @@ TEST_CASE("the same user in another namespace is not given anybody's eventfd") {
         close(fd);
     }
 }
+
+TEST_CASE("root of another pid namespace is not shown what others have") {
+    if (geteuid() != 0) {
+        return;
+    }
+    const MonitorProcess monitor;
+    const TestProcess process(monitor);
+    const auto shown = [&monitor] {
+        const Answer a = Channel(monitor).ask(Op::status);
+        std::string text(1 << 20, '\0');
+        const ssize_t n = a.fds.size() == 1 ? pread(a.fds[0].get(), text.data(), text.size(), 0) : 0;
+        text.resize(n > 0 ? static_cast<size_t>(n) : 0);
+        return text;
+    };
+    const std::string own = "\"pid\":" + std::to_string(getpid());
+    CHECK(shown().find(own) != std::string::npos);
+    CHECK(shown().find("\"resources\"") != std::string::npos);
+    const pid_t outside = fork();
+    if (outside == 0) {
+        if (unshare(CLONE_NEWPID) != 0) {
+            _exit(2);
+        }
+        const pid_t inside = fork();
+        if (inside == 0) {
+            const std::string text = shown();
+            _exit(!text.empty() && text.find(own) == std::string::npos &&
+                          text.find("\"resources\"") == std::string::npos
+                      ? 0
+                      : 1);
+        }
+        int status = -1;
+        waitpid(inside, &status, 0);
+        _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 3);
+    }
+    int status = -1;
+    REQUIRE(waitpid(outside, &status, 0) == outside);
+    CHECK(status == 0);
+}
