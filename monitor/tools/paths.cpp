@@ -12,9 +12,21 @@
 
 namespace sd::monitor {
 
+namespace {
+
+/// Whether nobody else can put something in the place of what this user makes there. After su the variable
+/// names another user's directory.
+bool is_own_place(const char *directory) {
+    struct stat st;
+    return stat(directory, &st) != 0 || ((st.st_uid == geteuid() || st.st_uid == 0) &&
+                                         ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0));
+}
+
+} // namespace
+
 bool private_directory(char (&path)[kMaxPath]) {
     const char *base = secure_getenv("XDG_RUNTIME_DIR");
-    if (base == nullptr || base[0] != '/') {
+    if (base == nullptr || base[0] != '/' || !is_own_place(base)) {
         base = "/tmp";
     }
     const int n = snprintf(path, sizeof path, "%s/socksdirect-%u", base, static_cast<unsigned>(geteuid()));

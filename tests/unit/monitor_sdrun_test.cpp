@@ -152,7 +152,7 @@ TEST_CASE("a monitor of another user in a place anybody can write to is not trus
     Home home;
     char path[monitor::kMaxPath];
     // User 4242 finds a socket at its own path, but user 4243 listens there.
-    chmod(home.directory.c_str(), 0777);
+    chmod(home.directory.c_str(), 01777);
     const pid_t child = fork();
     if (child == 0) {
         if (setresuid(4242, 4242, 0) != 0 || !monitor::private_socket(path) || setresuid(0, 0, 0) != 0 ||
@@ -177,6 +177,27 @@ TEST_CASE("a monitor of another user in a place anybody can write to is not trus
     waitpid(child, &status, 0);
     REQUIRE(WEXITSTATUS(status) == 0);
     unlink((home.directory + "/socksdirect-4242/monitor.sock").c_str());
+}
+
+TEST_CASE("a runtime directory in which others can put something is not used") {
+    if (geteuid() != 0) {
+        SKIP_TEST("needs root to be two users");
+    }
+    const Home home;
+    const auto place = [] {
+        char path[monitor::kMaxPath];
+        REQUIRE(monitor::private_socket(path));
+        return std::string(path);
+    };
+    REQUIRE(place() == home.socket);
+    chmod(home.directory.c_str(), 01777);
+    CHECK(place() == home.socket); // as /tmp is
+    chmod(home.directory.c_str(), 0777);
+    CHECK(place() == "/tmp/socksdirect-0/monitor.sock");
+    chmod(home.directory.c_str(), 0700);
+    REQUIRE(chown(home.directory.c_str(), 4243, 4243) == 0); // after su, the former user's
+    CHECK(place() == "/tmp/socksdirect-0/monitor.sock");
+    REQUIRE(chown(home.directory.c_str(), 0, 0) == 0);
 }
 
 TEST_CASE("few descriptors do not keep sdrun from working") {
