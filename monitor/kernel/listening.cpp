@@ -25,52 +25,73 @@ uint64_t cookie_of(const inet_diag_msg &found) {
     return uint64_t{found.id.idiag_cookie[1]} << 32 | found.id.idiag_cookie[0];
 }
 
-bool has_address(const inet_diag_msg &found, const ListenAddress &address) {
-    const auto *ip = reinterpret_cast<const unsigned char *>(found.id.idiag_src);
-    return found.id.idiag_sport == htons(address.port) && found.idiag_family == address.family &&
-           (address.family == AF_INET ? memcmp(ip, address.ip + 12, 4) : memcmp(ip, address.ip, 16)) == 0;
-}
-
 } // namespace
 
-Listening look_up_listening(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+/// Nothing: it is not ours to see.
+std::optional<ListeningSockets::ByCookie> ListeningSockets::read(uint8_t family, uint16_t port, uint64_t netns) {
     const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
     if (!netlink || netns_cookie(netlink.get()) != netns) {
-        return {};
+        return std::nullopt;
     }
     // All that listen on the port: of several with one address, a question for the address gets any.
     Question q{};
     q.header = {sizeof q, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 1, 0};
-    q.request.sdiag_family = address.family;
+    q.request.sdiag_family = family;
     q.request.sdiag_protocol = IPPROTO_TCP;
     q.request.idiag_states = 1u << TCP_LISTEN;
-    q.request.id.idiag_sport = htons(address.port);
+    q.request.id.idiag_sport = htons(port);
     q.request.id.idiag_cookie[0] = q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
     if (send(netlink.get(), &q, sizeof q, 0) != sizeof q) {
-        return {};
+        return std::nullopt;
     }
-    for (;;) {
+    for (ByCookie all;;) {
         alignas(nlmsghdr) char reply[16384];
         const ssize_t n = recv(netlink.get(), reply, sizeof reply, 0);
         if (n <= 0) {
-            return {};
+            return std::nullopt;
         }
         auto left = static_cast<unsigned>(n);
         for (const auto *header = reinterpret_cast<const nlmsghdr *>(reply); NLMSG_OK(header, left);
              header = NLMSG_NEXT(header, left)) {
             if (header->nlmsg_type == NLMSG_DONE) {
-                return {true, 0};
+                return all;
             }
             if (header->nlmsg_type != SOCK_DIAG_BY_FAMILY ||
                 header->nlmsg_len < NLMSG_LENGTH(sizeof(inet_diag_msg))) {
-                return {}; // an error
+                return std::nullopt; // an error
             }
             const auto *found = static_cast<const inet_diag_msg *>(NLMSG_DATA(header));
-            if (found->idiag_state == TCP_LISTEN && cookie_of(*found) == cookie && has_address(*found, address)) {
-                return {true, found->idiag_inode};
+            if (found->idiag_state == TCP_LISTEN && found->id.idiag_sport == htons(port) &&
+                found->idiag_family == family) {
+                Socket &socket = all[cookie_of(*found)];
+                memcpy(socket.ip.data(), found->id.idiag_src, socket.ip.size());
+                socket.inode = found->idiag_inode;
             }
         }
     }
+}
+
+Listening ListeningSockets::find(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+    const std::tuple key(netns, address.family, address.port);
+    auto it = ports_.find(key);
+    if (it == ports_.end()) {
+        it = ports_.emplace(key, read(address.family, address.port, netns)).first;
+    }
+    if (!it->second) {
+        return {};
+    }
+    const auto found = it->second->find(cookie);
+    if (found == it->second->end()) {
+        return {true, 0};
+    }
+    const uint8_t *ip = found->second.ip.data();
+    const bool is_there =
+        address.family == AF_INET ? memcmp(ip, address.ip + 12, 4) == 0 : memcmp(ip, address.ip, 16) == 0;
+    return {true, is_there ? found->second.inode : 0};
+}
+
+Listening look_up_listening(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+    return ListeningSockets().find(address, cookie, netns);
 }
 
 } // namespace sd::monitor

@@ -11,11 +11,16 @@
 #include "monitor/kernel/listening.hpp"
 #include "monitor/operations/monitor.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <spdlog/spdlog.h>
 
 namespace sd::monitor {
+
+/// Of a user's sockets that share an address, so many are looked up; of more, the end of one is announced, and
+/// clients ask the kernel, but nobody else waits while each is compared with all.
+constexpr auto kMostAlike = 64;
 
 /// `socket`: a descriptor of it, which need not stay.
 void Monitor::watch_listener(Listener &listener, int socket) {
@@ -46,8 +51,9 @@ void Monitor::take_ended_listeners() {
         return;
     }
     std::vector<Listener *> gone;
+    ListeningSockets sockets;
     for (const auto &[id, listener] : listeners_) {
-        const Listening found = look_up_listening(listener->address, listener->cookie, listener->ns->cookie);
+        const Listening found = sockets.find(listener->address, listener->cookie, listener->ns->cookie);
         if (found.known && found.inode == 0) {
             gone.push_back(listener.get());
         }
@@ -62,7 +68,14 @@ void Monitor::take_ended_listeners() {
 /// the same time.
 void Monitor::make_way(const Namespace &ns, const ListenProof &proof) {
     take_ended_listeners();
+    const auto shares = [&](const Listener &other) {
+        return other.ns == &ns && other.cookie != proof.cookie && other.owner == proof.owner &&
+               overlap(other.address, proof.address);
+    };
+    const auto alike = std::count_if(listeners_.begin(), listeners_.end(),
+                                     [&](const auto &entry) { return shares(*entry.second); });
     std::vector<Listener *> gone;
+    ListeningSockets sockets;
     for (const auto &[id, other] : listeners_) {
         if (other->ns != &ns) {
             continue;
@@ -73,7 +86,10 @@ void Monitor::make_way(const Namespace &ns, const ListenProof &proof) {
                 gone.push_back(other.get()); // it was disconnected and listens elsewhere now
             }
         } else if (overlap(other->address, proof.address)) {
-            const Listening found = look_up_listening(other->address, other->cookie, ns.cookie);
+            if (alike > kMostAlike && shares(*other)) {
+                continue;
+            }
+            const Listening found = sockets.find(other->address, other->cookie, ns.cookie);
             if (found.known ? found.inode == 0 : other->owner != proof.owner) {
                 gone.push_back(other.get());
             }

@@ -30,10 +30,11 @@ constexpr unsigned bit(Client::Kind kind) { return 1u << static_cast<unsigned>(k
 constexpr unsigned kProcess = bit(Client::Kind::process);
 constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::presence) | kProcess;
 
-/// Requests of which one is a channel's share of a turn: they look at all that somebody has.
+/// Requests of which one is a channel's share of a turn: they look at all that somebody has, or at all that
+/// listens on a port.
 bool takes_long(uint16_t op) {
-    return op == static_cast<uint16_t>(Op::image) || op == static_cast<uint16_t>(Op::status) ||
-           op == static_cast<uint16_t>(Op::ends);
+    constexpr Op kThose[] = {Op::image, Op::status, Op::ends, Op::listen, Op::check, Op::links};
+    return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
 /// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into its

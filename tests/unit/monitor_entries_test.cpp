@@ -1,5 +1,7 @@
 // The directory says what the kernel says: a listener's entry ends with its socket, not with the process that
 // registered it. And what proves that somebody may see the directory of a network namespace.
+#include "monitor/kernel/listening.hpp"
+#include "monitor/records/listener.hpp"
 #include "tests/unit/monitor_client.hpp"
 
 #include <arpa/inet.h>
@@ -313,4 +315,25 @@ TEST_CASE("of the namespaces that a process goes through, the monitor keeps one"
         go_to(traveller, socket_elsewhere());
     }
     REQUIRE(descriptors() <= before + 5);
+}
+
+TEST_CASE("who asks about many listeners of a port has the kernel list them once") {
+    const UniqueFd first = listen_at("127.0.0.1", 0, true);
+    uint64_t netns = 0, cookie = 0;
+    socklen_t length = sizeof netns;
+    REQUIRE(getsockopt(first.get(), SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0);
+    netns = monitor::netns_cookie(first.get());
+    monitor::ListenProof proof;
+    Cause cause{};
+    REQUIRE(monitor::examine_listener(first.get(), proof, cause) == 0);
+    monitor::ListeningSockets sockets;
+    const monitor::Listening found = sockets.find(proof.address, cookie, netns);
+    REQUIRE(found.known);
+    CHECK(found.inode != 0);
+    const UniqueFd second = listen_at("127.0.0.1", proof.address.port, true);
+    uint64_t later = 0;
+    REQUIRE(getsockopt(second.get(), SOL_SOCKET, SO_COOKIE, &later, &length) == 0);
+    CHECK(sockets.find(proof.address, later, netns).inode == 0); // it came after the look
+    CHECK(sockets.find(proof.address, cookie, netns).inode == found.inode);
+    CHECK(monitor::look_up_listening(proof.address, later, netns).inode != 0);
 }
