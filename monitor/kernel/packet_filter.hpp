@@ -33,13 +33,17 @@ class PacketFilter {
     /// last asked and there are some now, or the reverse.
     bool look_for_legacy();
     /// Whether something could object to such a connection. Only while is_seen().
-    bool may_object(const LocalConnection &to) const { return legacy_ || rules_.may_object(to); }
+    bool may_object(const LocalConnection &to) const { return legacy_ || any_ || rules_.may_object(to); }
 
   private:
     void read();
     UniqueFd events_;
     std::unique_ptr<nft_ctx, void (*)(nft_ctx *)> nft_;
     UniqueFd legacy_names_[2];
+    /// Of a namespace whose rules anybody may make, as long and as odd as he likes: they are not read, and any
+    /// that there are, or were, could object.
+    UniqueFd generations_;
+    bool any_ = false;
     Ruleset rules_;
     std::string why_;
     bool seen_ = false, legacy_ = false, changed_ = false;

@@ -1,5 +1,7 @@
 // Where something in the kernel could object to a connection, the monitor makes no link for it. With real rules, real
 // programs on control groups, and the real daemon; in a network namespace of this test's own.
+#include "monitor/kernel/packet_filter.hpp"
+#include "monitor/records/listener.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
 #include <bpf/bpf.h>
@@ -13,6 +15,8 @@
 
 using namespace sd;
 using namespace sd::test;
+using monitor::netns_cookie;
+using monitor::PacketFilter;
 using wire::Op;
 
 namespace {
@@ -124,6 +128,59 @@ TEST_CASE("a rule that was made while no monitor ran takes the links that are br
     const Acceptors acceptors(pair);
     REQUIRE(bring_back(pair.server, 1) == 0);
     CHECK(acceptors.of(pair.link).syn_end.load() != 0);
+}
+
+TEST_CASE("rules of a namespace that anybody can have made are not read: any could object") {
+    if (!own_network()) {
+        return;
+    }
+    const pid_t child = fork();
+    if (child == 0) {
+        if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+            _exit(77);
+        }
+        const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        PacketFilter filter(netns_cookie(socket.get()), getpid()); // of its own namespaces: as ever
+        _exit(filter.is_seen() ? 0 : 1);
+    }
+    int ready[2], go[2];
+    REQUIRE(pipe(ready) == 0);
+    REQUIRE(pipe(go) == 0);
+    const pid_t elsewhere = fork();
+    if (elsewhere == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        uint64_t cookie = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? 1 : 0;
+        std::ofstream("/proc/self/uid_map") << "0 0 1"; // so that nft has what this process has
+        const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        cookie = cookie == 0 ? 0 : netns_cookie(socket.get());
+        char byte;
+        if (write(ready[1], &cookie, sizeof cookie) != sizeof cookie || read(go[0], &byte, 1) != 1) {
+            _exit(2);
+        }
+        byte = system("nft add table inet t") == 0 ? 'y' : 'n';
+        _exit(write(ready[1], &byte, 1) == 1 ? pause() : 3);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    uint64_t cookie = 0;
+    REQUIRE(read(ready[0], &cookie, sizeof cookie) == sizeof cookie);
+    if (cookie != 0) {
+        CHECK(status == 0);
+        PacketFilter filter(cookie, elsewhere);
+        REQUIRE(filter.is_seen());
+        CHECK_FALSE(filter.may_object({80, false, true}));
+        char byte = 'x';
+        REQUIRE(write(go[1], &byte, 1) == 1);
+        REQUIRE(read(ready[0], &byte, 1) == 1);
+        REQUIRE(byte == 'y');
+        CHECK(filter.drain());
+        filter.refresh();
+        CHECK(filter.may_object({80, false, true})); // an empty table: read, it would be harmless
+    }
+    kill_child(elsewhere);
+    for (const int fd : {ready[0], ready[1], go[0], go[1]}) {
+        close(fd);
+    }
 }
 
 TEST_CASE("rules that change while the last process of the namespace goes") {
