@@ -21,13 +21,4 @@ UniqueFd open_pidfd(pid_t pid); ///< becomes readable when the process ends
 /// Of an open_pidfd(); not, if there is none.
 bool is_alive(const UniqueFd &pidfd);
 
-enum class InHands {
-    nobody,  ///< of no process
-    unknown, ///< of none that we can see, but there are others
-    library, ///< of processes that have libsd only
-    stranger,
-};
-/// In whose hands the socket with this inode is. Looks at every descriptor of every process.
-InHands who_has_socket(ino_t inode);
-
 } // namespace sd::monitor

@@ -2,6 +2,7 @@
 #pragma once
 #include "monitor/kernel/listener_watch.hpp"
 #include "monitor/kernel/process_info.hpp"
+#include "monitor/kernel/socket_search.hpp"
 #include "monitor/records/client.hpp"
 #include "monitor/records/moved.hpp"
 #include "monitor/records/parcel.hpp"
@@ -126,7 +127,7 @@ class Monitor {
     Reply claim(Client &client, Request &request);
     Reply claimed(Client &client, Request &request);
     void parcel_ready(uint64_t id, uint32_t events);
-    InHands look_at_descriptors(ino_t inode);
+    std::optional<InHands> look_at_descriptors(ino_t inode);
     void look_for_parcel_later(Parcel &parcel);
     void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
     void end_parcel(Parcel &parcel);
@@ -318,7 +319,8 @@ class Monitor {
     std::map<uint64_t, Waiting> waiting_; ///< for the end of what ended processes held, by client
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
-    std::chrono::steady_clock::time_point next_look_{}; ///< not before this for parcels in descriptor tables
+    std::optional<SocketSearch> search_;                ///< in descriptor tables: one at a time
+    std::chrono::steady_clock::time_point next_look_{}; ///< not before this
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work
     EventLoop::Timer bridge_timer_ = 0;

@@ -70,8 +70,10 @@ void Monitor::look_for_holder_later(Listener &listener) {
         ++found.looks;
         const ino_t inode = inode_of(found);
         bool over = inode == 0 || !has_waiting_connections(found);
-        if (!over && found.looks > kPatientLooks && std::chrono::steady_clock::now() >= next_look_) {
-            over = look_at_descriptors(inode) == InHands::stranger;
+        if (!over && found.looks > kPatientLooks) {
+            const auto hands = look_at_descriptors(inode);
+            over = hands == InHands::stranger;
+            found.looks -= hands ? 0 : 1; // it is to be told soon
         }
         if (over) {
             close_listener(found);

@@ -20,15 +20,25 @@ namespace {
 /// all processes; those are looked at after this time, and then twice as long each time, up to a limit.
 constexpr std::chrono::milliseconds kFirstLook{50};
 constexpr unsigned kMostDoublings = 7;
-/// A look at all tables takes as long as there are processes and descriptors: no more than a fifth of the
-/// time is spent on it, however many parcels there are, since everybody else waits for us meanwhile.
+/// A look at all tables takes as long as there are processes and descriptors: it is made in pieces, and no more
+/// than a fifth of the time is spent on it, however many parcels there are, since everybody else waits for us
+/// meanwhile.
+constexpr std::chrono::milliseconds kPieceOfLook{3};
 constexpr int kLookShare = 4;
+/// Who has asked and does not come for the rest makes way for the next.
+constexpr std::chrono::milliseconds kLeft{500};
 /// After so many looks, what we are not allowed to see is taken to have arrived.
 constexpr unsigned kBlindLooks = 6;
 /// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data
 /// that others who share the connection wait for. Seen there so often, it is not going to be claimed: the
 /// library is switched off.
 constexpr unsigned kLibraryLooks = 4;
+
+/// Not at once, if it has been there already: another search is under way.
+std::chrono::milliseconds soon_after(std::chrono::steady_clock::time_point when) {
+    const auto left = when - std::chrono::steady_clock::now();
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(5));
+}
 
 uint64_t socket_cookie(int fd) {
     uint64_t cookie = 0;
@@ -89,13 +99,28 @@ Reply Monitor::pass(Client &client, Request &request) {
     return reply;
 }
 
-/// In whose descriptor table the socket is; after this none is to be looked at before next_look_.
-InHands Monitor::look_at_descriptors(ino_t inode) {
+/// In whose descriptor table the socket is. Nothing: that is not known yet; next_look_ says when to ask again.
+std::optional<InHands> Monitor::look_at_descriptors(ino_t inode) {
     using std::chrono::steady_clock;
     const auto start = steady_clock::now();
-    const InHands hands = who_has_socket(inode);
+    if (start < next_look_) {
+        return std::nullopt;
+    }
+    if (search_ && search_->inode() != inode) {
+        if (start < next_look_ + kLeft) {
+            return std::nullopt;
+        }
+        search_.reset();
+    }
+    if (!search_) {
+        search_.emplace(inode);
+    }
+    const auto hands = search_->go_on(start + kPieceOfLook);
     const auto end = steady_clock::now();
     next_look_ = end + kLookShare * (end - start);
+    if (hands) {
+        search_.reset();
+    }
     return hands;
 }
 
@@ -111,13 +136,12 @@ void Monitor::look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pa
         }
         Parcel &found = *it->second;
         found.timer = 0;
-        const auto now = std::chrono::steady_clock::now();
-        if (now < next_look_) {
-            look_for_parcel_after(found, std::chrono::ceil<std::chrono::milliseconds>(next_look_ - now));
+        const auto hands = look_at_descriptors(found.inode);
+        if (!hands) {
+            look_for_parcel_after(found, soon_after(next_look_));
             return;
         }
         ++found.looks;
-        const InHands hands = look_at_descriptors(found.inode);
         found.seen_at_library += hands == InHands::library ? 1 : 0;
         if (hands == InHands::stranger || found.seen_at_library >= kLibraryLooks ||
             (hands == InHands::unknown && found.looks >= kBlindLooks)) {

@@ -1,5 +1,6 @@
 // A real sd-monitor and clients that speak the protocol by hand.
 #include "monitor/kernel/process_info.hpp"
+#include "monitor/kernel/socket_search.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
 using namespace sd;
@@ -265,4 +266,25 @@ TEST_CASE("a name with control characters is not printed as they are") {
     const std::string name = sd::monitor::process_comm(getpid());
     REQUIRE(prctl(PR_SET_NAME, before) == 0);
     REQUIRE(name == "a??[2J???? b");
+}
+
+TEST_CASE("a socket is looked for in pieces, and found") {
+    using monitor::InHands;
+    const UniqueFd wanted(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const ino_t inode = monitor::file_id(wanted.get()).ino;
+    std::vector<UniqueFd> many;
+    for (int i = 0; i < 500; ++i) {
+        many.emplace_back(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 100));
+    }
+    monitor::SocketSearch search(inode);
+    unsigned pieces = 0;
+    std::optional<InHands> hands;
+    do {
+        hands = search.go_on(monitor::SocketSearch::Clock::time_point::min());
+        ++pieces;
+    } while (!hands);
+    CHECK(hands == InHands::stranger); // this process has no libsd
+    CHECK(pieces > 1);
+    monitor::SocketSearch nowhere(1);
+    CHECK(nowhere.go_on(monitor::SocketSearch::Clock::time_point::max()) != InHands::stranger);
 }

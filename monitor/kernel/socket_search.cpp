@@ -1,0 +1,89 @@
+// Looking through the descriptor tables of all processes.
+#include "monitor/kernel/socket_search.hpp"
+
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+namespace sd::monitor {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr unsigned kBetweenLooksAtTheClock = 32;
+
+/// Whether the program has our library loaded, whether it has spoken to us yet or not. A process that is
+/// ending has lost its memory before its descriptors: it is not going to use what it has.
+bool is_stranger(pid_t pid) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/maps", static_cast<int>(pid));
+    FILE *maps = fopen(path, "re");
+    if (maps == nullptr) {
+        return errno != ENOENT && errno != ESRCH;
+    }
+    bool any = false, found = false;
+    char line[PATH_MAX + 128];
+    while (!found && fgets(line, sizeof line, maps) != nullptr) {
+        any = true;
+        found = strstr(line, "/libsd.so") != nullptr;
+    }
+    fclose(maps);
+    return any && !found;
+}
+
+} // namespace
+
+SocketSearch::SocketSearch(ino_t inode) : inode_(inode), wanted_("socket:[" + std::to_string(inode) + "]") {
+    std::error_code error; // processes and descriptors come and go, and some are not ours to see
+    processes_ = fs::directory_iterator("/proc", error);
+}
+
+/// Of the process that it is at, from the descriptor on that it is at. False: it is time to stop.
+bool SocketSearch::go_through_descriptors(Clock::time_point until) {
+    const fs::path &process = processes_->path();
+    std::error_code hidden;
+    if (!is_inside_) {
+        descriptors_ = fs::directory_iterator(process / "fd", hidden);
+        is_inside_ = true;
+    }
+    for (unsigned n = 1; !hidden && descriptors_ != fs::directory_iterator(); ++n) {
+        std::error_code gone;
+        if (fs::read_symlink(descriptors_->path(), gone) == wanted_) {
+            result_ = is_stranger(atoi(process.filename().c_str())) ? InHands::stranger : InHands::library;
+            break;
+        }
+        descriptors_.increment(hidden);
+        if (n % kBetweenLooksAtTheClock == 0 && Clock::now() >= until) {
+            return false;
+        }
+    }
+    if (hidden == std::errc::permission_denied && result_ == InHands::nobody) {
+        result_ = InHands::unknown;
+    }
+    descriptors_ = fs::directory_iterator();
+    is_inside_ = false;
+    return true;
+}
+
+std::optional<InHands> SocketSearch::go_on(Clock::time_point until) {
+    for (std::error_code error; !error && processes_ != fs::directory_iterator();) {
+        const std::string name = processes_->path().filename();
+        if (!name.empty() && name[0] >= '1' && name[0] <= '9' && !go_through_descriptors(until)) {
+            return std::nullopt;
+        }
+        if (result_ == InHands::stranger) {
+            break;
+        }
+        processes_.increment(error);
+        if (Clock::now() >= until) {
+            return std::nullopt;
+        }
+    }
+    return result_;
+}
+
+} // namespace sd::monitor
