@@ -37,8 +37,8 @@ bool takes_long(uint16_t op) {
     return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
-/// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into its
-/// channel some other way, as a child of a fork that libsd did not see, has none.
+/// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into
+/// its channel some other way, as a child of a fork that libsd did not see, has none.
 bool hands_out(Op op) {
     constexpr Op kThose[] = {Op::segment, Op::links, Op::peer_bell, Op::adopt_link,
                              Op::pass,    Op::claim, Op::moved,     Op::connect};
@@ -247,6 +247,12 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         }
         Client &client = *it->second;
+        if (std::any_of(awaiting_status_.begin(), awaiting_status_.end(),
+                        [&](const AwaitingStatus &each) { return each.client == client.id; })) {
+            // Not read from before it has had its answer: so it has hung up.
+            channel_closed(client);
+            return;
+        }
         if (const bool unread = !takes_replies(client.channel.get()); unread || client.unread) {
             client.unread = unread;
             loop_.change(client.channel_watch, client.channel.get(), unread ? EPOLLOUT : EPOLLIN);

@@ -232,6 +232,8 @@ class Monitor {
 
     // status.cpp
     Reply status(Client &client, Request &request);
+    void answer_status_later();
+    Reply make_status(const ucred &asker);
     struct Viewer {
         bool all = false, is_near = false; ///< in the monitor's own namespaces
         uid_t uid = 0;
@@ -316,6 +318,14 @@ class Monitor {
         wire::Header header; ///< of the request
         uint64_t until;      ///< endings up to this one
     };
+    struct AwaitingStatus {
+        uint64_t client;
+        wire::Header header; ///< of the request
+        ucred asker;
+    };
+    std::deque<AwaitingStatus> awaiting_status_;
+    EventLoop::Timer status_timer_ = 0;
+    EventLoop::Clock::time_point next_status_{};
     std::map<uint64_t, Waiting> waiting_; ///< for the end of what ended processes held, by client
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;

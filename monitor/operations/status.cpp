@@ -8,12 +8,15 @@
 #include <ctime>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <sys/epoll.h>
 
 namespace sd::monitor {
 
 namespace {
 
 using nlohmann::json;
+
+constexpr int kStatusShare = 4;
 
 /// "127.0.0.1:80" or "[::1]:80".
 std::string address_text(const uint8_t (&ip)[16], uint16_t port) {
@@ -114,9 +117,10 @@ bool Monitor::Viewer::may_see(const Client &client) const {
                    (is_near || (payer.group != nullptr && payer.group == client.payer.group)));
 }
 
-/// Whoever may not see other users' processes in detail elsewhere does not see them here. All is shown to those
-/// who have the capabilities that this monitor has, where it has them: root of a container is nobody else's
-/// root. From there, another user's processes of the same number are not those of the same user, either.
+/// Whoever may not see other users' processes in detail elsewhere does not see them here. All is shown to
+/// those who have the capabilities that this monitor has, where it has them: root of a container is nobody
+/// else's root. From there, another user's processes of the same number are not those of the same user,
+/// either.
 Monitor::Viewer Monitor::viewer_of(const ucred &asker) {
     Viewer viewer;
     viewer.uid = asker.uid;
@@ -264,8 +268,60 @@ std::string Monitor::status_json(const ucred &asker) {
     return root.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-Reply Monitor::status(Client &, Request &request) {
-    const std::string text = status_json(request.sender);
+/// It takes as long as there are connections on the host, and everybody may ask, on as many channels as he
+/// has: no more than a fifth of the time is spent on it. Who comes too soon is answered later, and not read
+/// from before.
+Reply Monitor::status(Client &client, Request &request) {
+    const auto start = EventLoop::Clock::now();
+    if (start < next_status_ || !awaiting_status_.empty()) {
+        loop_.change(client.channel_watch, client.channel.get(), 0);
+        const AwaitingStatus awaiting{client.id, request.header, request.sender};
+        if (request.sender.uid == 0 || request.sender.uid == geteuid()) {
+            awaiting_status_.push_front(awaiting); // whoever looks after the host is not kept by all others
+        } else {
+            awaiting_status_.push_back(awaiting);
+        }
+        answer_status_later();
+        Reply later;
+        later.later = true;
+        return later;
+    }
+    Reply reply = make_status(request.sender);
+    const auto end = EventLoop::Clock::now();
+    next_status_ = end + kStatusShare * (end - start);
+    return reply;
+}
+
+void Monitor::answer_status_later() {
+    if (status_timer_ != 0 || awaiting_status_.empty()) {
+        return;
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(next_status_ - EventLoop::Clock::now());
+    status_timer_ = loop_.after(std::max(left, std::chrono::milliseconds(1)), [this] {
+        status_timer_ = 0;
+        const AwaitingStatus next = awaiting_status_.front();
+        awaiting_status_.pop_front();
+        if (const auto it = clients_.find(next.client); it != clients_.end() && it->second->channel) {
+            const auto start = EventLoop::Clock::now();
+            Reply reply;
+            try {
+                reply = make_status(next.asker);
+            } catch (const std::system_error &) {
+                reply = Reply::error(ENOMEM, Cause::no_memory);
+            }
+            loop_.change(it->second->channel_watch, it->second->channel.get(), EPOLLIN);
+            if (next.header.sequence != wire::kNoAnswer) {
+                send(it->second->channel.get(), next.header, reply); // who does not take it asks anew
+            }
+            const auto end = EventLoop::Clock::now();
+            next_status_ = end + kStatusShare * (end - start);
+        }
+        answer_status_later();
+    });
+}
+
+Reply Monitor::make_status(const ucred &asker) {
+    const std::string text = status_json(asker);
     UniqueFd memfd = make_memfd("sd-status", 0);
     for (size_t written = 0; written < text.size();) {
         const ssize_t n = write(memfd.get(), text.data() + written, text.size() - written);

@@ -326,3 +326,35 @@ TEST_CASE("a channel can be had through somebody else's") {
     const auto [more, again] = pair(SOCK_SEQPACKET);
     REQUIRE(process.channel.ask(Op::enter, "", 0, {again.get()}).header.status == -EPROTO);
 }
+
+TEST_CASE("many who ask for the status keep nobody else waiting") {
+    MonitorProcess monitor;
+    std::vector<Channel> many;
+    for (int i = 0; i < 200; ++i) {
+        many.emplace_back(monitor);
+    }
+    Channel other(monitor);
+    REQUIRE(other.ask(Op::stay).header.status == 0);
+    Channel last_before(monitor); // so that the monitor has looked at the other one and found nothing
+    for (int i = 0; i < 3; ++i) {
+        REQUIRE(last_before.ask(Op::status).fds.size() == 1);
+    }
+    REQUIRE(kill(monitor.pid, SIGSTOP) == 0); // so that all of them are there at the same moment
+    const wire::Header asked = header(Op::status);
+    for (Channel &each : many) {
+        REQUIRE(each.raw(&asked, sizeof asked));
+    }
+    const wire::Header last = header(Op::presence);
+    REQUIRE(other.raw(&last, sizeof last));
+    REQUIRE(kill(monitor.pid, SIGCONT) == 0);
+    REQUIRE(other.answer().header.status == 0);
+    unsigned answered = 0;
+    for (Channel &each : many) {
+        pollfd p{each.fd(), POLLIN, 0};
+        answered += poll(&p, 1, 0) == 1 ? 1 : 0;
+    }
+    CHECK(answered < many.size());
+    for (Channel &each : many) {
+        REQUIRE(each.answer().fds.size() == 1);
+    }
+}
