@@ -36,7 +36,7 @@ std::string bridge_program() {
 /// Each trust domain has its own, which can do no more than the domain's processes. One process can map a
 /// limited number of segments, so connections of very many processes take several programs. nullptr: none can
 /// be started.
-BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
+BridgeProgram *Monitor::bridge_program_for(const Segment &segment, const Payer &payer) {
     const Domain domain = segment.domain.value_or(Domain{});
     for (auto &[id, program] : bridge_programs_) {
         if (program.segments.count(segment.name) != 0 ||
@@ -46,12 +46,25 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment) {
     }
     // Those that are full need not wait for work. They go on with what they have.
     dismiss_bridge_programs([this](const BridgeProgram &program) { return !awaits_claim(program); });
-    return start_bridge_program(domain);
+    // Nobody has more than are left for others: bridges outlive what they were started for, and how many
+    // domains there are is for their user to choose.
+    const auto own = static_cast<size_t>(
+        std::count_if(running_bridges_.begin(), running_bridges_.end(), [&](const auto &entry) {
+            const Payer &other = entry.second.payer;
+            return (payer.user && payer.user == other.user) || (payer.group && payer.group == other.group);
+        }));
+    if (own != 0 && own + running_bridges_.size() >= config_.limits.bridges) {
+        if (may_log()) {
+            spdlog::warn("a user has {} bridges running, a connection was lost", own);
+        }
+        return nullptr;
+    }
+    return start_bridge_program(domain, payer);
 }
 
 /// It gives up what it has been started with before it looks at anything of the domain's
 /// (bridge_confine.hpp).
-BridgeProgram *Monitor::start_bridge_program(const Domain &domain) {
+BridgeProgram *Monitor::start_bridge_program(const Domain &domain, const Payer &payer) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         return nullptr;
@@ -85,6 +98,15 @@ BridgeProgram *Monitor::start_bridge_program(const Domain &domain) {
         return nullptr;
     }
     const uint64_t id = next_id_++;
+    if (UniqueFd pidfd = open_pidfd(pid)) {
+        RunningBridge &running = running_bridges_[id];
+        running.payer = payer;
+        running.pidfd = std::move(pidfd);
+        running.watch = loop_.add(running.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
+            loop_.remove(running_bridges_.at(id).watch, running_bridges_.at(id).pidfd.get());
+            running_bridges_.erase(id);
+        });
+    }
     BridgeProgram &made = bridge_programs_[id];
     made.id = id;
     made.pid = pid;
@@ -140,7 +162,7 @@ void Monitor::bridge(Parcel &parcel) {
     }
     loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
     parcel.bridged = true;
-    BridgeProgram *const program = bridge_program_for(*parcel.segment);
+    BridgeProgram *const program = bridge_program_for(*parcel.segment, parcel.charge.payer());
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     socklen_t length = sizeof parcel.token_cookie;

@@ -126,6 +126,9 @@ Monitor::~Monitor() {
     for (const auto &[id, program] : bridge_programs_) {
         loop_.remove(program.watch, program.channel.get());
     }
+    for (const auto &[id, bridge] : running_bridges_) {
+        loop_.remove(bridge.watch, bridge.pidfd.get());
+    }
     for (const auto &[cookie, ns] : namespaces_) {
         if (ns->filter_watch != 0) {
             loop_.remove(ns->filter_watch, ns->filter->fd());

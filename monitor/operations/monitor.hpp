@@ -144,8 +144,8 @@ class Monitor {
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
-    BridgeProgram *bridge_program_for(const Segment &segment);
-    BridgeProgram *start_bridge_program(const Domain &domain);
+    BridgeProgram *bridge_program_for(const Segment &segment, const Payer &payer);
+    BridgeProgram *start_bridge_program(const Domain &domain, const Payer &payer);
     void bridge_program_ended(uint64_t id);
     bool awaits_claim(const BridgeProgram &program) const;
     template <typename Predicate> void dismiss_bridge_programs(Predicate which);
@@ -333,6 +333,12 @@ class Monitor {
     std::chrono::steady_clock::time_point next_look_{}; ///< not before this
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work
+    struct RunningBridge {
+        UniqueFd pidfd;
+        EventLoop::Watch watch = 0;
+        Payer payer;
+    };
+    std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
 

@@ -46,6 +46,7 @@ class Charge {
     Charge &operator=(Charge &&other) noexcept;
     ~Charge();
     explicit operator bool() const { return accounts_ != nullptr; }
+    const Payer &payer() const { return payer_; }
 
   private:
     friend class Accounts;

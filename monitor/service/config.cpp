@@ -264,7 +264,7 @@ Config load_config(const std::string &file, Config config) {
     }
     if (const toml::table *table = reader.table(root, "limits", "")) {
         reader.only(*table, "limits.",
-                    {"clients", "links_per_client", "links_per_server", "listeners_per_client",
+                    {"clients", "bridges", "links_per_client", "links_per_server", "listeners_per_client",
                      "bells_per_client", "segments_per_client", "clients_per_user", "links_per_user",
                      "listeners_per_user", "bells_per_user", "segments_per_user", "parcels_per_user",
                      "clients_per_cgroup", "links_per_cgroup", "listeners_per_cgroup", "bells_per_cgroup",
@@ -275,6 +275,7 @@ Config load_config(const std::string &file, Config config) {
             reader.number(*table, (name + "_per_cgroup").c_str(), "limits.", config.limits.per_cgroup[i]);
         }
         reader.number(*table, "clients", "limits.", config.limits.clients);
+        reader.number(*table, "bridges", "limits.", config.limits.bridges);
         reader.number(*table, "links_per_client", "limits.", config.limits.links_per_client);
         reader.number(*table, "links_per_server", "limits.", config.limits.links_per_server);
         reader.number(*table, "listeners_per_client", "limits.", config.limits.listeners_per_client);

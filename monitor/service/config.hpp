@@ -10,6 +10,7 @@ namespace sd::monitor {
 
 struct Limits {
     unsigned clients = 65536;         ///< channels at one time
+    unsigned bridges = 2048;          ///< processes of sd-bridge
     unsigned links_per_client = 1024; ///< links a process makes by connecting
     /// That lead to one server process, each of which takes kLinkMapped of its address space; 0: no limit.
     /// Below kMaxLinks, which are all that a process can have.

@@ -340,6 +340,40 @@ TEST_CASE("a bridge is the user whose connections it carries, and can do nothing
         CHECK(status_line(bridge, "NoNewPrivs") == "1");
     }
 }
+
+TEST_CASE("a user's domains have no more bridges than are left for others") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    std::ofstream(file) << "[limits]\nbridges = 2\n";
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    const auto listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                              .as<wire::ListenReply>()
+                              .listener_id;
+    const auto pass = [&](const OnItsWay &way, uid_t user) { // closed to others: a domain of its own
+        const Stranger sender(
+            pair.monitor, user,
+            {[&](TestProcess &p) { return way.pass(p, listener, wire::BridgeStart::at_once); }}, false);
+        REQUIRE(sender.does(0) == 0);
+        const std::vector<pid_t> running = bridges_of(pair.monitor);
+        for (const pid_t bridge : running) {
+            kill(bridge, SIGSTOP); // and goes on running
+        }
+        return running;
+    };
+    const OnItsWay first, second, third;
+    CHECK(pass(first, kOne).size() == 1);
+    CHECK(pass(second, kOne).size() == 1);
+    const std::vector<pid_t> both = pass(third, kOther);
+    CHECK(both.size() == 2);
+    for (const pid_t bridge : both) {
+        kill(bridge, SIGKILL);
+    }
+}
 #endif
 
 TEST_CASE("trust domains are told apart by what the kernel says") {

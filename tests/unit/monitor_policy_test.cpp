@@ -69,6 +69,7 @@ socket = "/run/x.sock"
 log_level = "debug"
 [limits]
 clients = 5
+bridges = 4
 links_per_client = 6
 links_per_server = 10
 listeners_per_client = 7
@@ -86,6 +87,7 @@ port = [80, "8000-8999"]
     REQUIRE(config.socket == "/run/x.sock");
     REQUIRE(config.log_level == "debug");
     REQUIRE(config.limits.clients == 5);
+    REQUIRE(config.limits.bridges == 4);
     REQUIRE(config.limits.links_per_client == 6);
     REQUIRE(config.limits.links_per_server == 10);
     REQUIRE(config.limits.listeners_per_client == 7);
