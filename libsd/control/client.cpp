@@ -39,13 +39,16 @@ bool env_read = false;
 std::atomic<int> door{-1};
 bool own_door = false; ///< opened by keep_door(), not handed over by name
 
-/// Anybody can make a directory in /tmp: at a path the user did not name, only root or the user's own monitor
-/// is believed.
+/// Only root's or the user's own monitor is believed: anybody can make a directory in /tmp, and SD_MONITOR
+/// stays what it was when somebody becomes another user by su. Who is root may have no number in this user
+/// namespace; a path that was named is taken for his then.
 bool trusted_listener(int fd) noexcept {
+    constexpr uid_t kWithoutNumber = 65534;
     ucred peer{};
     socklen_t n = sizeof peer;
     return sys::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &n) == 0 &&
-           (peer.uid == 0 || static_cast<long>(peer.uid) == sys::call(SYS_getuid));
+           (peer.uid == 0 || static_cast<long>(peer.uid) == sys::call(SYS_getuid) ||
+            (env_path[0] && peer.uid == kWithoutNumber));
 }
 
 /// A monitor that is stopped must not stop us.
@@ -65,7 +68,7 @@ long connect_monitor(const char *path) noexcept {
         return fd;
     limit_waiting(static_cast<int>(fd));
     long r = sys::connect(static_cast<int>(fd), &a, sizeof a);
-    if (r == 0 && !env_path[0] && !trusted_listener(static_cast<int>(fd)))
+    if (r == 0 && !trusted_listener(static_cast<int>(fd)))
         r = -EPERM;
     if (r == 0)
         return fd;
@@ -84,8 +87,7 @@ bool door_leads_to(int fd, const char *path) noexcept {
     const size_t length = strlen(path);
     return sys::call(SYS_getpeername, fd, sys::arg(&peer.a), sys::arg(&n)) == 0 &&
            peer.a.sun_family == AF_UNIX && strncmp(peer.a.sun_path, path, length) == 0 &&
-           (!peer.a.sun_path[length] || strcmp(peer.a.sun_path + length, ".new") == 0) &&
-           (env_path[0] || trusted_listener(fd));
+           (!peer.a.sun_path[length] || strcmp(peer.a.sun_path + length, ".new") == 0) && trusted_listener(fd);
 }
 
 /// As connect_monitor, without looking for the path again. The answer comes on a socket of this request's

@@ -71,18 +71,31 @@ int connect_monitor(const char *path) {
     return fd;
 }
 
-int connect_default_monitor(const char *path) {
+namespace {
+
+/// Root's or this user's, or nobody's that has a number here: see libsd/control/client.cpp.
+int connect_believed_monitor(const char *path, bool may_lack_number) {
+    constexpr uid_t kWithoutNumber = 65534;
     const int fd = connect_monitor(path);
-    char own[kMaxPath];
     ucred peer{};
     socklen_t length = sizeof peer;
-    if (fd >= 0 && private_socket(own) && strcmp(path, own) == 0 &&
+    if (fd >= 0 &&
         (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-         (peer.uid != 0 && peer.uid != geteuid()))) {
+         (peer.uid != 0 && peer.uid != geteuid() && !(may_lack_number && peer.uid == kWithoutNumber)))) {
         close(fd);
         return -EPERM;
     }
     return fd;
+}
+
+} // namespace
+
+int connect_named_monitor(const char *path) { return connect_believed_monitor(path, true); }
+
+int connect_default_monitor(const char *path) {
+    char own[kMaxPath];
+    return private_socket(own) && strcmp(path, own) == 0 ? connect_believed_monitor(path, false)
+                                                         : connect_monitor(path);
 }
 
 } // namespace sd::monitor

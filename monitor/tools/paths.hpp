@@ -24,5 +24,7 @@ int connect_monitor(const char *path);
 /// The same for a path that nobody named: -EPERM if it is this user's private one and somebody else (but not
 /// root) listens there, as anybody can in a directory of that name in /tmp.
 int connect_default_monitor(const char *path);
+/// As that, at a path that the user named: EPERM for another user's that is not root.
+int connect_named_monitor(const char *path);
 
 } // namespace sd::monitor

@@ -111,7 +111,7 @@ void preload() {
 
 /// Connects and says that somebody is here. The channel, or -errno.
 int open_presence(const char *path, bool named) {
-    const int fd = named ? connect_monitor(path) : connect_default_monitor(path);
+    const int fd = named ? connect_named_monitor(path) : connect_default_monitor(path);
     if (fd < 0) {
         return fd;
     }

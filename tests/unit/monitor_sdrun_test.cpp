@@ -200,6 +200,45 @@ TEST_CASE("a runtime directory in which others can put something is not used") {
     REQUIRE(chown(home.directory.c_str(), 0, 0) == 0);
 }
 
+TEST_CASE("another user's monitor is not spoken to, although it is named") {
+    if (geteuid() != 0) {
+        SKIP_TEST("needs root to be two users");
+    }
+    const Home home;
+    chmod(home.directory.c_str(), 01777);
+    const std::string path = home.directory + "/monitor.sock";
+    const UniqueFd listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const pid_t child = fork();
+    if (child == 0) { // who calls listen() is the one
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strcpy(name.sun_path, path.c_str());
+        _exit(setresuid(4243, 4243, 4243) == 0 &&
+                      bind(listener.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0 &&
+                      chmod(path.c_str(), 0777) == 0 && listen(listener.get(), 64) == 0
+                  ? 0
+                  : 1);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(status == 0);
+    setenv("SD_MONITOR", path.c_str(), 1);
+    unsetenv("SD_LIBRARY"); // the real one: it connects as well
+    const Result result = run("-v /bin/bash -c 'exec 3<>/dev/tcp/127.0.0.1/1; echo went on'");
+    unsetenv("SD_MONITOR");
+    CHECK_THAT(result.output, Catch::Contains("no monitor") && Catch::Contains("went on"));
+    unsigned packets = 0;
+    for (;;) {
+        const UniqueFd accepted(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (!accepted) {
+            break;
+        }
+        char byte;
+        packets += recv(accepted.get(), &byte, 1, MSG_DONTWAIT) > 0 ? 1 : 0;
+    }
+    CHECK(packets == 0);
+}
+
 TEST_CASE("few descriptors do not keep sdrun from working") {
     if (system_monitor_runs()) {
         SKIP_TEST("a system monitor runs here");
