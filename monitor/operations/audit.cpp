@@ -129,7 +129,8 @@ const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsig
 }
 
 /// A segment that this monitor sees for the first time may be shared by processes that it does not know
-/// (yet): children made, or processes that died, while no monitor ran.
+/// (yet): children made, or processes that died, while no monitor ran. Its records may name anybody: who shows
+/// it pays for the watching.
 void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
     const Segment::Member &first = segment->members.front();
     if (segment->view().proc(first.proc_index).pid.load(std::memory_order_relaxed) !=
@@ -144,6 +145,12 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
             }
             continue;
         }
+        Charge paid;
+        try {
+            paid = charge(first.client->payer, Holding::bells, 1);
+        } catch (const OverShare &) {
+            return;
+        }
         const int fd = pidfd.get();
         auto watch = std::make_shared<EventLoop::Watch>(0);
         *watch = loop_.add(fd, EPOLLIN, [this, watch, index = index, pid = pid](uint32_t) {
@@ -155,7 +162,7 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
                 reap_stranger(there, index, pid);
             }
         });
-        strangers_.emplace(*watch, Stranger{std::move(pidfd), segment});
+        strangers_.emplace(*watch, Stranger{std::move(pidfd), segment, std::move(paid)});
     }
 }
 

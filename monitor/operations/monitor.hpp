@@ -298,6 +298,7 @@ class Monitor {
     struct Stranger {
         UniqueFd pidfd;
         std::weak_ptr<Segment> segment;
+        Charge charge;
     };
     std::map<EventLoop::Watch, Stranger> strangers_;
 

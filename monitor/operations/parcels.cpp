@@ -292,6 +292,14 @@ void Monitor::finish_segment(Segment &segment) {
                   [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
         past_fallbacks_.resize(kFallbackRing);
     }
+    std::erase_if(strangers_, [&](const auto &entry) {
+        const std::shared_ptr<Segment> watched = entry.second.segment.lock();
+        if (watched && watched.get() != &segment) {
+            return false;
+        }
+        loop_.remove(entry.first, entry.second.pidfd.get());
+        return true;
+    });
     segments_.erase(segment.file);
 }
 

@@ -175,39 +175,56 @@ UniqueFd link_naming(const std::vector<pid_t> &holders) {
 
 } // namespace
 
-TEST_CASE("who brings a link back pays for waiting for those whom it names") {
-    if (geteuid() != 0) {
-        return;
-    }
+namespace {
+
+/// A monitor with few doorbells for each user, processes that do nothing, and one of another user that does
+/// what it is told and lives on.
+struct Namer {
     MonitorProcess monitor;
-    const std::string file = monitor.directory + "/monitor.toml";
-    FILE *config = fopen(file.c_str(), "w");
-    fputs("[limits]\nbells_per_user = 2\n", config);
-    fclose(config);
-    monitor.stop(SIGTERM);
-    chmod(monitor.directory.c_str(), 0755);
-    monitor.start({"--config", file});
     std::vector<pid_t> others;
-    for (int i = 0; i < 10; ++i) {
-        others.push_back(fork());
-        if (others.back() == 0) {
+    pid_t child = -1;
+
+    template <typename Fn> explicit Namer(Fn fn) {
+        const std::string file = monitor.directory + "/monitor.toml";
+        FILE *config = fopen(file.c_str(), "w");
+        fputs("[limits]\nbells_per_user = 2\n", config);
+        fclose(config);
+        monitor.stop(SIGTERM);
+        chmod(monitor.directory.c_str(), 0755);
+        monitor.start({"--config", file});
+        for (int i = 0; i < 10; ++i) {
+            others.push_back(fork());
+            if (others.back() == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                for (;;) {
+                    pause();
+                }
+            }
+        }
+        child = fork();
+        if (child == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
+                _exit(1);
+            }
+            fn(monitor, others);
             for (;;) {
                 pause();
             }
         }
     }
-    const pid_t child = fork();
-    if (child == 0) {
-        if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
-            _exit(1);
+    ~Namer() {
+        others.push_back(child);
+        for (const pid_t each : others) {
+            kill(each, SIGKILL);
+            waitpid(each, nullptr, 0);
         }
-        TestProcess process(monitor);
-        const UniqueFd link = link_naming(others);
-        const wire::Adopt body{7, 0, 0, 0, 0};
-        _exit(process.channel.ask(wire::Op::adopt_link, body, {link.get()}).header.status == 0 ? pause() : 2);
     }
-    const auto watched = [&] {
+    Namer(const Namer &) = delete;
+    Namer &operator=(const Namer &) = delete;
+
+    /// Processes that the monitor watches.
+    unsigned watched() const {
         unsigned n = 0;
         for (const auto &each :
              std::filesystem::directory_iterator("/proc/" + std::to_string(monitor.pid) + "/fd")) {
@@ -215,13 +232,40 @@ TEST_CASE("who brings a link back pays for waiting for those whom it names") {
             n += std::filesystem::read_symlink(each.path(), gone).string().find("pidfd") != std::string::npos;
         }
         return n;
-    };
-    REQUIRE(eventually([&] { return watched() >= 3; })); // the child, and two of those it names
-    usleep(20'000);
-    CHECK(watched() == 3);
-    others.push_back(child);
-    for (const pid_t each : others) {
-        kill(each, SIGKILL);
-        waitpid(each, nullptr, 0);
     }
+};
+
+} // namespace
+
+TEST_CASE("who brings a link back pays for waiting for those whom it names") {
+    if (geteuid() != 0) {
+        return;
+    }
+    const Namer namer([](const MonitorProcess &monitor, const std::vector<pid_t> &others) {
+        static TestProcess process(monitor);
+        const UniqueFd link = link_naming(others);
+        process.channel.ask(wire::Op::adopt_link, wire::Adopt{7, 0, 0, 0, 0}, {link.get()});
+    });
+    REQUIRE(eventually([&] { return namer.watched() >= 3; })); // the child, and two of those it names
+    usleep(20'000);
+    CHECK(namer.watched() == 3);
+}
+
+TEST_CASE("who shows a segment pays for watching those whom it names") {
+    if (geteuid() != 0) {
+        return;
+    }
+    const Namer namer([](const MonitorProcess &monitor, const std::vector<pid_t> &others) {
+        static TestProcess process;
+        for (unsigned i = 0; i < others.size(); ++i) {
+            process.segment.view.proc(i + 1).pid = static_cast<uint32_t>(others[i]);
+            process.segment.view.proc(i + 1).state = 1;
+        }
+        process.segment.view.proc(0).pid = static_cast<uint32_t>(getpid());
+        process.segment.view.header().proc_high = static_cast<uint32_t>(others.size()) + 1;
+        process.hello(monitor);
+    });
+    REQUIRE(eventually([&] { return namer.watched() >= 3; }));
+    usleep(20'000);
+    CHECK(namer.watched() == 3);
 }
