@@ -20,8 +20,12 @@ int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
         error = EINVAL;
     } else if ((ofd.tx_block.load(std::memory_order_seq_cst) & kTxMoved) != 0) {
         error = EALREADY; // two of them at the same time
-    } else if (moved_.size() >= config_.limits.clients) {
-        error = ENOBUFS;
+    }
+    Charge paid;
+    try { // the socket stays for longer than the parcel
+        paid = charge(parcel.charge.payer(), Holding::parcels, 1);
+    } catch (const OverShare &) {
+        error = error == 0 ? ENOBUFS : error;
     }
     if (error != 0) {
         end_parcel(parcel);
@@ -33,7 +37,8 @@ int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
     ofd.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
     const std::shared_ptr<Segment> segment = parcel.segment;
     const Passport passport = p;
-    moved_[{segment.get(), p.ofd_index}] = {segment, p.ofd_index, p.generation, std::move(socket), 0};
+    moved_[{segment.get(), p.ofd_index}] = {segment,           p.ofd_index, p.generation,
+                                            std::move(socket), 0,           std::move(paid)};
     bridge(parcel); // may end it
     if (parcels_.count(id) == 0) {
         ofd.rcvlowat.store(low, std::memory_order_seq_cst);

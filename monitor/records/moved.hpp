@@ -12,6 +12,7 @@ struct MovedConnection {
     UniqueFd socket; ///< for those who have not come for it yet; while we have it, it is not closed
     /// Client id of the sd-bridge that alone goes on with the Ofd; 0: has not claimed it yet
     uint64_t bridge = 0;
+    Charge charge;
 };
 
 } // namespace sd::monitor

@@ -310,6 +310,25 @@ TEST_CASE("a process that gives up its own segment makes another") {
     CHECK(pair.server.channel.ask(Op::part, own).header.status == 0);
 }
 
+TEST_CASE("a socket that holders are to come for counts for whoever left it, as the parcel did") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    std::ofstream(file) << "[limits]\nparcels_per_user = 1\n";
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    const auto listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                              .as<wire::ListenReply>()
+                              .listener_id;
+    const OnItsWay way;
+    const Stranger sender(pair.monitor, kOne,
+                          {[&](TestProcess &p) { return way.pass(p, listener, wire::BridgeStart::for_all); }});
+    CHECK(sender.does(0) == -ENOBUFS);
+}
+
 #ifdef SD_BRIDGE_IS_BUILT
 TEST_CASE("a bridge is the user whose connections it carries, and can do nothing else") {
     if (!is_root()) {
