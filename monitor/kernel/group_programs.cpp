@@ -62,10 +62,10 @@ std::optional<bool> has_connection_programs(const std::string &group) {
         return std::nullopt;
     }
     constexpr bpf_attach_type kAsked[] = {
-        BPF_CGROUP_INET_INGRESS,       BPF_CGROUP_INET_EGRESS,        BPF_CGROUP_INET_SOCK_CREATE,
-        BPF_CGROUP_INET4_BIND,         BPF_CGROUP_INET6_BIND,         BPF_CGROUP_INET4_POST_BIND,
-        BPF_CGROUP_INET6_POST_BIND,    BPF_CGROUP_INET4_CONNECT,      BPF_CGROUP_INET6_CONNECT,
-        BPF_CGROUP_INET4_GETPEERNAME,  BPF_CGROUP_INET6_GETPEERNAME,  BPF_CGROUP_INET4_GETSOCKNAME,
+        BPF_CGROUP_INET_INGRESS,      BPF_CGROUP_INET_EGRESS,       BPF_CGROUP_INET_SOCK_CREATE,
+        BPF_CGROUP_INET4_BIND,        BPF_CGROUP_INET6_BIND,        BPF_CGROUP_INET4_POST_BIND,
+        BPF_CGROUP_INET6_POST_BIND,   BPF_CGROUP_INET4_CONNECT,     BPF_CGROUP_INET6_CONNECT,
+        BPF_CGROUP_INET4_GETPEERNAME, BPF_CGROUP_INET6_GETPEERNAME, BPF_CGROUP_INET4_GETSOCKNAME,
         BPF_CGROUP_INET6_GETSOCKNAME};
     for (const bpf_attach_type type : kAsked) {
         __u32 flags = 0, count = 0;
@@ -81,6 +81,31 @@ std::optional<bool> has_connection_programs(const std::string &group) {
         // EINVAL: this kernel has no programs of that kind
     }
     return false;
+}
+
+void SeenGroups::note(const std::string &group, bool programs) {
+    const auto [known, is_new] = seen_.try_emplace(group, programs);
+    changed_ = changed_ || known->second != programs;
+    known->second = programs;
+}
+
+bool SeenGroups::look(Clock::time_point until) {
+    for (auto it = seen_.lower_bound(at_); it != seen_.end();) {
+        const auto programs = has_connection_programs(it->first);
+        changed_ = changed_ || (programs && *programs != it->second);
+        if (programs) {
+            it->second = *programs;
+            ++it;
+        } else {
+            it = seen_.erase(it); // it has been removed
+        }
+        if (it != seen_.end() && Clock::now() >= until) {
+            at_ = it->first;
+            return false;
+        }
+    }
+    at_.clear();
+    return true;
 }
 
 } // namespace sd::monitor

@@ -19,7 +19,7 @@ namespace sd::monitor {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr auto kLookAgain = 2s;
+constexpr std::chrono::milliseconds kLookAgain = 2s, kPiece = 3ms;
 constexpr auto kTryAgain = 5s;        ///< where rules could not be read
 constexpr unsigned kShareOfTime = 20; ///< of all time at most one part in so many goes into reading rules
 
@@ -103,8 +103,7 @@ Cause Monitor::end_objects(pid_t pid, bool same_user) {
     const auto group = unified_group(pid, pidfd.get());
     const auto programs = group ? has_connection_programs(*group) : std::nullopt;
     if (programs) { // who has a link there is looked at next time
-        const auto [known, is_new] = groups_seen_.try_emplace(*group, *programs);
-        groups_changed_ = groups_changed_ || known->second != *programs;
+        groups_seen_.note(*group, *programs);
     }
     if (!programs && !same_user) {
         return Cause::rules_unseen;
@@ -173,27 +172,24 @@ void Monitor::review_births(const Namespace *only, bool ends) {
     }
 }
 
-/// While there are links: what nobody tells of.
-void Monitor::look_at_groups_later() {
+/// While there are links: what nobody tells of. Groups in pieces, which take a fifth of the time at most.
+void Monitor::look_at_groups_later(std::chrono::milliseconds pause) {
     if (groups_timer_ == 0 && !links_.empty()) {
-        groups_timer_ = loop_.after(kLookAgain, [this] {
+        groups_timer_ = loop_.after(pause, [this] {
             groups_timer_ = 0;
-            look_at_groups();
-            look_at_groups_later();
+            const bool all = groups_seen_.look(SeenGroups::Clock::now() + kPiece);
+            if (all) {
+                look_at_legacy_rules();
+            }
+            if (groups_seen_.take_changed()) {
+                review_births(nullptr, true);
+            }
+            look_at_groups_later(all ? kLookAgain : 4 * kPiece);
         });
     }
 }
 
-void Monitor::look_at_groups() {
-    bool changed = std::exchange(groups_changed_, false);
-    for (auto it = groups_seen_.begin(); it != groups_seen_.end();) {
-        const auto programs = has_connection_programs(it->first);
-        changed = changed || (programs && *programs != it->second);
-        it = programs ? (it->second = *programs, std::next(it)) : groups_seen_.erase(it); // it has been removed
-    }
-    if (changed) {
-        review_births(nullptr, true);
-    }
+void Monitor::look_at_legacy_rules() {
     for (const auto &[cookie, ns] : namespaces_) {
         if (ns->filter != nullptr && ns->filter->look_for_legacy()) {
             review_births(ns.get(), false);

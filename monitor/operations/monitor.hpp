@@ -1,5 +1,6 @@
 // The monitor: everything that is registered, and the operations of the protocol on it.
 #pragma once
+#include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/listener_watch.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/kernel/socket_search.hpp"
@@ -188,8 +189,8 @@ class Monitor {
     Cause birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends);
     void review_birth(Link &link, bool ends);
     void review_births(const Namespace *only, bool ends);
-    void look_at_groups_later();
-    void look_at_groups();
+    void look_at_groups_later(std::chrono::milliseconds pause = std::chrono::seconds(2));
+    void look_at_legacy_rules();
 
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
@@ -274,8 +275,7 @@ class Monitor {
     EventLoop::Watch ends_watch_ = 0;
     std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
-    std::map<std::string, bool> groups_seen_; ///< control groups, and whether they have programs
-    bool groups_changed_ = false;             ///< since they were last looked at
+    SeenGroups groups_seen_;
     EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {

@@ -1,5 +1,6 @@
 // Where something in the kernel could object to a connection, the monitor makes no link for it. With real rules, real
 // programs on control groups, and the real daemon; in a network namespace of this test's own.
+#include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/packet_filter.hpp"
 #include "monitor/records/listener.hpp"
 #include "tests/unit/monitor_pair.hpp"
@@ -285,6 +286,31 @@ UniqueFd harmless_program() {
 }
 
 } // namespace
+
+TEST_CASE("control groups are looked at in pieces") {
+    if (!own_network()) {
+        return;
+    }
+    const Group group;
+    if (!group.made || !monitor::has_connection_programs("/")) {
+        WARN("no control groups, or no BPF here");
+        return;
+    }
+    const std::string name = group.path.substr(group.root.size());
+    monitor::SeenGroups seen;
+    for (const char *below : {"", "/below", "/gone"}) {
+        seen.note(name + below, false);
+    }
+    using Clock = monitor::SeenGroups::Clock;
+    CHECK_FALSE(seen.look(Clock::time_point::min()));
+    CHECK_FALSE(seen.look(Clock::time_point::min()));
+    CHECK(seen.look(Clock::time_point::min()));
+    CHECK_FALSE(seen.take_changed());
+    seen.note(name, true); // what is not so
+    CHECK(seen.take_changed());
+    CHECK(seen.look(Clock::time_point::max()));
+    CHECK(seen.take_changed());
+}
 
 TEST_CASE("a program on a control group has the connections of those below it begin on the kernel") {
     if (!own_network()) {
