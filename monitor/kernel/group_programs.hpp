@@ -23,8 +23,8 @@ class SeenGroups {
   public:
     using Clock = std::chrono::steady_clock;
     void note(const std::string &group, bool programs);
-    /// Looks at them anew, from where it stopped. True: all have been looked at since the last time that it was
-    /// true.
+    /// Looks at them anew, from where it stopped. True: all have been looked at since the last time that it
+    /// was true.
     bool look(Clock::time_point until);
     /// Whether one has changed since this was asked for.
     bool take_changed() { return std::exchange(changed_, false); }

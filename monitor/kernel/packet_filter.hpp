@@ -40,8 +40,8 @@ class PacketFilter {
     UniqueFd events_;
     std::unique_ptr<nft_ctx, void (*)(nft_ctx *)> nft_;
     UniqueFd legacy_names_[2];
-    /// Of a namespace whose rules anybody may make, as long and as odd as he likes: they are not read, and any
-    /// that there are, or were, could object.
+    /// Of a namespace whose rules anybody may make, as long and as odd as he likes: they are not read, and
+    /// any that there are, or were, could object.
     UniqueFd generations_;
     bool any_ = false;
     Ruleset rules_;

@@ -129,8 +129,8 @@ const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsig
 }
 
 /// A segment that this monitor sees for the first time may be shared by processes that it does not know
-/// (yet): children made, or processes that died, while no monitor ran. Its records may name anybody: who shows
-/// it pays for the watching.
+/// (yet): children made, or processes that died, while no monitor ran. Its records may name anybody: who
+/// shows it pays for the watching.
 void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
     const Segment::Member &first = segment->members.front();
     if (segment->view().proc(first.proc_index).pid.load(std::memory_order_relaxed) !=

@@ -23,10 +23,10 @@ bool Monitor::is_answered_when_confined(Op op) {
     return std::find(std::begin(kWhenConfined), std::end(kWhenConfined), op) != std::end(kWhenConfined);
 }
 
-/// By whichever channel: sdrun's, or one that was kept (Op::stay), is in the hands of all that come after. Who
-/// has more filters than its maker had is in a sandbox, whether we were told or not: a child of one that we
-/// know has another number. A new program in the same process that comes by a channel of its own is judged by
-/// its filter.
+/// By whichever channel: sdrun's, or one that was kept (Op::stay), is in the hands of all that come after.
+/// Who has more filters than its maker had is in a sandbox, whether we were told or not: a child of one
+/// that we know has another number. A new program in the same process that comes by a channel of its own is
+/// judged by its filter.
 bool Monitor::is_confined(const Client &client, const ucred &sender) const {
     if (client.kind == Client::Kind::process || client.kind == Client::Kind::expected) {
         return client.confined;

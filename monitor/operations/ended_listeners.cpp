@@ -18,8 +18,8 @@
 
 namespace sd::monitor {
 
-/// Of a user's sockets that share an address, so many are looked up; of more, the end of one is announced, and
-/// clients ask the kernel, but nobody else waits while each is compared with all.
+/// Of a user's sockets that share an address, so many are looked up; of more, the end of one is announced,
+/// and clients ask the kernel, but nobody else waits while each is compared with all.
 constexpr auto kMostAlike = 64;
 
 /// `socket`: a descriptor of it, which need not stay.

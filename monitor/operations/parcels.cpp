@@ -20,9 +20,9 @@ namespace {
 /// all processes; those are looked at after this time, and then twice as long each time, up to a limit.
 constexpr std::chrono::milliseconds kFirstLook{50};
 constexpr unsigned kMostDoublings = 7;
-/// A look at all tables takes as long as there are processes and descriptors: it is made in pieces, and no more
-/// than a fifth of the time is spent on it, however many parcels there are, since everybody else waits for us
-/// meanwhile.
+/// A look at all tables takes as long as there are processes and descriptors: it is made in pieces, and no
+/// more than a fifth of the time is spent on it, however many parcels there are, since everybody else waits
+/// for us meanwhile.
 constexpr std::chrono::milliseconds kPieceOfLook{3};
 constexpr int kLookShare = 4;
 /// Who has asked and does not come for the rest makes way for the next.
@@ -99,7 +99,8 @@ Reply Monitor::pass(Client &client, Request &request) {
     return reply;
 }
 
-/// In whose descriptor table the socket is. Nothing: that is not known yet; next_look_ says when to ask again.
+/// In whose descriptor table the socket is. Nothing: that is not known yet; next_look_ says when to ask
+/// again.
 std::optional<InHands> Monitor::look_at_descriptors(ino_t inode) {
     using std::chrono::steady_clock;
     const auto start = steady_clock::now();

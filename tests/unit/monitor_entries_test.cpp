@@ -290,7 +290,7 @@ TEST_CASE("a listener stays with a process that has left its namespace, whoever 
         witness.channel.close(); // nobody is in the namespace any more
         TestProcess(monitor).channel.close();
         REQUIRE(server.channel.ask(wire::Op::links, wire::Links{id, 0}).header.status == 0);
-        REQUIRE(server.channel.ask(wire::Op::fork, wire::Fork{}).header.status == 0); // goes through all it has
+        REQUIRE(server.channel.ask(wire::Op::fork, wire::Fork{}).header.status == 0);
     }
     REQUIRE(announce(*std::make_unique<TestProcess>(monitor), socket.fd.get()) != 0);
 }
