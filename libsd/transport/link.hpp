@@ -59,8 +59,8 @@ struct LinkMap {
     LinkMap *pool_next = nullptr;
 };
 
-/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals, size and header. nullptr:
-/// `*error` holds -errno.
+/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals and size; the other side
+/// may have written over what is in it already. nullptr: `*error` holds -errno.
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
 /// The address space that links take in this process, that of former ones included.
 uint64_t mapped_link_bytes() noexcept;

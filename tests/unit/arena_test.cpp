@@ -206,3 +206,16 @@ TEST_CASE("without address space a receiver says so, loses nothing, and goes on 
     used = used_before;
     receiver.view.header().side[1].arena_open = mapped_before;
 }
+
+TEST_CASE("a link is mapped whatever its other side has written there before") {
+    const int memfd = memfd_create("link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(memfd >= 0);
+    REQUIRE(sys::ftruncate(memfd, kLinkBytes) == 0);
+    REQUIRE(sys::fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    const uint64_t rubbish[3] = {1, 2, 3}; // where magic, version and slots stand
+    REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(rubbish), sizeof rubbish, 0) == sizeof rubbish);
+    long error = 0;
+    LinkMap *l = map_link(memfd, 9, 1, &error);
+    REQUIRE(l != nullptr);
+    unmap_link(l);
+}
