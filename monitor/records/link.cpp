@@ -207,9 +207,13 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     }
     std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
     auto &control = slot.side[peer].control;
-    const uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
-                            control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
-                           kUsableBells;
+    uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
+                      control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
+                     kUsableBells;
+    // The dead may have taken the arms, and not have got to ring.
+    for (unsigned id = kFirstDoorbell; (flags & kFlagDead) != 0 && id <= kLastDoorbell; ++id) {
+        armed |= uint64_t{link.side[peer].bells[id].eventfd != nullptr} << id;
+    }
     const unsigned word = slot_index / 64;
     for (uint64_t ids = armed; ids != 0; ids &= ids - 1) { // (d)
         const auto id = static_cast<unsigned>(std::countr_zero(ids));

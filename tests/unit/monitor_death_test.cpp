@@ -106,6 +106,21 @@ TEST_CASE("a server killed between taking a connection and noting it") {
     REQUIRE(link.view.slot(8).side[1].control.flags == (kFlagClosed | kFlagWriteShut | kFlagReleased));
 }
 
+TEST_CASE("who sleeps is woken by a death, also when the dead took its arm and did not get to ring") {
+    Pair pair;
+    TestLink link(pair.connect());
+    pair.server_attach();
+    pair.server.segment.open(2, pair.link, 9, 1);
+    link.view.slot(9).identity.state = static_cast<uint32_t>(SlotState::accepted);
+    UniqueFd mine = bell();
+    pair.client_waits(link.view, 9, mine.get());
+    link.view.slot(9).side[0].control.rx_arm = 0;
+    pair.server.channel.close();
+    REQUIRE(rang(mine.get()));
+    REQUIRE(link.view.slot(9).side[1].control.flags == (kFlagDead | kFlagClosed));
+    REQUIRE(link.view.ready_word(0, 1, 0) == uint64_t{1} << 9);
+}
+
 TEST_CASE("a forked child shares what its parent registered until both are gone") {
     Pair pair;
     TestLink link(pair.connect());
