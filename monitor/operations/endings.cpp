@@ -24,10 +24,11 @@ constexpr unsigned kPiece = 64;
 /// What one turn of the loop spends on it before it looks at the clients again.
 constexpr std::chrono::milliseconds kTurn{2};
 
-/// Whether somebody may have to do with the end of a process: of the same user, or in the same group, as
-/// processes that wait for each other are. Nobody waits for what a stranger has left to close.
+/// Whether somebody may have to do with the end of a process: of the same user, as processes that wait for
+/// each other are. Roots are not one user (accounts.hpp), but for those of one group. Nobody waits for what a
+/// stranger has left to close, also not for one in the same group, or where there are no groups.
 bool concerns(const Payer &asker, const Payer &ended) {
-    return asker.group == ended.group || (asker.user != nullptr && asker.user == ended.user);
+    return asker.user == ended.user && (asker.user != nullptr || asker.group == ended.group);
 }
 
 } // namespace
@@ -222,11 +223,16 @@ void Monitor::take_ended() {
     }
 }
 
-bool Monitor::is_awaited(const Payer &asker, uint64_t until) const {
+bool Monitor::is_awaited(const Client &asker, uint64_t until) const {
+    const auto is_relative = [&asker](const Ending::Job &job) {
+        return std::any_of(asker.segments.begin(), asker.segments.end(),
+                           [&job](const Client::Share &share) { return share.segment == job.segment; });
+    };
     return std::any_of(endings_.begin(), endings_.upper_bound(until), [&](const auto &entry) {
         const Ending &ending = entry.second;
         return (ending.client == nullptr || ending.client->kind == Client::Kind::ended) &&
-               concerns(asker, ending.payer);
+               (concerns(asker.payer, ending.payer) ||
+                std::any_of(ending.jobs.begin(), ending.jobs.end(), is_relative));
     });
 }
 
@@ -234,7 +240,7 @@ bool Monitor::is_awaited(const Payer &asker, uint64_t until) const {
 Reply Monitor::ends(Client &client, Request &request) {
     take_ended();
     Reply reply;
-    if (is_awaited(client.payer, next_id_)) {
+    if (is_awaited(client, next_id_)) {
         waiting_[client.id] = {request.header, next_id_}; // it asks one thing at a time
         reply.later = true;
     }
@@ -245,7 +251,7 @@ void Monitor::answer_waiting() {
     for (auto it = waiting_.begin(); it != waiting_.end();) {
         const auto found = clients_.find(it->first);
         Client *client = found == clients_.end() || !found->second->channel ? nullptr : found->second.get();
-        if (client != nullptr && is_awaited(client->payer, it->second.until)) {
+        if (client != nullptr && is_awaited(*client, it->second.until)) {
             ++it;
             continue;
         }

@@ -102,7 +102,7 @@ class Monitor {
     void forget_client(Client &client);
     void take_ended();
     Reply ends(Client &client, Request &request);
-    bool is_awaited(const Payer &asker, uint64_t until) const;
+    bool is_awaited(const Client &asker, uint64_t until) const;
     void answer_waiting();
 
     // confinement.cpp: processes in a sandbox

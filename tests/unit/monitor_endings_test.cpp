@@ -1,8 +1,10 @@
 // What ended processes held is closed in pieces: others are answered meanwhile, and who asks for the end of
 // it waits.
 #include "monitor/records/segment.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 using namespace sd;
@@ -40,12 +42,16 @@ struct Crowd {
     TestSegment *memory = nullptr;
     pid_t pid = -1;
 
-    Crowd() {
+    explicit Crowd(uid_t user = 0) {
         static TestSegment *shared;
         delete shared;
         shared = memory = new TestSegment; // inherited by the child, which says hello with it
         view = memory->view;
+        chmod(pair.monitor.directory.c_str(), 0711);
         pid = in_child([&] {
+            if (user != 0 && (setresgid(user, user, user) != 0 || setresuid(user, user, user) != 0)) {
+                _exit(1);
+            }
             memory->view.proc(0).pid = static_cast<uint32_t>(getpid());
             static UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
             static Channel channel(pair.monitor);
@@ -157,6 +163,20 @@ TEST_CASE("whoever asks for what ended processes held waits until it is closed")
     REQUIRE(crowd.open() == 0);
     // And nothing of it is asked for again.
     REQUIRE(crowd.pair.server.channel.ask(Op::ends).header.status == 0);
+}
+
+TEST_CASE("nobody waits for what a stranger has left to close") {
+    if (geteuid() != 0) {
+        SKIP_TEST("only root can become another user");
+    }
+    Crowd crowd(65534);
+    REQUIRE(crowd.open() > 100);
+    kill(crowd.pid, SIGKILL);
+    pollfd ended{static_cast<int>(syscall(SYS_pidfd_open, crowd.pid, 0)), POLLIN, 0};
+    REQUIRE(poll(&ended, 1, 10'000) == 1);
+    const UniqueFd closed(ended.fd);
+    REQUIRE(crowd.pair.server.channel.ask(Op::ends).header.status == 0);
+    REQUIRE(crowd.open() > 0);
 }
 
 TEST_CASE("a channel that comes back while its connections are being closed has to wait") {
