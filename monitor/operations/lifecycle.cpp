@@ -380,6 +380,7 @@ void Monitor::channel_closed(Client &client) {
     loop_.remove(client.channel_watch, client.channel.get());
     client.channel_watch = 0;
     client.channel.reset();
+    client.impatient |= waiting_.erase(client.id) != 0;
     if (client.kind == Client::Kind::process && !client.leaving && client.pidfd &&
         (client.impatient || has_presence(client.pid, client.start))) {
         // An exec that is under way, a program that closed everything, or one that did not wait for us any

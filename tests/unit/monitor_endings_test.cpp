@@ -165,6 +165,33 @@ TEST_CASE("whoever asks for what ended processes held waits until it is closed")
     REQUIRE(crowd.pair.server.channel.ask(Op::ends).header.status == 0);
 }
 
+TEST_CASE("who gives up waiting for the end of others lives, and keeps what it holds") {
+    Crowd crowd;
+    REQUIRE(crowd.open() > 100);
+    // In a child: this process has other records at the same monitor.
+    const pid_t child = in_child([&] {
+        const MonitorProcess &monitor = crowd.pair.monitor;
+        static TestProcess process(monitor);
+        const Answer made =
+            process.channel.ask(Op::connect, wire::Connect{crowd.pair.listener, wire::kLoopbackAddresses});
+        process.segment.open(3, made.as<wire::ConnectReply>().link_id, 8, 0);
+        const UniqueFd dead(static_cast<int>(syscall(SYS_pidfd_open, crowd.pid, 0)));
+        kill(monitor.pid, SIGSTOP);
+        kill(crowd.pid, SIGKILL);
+        pollfd ended{dead.get(), POLLIN, 0};
+        poll(&ended, 1, 10'000);
+        const wire::Header ends{wire::kMagic, wire::kVersion, static_cast<uint16_t>(Op::ends), 1, 0, 0, 0, 0};
+        process.channel.raw(&ends, sizeof ends);
+        process.channel.close();
+        kill(monitor.pid, SIGCONT);
+        const bool over = eventually([&] { return crowd.open() == 0; });
+        if (!over || process.segment.view.ofd(3).state != static_cast<uint32_t>(OfdState::open)) {
+            _exit(1);
+        }
+    });
+    kill_child(child);
+}
+
 TEST_CASE("nobody waits for what a stranger has left to close") {
     if (geteuid() != 0) {
         SKIP_TEST("only root can become another user");
