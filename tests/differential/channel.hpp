@@ -18,6 +18,9 @@ constexpr int mailbox_in(int actor) {
 constexpr int mailbox_out(int actor) { return mailbox_in(actor) + 1; }
 constexpr int kLastProgramFd = 380; ///< steps that close ranges spare what is above
 
+/// The user that the children of fork become, if any; in an actor's environment.
+constexpr const char *kGivesUp = "SD_ACTOR_GIVES_UP";
+
 struct Command {
     int32_t step = 0, op = 0;
     int32_t arguments[8]{};

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <poll.h>
@@ -195,7 +196,25 @@ bool Side::all_asleep() const {
             return false;
         }
     }
-    return monitor_status_ < 0 || asleep(monitor_status_);
+    return monitor_asleep();
+}
+
+/// With the bridges that it has started.
+bool Side::monitor_asleep() const {
+    if (monitor_status_ >= 0 && !asleep(monitor_status_)) {
+        return false;
+    }
+    char text[512];
+    const ssize_t n = bridges_ < 0 ? 0 : pread(bridges_, text, sizeof text - 1, 0);
+    text[std::max<ssize_t>(n, 0)] = '\0';
+    bool all = true;
+    char *at = text;
+    for (long pid; all && (pid = strtol(at, &at, 10)) > 0;) {
+        const int file = open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+        all = file < 0 || asleep(file);
+        close(file);
+    }
+    return all;
 }
 
 // Returns when every actor is idle, dead, or blocked.
@@ -231,7 +250,8 @@ void Side::settle(bool patient) {
             }
             return;
         }
-        if (!waiting && (monitor_status_ < 0 || asleep(monitor_status_))) {
+        // Bridge and monitor may set each other to work: one look at each would not do.
+        if (!waiting && bridges_ < 0 && monitor_asleep()) {
             return;
         }
         if (!starting && passed >= given && all_asleep()) {
@@ -353,7 +373,7 @@ void Side::end_all() {
         actor = Actor();
     }
     empty_channels();
-    for (int i = 0; i < 2000 && monitor_status_ >= 0 && !asleep(monitor_status_); ++i) {
+    for (int i = 0; i < 2000 && !monitor_asleep(); ++i) {
         usleep(100);
     }
 }

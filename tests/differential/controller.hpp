@@ -25,7 +25,12 @@ struct Setting {
     std::string build;                    ///< top of the build directory
     std::string directory;                ///< for the monitor's socket
     std::vector<std::string> environment; ///< NAME=VALUE, for the accelerated side
+    Users users = Users::one;
+    std::string programs; ///< see provide_programs()
 };
+
+/// Puts copies of what actors are started from into the directory, for every user.
+void provide_programs(Setting &setting);
 
 class Side {
   public:
@@ -54,7 +59,7 @@ class Side {
     };
 
     void start_monitor(const Setting &setting);
-    int start_host(const Setting &setting, bool accelerated);
+    int start_host(const Setting &setting, bool accelerated, uid_t user);
     void start_roots(const Sequence &sequence);
     void perform(const Sequence &sequence, size_t index);
     int resolve(char kind, int value) const;
@@ -64,6 +69,7 @@ class Side {
     void died(int actor);
     bool asleep(int file) const;
     bool all_asleep() const;
+    bool monitor_asleep() const;
     void note(const std::string &text);
     std::string masked(const std::string &text);
     void end_all();
@@ -72,6 +78,7 @@ class Side {
     bool accelerated_;
     pid_t monitor_ = -1;
     int monitor_status_ = -1;
+    int bridges_ = -1; ///< list of the monitor's children, where connections are carried by some
     std::vector<pid_t> host_pids_;
     std::vector<int> hosts_; ///< two of the side's own kind, then one without libsd
     std::array<Channel, kMaxActors> channels_;

@@ -26,6 +26,7 @@ struct Workplace {
         const char *build = std::getenv("SD_BUILD_DIR");
         REQUIRE(build != nullptr);
         setting.build = build;
+        provide_programs(setting);
     }
     ~Workplace() {
         std::error_code ignored;

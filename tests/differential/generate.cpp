@@ -15,6 +15,7 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
         model_.actors[static_cast<size_t>(i)].alive = true;
         model_.actors[static_cast<size_t>(i)].process = i;
         model_.processes.emplace_back();
+        model_.processes.back().user = features.users == Users::two ? i % 2 : 0;
     }
     one_way_ = random_.chance(15);
     weights_ = {6, 20, 12, 8, 8, 6, 4, 2, 1, 4, 4, 2, 2};
@@ -25,6 +26,10 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
     // LIMITS.md, "bridged connections".
     if (!features.passing || sequence_.plain != 0) {
         weights_[passing] = 0;
+    }
+    // What a child shares that has become somebody else is carried by a bridge, too.
+    if (features.users == Users::given_up) {
+        weights_[urgency] = weights_[filling] = 0;
     }
 }
 

@@ -8,6 +8,7 @@ namespace sd::differential {
 /// Families of steps that can be left out.
 struct Features {
     bool exec = true, passing = true, signals = true;
+    Users users = Users::one;
 };
 
 /// The same seed and features give the same sequence on every machine.

@@ -73,6 +73,9 @@ bool Generator::new_process(int actor, int process, int fresh) {
     it.process = static_cast<int>(model_.processes.size());
     it.alive = true;
     model_.processes.push_back(model_.processes[static_cast<size_t>(process)]);
+    if (features_.users == Users::given_up) {
+        model_.processes.back().user = 1;
+    }
     model_.processes.back().no_requests |= model_.processes.back().requests;
     std::vector<Descriptor> &open = model_.processes.back().open;
     // A set used by both: docs/compatibility.md, "an epoll instance made before fork". Who has asked what
@@ -331,7 +334,9 @@ bool Generator::passing_step(int actor) {
     const int target = ready_actor();
     // An epoll set arrives without its members: docs/compatibility.md, "an epoll instance that stays open
     // across exec".
-    if (found == nullptr || target < 0 || model_.at(found->object).kind == Kind::epoll) {
+    // For another user it is a bridge's: there, "bridged connections".
+    if (found == nullptr || target < 0 || model_.at(found->object).kind == Kind::epoll ||
+        model_.process_of(target).user != model_.process_of(actor).user) {
         return false;
     }
     emit(actor, Op::pass, {found->reference, target});

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
+#include <grp.h>
 #include <stdexcept>
 #include <string>
 #include <sys/prctl.h>
@@ -19,6 +21,7 @@ namespace sd::differential {
 namespace {
 
 constexpr int kOwnFds = 600; // this program's own, out of the way of the numbers that hosts get
+constexpr uid_t kUsers[] = {60001, 60002, 60003}; // of the hosts, where they are strangers
 
 int checked(const char *what, int result) {
     if (result < 0) {
@@ -54,6 +57,15 @@ bool is_listening(const std::string &path) {
 
 } // namespace
 
+void provide_programs(Setting &setting) {
+    setting.programs = setting.directory;
+    std::filesystem::permissions(setting.programs, std::filesystem::perms(0711));
+    for (const char *name : {"sdrun", "libsd.so", "tests/differential/differential-actor"}) {
+        const std::filesystem::path from = setting.build + "/" + name;
+        std::filesystem::copy_file(from, setting.programs / from.filename());
+    }
+}
+
 Side::Side(const Setting &setting, bool accelerated) : accelerated_(accelerated) {
     for (Channel &channel : channels_) {
         make_pair(SOCK_SEQPACKET, channel.ours, channel.theirs);
@@ -62,7 +74,10 @@ Side::Side(const Setting &setting, bool accelerated) : accelerated_(accelerated)
     if (accelerated) {
         start_monitor(setting);
     }
-    hosts_ = {start_host(setting, accelerated), start_host(setting, accelerated), start_host(setting, false)};
+    for (size_t i = 0; i < 3; ++i) {
+        const uid_t user = setting.users == Users::two ? kUsers[i] : geteuid();
+        hosts_.push_back(start_host(setting, accelerated && i < 2, user));
+    }
 }
 
 void Side::start_monitor(const Setting &setting) {
@@ -84,14 +99,17 @@ void Side::start_monitor(const Setting &setting) {
     }
     monitor_status_ =
         moved_up(checked("stat file", open(("/proc/" + std::to_string(monitor_) + "/stat").c_str(), O_RDONLY)));
+    if (setting.users == Users::given_up) {
+        const std::string own = "/proc/" + std::to_string(monitor_) + "/task/" + std::to_string(monitor_);
+        bridges_ = moved_up(checked("children", open((own + "/children").c_str(), O_RDONLY)));
+    }
 }
 
-int Side::start_host(const Setting &setting, bool accelerated) {
+int Side::start_host(const Setting &setting, bool accelerated, uid_t user) {
     int ours, theirs;
     make_pair(SOCK_SEQPACKET, ours, theirs);
     const pid_t pid = checked("fork", fork());
     if (pid == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
         dup2(theirs, kHostChannel);
         for (int i = 0; i < kMaxActors; ++i) {
             const Channel &channel = channels_[static_cast<size_t>(i)];
@@ -106,8 +124,16 @@ int Side::start_host(const Setting &setting, bool accelerated) {
         }
         close_range(3, kHostChannel - 1, 0);
         unsetenv("LD_PRELOAD");
-        const std::string actor = setting.build + "/tests/differential/differential-actor",
-                          sdrun = setting.build + "/sdrun";
+        const std::string actor = setting.programs + "/differential-actor",
+                          sdrun = setting.programs + "/sdrun";
+        if (user != geteuid() && (setgroups(0, nullptr) != 0 || setresgid(user, user, user) != 0 ||
+                                  setresuid(user, user, user) != 0)) {
+            _exit(126);
+        }
+        prctl(PR_SET_PDEATHSIG, SIGKILL); // a change of the user takes it back
+        if (setting.users == Users::given_up) {
+            setenv(kGivesUp, "60001", 1);
+        }
         if (!accelerated) {
             execl(actor.c_str(), actor.c_str(), nullptr);
         } else {
@@ -142,8 +168,10 @@ Side::~Side() {
             close(fd);
         }
     }
-    if (monitor_status_ >= 0) {
-        close(monitor_status_);
+    for (const int fd : {monitor_status_, bridges_}) {
+        if (fd >= 0) {
+            close(fd);
+        }
     }
 }
 

@@ -50,6 +50,8 @@ struct Progress {
                  "  --jobs N        sequences at a time (2)\n"
                  "  --self-check    compare the kernel with itself\n"
                  "  --list          print the sequence of a seed, run nothing\n"
+                 "  --users two     the two sides are strangers to each other (needs root)\n"
+                 "  --users given-up     children of fork give up root\n"
                  "  --without WHAT  generate no exec, passing, signals\n"
                  "  --name NAME     of the test, for SD_TEST_RESULTS\n"
                  "  --tolerate N    so many failing seeds are shown, and are no failure\n"
@@ -100,6 +102,12 @@ Options parse(int argc, char **argv) {
             options.setting.environment.push_back(value());
         } else if (word == "--no-shrink") {
             options.budget = 0;
+        } else if (word == "--users") {
+            const std::string who = value();
+            if (who != "two" && who != "given-up") {
+                usage(2);
+            }
+            options.features.users = options.setting.users = who == "two" ? Users::two : Users::given_up;
         } else if (word == "--without") {
             const std::string what = value();
             options.features.exec &= what != "exec";
@@ -188,11 +196,16 @@ int run(int argc, char **argv) {
         std::cout << report(sequence, {}, {});
         return 0;
     }
+    if (options.setting.users != Users::one && geteuid() != 0) {
+        std::cout << "left out, as it needs root" << std::endl;
+        return 77;
+    }
     std::string scratch = "/tmp/sd-differential-XXXXXX";
     if (mkdtemp(scratch.data()) == nullptr) {
         throw std::runtime_error("mkdtemp");
     }
     options.setting.directory = scratch;
+    provide_programs(options.setting);
     auto *progress = static_cast<Progress *>(
         mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     const auto begin = std::chrono::steady_clock::now();

@@ -82,6 +82,7 @@ struct Process {
     bool requests = false;    ///< aio_read and the like were called
     bool no_requests = false; ///< ... before it was forked: the C library's thread for them is not there
     int handler_sends = -1;   ///< object that its handler of SIGUSR1 sends on
+    int user = 0;
 };
 
 struct ModelActor {

@@ -19,6 +19,13 @@ struct OpInfo {
 };
 const OpInfo &info(Op op);
 
+/// Who the actors are.
+enum class Users {
+    one,      ///< all the same
+    two,      ///< the two sides, and what runs without libsd, are strangers to each other
+    given_up, ///< all are root, but for the children of fork, which have given that up
+};
+
 constexpr int kMaxActors = 4;
 constexpr int kMaxArguments = 7;
 
