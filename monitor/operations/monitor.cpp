@@ -45,6 +45,32 @@ bool hands_out(Op op) {
     return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 
+/// What a user's requests may take of one turn of the loop. What is left unread comes with the next one.
+class TurnShare {
+  public:
+    TurnShare(Account *account, uint64_t turn) : account_(account), begin_(EventLoop::Clock::now()) {
+        if (account_ != nullptr && account_->turn != turn) {
+            account_->turn = turn;
+            account_->spent = {};
+        }
+    }
+    ~TurnShare() {
+        if (account_ != nullptr) {
+            account_->spent += EventLoop::Clock::now() - begin_;
+        }
+    }
+    TurnShare(const TurnShare &) = delete;
+    TurnShare &operator=(const TurnShare &) = delete;
+    bool used_up() const {
+        return account_ != nullptr && account_->spent + (EventLoop::Clock::now() - begin_) > kMost;
+    }
+
+  private:
+    static constexpr std::chrono::milliseconds kMost{2};
+    Account *account_;
+    EventLoop::Clock::time_point begin_;
+};
+
 uint64_t random_epoch() {
     std::random_device device;
     return (uint64_t{device()} << 32 | device()) | 1;
@@ -143,7 +169,7 @@ void Monitor::serve(int listening_socket) {
     // Inherited by what is accepted: packets sent before we come to accept must carry their sender, too.
     const int on = 1;
     setsockopt(listening_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_client(); });
+    listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_clients(); });
     if (ends_of_listeners_.fd() >= 0) {
         ends_watch_ = loop_.add(ends_of_listeners_.fd(), EPOLLIN, [this](uint32_t) { take_ended_listeners(); });
     } else {
@@ -203,7 +229,15 @@ Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
     return *(clients_[client->id] = std::move(client));
 }
 
-void Monitor::accept_client() {
+/// Several at a time, and not only one in a turn: those who connect again and again would make others wait.
+void Monitor::accept_clients() {
+    constexpr int kAtOnce = 32;
+    for (int i = 0; i < kAtOnce && accept_client(); ++i) {
+    }
+}
+
+/// False: nobody waits.
+bool Monitor::accept_client() {
     UniqueFd channel(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!channel && (errno == EMFILE || errno == ENFILE)) {
         // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
@@ -214,10 +248,10 @@ void Monitor::accept_client() {
         channel.reset(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
         channel.reset();
         spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
-        return;
+        return false;
     }
     if (!channel) {
-        return;
+        return false;
     }
     ucred peer{};
     socklen_t length = sizeof peer;
@@ -226,7 +260,7 @@ void Monitor::accept_client() {
             spdlog::warn("user {} has sent descriptors that cannot be closed, a client was turned away",
                          peer.uid);
         }
-        return;
+        return true;
     }
     asker_ = peer.uid;
     try {
@@ -240,11 +274,15 @@ void Monitor::accept_client() {
             spdlog::warn("process {} was turned away: {}", peer.pid, over.what());
         }
     }
+    return true;
 }
 
 void Monitor::channel_ready(uint64_t client_id) {
-    // A few packets at a time, so that no client keeps the others waiting.
-    for (int i = 0; i < 8; ++i) {
+    const auto found = clients_.find(client_id);
+    const Payer payer = found == clients_.end() ? Payer{} : found->second->payer; // it may end meanwhile
+    TurnShare share((payer.user ? payer.user : payer.group).get(), loop_.turn());
+    // A few packets at a time, so that no client keeps the others waiting, and no user with many channels.
+    for (int i = 0; i < 8 && !share.used_up(); ++i) {
         const auto it = clients_.find(client_id);
         if (it == clients_.end() || !it->second->channel) {
             return;

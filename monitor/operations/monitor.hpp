@@ -45,7 +45,8 @@ class Monitor {
     // monitor.cpp: channels and dispatch
     struct Operation;
     static const Operation *find_operation(uint16_t op);
-    void accept_client();
+    bool accept_client();
+    void accept_clients();
     Client &add_client(UniqueFd channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);

@@ -6,6 +6,7 @@
 // is in the root group is bounded by its users only.
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -26,6 +27,8 @@ struct Account {
     std::array<unsigned, kHoldings> count{};
     unsigned descriptors = 0;
     bool is_group = false;
+    uint64_t turn = 0;                           ///< of the loop, in which requests were answered last
+    std::chrono::steady_clock::duration spent{}; ///< on them in that turn
 };
 
 /// Its channel and its pidfd.

@@ -58,6 +58,7 @@ void EventLoop::run() {
 }
 
 void EventLoop::step() {
+    ++turn_;
     int timeout = -1;
     if (!timers_.empty()) {
         const auto left =

@@ -38,6 +38,8 @@ class EventLoop {
     void stop() { running_ = false; }
     /// One turn of run(): waits for something to be ready unless there is work left, and sees to it.
     void step();
+    /// How many there have been.
+    uint64_t turn() const { return turn_; }
 
   private:
     UniqueFd epoll_;
@@ -46,6 +48,7 @@ class EventLoop {
     std::vector<Action> soon_;
     uint64_t next_ = 1;
     bool running_ = true;
+    uint64_t turn_ = 0;
 };
 
 } // namespace sd::monitor
