@@ -1,0 +1,47 @@
+"""Many seeds of the differential runner, by range, for each way of sharing out users (differential --help)."""
+import os
+import re
+import subprocess
+
+from long import Budget, State
+
+# Seeds of each; the test command runs the first ones.
+MODES = {"one": 100_000, "two": 50_000, "given-up": 50_000}
+PIECE = 500
+SUMMARY = re.compile(r"(\d+) the same \((\d+) of them only when repeated\), (\d+) different, (\d+) undecided")
+
+
+def run_piece(build_dir, mode, first, count):
+    """What it counted, and the seeds that differ; None: it did not get to the end."""
+    users = [] if mode == "one" else ["--users", mode]
+    command = [f"{build_dir}/tests/differential/differential", *users, "--from", str(first), "--count", str(count), "--failures",
+               str(count), "--no-shrink"]
+    got = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "SD_BUILD_DIR": build_dir})
+    found = SUMMARY.search(got.stdout)
+    return (list(map(int, found.groups())), re.findall(r"=== seed (\d+) differs", got.stdout)) if found else None
+
+
+def run(build_dir, source_dir, record):  # pylint: disable=unused-argument
+    state, well = State(build_dir, "differential"), True
+    for mode, most in MODES.items():
+        budget = Budget()
+        first = after = state.get(mode, 1)
+        total, differ, broken = [0, 0, 0, 0], [], False
+        try:
+            while after <= most and budget.left() > 0 and not broken:
+                piece = run_piece(build_dir, mode, after, min(PIECE, most + 1 - after))
+                broken = piece is None
+                if not broken:
+                    total = [a + b for a, b in zip(total, piece[0])]
+                    differ += piece[1]
+                    after += sum(piece[0][i] for i in (0, 2, 3))
+                    state[mode] = after
+                    state.save()
+        finally:
+            if after > first or broken:
+                same, repeated, different, undecided = total
+                result = f"{same} the same ({repeated} when repeated), {undecided} undecided by the kernel, {different} different"
+                result += f": {' '.join(differ)}" if differ else ""
+                record(f"users: {mode}, seeds {first} to {after - 1}", result + (f"; broke down at {after}" if broken else ""))
+        well = well and not differ and not broken
+    return well
