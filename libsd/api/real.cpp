@@ -4,6 +4,7 @@
 #include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/objects.hpp"
+#include "libsd/cpu/call_numbers.hpp"
 
 #include <gnu/libc-version.h>
 #include <sys/single_threaded.h>
@@ -65,7 +66,7 @@ ssize_t raw_send(int fd, const void *buffer, size_t size, int flags) {
     return with_errno(raw_syscall6(SYS_sendto, fd, to_long(buffer), to_long(size), flags));
 }
 
-// The offset travels in two halves; x86-64 only looks at the first.
+// The offset travels in two halves; a 64-bit kernel only looks at the first.
 ssize_t raw_preadv2(int fd, const iovec *parts, int count, off_t offset, int flags) {
     return with_errno(raw_syscall6(SYS_preadv2, fd, to_long(parts), count, offset, 0, flags));
 }

@@ -3,7 +3,7 @@
 #include "libsd/api/real.hpp"
 #include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/libc_threads.hpp"
-#include "libsd/queue/copy.hpp"
+#include "libsd/cpu/copy.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"

@@ -1,6 +1,7 @@
 // The record that nearly every small message is: plain data, in one piece, sent and received whole. What
 // ring.hpp does with such a one, without what it does for all others, so that it fits into the caller.
 #pragma once
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/ring.hpp"
 
 namespace sd::ring {
@@ -12,10 +13,6 @@ namespace sd::ring {
 /// arrive too late, and those further ahead the receiver has not read yet. A conversation stays in the inline
 /// ring, where the peer looks at the lines that would be asked for.
 constexpr uint32_t kAskAhead = 256, kAskForRecord = 40;
-
-/// Not __builtin_prefetch(, 1): without -mprfchw that asks for reading. Every 64-bit processor takes the
-/// instruction.
-inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw %0" ::"m"(line)); }
 
 /// put() of a record of `n` bytes, at least 1, that neither wraps nor needs another look at the receiver's
 /// progress. False: it is not such a one, or the source cannot be read, and nothing was done.
@@ -33,7 +30,7 @@ inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw
         return false;
     uint8_t *here = ring + at;
     if (cls != 0 && need <= kAskForRecord && ((at ^ (at + need)) & 64) != 0)
-        ask_to_write(ring[(at + need + kAskAhead) & (size - 1)]);
+        cpu::ask_to_write(ring[(at + need + kAskAhead) & (size - 1)]);
     if (copy_small(here + 8, from, n)) [[unlikely]]
         return false;
     word(here, need).store(0, std::memory_order_relaxed);

@@ -3,7 +3,7 @@
 // Layout of a record: 8-byte header, payload, padding to 8. The header holds the payload length, the kind,
 // and the low bits of its own position as a check, and when it was sent in the order of its thread's sends
 // (epoll reports in that order). A header word of 0 means "nothing here yet": the sender zeroes the word
-// after a record before it publishes the record itself, with a release store (a plain store on x86).
+// after a record before it publishes the record itself, with a release store.
 //
 //   sender:    zero next header; payload; header (release)
 //   receiver:  header (acquire); payload; `consumed` (release)
@@ -23,9 +23,10 @@
 // A sender that wants another ring size leaves a switch record; the new ring starts with the next position.
 // Room for it is kept because the zeroed header word after the last record always exists.
 #pragma once
+#include "libsd/cpu/copy.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/layout/state.hpp"
-#include "libsd/queue/copy.hpp"
 #include "libsd/transport/arena.hpp"
 #include <cerrno>
 #include <sys/uio.h>
@@ -103,9 +104,8 @@ inline std::atomic<uint64_t> &word_at(const Place &p, uint32_t cls, uint64_t off
     return ring ? word(ring, offset) : unreachable_word;
 }
 
-/// Stores before this are not moved behind it by the compiler, nor later ones in front; the processor keeps
-/// stores in order by itself. It is what a process that takes over from a killed one relies on.
-inline void in_order() noexcept { asm volatile("" ::: "memory"); }
+/// It is what a process that takes over from a killed one relies on.
+using cpu::in_order;
 
 /// Whether what another process has written about a direction can be worked with: no position leads out of a
 /// ring of a class that exists.

@@ -1,5 +1,6 @@
 // The decision between looking and sleeping.
 #include "libsd/queue/spinner.hpp"
+#include "libsd/cpu/instructions.hpp"
 
 namespace sd {
 
@@ -91,7 +92,7 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
 
 bool Spinner::again() noexcept {
     if (++n_ % kLooks != 0) {
-        __builtin_ia32_pause();
+        cpu::pause();
         return true;
     }
     // Where somebody waits for the core there was one look since the clock was read last, which is not worth

@@ -1,6 +1,7 @@
 // Taking a token over from another thread, and lock mode; the argument stands in token.hpp.
 #include "libsd/queue/token.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/life.hpp"
 #include "libsd/queue/nudge.hpp"
 #include "libsd/transport/link.hpp"
@@ -43,7 +44,7 @@ class Backoff {
     bool pause() noexcept {
         ++n_;
         if (n_ < 64) {
-            __builtin_ia32_pause();
+            cpu::pause();
             return false;
         }
         if (n_ < 256) {
@@ -77,12 +78,12 @@ void fence_in(const ThreadRecord &other) noexcept {
 /// As the scope of PutOff, where the end is elsewhere.
 void enter() noexcept {
     ++self.depth;
-    asm volatile("" ::: "memory");
+    cpu::in_order_for_handlers();
 }
 
 /// A mark in a busy word has taken over: handlers are put off still.
 void leave_to_mark() noexcept {
-    asm volatile("" ::: "memory");
+    cpu::in_order_for_handlers();
     --self.depth;
 }
 
@@ -146,7 +147,7 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
             // Who has the lock is quicker when nobody looks at its cache line; it uses the lock many times in
             // this while.
             for (unsigned k = 0; k < 1u << (n < 6 ? n : 6); ++k)
-                __builtin_ia32_pause();
+                cpu::pause();
             continue;
         }
         if (n < kLooks + kYields) {
@@ -236,7 +237,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
     }
     if (how == kNested) { // the short way with another word
         busy->store(name, std::memory_order_relaxed);
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_membarrier();
         if (t.owner.load(std::memory_order_acquire) == me)
             return reinterpret_cast<uintptr_t>(busy) | how;
         busy->store(0, std::memory_order_release);

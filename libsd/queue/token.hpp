@@ -55,6 +55,7 @@
 // tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
 #include "libsd/control/lock.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/layout/state.hpp"
 #include <cerrno>
 #include <cstddef>
@@ -108,9 +109,9 @@ constinit inline thread_local std::atomic<uint64_t> only_mark{0};
     if (SD_NO_SHARING == 2) {
         if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
             return nullptr;
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_handlers();
         busy->store(1, std::memory_order_relaxed);
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_handlers();
     }
     return busy;
 }
@@ -126,9 +127,9 @@ constexpr bool kUnguarded = false;
     auto *busy = &self.record[seg]->busy[0];
     if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
         return nullptr;
-    asm volatile("" ::: "memory"); // a handler that came before this has ended: the word is still 0
+    cpu::in_order_for_handlers(); // a handler that came before this has ended: the word is still 0
     busy->store(name, std::memory_order_relaxed);
-    asm volatile("" ::: "memory"); // O1 before O2 in program order; the processor's part is T3
+    cpu::in_order_for_membarrier(); // O1 before O2 in program order; the processor's part is T3
     if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
         return busy;
     busy->store(0, std::memory_order_release);
@@ -166,7 +167,7 @@ class Claim {
         }
         mark(busy_).store(0, std::memory_order_release);
         busy_ = 0;
-        asm volatile("" ::: "memory"); // a handler that comes before the store is put off, and seen here
+        cpu::in_order_for_handlers(); // a handler that comes before the store is put off, and seen here
         if (self.deferred) [[unlikely]]
             run_deferred();
     }
@@ -216,7 +217,7 @@ class QuickClaim {
             return;
         busy_->store(0, std::memory_order_release);
         busy_ = nullptr;
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_handlers();
         if (self.deferred) [[unlikely]]
             run_deferred();
     }
@@ -240,10 +241,10 @@ class PutOff {
   public:
     PutOff() noexcept {
         ++self.depth;
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_handlers();
     }
     ~PutOff() {
-        asm volatile("" ::: "memory");
+        cpu::in_order_for_handlers();
         if (--self.depth == 0 && self.deferred) [[unlikely]]
             run_deferred();
     }

@@ -9,6 +9,7 @@
 #include "monitor/bridge/bridge_confine.hpp"
 
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/call_numbers.hpp"
 
 #include <array>
 #include <cerrno>
@@ -64,7 +65,7 @@ class Filter {
   public:
     Filter() {
         add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch));
-        add(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0);
+        add(BPF_JMP | BPF_JEQ | BPF_K, cpu::kAuditArch, 1, 0);
         add(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
         add(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr));
     }
@@ -137,8 +138,8 @@ bool confine_to_carrying() {
     Filter filter;
     for (const unsigned call :
          {SYS_read,         SYS_write,         SYS_readv,         SYS_writev,          SYS_recvfrom,
-          SYS_sendto,       SYS_recvmsg,       SYS_sendmsg,       SYS_epoll_wait,      SYS_epoll_pwait,
-          SYS_epoll_ctl,    SYS_epoll_create1, SYS_poll,          SYS_ppoll,           SYS_close,
+          SYS_sendto,       SYS_recvmsg,       SYS_sendmsg,       cpu::kEpollWait,     SYS_epoll_pwait,
+          SYS_epoll_ctl,    SYS_epoll_create1, cpu::kPoll,        SYS_ppoll,           SYS_close,
           SYS_dup,          SYS_dup3,          SYS_fstat,         SYS_getsockopt,      SYS_setsockopt,
           SYS_getsockname,  SYS_getpeername,   SYS_shutdown,      SYS_eventfd2,        SYS_munmap,
           SYS_mremap,       SYS_madvise,       SYS_brk,           SYS_membarrier,      SYS_sched_yield,

@@ -88,8 +88,7 @@ class Link {
 /// side, (2) makes a full fence (membarrier counts), (3) looks at our side's flags; before it sleeps on its
 /// eventfd it also (4) puts its id into sleep_mask, (5) makes a full fence, (6) looks at its ready bitmap.
 /// Here (a) the flags are stored, (b) a full fence, (c) the arms are swapped with 0; for each id found (d)
-/// the ready bits are set, by locked operations that are full fences on x86 and sequentially consistent by
-/// the memory model, and (e) sleep_mask is read.
+/// the ready bits are set, by sequentially consistent operations, and (e) sleep_mask is read.
 ///  - If (c) does not see the id put there by (1), then (c) precedes (1) in the arm's modification order,
 ///    so by the fences (b) and (2) the waiter's look (3) sees the flags: it does not go to sleep.
 ///  - If (c) sees the id but (e) does not see it in sleep_mask, the same argument with (d)/(e) against

@@ -5,6 +5,7 @@
 // it; then the file is one of ours for this unit, as the last value of a variable is the only one.
 #include "monitor/sdctl/units.hpp"
 #include "libsd/api/processes/loadable.hpp"
+#include "libsd/cpu/elf.hpp"
 #include "monitor/sdctl/failure.hpp"
 
 #include <algorithm>
@@ -111,7 +112,7 @@ std::vector<Obstacle> obstacles_of(const Manager &manager, const Properties &uni
     for (const std::string &program : programs_of(unit)) {
         const Loading loading = loading_from_path(program.c_str());
         if (loading == Loading::stumbles) {
-            all.push_back({true, "ExecStart", program + " is not for glibc's dynamic linker on x86-64"});
+            all.push_back({true, "ExecStart", program + " is not for glibc's dynamic linker on " + cpu::kName});
         } else if (loading == Loading::ignores) {
             all.push_back({false, "ExecStart",
                            program + " is linked statically or set-user-ID, and does not load the library"});

@@ -3,6 +3,7 @@
 // It is executed in front of every program, so it must start fast, and nothing that goes wrong here may keep
 // the program from running: without libsd or a monitor it simply runs as it would without us.
 #include "libsd/api/processes/loadable.hpp"
+#include "libsd/cpu/elf.hpp"
 #include "libsd/layout/protocol.hpp"
 #include "monitor/tools/paths.hpp"
 
@@ -344,7 +345,7 @@ int main(int argc, char **argv) {
     const char *own = own_directory(directory) ? directory : nullptr;
     const bool found = find_library(library, own);
     if (found && loading_from_path(argv[i]) == Loading::stumbles) {
-        warn("%s is not for glibc's dynamic linker on x86-64; running without", argv[i]);
+        warn("%s is not for glibc's dynamic linker on %s; running without", argv[i], cpu::kName);
     } else {
         find_monitor(own, may_start);
         if (found) {

@@ -1,5 +1,5 @@
 // The short look for an answer.
-#include "libsd/queue/answer.hpp"
+#include "libsd/cpu/answer.hpp"
 
 #include <catch2/catch.hpp>
 #include <csignal>

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The folders of libsd stand on each other, and an include never leads upwards; the monitor sees what it shares with libsd.
+What only one kind of processor has stands in libsd/cpu alone.
 
 Run without arguments from anywhere. Prints each include that breaks a rule, and each folder that has become too large.
 """
@@ -9,14 +10,27 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # From the bottom up: each may include itself and what stands before it.
-LAYERS = ["libsd/layout", "libsd/control", "libsd/transport", "libsd/queue", "libsd/vfs", "libsd/api"]
-MONITOR = {"monitor", "libsd/layout", "libsd/control"}
+LAYERS = ["libsd/cpu", "libsd/layout", "libsd/control", "libsd/transport", "libsd/queue", "libsd/vfs", "libsd/api"]
+MONITOR = {"monitor", "libsd/cpu", "libsd/layout", "libsd/control"}
 EXCEPTIONS = {
     # One answer to "can it load the library?"
     ("monitor/tools/sdrun.cpp", "libsd/api/processes/loadable.hpp"),
     ("monitor/sdctl/units.cpp", "libsd/api/processes/loadable.hpp"),
 }
 MOST_FILES = 25
+SOURCES = (".cpp", ".hpp", ".def", ".S")
+
+# What belongs into libsd/cpu: assembly, intrinsics, names of this processor and of its registers.
+PROCESSOR = re.compile(
+    r"\basm\b|\b__asm|\bnaked\b|__builtin_ia32_|\b_mm_|immintrin|x86intrin|\bx86|_X86_64|__x86_64__|__amd64__|\bgregs\b|\bREG_[A-Z0-9]+\b|\bcpuid\b",
+    re.IGNORECASE)
+# System calls that newer processors never had.
+OLD_CALLS = {
+    "access", "alarm", "arch_prctl", "chmod", "chown", "creat", "dup2", "epoll_create", "epoll_wait", "eventfd", "fork",
+    "futimesat", "getdents", "getpgrp", "inotify_init", "ioperm", "iopl", "lchown", "link", "mkdir", "mknod", "modify_ldt",
+    "open", "pause", "pipe", "poll", "readlink", "rename", "rmdir", "select", "signalfd", "stat", "lstat", "symlink", "time",
+    "unlink", "ustat", "utime", "utimes", "vfork",
+}
 
 
 def layer_of(path: str) -> str:
@@ -25,7 +39,7 @@ def layer_of(path: str) -> str:
 
 def main() -> None:
     wrong = []
-    sources = [path for top in ("libsd", "monitor") for path in sorted((ROOT / top).rglob("*.[ch]pp"))]
+    sources = [path for top in ("libsd", "monitor") for path in sorted((ROOT / top).rglob("*")) if path.suffix in SOURCES]
     for path in sources:
         name = str(path.relative_to(ROOT))
         own = layer_of(name)
@@ -34,6 +48,10 @@ def main() -> None:
             continue
         allowed = MONITOR if own == "monitor" else set(LAYERS[: LAYERS.index(own) + 1])
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if own != "libsd/cpu":
+                calls = OLD_CALLS & set(re.findall(r"\b(?:SYS|__NR)_(\w+)", line))
+                wrong += [f"{name}:{number}: {what} belongs into libsd/cpu"
+                          for what in PROCESSOR.findall(line) + sorted(f"SYS_{call}" for call in calls)]
             found = re.match(r'#include "([^"]+)"', line)
             if not found:
                 continue

@@ -5,6 +5,7 @@
 #include "libsd/control/decimal.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
+#include "libsd/cpu/call_numbers.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include <cstdlib>
@@ -90,7 +91,7 @@ const char *own_path() noexcept {
         },
         &path);
     if (*path == '\0')
-        sys::call(SYS_readlink, sys::arg("/proc/self/exe"), sys::arg(program), sizeof program - 1);
+        sys::call(cpu::kReadlink, sys::arg("/proc/self/exe"), sys::arg(program), sizeof program - 1);
     return *path ? path : program;
 }
 

@@ -4,6 +4,8 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
+#include "libsd/cpu/instructions.hpp"
+#include "libsd/cpu/trampolines.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include <gnu/libc-version.h>
@@ -31,12 +33,6 @@ long own_offset = 0;                 ///< from the thread's pointer to what the 
 size_t own_bytes = 0;
 
 bool shared = false;
-
-char *thread_pointer() noexcept {
-    char *p;
-    asm("mov %%fs:0, %0" : "=r"(p));
-    return p;
-}
 
 /// Which pages hold anything, in memory or in swap; the others are empty.
 bool look_for_used(bool *used) noexcept {
@@ -95,7 +91,7 @@ int look_at_object(dl_phdr_info *info, size_t, void *context) noexcept {
     pages = all;
     pages_of_file = end_of_file > begin ? (end_of_file - begin + kPage - 1) / kPage : 0;
     own_bytes = own;
-    own_offset = own ? static_cast<char *>(info->dlpi_tls_data) - thread_pointer() : 0;
+    own_offset = own ? static_cast<char *>(info->dlpi_tls_data) - cpu::thread_pointer() : 0;
     return 0;
 }
 
@@ -124,7 +120,7 @@ Kept *keep() noexcept {
             memcpy(to, variables + i * kPage, kPage);
             to += kPage;
         }
-    memcpy(to, thread_pointer() + own_offset, own_bytes);
+    memcpy(to, cpu::thread_pointer() + own_offset, own_bytes);
     return kept;
 }
 
@@ -177,7 +173,7 @@ void lent_back(Lent *lent) noexcept {
             memset(page, 0, kPage);
         }
     }
-    memcpy(thread_pointer() + own_offset, from, own_bytes);
+    memcpy(cpu::thread_pointer() + own_offset, from, own_bytes);
     shared = still_shared;
     sys::munmap(kept, kept->bytes);
     sys::restore_signals(&mask);
@@ -188,60 +184,17 @@ void lent_back(Lent *lent) noexcept {
 using namespace sd;
 
 extern "C" {
-[[gnu::visibility("hidden"), gnu::used]] Lent *sd_vfork_lend() noexcept { return lend(); }
-[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_fork() noexcept {
+[[gnu::used]] Lent *sd_vfork_lend() noexcept { return lend(); }
+[[gnu::used]] long sd_vfork_fork() noexcept {
     vfs::child_starts_program = true;
     const long child = real.fork();
     vfs::child_starts_program = false;
     return child;
 }
-[[gnu::visibility("hidden"), gnu::used]] long sd_vfork_back(long result, Lent *lent) noexcept {
+[[gnu::used]] long sd_vfork_back(long result, Lent *lent) noexcept {
     lent_back(lent);
     return with_errno(result);
 }
 }
 
-// The child returns to the caller first and uses its stack, so nothing may be kept there: the return address
-// and what lend() gave stay in registers. The child restores the mask before it returns.
-asm("    .pushsection .text\n"
-    "    .globl vfork, __vfork\n"
-    "    .type vfork, @function\n"
-    "    .type __vfork, @function\n"
-    "    .p2align 4\n"
-    "vfork:\n"
-    "__vfork:\n"
-    "    .cfi_startproc\n"
-    "    endbr64\n"
-    "    subq $8, %rsp\n"
-    "    .cfi_adjust_cfa_offset 8\n"
-    "    call sd_vfork_lend\n"
-    "    addq $8, %rsp\n"
-    "    .cfi_adjust_cfa_offset -8\n"
-    "    testq %rax, %rax\n"
-    "    je sd_vfork_fork\n"
-    "    movq %rax, %rsi\n"
-    "    popq %rdi\n"
-    "    .cfi_adjust_cfa_offset -8\n"
-    "    .cfi_register rip, rdi\n"
-    "    movl $58, %eax\n" // SYS_vfork
-    "    syscall\n"
-    "    pushq %rdi\n"
-    "    .cfi_adjust_cfa_offset 8\n"
-    "    .cfi_offset rip, -8\n"
-    "    testq %rax, %rax\n"
-    "    je 1f\n"
-    "    movq %rax, %rdi\n"
-    "    jmp sd_vfork_back\n"
-    "1:  movl $14, %eax\n" // SYS_rt_sigprocmask(SIG_SETMASK, &lent->mask, nullptr, 8)
-    "    movl $2, %edi\n"
-    "    xorl %edx, %edx\n"
-    "    movl $8, %r10d\n"
-    "    syscall\n"
-    "    xorl %eax, %eax\n"
-    "    ret\n"
-    "    .cfi_endproc\n"
-    "    .size vfork, .-vfork\n"
-    "    .size __vfork, .-__vfork\n"
-    "    .popsection\n");
-static_assert(SYS_vfork == 58 && SYS_rt_sigprocmask == 14 && SIG_SETMASK == 2 && offsetof(Lent, mask) == 0,
-              "as in the assembly above");
+static_assert(offsetof(Lent, mask) == 0, "libsd/cpu/vfork.cpp reads it there");

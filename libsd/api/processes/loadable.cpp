@@ -9,6 +9,7 @@
 #include "libsd/api/processes/path_search.hpp"
 #include "libsd/control/append.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/cpu/elf.hpp"
 #include <elf.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -21,7 +22,6 @@ namespace sd {
 namespace {
 
 constexpr int kMostInterpreters = 4; ///< scripts whose interpreter is a script: the kernel's own limit
-constexpr char kLinker[] = "ld-linux-x86-64.so.2";
 
 class Descriptor {
   public:
@@ -106,8 +106,8 @@ class Image {
     }
     bool is_elf() const noexcept { return memcmp(header_.e_ident, ELFMAG, SELFMAG) == 0; }
     bool for_this_machine() const noexcept {
-        return header_.e_ident[EI_CLASS] == ELFCLASS64 && header_.e_ident[EI_DATA] == ELFDATA2LSB &&
-               header_.e_machine == EM_X86_64 && header_.e_phentsize == sizeof(Elf64_Phdr);
+        return header_.e_ident[EI_CLASS] == ELFCLASS64 && header_.e_ident[EI_DATA] == cpu::kByteOrder &&
+               header_.e_machine == cpu::kMachine && header_.e_phentsize == sizeof(Elf64_Phdr);
     }
 
     /// The first part of this type.
@@ -151,9 +151,9 @@ class Image {
                     named = true;
                 }
         }
-        char name[sizeof kLinker];
+        char name[sizeof cpu::kLinkerName];
         return named && read_at(fd_, name, sizeof name, in_file(names) + own) &&
-               memcmp(name, kLinker, sizeof name) == 0;
+               memcmp(name, cpu::kLinkerName, sizeof name) == 0;
     }
 
   private:

@@ -6,6 +6,8 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/elf.hpp"
+#include "libsd/cpu/trampolines.hpp"
 #include <bitset>
 
 namespace sd {
@@ -56,8 +58,7 @@ struct Pass {
     void refer(const Object &o, const Object &own, const ElfW(Rela) & r, bool &opened) noexcept {
         const auto kind = ELF64_R_TYPE(r.r_info);
         const ElfW(Sym) &symbol = o.symbols[ELF64_R_SYM(r.r_info)];
-        if ((kind != R_X86_64_JUMP_SLOT && kind != R_X86_64_GLOB_DAT && kind != R_X86_64_64) || r.r_addend ||
-            !ELF64_R_SYM(r.r_info) || symbol.st_shndx != SHN_UNDEF)
+        if (!cpu::stores_address(kind) || r.r_addend || !ELF64_R_SYM(r.r_info) || symbol.st_shndx != SHN_UNDEF)
             return;
         const char *name = o.names + symbol.st_name;
         const uint32_t number = exported(own, name, gnu_hash(name));
@@ -140,9 +141,7 @@ void *open_deep(const char *file, int mode) {
 
 using namespace sd;
 
-/// Where a call of dlopen goes.
-extern "C" __attribute__((visibility("hidden"), used)) void *sd_way_to_dlopen(const char *file, int mode,
-                                                                              void *caller) noexcept {
+extern "C" [[gnu::used]] void *sd_way_to_dlopen(const char *file, int mode, void *caller) noexcept {
     static std::atomic<bool> bound{false};
     if (!active() && !bound.exchange(true, std::memory_order_relaxed)) {
         bind_real_symbols(); // a constructor may run before ours: the stand-in would call from here
@@ -150,24 +149,4 @@ extern "C" __attribute__((visibility("hidden"), used)) void *sd_way_to_dlopen(co
     return mode & RTLD_DEEPBIND && active() && same_from_here(file, caller)
                ? reinterpret_cast<void *>(open_deep)
                : reinterpret_cast<void *>(real.dlopen);
-}
-
-// The C library's function must see its caller, so it is gone to and not called.
-SD_EXPORT __attribute__((naked)) void *dlopen(const char *, int) noexcept {
-    asm("endbr64\n"
-        "push %rdi\n"
-        ".cfi_adjust_cfa_offset 8\n"
-        "push %rsi\n"
-        ".cfi_adjust_cfa_offset 8\n"
-        "sub $8, %rsp\n"
-        ".cfi_adjust_cfa_offset 8\n"
-        "mov 24(%rsp), %rdx\n"
-        "call sd_way_to_dlopen\n"
-        "add $8, %rsp\n"
-        ".cfi_adjust_cfa_offset -8\n"
-        "pop %rsi\n"
-        ".cfi_adjust_cfa_offset -8\n"
-        "pop %rdi\n"
-        ".cfi_adjust_cfa_offset -8\n"
-        "jmp *%rax\n");
 }

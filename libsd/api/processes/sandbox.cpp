@@ -12,13 +12,13 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/cpu/call_numbers.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include <cstdarg>
 #include <cstddef>
 #include <iterator>
-#include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
@@ -63,7 +63,7 @@ unsigned write_prefix(sock_filter *f) noexcept {
                        answer = BPF_RET | BPF_K;
     unsigned n = 0;
     add(f, &n, load, offsetof(seccomp_data, arch));
-    add(f, &n, equal, AUDIT_ARCH_X86_64, 1, 0);
+    add(f, &n, equal, cpu::kAuditArch, 1, 0);
     const unsigned foreign = n;
     add(f, &n, BPF_JMP | BPF_JA, 0); // to the end, see below
     add(f, &n, load, offsetof(seccomp_data, nr));

@@ -225,18 +225,8 @@ void entry(int signal, siginfo_t *info, void *context) noexcept {
 /// In front of the program's disposition for SIGSEGV and SIGBUS.
 void fault_entry(int signal, siginfo_t *info, void *context) noexcept {
     bool raised_by_instruction = info->si_code > 0;
-    auto &registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
-    if (raised_by_instruction && is_copy_fault(static_cast<uintptr_t>(registers[REG_RIP]))) {
-        registers[REG_RAX] = 1;
-        registers[REG_RIP] = *reinterpret_cast<greg_t *>(registers[REG_RSP]);
-        registers[REG_RSP] += 8;
+    if (raised_by_instruction && leave_copy(context))
         return;
-    }
-    if (const uintptr_t on =
-            raised_by_instruction ? small_copy_fault(static_cast<uintptr_t>(registers[REG_RIP])) : 0) {
-        registers[REG_RIP] = static_cast<greg_t>(on);
-        return;
-    }
     if (keep_pending(signal, info, context))
         return;
     Handler set = table[signal].set.load(std::memory_order_acquire);

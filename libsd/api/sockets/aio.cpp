@@ -330,7 +330,7 @@ SD_EXPORT int lio_listio(int mode, aiocb *const list[], int count, sigevent *eve
     return failed ? -1 : 0;
 }
 
-// The 64-bit types are the same on x86-64.
+// The 64-bit types are the same on a 64-bit processor.
 SD_EXPORT int aio_read64(aiocb64 *cb) noexcept { return aio_read(reinterpret_cast<aiocb *>(cb)); }
 SD_EXPORT int aio_write64(aiocb64 *cb) noexcept { return aio_write(reinterpret_cast<aiocb *>(cb)); }
 SD_EXPORT int aio_error64(const aiocb64 *cb) noexcept {

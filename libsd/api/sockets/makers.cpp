@@ -1,6 +1,7 @@
 // Everything else that gives a descriptor out. A number whose close went past us (inside libc, in a spawned
 // child's file actions) may come back for something else; what the table says about it must go.
 #include "libsd/api/wrap.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include <cstdarg>
 
 using namespace sd;
@@ -135,8 +136,7 @@ SD_EXPORT DIR *opendir(const char *path) {
 }
 
 SD_EXPORT int closedir(DIR *given) {
-    DIR *d;
-    asm("" : "=r"(d) : "0"(given)); // declared never null, but libc answers EINVAL
+    DIR *d = cpu::unknown(given); // declared never null, but libc answers EINVAL
     const int fd = d ? dirfd(d) : -1;
     return freed(fd, real.closedir(d));
 }

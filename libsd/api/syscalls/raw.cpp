@@ -5,6 +5,7 @@
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/cpu/call_numbers.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -138,7 +139,7 @@ long barrier(const Arguments &c) noexcept {
 
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
 long forking(const Arguments &c) noexcept {
-    bool plain_fork = c.number == SYS_fork || (c.number == SYS_clone && !(c.a[0] & CLONE_VM) && c.a[1] == 0);
+    bool plain_fork = c.number == cpu::kFork || (c.number == SYS_clone && !(c.a[0] & CLONE_VM) && c.a[1] == 0);
     if (!plain_fork || !active_or_borrowing())
         return plain(c);
     return fork_by_hand(
@@ -202,7 +203,7 @@ long dispatch(const Arguments &c) {
         return close_range(c.number_at<unsigned>(0), c.number_at<unsigned>(1), as_int(a[2]));
     case SYS_dup:
         return dup(c.fd());
-    case SYS_dup2:
+    case cpu::kDup2:
         return dup2(c.fd(), as_int(a[1]));
     case SYS_dup3:
         return dup3(c.fd(), as_int(a[1]), as_int(a[2]));
@@ -215,21 +216,21 @@ long dispatch(const Arguments &c) {
             return splice(c.fd(), c.pointer<off64_t>(1), as_int(a[2]), c.pointer<off64_t>(3),
                           c.number_at<size_t>(4), c.number_at<unsigned>(5));
         });
-    case SYS_poll:
+    case cpu::kPoll:
         return no_cancellation_point(
             [&] { return poll(c.pointer<pollfd>(0), c.number_at<nfds_t>(1), as_int(a[2])); });
-    case SYS_select:
+    case cpu::kSelect:
         return no_cancellation_point([&] { return active() ? plain_select(c) : plain(c); });
     case SYS_ppoll:
     case SYS_pselect6:
         return no_cancellation_point([&] { return active() ? with_timeout(c) : plain(c); });
-    case SYS_epoll_create:
+    case cpu::kEpollCreate:
         return epoll_create(as_int(a[0]));
     case SYS_epoll_create1:
         return epoll_create1(as_int(a[0]));
     case SYS_epoll_ctl:
         return epoll_ctl(c.fd(), as_int(a[1]), as_int(a[2]), c.pointer<epoll_event>(3));
-    case SYS_epoll_wait:
+    case cpu::kEpollWait:
         return no_cancellation_point(
             [&] { return epoll_wait(c.fd(), c.pointer<epoll_event>(1), as_int(a[2]), as_int(a[3])); });
     case SYS_epoll_pwait:
@@ -242,17 +243,17 @@ long dispatch(const Arguments &c) {
                                 mask_of(a[4]));
         });
     // Makers of descriptors.
-    case SYS_open:
+    case cpu::kOpen:
     case SYS_openat:
-    case SYS_creat:
+    case cpu::kCreat:
         return no_cancellation_point([&] { return make_descriptor(c); });
     case SYS_openat2:
-    case SYS_eventfd:
+    case cpu::kEventfd:
     case SYS_eventfd2:
-    case SYS_signalfd:
+    case cpu::kSignalfd:
     case SYS_signalfd4:
     case SYS_timerfd_create:
-    case SYS_inotify_init:
+    case cpu::kInotifyInit:
     case SYS_inotify_init1:
     case SYS_fanotify_init:
     case SYS_memfd_create:
@@ -269,14 +270,14 @@ long dispatch(const Arguments &c) {
         return uring_enter(a);
     case SYS_io_uring_register:
         return uring_register(c.fd(), c.number_at<unsigned>(1), c.pointer<void>(2), c.number_at<unsigned>(3));
-    case SYS_pipe:
+    case cpu::kPipe:
         return pipe(c.pointer<int>(0));
     case SYS_pipe2:
         return pipe2(c.pointer<int>(0), as_int(a[1]));
     case SYS_socketpair:
         return socketpair(as_int(a[0]), as_int(a[1]), as_int(a[2]), c.pointer<int>(3));
     // Processes.
-    case SYS_fork:
+    case cpu::kFork:
     case SYS_clone:
         return forking(c);
     case SYS_execve:

@@ -4,6 +4,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
@@ -221,7 +222,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(l ? Cause::no_slot : why);
         return -1;
     }
-    const uint64_t now = __builtin_ia32_rdtsc();
+    const uint64_t now = cpu::cycles();
     if (!kernel_agrees(*l, entry, to, now)) {
         give_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l);

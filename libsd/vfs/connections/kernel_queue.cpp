@@ -1,6 +1,7 @@
 // Taking connections from the kernel's queue; see kernel_queue.hpp.
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 
@@ -148,7 +149,7 @@ bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept {
     for (unsigned n = 0; n < kLooks; ++n) {
         if (over())
             return true;
-        __builtin_ia32_pause();
+        cpu::pause();
     }
     for (const int64_t until = sys::now_ns() + kPatienceNs; sys::now_ns() < until; sys::sched_yield())
         if (over())

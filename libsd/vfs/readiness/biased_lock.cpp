@@ -1,5 +1,6 @@
 // The rare part of the biased lock: the first thread, and the second.
 #include "libsd/vfs/readiness/biased_lock.hpp"
+#include "libsd/cpu/instructions.hpp"
 
 namespace sd {
 
@@ -17,7 +18,7 @@ bool BiasedLock::lock_shared(const void *me) noexcept {
     heavy_barrier();
     for (unsigned n = 0; busy_.load(std::memory_order_acquire) != 0; ++n)
         if (n < 64)
-            __builtin_ia32_pause();
+            cpu::pause();
         else
             sys::sched_yield();
     return false;

@@ -23,7 +23,7 @@ class BiasedLock {
         const void *me = &self;
         if (favoured_.load(std::memory_order_relaxed) == me) [[likely]] {
             busy_.store(1, std::memory_order_relaxed);
-            asm volatile("" ::: "memory"); // B1 before B2 in program order; the processor's part is R2
+            cpu::in_order_for_membarrier(); // B1 before B2 in program order; the processor's part is R2
             if (favoured_.load(std::memory_order_acquire) == me) [[likely]]
                 return true;
             busy_.store(0, std::memory_order_release);

@@ -1,5 +1,6 @@
 // Finding the members that are ready, and getting an instance ready for sleep.
 #include "libsd/control/client.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
@@ -250,7 +251,7 @@ constexpr unsigned kSecondLook = 32; ///< members that are looked at twice
 /// next one; of the header two looks ahead, which is about what a line takes to come from a core far away.
 /// Earlier is too early: the peer may not have written yet.
 void ask_ahead(Epoll &x, uint32_t at) noexcept {
-    asm volatile(""); // or the compiler finds that the function does nothing, and leaves it out
+    cpu::keep_this_call();
     const size_t left = x.hot.size() - at;
     if (left > 8) {
         const auto *item = reinterpret_cast<const char *>(x.hot[at + 8]);

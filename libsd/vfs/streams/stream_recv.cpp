@@ -1,5 +1,6 @@
 // Receiving over an accelerated connection.
-#include "libsd/queue/answer.hpp"
+#include "libsd/cpu/answer.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -71,14 +72,14 @@ struct Chase {
 constinit thread_local Chase chase{};
 
 void fall_behind(const Ofd &o) noexcept {
-    const uint64_t now = __builtin_ia32_rdtsc(), head = o.rx.s.head, sent = o.tx.s.messages;
+    const uint64_t now = cpu::cycles(), head = o.rx.s.head, sent = o.tx.s.messages;
     const bool fast = chase.ofd == &o && chase.sent == sent && head > chase.head &&
                       now - chase.when < (head - chase.head) * kTicksPerByte;
     chase = {&o, head, fast ? chase.since : head, sent, now};
     if (!fast || head - chase.since < kLongTransfer || core_is_shared())
         return;
-    while (__builtin_ia32_rdtsc() - now < kFallBehindTicks)
-        __builtin_ia32_pause();
+    while (cpu::cycles() - now < kFallBehindTicks)
+        cpu::pause();
 }
 
 /// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes

@@ -18,12 +18,6 @@ extern const char sd_copy_begin[], sd_copy_end[];
 
 namespace sd {
 
-/// True when `pc` is an instruction of sd_copy: the caller then sets the result register to 1 and returns to
-/// *(stack pointer).
-inline bool is_copy_fault(uintptr_t pc) noexcept {
-    return pc >= reinterpret_cast<uintptr_t>(sd_copy_begin) && pc < reinterpret_cast<uintptr_t>(sd_copy_end);
-}
-
 /// Instructions that may fault, and where to go on then: distances from the places of these words.
 struct CopyPlace {
     int32_t begin, end, after_fault;
@@ -36,16 +30,9 @@ extern "C" {
 [[gnu::weak, gnu::visibility("hidden")]] extern const CopyPlace __stop_sd_copy_places[];
 }
 
-/// Where to go on after a fault at `pc` in a copy_small(); 0: that is none.
-inline uintptr_t small_copy_fault(uintptr_t pc) noexcept {
-    const auto at = [](const int32_t &word) {
-        return reinterpret_cast<uintptr_t>(&word) + static_cast<uintptr_t>(intptr_t{word});
-    };
-    for (const CopyPlace *p = __start_sd_copy_places; p != __stop_sd_copy_places; ++p)
-        if (pc >= at(p->begin) && pc < at(p->end))
-            return at(p->after_fault);
-    return 0;
-}
+/// For a handler of SIGSEGV or SIGBUS with its third argument, where an instruction raised the signal. True:
+/// that was one of a copy; the handler returns, and the copy then says that it failed. Async-signal-safe.
+bool leave_copy(void *context) noexcept;
 
 /// sd_copy(), with 8 to 16 bytes in place.
 [[gnu::always_inline, nodiscard]] inline bool copy_small(void *to, const void *from, size_t n) noexcept {

@@ -1,6 +1,7 @@
 // The copy routine that survives a bad pointer; see copy.hpp. Written in assembly so that every instruction
 // that touches memory lies between the two labels and the return address is always at the top of the stack.
-#include "libsd/queue/copy.hpp"
+#include "libsd/cpu/copy.hpp"
+#include <ucontext.h>
 
 asm(R"(
     .pushsection .text.sd_copy,"ax",@progbits
@@ -90,3 +91,41 @@ sd_copy_end:
     .size sd_copy, .-sd_copy
     .popsection
 )");
+
+namespace sd {
+
+namespace {
+
+bool in_sd_copy(uintptr_t pc) noexcept {
+    return pc >= reinterpret_cast<uintptr_t>(sd_copy_begin) && pc < reinterpret_cast<uintptr_t>(sd_copy_end);
+}
+
+/// Where to go on after a fault at `pc` in a copy_small(); 0: that is none.
+uintptr_t small_copy_fault(uintptr_t pc) noexcept {
+    const auto at = [](const int32_t &word) {
+        return reinterpret_cast<uintptr_t>(&word) + static_cast<uintptr_t>(intptr_t{word});
+    };
+    for (const CopyPlace *p = __start_sd_copy_places; p != __stop_sd_copy_places; ++p)
+        if (pc >= at(p->begin) && pc < at(p->end))
+            return at(p->after_fault);
+    return 0;
+}
+
+} // namespace
+
+bool leave_copy(void *context) noexcept {
+    auto &registers = static_cast<ucontext_t *>(context)->uc_mcontext.gregs;
+    const auto pc = static_cast<uintptr_t>(registers[REG_RIP]);
+    if (in_sd_copy(pc)) {
+        registers[REG_RAX] = 1;
+        registers[REG_RIP] = *reinterpret_cast<greg_t *>(registers[REG_RSP]);
+        registers[REG_RSP] += 8;
+        return true;
+    }
+    const uintptr_t on = small_copy_fault(pc);
+    if (on)
+        registers[REG_RIP] = static_cast<greg_t>(on);
+    return on != 0;
+}
+
+} // namespace sd

@@ -1,5 +1,5 @@
 // The short look for an answer; answer.hpp says how it works.
-#include "libsd/queue/answer.hpp"
+#include "libsd/cpu/answer.hpp"
 
 // Two lfence between two looks: one load is under way at a time (more would be thrown away, with all that
 // follows them, when the peer writes), and a shared core has more for the peer.

@@ -1,0 +1,42 @@
+// __sigsetjmp, which setjmp and sigsetjmp are macros for; see trampolines.hpp.
+#include "libsd/cpu/trampolines.hpp"
+
+// It comes back twice to its caller, so it has no frame of ours: the word is written, then libc's function
+// jumped to.
+asm("    .pushsection .text\n"
+    "    .globl __sigsetjmp\n"
+    "    .type __sigsetjmp, @function\n"
+    "    .p2align 4\n"
+    "__sigsetjmp:\n"
+    "    .cfi_startproc\n"
+    "    endbr64\n"
+    "    testl %esi, %esi\n"
+    "    je 1f\n"
+    "    movq _ZN2sd14pretended_maskE@gottpoff(%rip), %rax\n"
+    "    movq %fs:(%rax), %rax\n"
+    "    movabsq $0x5d6a756d70730000, %rdx\n"
+    "    orq %rdx, %rax\n"
+    "    movq %rax, 192(%rdi)\n"
+    "1:  movq sd_real_sigsetjmp(%rip), %rax\n"
+    "    testq %rax, %rax\n"
+    "    je 2f\n"
+    "    jmp *%rax\n"
+    "2:  pushq %rdi\n"
+    "    .cfi_adjust_cfa_offset 8\n"
+    "    pushq %rsi\n"
+    "    .cfi_adjust_cfa_offset 8\n"
+    "    subq $8, %rsp\n"
+    "    .cfi_adjust_cfa_offset 8\n"
+    "    call sd_find_real_sigsetjmp\n"
+    "    addq $8, %rsp\n"
+    "    .cfi_adjust_cfa_offset -8\n"
+    "    popq %rsi\n"
+    "    .cfi_adjust_cfa_offset -8\n"
+    "    popq %rdi\n"
+    "    .cfi_adjust_cfa_offset -8\n"
+    "    jmp *%rax\n"
+    "    .cfi_endproc\n"
+    "    .size __sigsetjmp, .-__sigsetjmp\n"
+    "    .popsection\n");
+static_assert(sd::cpu::kJumpMark == 0x5d6a756d70730000 && sd::cpu::kJumpWord == 192,
+              "as in the assembly above");
