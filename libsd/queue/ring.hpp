@@ -311,7 +311,10 @@ inline uint64_t tail_now(const TxState &s) noexcept {
 /// first and last, and the head in between.
 inline bool moved(const RxState &s, uint64_t head) noexcept {
     in_order();
-    return *const_cast<const volatile uint16_t *>(&s.changing) != 0 || head_now(s) != head;
+    if (*const_cast<const volatile uint16_t *>(&s.changing) != 0)
+        return true;
+    in_order();
+    return head_now(s) != head;
 }
 
 // A record that is read in parts: RxState::part holds its length, how much was read, and bits of its

@@ -251,6 +251,7 @@ void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept
 }
 
 void ring_sleepers(LinkMap &l) noexcept {
+    cpu::in_order_for_membarrier();
     uint64_t asleep = l.view.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) &
                       ~(uint64_t{1} | uint64_t{1} << 63);
     for (; asleep; asleep &= asleep - 1)
@@ -259,6 +260,7 @@ void ring_sleepers(LinkMap &l) noexcept {
 
 void notify_acceptors(LinkMap &l) noexcept {
     auto &side = l.view.header().side[1];
+    cpu::in_order_for_membarrier();
     if (side.syn_arm.load(std::memory_order_seq_cst) == 0)
         return;
     uint64_t ids = side.syn_arm.exchange(0, std::memory_order_seq_cst);

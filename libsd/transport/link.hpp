@@ -1,6 +1,7 @@
 // A link as this process has it mapped, the table of all of them, and notification of the other side.
 #pragma once
 #include "libsd/control/pool.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/transport/arena.hpp"
 
@@ -104,6 +105,7 @@ extern void (*ring_through_monitor)(LinkMap &, unsigned id) noexcept;
 /// nobody did. May be called by any thread at the same time as anything.
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
+    cpu::in_order_for_membarrier(); // A before B of queue/sleeper.hpp
     if (arm.load(std::memory_order_relaxed)) [[unlikely]]
         notify_slow(l, slot, arm);
 }

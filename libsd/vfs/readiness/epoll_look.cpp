@@ -1,4 +1,5 @@
 // What one member of an epoll instance has to report.
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -41,7 +42,9 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
     bool arrived = false;
     const volatile uint64_t &head_now = s.head;
     if (uint64_t head = head_now; head > i.rx_at || i.rx_at == 0) {
+        cpu::in_order();
         RxState copy = s;
+        cpu::in_order();
         if (receiving_elsewhere(f) || head_now != head)
             return true; // `rx_at` stays behind, so the next look gets here again
         arrived = i.rx_at != 0 || head != 0;

@@ -1,5 +1,6 @@
 // Moving bytes over an accelerated connection; shared by the send, receive, message and sendfile calls.
 #pragma once
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -70,9 +71,12 @@ inline int64_t unrestartable(int64_t deadline) noexcept {
 /// After consuming, without the token: wakes a sender that waits for room.
 inline void notify_room(File &f) noexcept {
     auto &c = f.peer->control;
-    if (c.tx_arm.load(std::memory_order_relaxed)) [[unlikely]]
+    cpu::in_order_for_membarrier(); // A before B of queue/sleeper.hpp
+    if (c.tx_arm.load(std::memory_order_relaxed)) [[unlikely]] {
+        cpu::in_order(); // the waiter says what it wants before it arms
         if (f.mine->credit.consumed.load(std::memory_order_relaxed) >= c.tx_want.load(std::memory_order_relaxed))
             notify_slow(*f.link, f.slot, c.tx_arm);
+    }
 }
 
 } // namespace sd
