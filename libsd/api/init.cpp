@@ -66,7 +66,6 @@ __attribute__((constructor(101))) void start() noexcept {
         return;
     if (!out_of_use)
         remember_environment();
-    init_signals();
     init_lending();
     __register_atfork(nullptr, nullptr, reset_in_child, &__dso_handle);
     if (out_of_use)
@@ -75,7 +74,7 @@ __attribute__((constructor(101))) void start() noexcept {
     // and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);
     __cxa_at_quick_exit(end_of_process, nullptr);
-    vfs::init();
+    vfs::init({run_put_off, install_fault_handler, let_faults_through, presence_moved});
     follow_presence();
     unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3; ++fd)

@@ -1,5 +1,6 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
+#include "libsd/base/upward.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/confine.hpp"
@@ -28,7 +29,6 @@ std::atomic<const Directory *> dir{nullptr};
 std::atomic<int64_t> next_try{0};
 std::atomic<uint8_t> last_cause{0};
 bool greeted_before = false;
-Hooks hooks{};
 // Read once: getenv is not safe while the program changes its environment, and there are programs that empty
 // it before they listen.
 char env_path[108];
@@ -169,7 +169,7 @@ bool greet(Cause *why) noexcept {
         return false;
     }
     *why = Cause::no_memory;
-    if (!hooks.identity || !hooks.identity(&id, static_cast<int>(fd))) {
+    if (!upward.identity(&id, static_cast<int>(fd))) {
         close_hidden(static_cast<int>(fd));
         return false;
     }
@@ -198,7 +198,6 @@ void drop_channel() noexcept {
     next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
 }
 
-void set_hooks(const Hooks &h) noexcept { hooks = h; }
 bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
 void channel_moved(int from, int to) noexcept {
     int expected = from;
@@ -299,8 +298,8 @@ bool ensure(Cause *why) noexcept {
         again = greeted_before;
         greeted_before = true;
     }
-    if (again && hooks.restore)
-        hooks.restore();
+    if (again)
+        upward.restore();
     return true;
 }
 
@@ -356,7 +355,7 @@ void resume(int channel_fd, uint64_t client, int table_fd) noexcept {
     LockGuard g(call_lock);
     greeted_before = true; // so that a new monitor is told of everything
     my_id.store(client, std::memory_order_relaxed);
-    const long socket = hooks.network ? hooks.network() : -ENOTSOCK;
+    const long socket = upward.network();
     if (channel_fd < 0)
         return;
     if (socket < 0) {

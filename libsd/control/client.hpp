@@ -2,7 +2,7 @@
 //
 // Nothing here runs on the data path. Any thread may call anything; a lock with signals blocked serialises
 // requests. A channel that fails is closed; the next request after a pause connects again and runs the
-// restore hook, which registers everything this process has with the new monitor.
+// Upward::restore, which registers everything this process has with the new monitor.
 #pragma once
 #include "libsd/layout/directory_layout.hpp"
 #include "libsd/layout/protocol.hpp"
@@ -31,20 +31,12 @@ inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
                                                         : otherwise;
 }
 
-/// What HELLO needs from the layer above. Both descriptors stay the caller's.
+/// What HELLO needs (Upward::identity). Both descriptors stay the caller's.
 struct Identity {
     int segment_fd;
     int namespace_socket;
     uint32_t proc_index;
 };
-struct Hooks {
-    /// False: cannot (then there is no acceleration). The monitor may be asked for memory on `greeting`
-    /// (make_memory()).
-    bool (*identity)(Identity *, int greeting) noexcept;
-    long (*network)() noexcept; ///< a TCP socket of the process's network namespace; stays the callee's
-    void (*restore)() noexcept; ///< after each successful HELLO but the first; may call request()
-};
-void set_hooks(const Hooks &h) noexcept;
 /// Which monitor the user named. When the program starts.
 void read_environment() noexcept;
 /// A descriptor, shared with other processes, that was connected to the monitor by who started the program: a
@@ -60,7 +52,7 @@ void keep_door() noexcept;
 bool ensure(Cause *why) noexcept;
 /// True while a channel is open (it may have died unnoticed).
 bool connected() noexcept;
-/// hidden_moved, for the channel.
+/// Upward::hidden_moved, for the channel.
 void channel_moved(int from, int to) noexcept;
 /// The channel for poll(): a hang-up means the monitor is gone. -1 when there is none.
 int channel() noexcept;

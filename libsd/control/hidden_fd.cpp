@@ -1,5 +1,6 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/base/upward.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/confine.hpp"
@@ -28,8 +29,6 @@ void set_hidden(unsigned fd, bool on) noexcept {
         hidden[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
     }
 }
-
-void nobody_moves(int, int) noexcept {}
 
 /// Numbers from 0 to this one, exclusive, were all in use when the program was told so, with ours among them;
 /// 0: it never was. From then on those of ours that are not needed any more are kept, since the program has
@@ -108,7 +107,6 @@ void lower_limit() noexcept {
 } // namespace
 
 SD_ASKED_FIRST std::atomic<unsigned> hidden_from{UINT_MAX};
-void (*hidden_moved)(int, int) noexcept = nobody_moves;
 std::atomic<int> filler{-1};
 
 long hide_copy(int fd) noexcept {
@@ -232,7 +230,7 @@ int give_way(bool early) noexcept {
         if (to < 0 || to >= static_cast<long>(kMaxFd))
             break;
         set_hidden(static_cast<unsigned>(to), true);
-        hidden_moved(from, static_cast<int>(to));
+        upward.hidden_moved(from, static_cast<int>(to));
         really_close(from);
         lowest = std::min(lowest, from);
     }

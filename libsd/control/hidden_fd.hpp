@@ -27,8 +27,6 @@ bool is_among_hidden(int fd) noexcept;
 inline bool is_hidden(int fd) noexcept {
     return static_cast<unsigned>(fd) >= hidden_from.load(std::memory_order_relaxed) && is_among_hidden(fd);
 }
-/// Moves a hidden descriptor out of the way of dup2(x, fd); every owner is told through `owner_moved`.
-extern void (*hidden_moved)(int from, int to) noexcept;
 /// Hides a descriptor that already has a good number (inherited over exec).
 void mark_hidden(int fd) noexcept;
 /// The number is the program's from now on; the descriptor under it stays as it is.

@@ -17,7 +17,7 @@ struct DiagAddress {
 /// of several that share an address (SO_REUSEPORT) each value may get another one. Any thread; costs about 4
 /// µs, and the first time 20.
 int64_t kernel_listener(const DiagAddress &to, uint16_t variant) noexcept;
-/// hidden_moved, for the socket that asks.
+/// Upward::hidden_moved, for the socket that asks.
 void kernel_listener_moved(int from, int to) noexcept;
 /// The child asks on a socket of its own.
 void kernel_listener_fork_child() noexcept;

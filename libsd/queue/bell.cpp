@@ -26,14 +26,6 @@ SD_FORK_STATE unsigned idle_count = 0;
 /// Going into a sandbox.
 std::atomic<bool> no_foreign_ends{false};
 
-void watch_nothing() noexcept {}
-
-} // namespace
-
-void (*watch_thread)() noexcept = watch_nothing;
-
-namespace {
-
 long hidden_eventfd() noexcept {
     SpareNumbers spare;
     const long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -160,7 +152,7 @@ void free_bell(Bell *b, bool alone) noexcept {
 
 Bell *looking_bell() noexcept {
     if (!self.bell) {
-        watch_thread();
+        upward.watch_thread();
         self.bell = make_bell();
     }
     return self.bell;

@@ -31,8 +31,6 @@ bool complete_bell(Bell &b) noexcept;
 /// Nobody sleeps on it any more. It is kept for the next who wants one, unless `alone` is false, that is,
 /// another process may have its eventfd among what it waits for.
 void free_bell(Bell *b, bool alone) noexcept;
-/// The calling thread has something to give back when it ends; set by vfs.
-extern void (*watch_thread)() noexcept;
 /// The calling thread's own; freed by the thread-exit hook of vfs.
 Bell *thread_bell() noexcept;
 /// The same for a caller that only looks for now, and calls bell_id() or complete_bell() before it sleeps: it
@@ -49,7 +47,7 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept;
 void restore_bells() noexcept;
 /// In a forked child: the parent's bells are shared eventfds and belong to the parent.
 void drop_bells_in_child() noexcept;
-/// hidden_moved, for the doorbells of this process.
+/// Upward::hidden_moved, for the doorbells of this process.
 void bells_moved(int from, int to) noexcept;
 /// Empties the eventfd after a wake-up, and takes what peers of other domains sent. False: there was nothing.
 bool drain(Bell &b) noexcept;

@@ -52,7 +52,7 @@ bool drain_foreign_ends(Bell &b) noexcept;
 void close_foreign_ends(Bell &b) noexcept;
 /// In a forked child: they are the parent's.
 void drop_foreign_ends_in_child(Bell &b) noexcept;
-/// hidden_moved.
+/// Upward::hidden_moved.
 void foreign_ends_moved(Bell &b, int from, int to) noexcept;
 
 } // namespace sd

@@ -15,9 +15,6 @@ ThreadRecord *thread_table[kMaxSegments];
 
 namespace {
 
-bool no_registration(unsigned) noexcept { return false; }
-void no_deferred() noexcept {}
-void no_repair(unsigned, uint64_t) noexcept {}
 constinit std::atomic<uint64_t> uncounted{0};
 
 // A takeover costs about as much as 200 operations in lock mode. So a token that changes hands more often
@@ -91,14 +88,11 @@ void leave_to_mark() noexcept {
 void leave() noexcept {
     leave_to_mark();
     if (self.deferred) [[unlikely]]
-        run_deferred();
+        upward.run_deferred();
 }
 
 } // namespace
 
-bool (*register_thread)(unsigned) noexcept = no_registration;
-void (*run_deferred)() noexcept = no_deferred;
-void (*repair)(unsigned, uint64_t) noexcept = no_repair;
 std::atomic<uint64_t> *takeover_count = &uncounted;
 
 bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept {
@@ -203,7 +197,7 @@ bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
                 if (b.load(std::memory_order_relaxed) == name)
                     nudge(r, b, name);
     }
-    repair(seg, name);
+    upward.repair(seg, name);
     return true;
 }
 
@@ -224,7 +218,7 @@ void Claim::end_unusual(Token &token, uintptr_t busy) noexcept {
 
 uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) noexcept {
     self.refused = -ENOBUFS;
-    if (self.id[seg] == 0 && !register_thread(seg))
+    if (self.id[seg] == 0 && !upward.register_thread(seg))
         return 0;
     const ThreadId me = self.id[seg];
     auto *busy = &self.record[seg]->busy[0];
@@ -253,7 +247,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
         uint32_t prev = t.prev.load(std::memory_order_relaxed);
         if (owner == Token::kShared && prev == 0) {
             if (inherited) [[unlikely]]
-                repair(seg, name);
+                upward.repair(seg, name);
             const auto low = static_cast<uint8_t>(me);
             const unsigned streak = t.last.load(std::memory_order_relaxed) == low
                                         ? t.streak.load(std::memory_order_relaxed) + 1u
@@ -296,7 +290,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
             }
         }
         if (inherited) [[unlikely]]
-            repair(seg, name);
+            upward.repair(seg, name);
         t.prev.store(0, std::memory_order_release); // T5
         if (to_lock) {
             t.last.store(static_cast<uint8_t>(me), std::memory_order_relaxed);

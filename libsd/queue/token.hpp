@@ -54,6 +54,7 @@
 //
 // tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
+#include "libsd/base/upward.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/cpu/order.hpp"
 #include "libsd/layout/state.hpp"
@@ -76,8 +77,6 @@ struct ThreadSelf {
 };
 extern constinit thread_local ThreadSelf self;
 
-/// Registers the calling thread in segment `seg`; false when its table is full. Set by vfs.
-extern bool (*register_thread)(unsigned seg) noexcept;
 /// Thread table of each mapped segment; written under vfs's lock before any socket of the segment is used.
 extern ThreadRecord *thread_table[kMaxSegments];
 /// Is the calling thread inside an operation, or a scope of PutOff, that a signal handler would see half
@@ -90,11 +89,6 @@ inline bool inside_operation() noexcept {
             return true;
     return false;
 }
-/// Runs the handlers that were put off, unless the thread is still inside; set by api/signal.
-extern void (*run_deferred)() noexcept;
-/// Makes good what a dead thread left half done on the direction that the token `name` guards, and wakes who
-/// waits for it; set by vfs. Called with the token; may be called when there is nothing to do.
-extern void (*repair)(unsigned seg, uint64_t name) noexcept;
 /// Where takeovers are counted.
 extern std::atomic<uint64_t> *takeover_count;
 
@@ -169,7 +163,7 @@ class Claim {
         busy_ = 0;
         cpu::in_order_for_handlers(); // a handler that comes before the store is put off, and seen here
         if (self.deferred) [[unlikely]]
-            run_deferred();
+            upward.run_deferred();
     }
     /// False when the thread could not be registered, handlers nest too deep, or a wait was interrupted;
     /// error() is what the call returns.
@@ -209,7 +203,7 @@ class QuickClaim {
     [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
         busy_ = mark_own(seg, token, name);
         if (!busy_ && self.deferred) [[unlikely]]
-            run_deferred(); // put off by a mark that was taken back
+            upward.run_deferred(); // put off by a mark that was taken back
     }
     [[gnu::always_inline]] ~QuickClaim() { release(); }
     [[gnu::always_inline]] void release() noexcept {
@@ -219,7 +213,7 @@ class QuickClaim {
         busy_ = nullptr;
         cpu::in_order_for_handlers();
         if (self.deferred) [[unlikely]]
-            run_deferred();
+            upward.run_deferred();
     }
     explicit operator bool() const noexcept { return busy_ != nullptr; }
     QuickClaim(const QuickClaim &) = delete;
@@ -246,7 +240,7 @@ class PutOff {
     ~PutOff() {
         cpu::in_order_for_handlers();
         if (--self.depth == 0 && self.deferred) [[unlikely]]
-            run_deferred();
+            upward.run_deferred();
     }
     PutOff(const PutOff &) = delete;
     PutOff &operator=(const PutOff &) = delete;

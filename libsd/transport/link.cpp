@@ -1,5 +1,6 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
+#include "libsd/base/upward.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
@@ -19,9 +20,6 @@ std::atomic<LinkMap *> table[kMaxLinks];
 std::atomic<uint32_t> table_high{0};
 std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 
-long no_bells(LinkMap &, unsigned) noexcept { return -ENOSYS; }
-void no_monitor(LinkMap &, unsigned) noexcept {}
-
 /// Rings a waiter of another trust domain, who has made the socket and may have done anything to it: nothing
 /// here depends on its flags. When its queue is full the waiter is rung already (see Bell), and when the
 /// waiter has ended it the monitor tries.
@@ -31,7 +29,7 @@ void no_monitor(LinkMap &, unsigned) noexcept {}
                        ? -EPERM // a sandbox of ours knows write only
                        : sys::call(SYS_sendto, fd, sys::arg(&ring), 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
     if (r < 0 && r != -EAGAIN)
-        ring_through_monitor(l, id);
+        upward.ring_through_monitor(l, id);
 }
 
 /// Rings one waiter of the other side.
@@ -40,7 +38,7 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
     uint32_t now = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     int fd = cached.fd.load(std::memory_order_acquire);
     if (fd < 0 || cached.generation.load(std::memory_order_relaxed) != now) {
-        fd = static_cast<int>(fetch_peer_bell(l, id));
+        fd = static_cast<int>(upward.fetch_peer_bell(l, id));
         if (fd < 0)
             return; // without a monitor the waiter does not rely on being woken: it sleeps in short steps
     }
@@ -74,9 +72,6 @@ void empty(LinkMap &l) noexcept {
 }
 
 } // namespace
-
-long (*fetch_peer_bell)(LinkMap &, unsigned) noexcept = no_bells;
-void (*ring_through_monitor)(LinkMap &, unsigned) noexcept = no_monitor;
 
 bool put_empty_memory(void *at, size_t bytes) noexcept {
     if (space_is_limited() ||

@@ -92,14 +92,8 @@ inline bool link_use(LinkMap &l) noexcept {
 LinkMap *find_link(uint64_t id, unsigned side) noexcept;
 uint32_t link_table_high() noexcept;
 void reset_link_locks_in_child() noexcept;
-/// hidden_moved, for memfds and the doorbells of peers.
+/// Upward::hidden_moved, for memfds and the doorbells of peers.
 void links_moved(int from, int to) noexcept;
-
-/// Fetches what rings a peer's waiter; set by the vfs layer, which talks to the monitor. Returns
-/// PeerBell::fd, or -errno: the monitor has rung if it can.
-extern long (*fetch_peer_bell)(LinkMap &, unsigned id) noexcept;
-/// Has the monitor ring it; set by the vfs layer.
-extern void (*ring_through_monitor)(LinkMap &, unsigned id) noexcept;
 
 /// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when
 /// nobody did. May be called by any thread at the same time as anything.

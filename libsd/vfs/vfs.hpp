@@ -2,6 +2,7 @@
 // value or -errno, leaves errno alone, may be called by any thread, and returns kPass when the kernel's own
 // call has to be made instead.
 #pragma once
+#include "libsd/base/upward.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 #include <poll.h>
 #include <sys/epoll.h>
@@ -13,8 +14,15 @@ namespace sd::vfs {
 
 constexpr long kPass = INT64_MIN;
 
+/// What the layers below api need of it (base/upward.hpp); what is not given stays as it is.
+struct ApiCalls {
+    void (*run_deferred)() noexcept = upward.run_deferred;
+    void (*expect_faults)() noexcept = upward.expect_faults;
+    void (*expect_faults_here)() noexcept = upward.expect_faults_here;
+    void (*presence_moved)(int from, int to) noexcept = upward.presence_moved;
+};
 /// Runs once, from the library's constructor. Reads the environment; makes nothing visible.
-void init() noexcept;
+void init(const ApiCalls &api = {}) noexcept;
 /// False before init, or when SD_DISABLE is set: everything passes through.
 bool enabled() noexcept;
 /// This process and the child that it is about to make use the same memory for a while
@@ -81,11 +89,5 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
 /// How often the program has waited for a child. A connect() that finds it changed has the monitor look for
 /// processes that have ended.
 inline constinit std::atomic<uint32_t> children_ended{0};
-/// Has bad pointers of the program answered with EFAULT from now on; of the api layer, quick but for the
-/// first time. Called before anything of ours can be asked about, and by what reads the program's memory
-/// before there is anything.
-inline void (*expect_faults)() noexcept = []() noexcept {};
-/// The same for the calling thread, which may have blocked the signals of faults before.
-inline void (*expect_faults_here)() noexcept = []() noexcept {};
 
 } // namespace sd::vfs

@@ -116,7 +116,7 @@ TEST_CASE("the library's own descriptors cannot be hit") {
     CHECK(vfs::dup(hidden, 0, false) == -EBADF);
     CHECK(vfs::dup_to(hidden, 7, 0, true) == -EBADF);
     CHECK(is_open(hidden));
-    hidden_moved = dummy_moved;
+    upward.hidden_moved = dummy_moved;
     int ends[2];
     REQUIRE(::pipe(ends) == 0);
     CHECK(vfs::dup_to(ends[1], hidden, 0, true) == hidden);

@@ -17,7 +17,7 @@ struct Table {
     static inline std::atomic<uint32_t> next{1};
     Table() {
         thread_table[0] = records.get();
-        register_thread = [](unsigned seg) noexcept {
+        upward.register_thread = [](unsigned seg) noexcept {
             uint32_t i = next++;
             self.id[seg] = make_thread_id(i, 0);
             self.record[seg] = &thread_table[seg][i];
@@ -163,7 +163,7 @@ TEST_CASE("a token that changes hands all the time is a lock until one thread is
 TEST_CASE("a lock whose holder ended in lock mode is taken from it, and its work repaired") {
     Table t;
     static std::atomic<int> repairs{0};
-    repair = [](unsigned, uint64_t name) noexcept { repairs += name == 2; };
+    upward.repair = [](unsigned, uint64_t name) noexcept { repairs += name == 2; };
     Token token{};
     token.owner = Token::kShared;
     std::thread([&] {
@@ -179,7 +179,7 @@ TEST_CASE("a lock whose holder ended in lock mode is taken from it, and its work
     REQUIRE(repairs == before + 1);
     c.release();
     REQUIRE(token.lock == 0);
-    repair = [](unsigned, uint64_t) noexcept {};
+    upward.repair = [](unsigned, uint64_t) noexcept {};
 }
 
 TEST_CASE("a taker that ended half way leaves the former owner to be waited for") {
@@ -199,7 +199,7 @@ TEST_CASE("a taker that ended half way leaves the former owner to be waited for"
     // As a thread leaves it that dies between T2 and T4.
     ThreadId dead = 0;
     std::thread([&] {
-        REQUIRE(register_thread(0));
+        REQUIRE(upward.register_thread(0));
         dead = self.id[0];
         self = ThreadSelf{};
     }).join();

@@ -35,7 +35,6 @@ constexpr size_t kKept = sizeof kept / sizeof kept[0];
 Kept &presence = kept[1], &landlock = kept[2];
 char presence_before[sizeof presence.text];
 int presence_fd = -1;
-void (*others_move)(int, int) noexcept;
 
 bool starts_with(const char *s, const char *prefix) noexcept {
     return strncmp(s, prefix, strlen(prefix)) == 0;
@@ -144,23 +143,20 @@ char *write_number(char *to, const char *name, int number) noexcept {
     return to;
 }
 
-void presence_moves(int from, int to) noexcept {
-    others_move(from, to);
+} // namespace
+
+void presence_moved(int from, int to) noexcept {
     if (from != presence_fd)
         return;
     presence_fd = to;
     write_number(presence.text, presence.name, to);
 }
 
-} // namespace
-
 void follow_presence() noexcept {
     if (!presence.text[0])
         return;
     strcpy(presence_before, presence.text);
     presence_fd = decimal(presence.text + strlen(presence.name));
-    others_move = hidden_moved;
-    hidden_moved = presence_moves;
 }
 
 void remember_environment() noexcept {

@@ -11,6 +11,8 @@ namespace sd {
 void remember_environment() noexcept;
 /// After vfs::init(): executed programs learn where sdrun's channel has gone, should it have to move.
 void follow_presence() noexcept;
+/// Upward::presence_moved.
+void presence_moved(int from, int to) noexcept;
 /// The program has put itself under Landlock: neither it nor what it executes connects past the kernel. Any
 /// thread.
 void remember_landlock() noexcept;

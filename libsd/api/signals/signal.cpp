@@ -173,8 +173,10 @@ void call_program(int signal, siginfo_t *info, void *context) noexcept {
     pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
 }
 
-/// After the operation. In the order of arrival, hence before those that are still pending in the kernel.
-void run_put_off() noexcept {
+} // namespace
+
+// After the operation. In the order of arrival, hence before those that are still pending in the kernel.
+void sd::run_put_off() noexcept {
     if (inside_operation())
         return; // the end of the outermost operation does it
     ucontext_t context{};
@@ -198,6 +200,8 @@ void run_put_off() noexcept {
     self.deferred = 0;
     sys::restore_signals(&mask);
 }
+
+namespace {
 
 [[gnu::noinline]] void entry_with_sockets(int signal, siginfo_t *info, void *context) noexcept {
     if (!(bit(signal) & kFaults) && inside_operation()) [[unlikely]]
@@ -354,12 +358,6 @@ void install_fault_handler() noexcept {
         fault_handler_installed.store(true, std::memory_order_release);
     }
     let_faults_through();
-}
-
-void init_signals() noexcept {
-    run_deferred = run_put_off;
-    vfs::expect_faults = install_fault_handler;
-    vfs::expect_faults_here = let_faults_through;
 }
 
 SD_FORK_CODE void reset_signals_in_child() noexcept { table_lock.reset(); }

@@ -7,17 +7,17 @@
 
 namespace sd {
 
-/// Sets the hooks of the layers below; from the constructor.
-void init_signals() noexcept;
+/// Upward::run_deferred.
+void run_put_off() noexcept;
 /// The table's lock belongs to a thread that does not exist in the child.
 void reset_signals_in_child() noexcept;
 /// Puts the handler that lets bad pointers end in EFAULT in front of the program's for SIGSEGV and SIGBUS;
-/// once, when first needed.
+/// once, when first needed (Upward::expect_faults).
 void install_fault_handler() noexcept;
 /// Whether that is done. Never undone.
 extern constinit std::atomic<bool> fault_handler_installed;
-/// In a thread that begins to use sockets of ours: of what it has blocked, SIGSEGV and SIGBUS only seem to be
-/// from now on.
+/// Upward::expect_faults_here, in a thread that begins to use sockets of ours: of what it has blocked,
+/// SIGSEGV and SIGBUS only seem to be from now on.
 void let_faults_through() noexcept;
 
 /// rt_sigprocmask as the system call is. For raw.cpp.

@@ -34,7 +34,7 @@ namespace sd {
 /// ppoll and pselect6 as the system calls are: `timeout` is updated, and the kernel refuses what cannot be
 /// read. For raw.cpp.
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept {
-    vfs::expect_faults();
+    upward.expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;
     timespec asked{};
     if (timeout && sd_copy(&asked, timeout, sizeof asked))
@@ -49,7 +49,7 @@ long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t 
 
 /// `mask` points to the address of the mask and its size.
 long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept {
-    vfs::expect_faults();
+    upward.expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;
     timespec asked{};
     const sigset_t *set = nullptr;

@@ -113,7 +113,7 @@ long with_timeout(const Arguments &c) noexcept {
 /// The function may fault on a bad timeout, the system call may not.
 long plain_select(const Arguments &c) {
     auto *timeout = c.pointer<timeval>(4);
-    vfs::expect_faults();
+    upward.expect_faults();
     if (timeval copy; timeout && sd_copy(&copy, timeout, sizeof copy))
         return plain(c);
     return select(as_int(c.a[0]), c.pointer<fd_set>(1), c.pointer<fd_set>(2), c.pointer<fd_set>(3), timeout);

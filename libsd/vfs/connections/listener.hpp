@@ -57,7 +57,7 @@ void keep_for_waiters(File &f, int fd) noexcept;
 /// The descriptor of the listener's kernel socket, for a call that was made on number `fd` and has the File
 /// pinned; -1: there is none any more.
 int listener_fd(const File &f, int fd) noexcept;
-/// hidden_moved, for those kept.
+/// Upward::hidden_moved, for those kept.
 void listeners_moved(int from, int to) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
 long listener_bell(Listener &l, Bell &b) noexcept;

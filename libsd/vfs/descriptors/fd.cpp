@@ -89,7 +89,7 @@ long clear_number(int fd) noexcept {
         return moved;
     if (sys::fcntl(fd, F_GETFD) == 0)
         sys::fcntl(static_cast<int>(moved), F_SETFD, 0); // sdrun's channel is for programs to come, too
-    hidden_moved(fd, static_cast<int>(moved));
+    upward.hidden_moved(fd, static_cast<int>(moved));
     unhide(fd); // its old number stays open until dup3 replaces it, so that nobody else gets it
     return 0;
 }

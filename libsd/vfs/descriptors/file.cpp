@@ -46,7 +46,7 @@ File *new_file(FileKind kind) noexcept {
     File *f = files.allocate<QuietGuard>();
     if (!f)
         return nullptr;
-    vfs::expect_faults();
+    upward.expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
     f->real_socket = f->connect_pending = f->bound = f->carried = false;

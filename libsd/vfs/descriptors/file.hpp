@@ -131,7 +131,7 @@ long placeholder_fd(bool cloexec) noexcept;
 void install_placeholder(int fd, File *f, bool cloexec) noexcept;
 /// Gives such a number back unused.
 void drop_placeholder(int fd) noexcept;
-/// hidden_moved, for the dummy.
+/// Upward::hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
 /// Did calls of the parent's threads hold Files?
 bool files_fork_child() noexcept;

@@ -79,7 +79,7 @@ long bytes_held_back(File &f) noexcept {
 long contact() noexcept {
     Cause why;
     if (!control::ensure(&why) || !own_segment() ||
-        !register_thread(static_cast<unsigned>(own_segment_index.load())))
+        !upward.register_thread(static_cast<unsigned>(own_segment_index.load())))
         return -ECONNREFUSED;
     return 0;
 }

@@ -120,7 +120,8 @@ SD_FORK_CODE void end_borrowing_in_child() noexcept {
     }
 }
 
-void init() noexcept {
+void init(const ApiCalls &api) noexcept {
+    fill_upward(api);
     if (!init_fd_table())
         return;
     init_process();
@@ -128,9 +129,6 @@ void init() noexcept {
     if (off && *off && *off != '0')
         return;
     register_barrier();
-    init_threads();
-    init_orphans();
-    watch_threads();
     long s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
     has_v6 = s >= 0;
     if (s >= 0)

@@ -41,7 +41,7 @@ void prepare_confinement(Confinement how) noexcept {
     }
     for (unsigned s = 0; s < kMaxSegments; ++s)
         if (segments[s].view.base && self.id[s] == 0)
-            register_thread(s);
+            upward.register_thread(s);
     Bell *bell = link_table_high() ? thread_bell() : nullptr;
     if (for_good) {
         give_up_dummy();

@@ -12,9 +12,7 @@
 
 namespace sd {
 
-namespace {
-
-/// The hook of token.hpp; the caller has the token, hence nobody else works on this direction.
+// The caller has the token, hence nobody else works on this direction.
 void repair_direction(unsigned seg, uint64_t name) noexcept {
     const auto index = static_cast<uint32_t>((name - 2) / 2);
     if (index == 0 || index >= kOfds)
@@ -42,6 +40,8 @@ void repair_direction(unsigned seg, uint64_t name) noexcept {
     notify(*l, slot, peer.control.rx_arm);
 }
 
+namespace {
+
 constinit std::atomic<uint32_t> deaths_seen[kMaxSegments];
 
 void adopt(File &f) noexcept {
@@ -59,8 +59,6 @@ void adopt(File &f) noexcept {
 }
 
 } // namespace
-
-void init_orphans() noexcept { repair = repair_direction; }
 
 void look_after_orphans() noexcept {
     for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i) {

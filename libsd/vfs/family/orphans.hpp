@@ -1,9 +1,11 @@
 // What processes that died left half done on connections that others still hold.
 #pragma once
+#include <cstdint>
 
 namespace sd {
 
-void init_orphans() noexcept; ///< sets the hook of token.hpp
+/// Upward::repair.
+void repair_direction(unsigned seg, uint64_t name) noexcept;
 
 /// After waking up: if a process of the family has died, takes the tokens that were its own. Costs a load per
 /// segment otherwise.

@@ -4,13 +4,17 @@
 
 namespace sd {
 
-/// Reads the environment, sets the hooks between the layers and registers the fork handlers. Once, from
-/// vfs::init().
+namespace vfs {
+struct ApiCalls;
+}
+/// Fills the table of calls upward (base/upward.hpp). Once, first of all in vfs::init().
+void fill_upward(const vfs::ApiCalls &api) noexcept;
+/// Reads the environment and registers the fork handlers. Once, from vfs::init().
 void init_process() noexcept;
 /// Before a thread is made: where libpthread came late, its functions are known from here on.
 void threads_begin() noexcept;
-/// After init_threads(): makes sure that a thread's records are given back when it ends.
-void watch_threads() noexcept;
+/// Upward::watch_thread.
+void watch_this_thread() noexcept;
 
 namespace vfs {
 /// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those

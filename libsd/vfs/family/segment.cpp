@@ -70,7 +70,9 @@ void move_stats(SegmentStats &from, SegmentStats &to) noexcept {
         to.fallbacks[i].fetch_add(from.fallbacks[i].exchange(0), std::memory_order_relaxed);
 }
 
-bool register_in(unsigned seg) noexcept {
+} // namespace
+
+bool register_in_segment(unsigned seg) noexcept {
     if (seg >= segment_count.load(std::memory_order_acquire))
         return false;
     SegmentView v = segments[seg].view;
@@ -98,8 +100,6 @@ bool register_in(unsigned seg) noexcept {
     }
     return false;
 }
-
-} // namespace
 
 bool own_segment(int greeting) noexcept {
     if (own_segment_index.load(std::memory_order_acquire) >= 0)
@@ -401,8 +401,6 @@ void free_ofd(unsigned seg, uint32_t index) noexcept {
     if (static_cast<int>(seg) == own_segment_index.load(std::memory_order_relaxed) && index < ofd_hint)
         ofd_hint = index; // low numbers again, so that few pages are touched
 }
-
-void init_threads() noexcept { register_thread = register_in; }
 
 void unregister_thread() noexcept {
     for (unsigned i = 0; i < kMaxSegments; ++i)

@@ -55,7 +55,8 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept;
 /// After the connection's close was published.
 void free_ofd(unsigned seg, uint32_t index) noexcept;
 
-void init_threads() noexcept;      ///< sets the hooks of token.hpp
+/// Gives the calling thread a record in segment `seg`. False: the table is full.
+bool register_in_segment(unsigned seg) noexcept;
 void unregister_thread() noexcept; ///< at thread exit: gives back its records and doorbell
 
 /// Around fork. lock: false, another thread makes or maps a segment. prepare: makes a ProcRecord with the

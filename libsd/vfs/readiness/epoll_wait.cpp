@@ -54,7 +54,7 @@ void give_up(void *) noexcept {
 }
 
 long kernel_sleep(Wait &w, int64_t timeout) noexcept {
-    watch_thread(); // which gives the set back if it ends after a jump out of here
+    upward.watch_thread(); // which gives the set back if it ends after a jump out of here
     return cancellable(give_up, nullptr, [&] {
         const TrueMask before(w.mask != nullptr);
         return kernel_wait(w.ep, w.user, w.room, timeout, w.mask);
@@ -214,7 +214,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         sleep.not_after(start + kAskForMonitorNs);
     long r = ready && self.handled != w.handled ? -ECANCELED : 0;
     if (!ready) {
-        watch_thread();
+        upward.watch_thread();
         const int64_t left = sleep.left(start);
         r = sleep_in_kernel(w.mask, w.handled, nothing_to_undo, nullptr, [&](const uint64_t *asleep) {
             return kernel_wait(w.ep, w.user, w.room, left, asleep);

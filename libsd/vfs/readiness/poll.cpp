@@ -85,7 +85,7 @@ class BitSets {
 long poll(pollfd *fds, nfds_t n, const timespec *timeout, const sigset_t *mask) noexcept {
     if (n == 0 || n > kMaxFd)
         return kPass;
-    expect_faults();
+    upward.expect_faults();
     if (!any_ours(fds, n))
         return kPass;
     Held::drop_abandoned(__builtin_frame_address(0));
@@ -110,7 +110,7 @@ long poll(pollfd *fds, nfds_t n, const timespec *timeout, const sigset_t *mask) 
 long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, const sigset_t *mask) noexcept {
     if (n <= 0 || n > static_cast<int>(kMaxFd))
         return kPass;
-    expect_faults();
+    upward.expect_faults();
     Held::drop_abandoned(__builtin_frame_address(0));
     fd_set *given[3] = {r, w, e};
     const size_t words = (static_cast<size_t>(n) + kWordBits - 1) / kWordBits;
