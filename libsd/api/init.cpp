@@ -17,16 +17,15 @@
 
 using namespace sd;
 
-// What pthread_atfork and at_quick_exit are, whose own code is linked in statically.
+// What at_quick_exit is, whose own code is linked in statically.
 extern "C" {
 int __cxa_atexit(void (*function)(void *), void *argument, void *library) noexcept;
 int __cxa_at_quick_exit(void (*function)(void *), void *library) noexcept;
-int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void *library) noexcept;
-extern void *__dso_handle [[gnu::visibility("hidden")]];
 }
 
 namespace {
 
+/// Upward::reset_in_child.
 SD_FORK_CODE void reset_in_child() noexcept {
     reset_signals_in_child();
     reset_aio_in_child();
@@ -67,14 +66,17 @@ __attribute__((constructor(101))) void start() noexcept {
     if (!out_of_use)
         remember_environment();
     init_lending();
-    __register_atfork(nullptr, nullptr, reset_in_child, &__dso_handle);
     if (out_of_use)
         return;
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers
     // and destructors.
     __cxa_atexit(end_of_process, nullptr, nullptr);
     __cxa_at_quick_exit(end_of_process, nullptr);
-    vfs::init({run_put_off, install_fault_handler, let_faults_through, presence_moved});
+    vfs::init({.run_deferred = run_put_off,
+               .expect_faults = install_fault_handler,
+               .expect_faults_here = let_faults_through,
+               .presence_moved = presence_moved,
+               .reset_in_child = reset_in_child});
     follow_presence();
     unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3; ++fd)

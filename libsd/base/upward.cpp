@@ -9,6 +9,7 @@ constinit Upward upward = {
     .expect_faults = []() noexcept {},
     .expect_faults_here = []() noexcept {},
     .presence_moved = [](int, int) noexcept {},
+    .reset_in_child = []() noexcept {},
     .register_thread = [](unsigned) noexcept { return false; },
     .watch_thread = []() noexcept {},
     .repair = [](unsigned, uint64_t) noexcept {},

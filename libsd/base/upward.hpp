@@ -33,6 +33,10 @@ struct Upward {
     /// named in the environment of programs to come. As hidden_moved. Default: nothing.
     void (*presence_moved)(int from, int to) noexcept;
 
+    /// Frees in a child what other threads had locked in api. By vfs, first of all in a child, in whatever
+    /// way it was made (vfs::fork_child()); signals are blocked where libsd is in use. Default: nothing.
+    void (*reset_in_child)() noexcept;
+
     // Of vfs.
 
     /// Gives the calling thread a record in segment `seg`, and has it given back when the thread ends. By

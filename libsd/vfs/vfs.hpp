@@ -20,6 +20,7 @@ struct ApiCalls {
     void (*expect_faults)() noexcept = upward.expect_faults;
     void (*expect_faults_here)() noexcept = upward.expect_faults_here;
     void (*presence_moved)(int from, int to) noexcept = upward.presence_moved;
+    void (*reset_in_child)() noexcept = upward.reset_in_child;
 };
 /// Runs once, from the library's constructor. Reads the environment; makes nothing visible.
 void init(const ApiCalls &api = {}) noexcept;

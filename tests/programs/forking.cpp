@@ -8,6 +8,9 @@
 #include <thread>
 
 #include <csignal>
+#include <linux/io_uring.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 using namespace sdtest;
@@ -345,6 +348,83 @@ BEHAVIOUR(forks_during_the_first_contact) {
         good += status == 0;
     }
     SHOW(good);
+}
+
+namespace {
+
+/// What a child may do whose parent has other threads, and what those do meanwhile.
+bool use_everything() {
+    struct sigaction act {};
+    const bool ring = syscall(SYS_io_uring_enter, -1, 1, 0, 0, nullptr, 0) < 0;
+    const bool handler = sigaction(SIGUSR2, nullptr, &act) == 0;
+    const int fd = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    return ring && handler && setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0 && close(fd) == 0;
+}
+
+int in_child(void *) { _exit(use_everything() ? 0 : 1); }
+
+/// Did it end, and well?
+bool ends_well(pid_t child) {
+    int status = 0;
+    for (const Stopwatch time; time.ms() < kPatience; sleep_ms(1))
+        if (waitpid(child, &status, WNOHANG) == child)
+            return status == 0;
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    return false;
+}
+
+/// Children made one after the other, until one does not end well.
+template <class F> int children_that_end(F make) {
+    constexpr int kChildren = 60;
+    for (int i = 0; i < kChildren; ++i) {
+        const pid_t child = MUST(make());
+        if (child == 0)
+            in_child(nullptr);
+        if (!ends_well(child))
+            return i;
+    }
+    return kChildren;
+}
+
+} // namespace
+
+// However a child is made, what another thread held at that moment is free in it.
+BEHAVIOUR(made_while_other_threads_work) {
+    const int listener = make_listener(), fd = connect_to(local_address(listener));
+    io_uring_params params{};
+    const long ring = syscall(SYS_io_uring_setup, 8, &params); // one to look for
+    std::atomic<bool> over{false};
+    std::thread asks([&] {
+        while (!over)
+            syscall(SYS_io_uring_enter, -1, 1, 0, 0, nullptr, 0);
+    });
+    std::thread all([&] {
+        while (!over)
+            use_everything();
+    });
+    alignas(64) static char stack[64 << 10];
+    const int by_fork = children_that_end([] { return fork(); });
+    const int by_plain_fork = children_that_end([] { return _Fork(); });
+    const int by_number = children_that_end([] { return syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); });
+    const int by_newer_number = children_that_end([] {
+        const uint64_t how[8] = {0, 0, 0, 0, SIGCHLD}; // struct clone_args
+        return syscall(SYS_clone3, how, sizeof how);
+    });
+    const int by_clone =
+        children_that_end([] { return clone(in_child, stack + sizeof stack, SIGCHLD, nullptr); });
+    over = true;
+    asks.join();
+    all.join();
+    SHOW(by_fork);
+    SHOW(by_plain_fork);
+    SHOW(by_number);
+    SHOW(by_newer_number);
+    SHOW(by_clone);
+    close(fd);
+    close(listener);
+    if (ring >= 0)
+        close(static_cast<int>(ring));
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

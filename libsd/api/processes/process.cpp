@@ -40,9 +40,6 @@ long fork_by_hand(long (*make)(void *), void *context) noexcept {
     vfs::fork_prepare();
     long r = make(context);
     if (r == 0) {
-        reset_signals_in_child();
-        reset_aio_in_child();
-        reset_shell_in_child();
         vfs::fork_child();
     } else {
         vfs::fork_parent();
@@ -74,8 +71,6 @@ struct CloneCall {
 /// Where the child begins, with a copy of the call's arguments.
 int begin_clone(void *context) noexcept {
     const CloneCall call = *static_cast<const CloneCall *>(context);
-    reset_signals_in_child();
-    reset_aio_in_child();
     vfs::fork_child();
     return call.function(call.argument);
 }

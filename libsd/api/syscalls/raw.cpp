@@ -137,10 +137,23 @@ long barrier(const Arguments &c) noexcept {
     return r;
 }
 
+/// Does the child get a copy of the memory, and go on here?
+bool is_plain_fork(const Arguments &c) noexcept {
+    if (c.number == SYS_clone)
+        return !(c.a[0] & CLONE_VM) && c.a[1] == 0;
+    if (c.number != SYS_clone3)
+        return c.number == cpu::kFork;
+    struct {
+        uint64_t flags, descriptor, child_id, parent_id, signal, stack;
+    } how;
+    upward.expect_faults();
+    return c.number_at<size_t>(1) >= sizeof how && sd_copy(&how, c.pointer<void>(0), sizeof how) == 0 &&
+           !(how.flags & CLONE_VM) && how.stack == 0;
+}
+
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
 long forking(const Arguments &c) noexcept {
-    bool plain_fork = c.number == cpu::kFork || (c.number == SYS_clone && !(c.a[0] & CLONE_VM) && c.a[1] == 0);
-    if (!plain_fork || !active_or_borrowing())
+    if (!active_or_borrowing() || !is_plain_fork(c))
         return plain(c);
     return fork_by_hand(
         [](void *context) -> long {
@@ -279,6 +292,7 @@ long dispatch(const Arguments &c) {
     // Processes.
     case cpu::kFork:
     case SYS_clone:
+    case SYS_clone3:
         return forking(c);
     case SYS_execve:
         return execve(c.pointer<char>(0), c.pointer<char *>(1), c.pointer<char *>(2));

@@ -106,8 +106,12 @@ SD_FORK_CODE void fork_parent() noexcept {
     epoll_fork_parent();
 }
 
+// The list of all that is done in a child, however it was made: fork() runs it as a handler, api calls it for
+// _Fork(), clone() and syscall(), and vfork() forks where memory cannot be lent. A lock may have been held by
+// a thread that is not there any more, so each of the library is in here (tests/unit/fork_locks_test.py).
 SD_FORK_CODE void fork_child() noexcept {
     child_starts_program = false;
+    upward.reset_in_child();
     if (!enabled()) {
         end_borrowing_in_child(); // where nothing of ours had been used
         return;

@@ -18,7 +18,7 @@ void watch_this_thread() noexcept;
 
 namespace vfs {
 /// Around fork(); registered with pthread_atfork, and called by hand where a fork does not run those
-/// handlers.
+/// handlers. fork_child() is all that a child needs, of api too.
 void fork_prepare() noexcept;
 /// Set by a thread around a fork whose child does nothing but start a program. The child finds it cleared.
 extern constinit thread_local bool child_starts_program;

@@ -135,6 +135,7 @@ void fill_upward(const vfs::ApiCalls &api) noexcept {
         .expect_faults = api.expect_faults,
         .expect_faults_here = api.expect_faults_here,
         .presence_moved = api.presence_moved,
+        .reset_in_child = api.reset_in_child,
         .register_thread = register_and_watch,
         .watch_thread = watch_this_thread,
         .repair = repair_direction,
