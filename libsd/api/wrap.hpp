@@ -22,10 +22,6 @@ extern "C" {
 
 namespace sd {
 
-/// The kernel's upper bound for one read or write; more is cut to this.
-constexpr size_t kMaxTransfer = 0x7fff'f000;
-inline size_t clamp_transfer(size_t n) noexcept { return n < kMaxTransfer ? n : kMaxTransfer; }
-
 /// read() and write() look at the whole range before they cut it; user memory ends here.
 inline bool impossible_range(const void *p, size_t n) noexcept {
     uintptr_t end;

@@ -10,6 +10,14 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+namespace sd {
+
+/// The kernel's upper bound for one read or write; more is cut to this.
+constexpr size_t kMaxTransfer = 0x7fff'f000;
+constexpr size_t clamp_transfer(size_t n) noexcept { return n < kMaxTransfer ? n : kMaxTransfer; }
+
+} // namespace sd
+
 namespace sd::vfs {
 
 constexpr long kPass = INT64_MIN;

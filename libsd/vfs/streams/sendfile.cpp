@@ -5,10 +5,7 @@
 // pipe or a connection before the other side has room for it.
 #include "libsd/vfs/streams/sendfile.hpp"
 #include "libsd/control/around_fork.hpp"
-#include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
-#include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/stream.hpp"
@@ -85,8 +82,7 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
         *r = vfs::kPass;
         return Fill::failed;
     }
-    if ((o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
-        refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
+    if (send_refused(f, o))
         return Fill::blocked;
     TxState &s = o.tx.s;
     if (want > kBounce)
@@ -98,17 +94,9 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
             s.stalls = 1; // as in stream_send
         return Fill::full;
     }
-    size_t fits = (ring::room(s) - 8) & ~uint64_t{7};
-    // The receiver starts on the first part meanwhile
-    const size_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
-    size_t n = want < fits ? want : fits;
-    n = n < cap ? n : cap;
-    n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
     const Hold hold = hold_of(o, more);
-    if (!is_plain(o, hold)) [[unlikely]] {
-        const uint64_t most = most_at_once(f, hold);
-        n = n < most ? n : most;
-    }
+    const bool plain = is_plain(o, hold);
+    const uint64_t n = record_length(f, want, plain, hold);
     ring::Space space = ring::reserve(s, f.tx_place, static_cast<uint32_t>(n));
     long got = read_at(in, space.piece, space.count, pos, RWF_NOWAIT);
     if (got == -EOPNOTSUPP && pos < 0) { // a pipe of an older kernel: does not block while something is in it
@@ -125,7 +113,7 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
     if (got == 0)
         return Fill::ok;
     bool tell = true;
-    if (is_plain(o, hold))
+    if (plain)
         ring::commit(s, f.tx_place, static_cast<uint32_t>(got));
     else
         tell = publish_held(f, static_cast<uint32_t>(got), hold);
@@ -161,8 +149,8 @@ long check_source(int in, int64_t pos) noexcept {
 /// needs no check.
 long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     Buffer buffer;
-    bool direct = true, grow_far = false, checked = false;
-    int64_t deadline = 0;
+    bool direct = true, checked = false;
+    RoomWait room;
     Pin pin;
     if (!pin.hold_among_threads(f, out))
         return -EBADF;
@@ -170,11 +158,11 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
         long r = 0;
-        Fill how = direct ? fill_ring(f, in, pos, n - done, grow_far, false, &r) : Fill::not_ready;
+        Fill how = direct ? fill_ring(f, in, pos, n - done, room.grow_far, false, &r) : Fill::not_ready;
         if (how == Fill::ok && r > 0) {
             done += static_cast<size_t>(r);
             pos += r;
-            grow_far = false;
+            room.grow_far = false;
             continue;
         }
         if (!checked && done == 0) {
@@ -187,7 +175,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
         if (how == Fill::failed)
             return result(r == -EISDIR ? -EINVAL : r);
         if (how == Fill::full) {
-            if (long w = wait_for_room(out, f, grow_far, deadline, pin); w < 0)
+            if (const long w = room.wait(out, f, pin, is_nonblocking(f, 0), 0, done != 0); w < 0)
                 return result(w);
             continue;
         }
@@ -212,8 +200,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     if (fl < 0 || (fl & O_ACCMODE) == O_WRONLY)
         return -EBADF;
     const bool wait = !(flags & SPLICE_F_NONBLOCK) && !(fl & O_NONBLOCK);
-    bool grow_far = false;
-    int64_t deadline = 0;
+    RoomWait room;
     Pin pin;
     if (!(wait ? pin.hold_open(f, out) : pin.hold_among_threads(f, out))) // for the pipe, too
         return -EBADF;
@@ -226,15 +213,15 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
             return result(r < 0 ? r : -EAGAIN);
         if (!(seen & POLLIN))
             return result(seen & POLLNVAL ? -EBADF : 0); // no writer is left
-        switch (fill_ring(f, in, -1, n - done, grow_far, flags & SPLICE_F_MORE, &r)) {
+        switch (fill_ring(f, in, -1, n - done, room.grow_far, flags & SPLICE_F_MORE, &r)) {
         case Fill::ok:
             if (r == 0)
                 return result(0);
             done += static_cast<size_t>(r);
-            grow_far = false;
+            room.grow_far = false;
             break;
         case Fill::full:
-            if (long w = wait_for_room(out, f, grow_far, deadline, pin); w < 0)
+            if (const long w = room.wait(out, f, pin, is_nonblocking(f, 0), 0, done != 0); w < 0)
                 return result(w);
             break;
         case Fill::not_ready: // another reader was faster
@@ -320,38 +307,6 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
 
 bool is_pipe(int fd) noexcept { return sys::fcntl(fd, F_GETPIPE_SZ) >= 0; }
 
-} // namespace
-
-long wait_for_room(int fd, File &f, bool &grow_far, int64_t &deadline, Pin &pin) noexcept {
-    if (is_nonblocking(f, 0)) {
-        epoll_touch(f); // edge-triggered sets watch for room from here on
-        return -EAGAIN;
-    }
-    if (deadline == 0)
-        deadline = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
-    if (!grow_far) {
-        grow_far = true;
-        if (Bell *b = looking_bell()) {
-            Spinner spin(*b);
-            while (spin.again())
-                if (stream_events(f) & (EPOLLOUT | EPOLLERR)) {
-                    spin.paid();
-                    grow_far = false;
-                    break;
-                }
-        }
-        return 0;
-    }
-    if (may_grow_on(f))
-        return 0;
-    if (!pin.hold_open(f, fd))
-        return -EBADF;
-    long w = wait_stream(f, EPOLLOUT, deadline);
-    return w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, 0) : w;
-}
-
-namespace {
-
 /// Neither call writes to a file opened for appending, and a socket can be told to be one.
 bool appends(const File &f) noexcept {
     return (f.kind == FileKind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed) & O_APPEND;
@@ -381,8 +336,7 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
         const long r = check_source(in, pos);
         return r < 0 ? r : refused || n != 0 ? -EINVAL : 0;
     }
-    if (n > 0x7ffff000)
-        n = 0x7ffff000;
+    n = clamp_transfer(n);
     // The C library's sendfile, unlike the other calls in here, is no cancellation point. The two locked
     // instructions are for calls that may sleep.
     const NoCancellation whole_call(!is_nonblocking(*f, 0));
@@ -419,8 +373,7 @@ long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsign
         return -ESPIPE;
     if (in_off || out_off || (to && appends(*to)))
         return -EINVAL;
-    if (n > 0x7ffff000)
-        n = 0x7ffff000;
+    n = clamp_transfer(n);
     return to ? splice_to_stream(in, out, *to, n, flags) : splice_from_stream(in, *from, out, n, flags);
 }
 

@@ -27,10 +27,7 @@ long iov_total(const iovec *iov, int count) noexcept {
             return -EFAULT;
         if (static_cast<ssize_t>(v.iov_len) < 0)
             return -EINVAL;
-        // The kernel cuts a transfer at MAX_RW_COUNT.
-        sum += v.iov_len;
-        if (sum > 0x7ffff000)
-            sum = 0x7ffff000;
+        sum = clamp_transfer(sum + v.iov_len);
     }
     return static_cast<long>(sum);
 }

@@ -325,7 +325,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             }
         }
     }
-    iovec v{p, n > 0x7ffff000 ? 0x7ffff000 : n};
+    iovec v{p, clamp_transfer(n)};
     IoCursor cur{&v, 1};
     return stream_recv(fd, *f, cur, v.iov_len, flags, interrupts);
 }

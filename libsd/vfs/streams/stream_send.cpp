@@ -104,16 +104,7 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold,
             return done;
         if (!has_room(from.now.iov_len))
             return done;
-        uint64_t fits = (ring::room(s) - 8) & ~uint64_t{7};
-        uint64_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
-        uint64_t n = from.now.iov_len;
-        n = n < fits ? n : fits;
-        n = n < cap ? n : cap;
-        n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
-        if (!plain) [[unlikely]] {
-            const uint64_t most = most_at_once(f, hold);
-            n = n < most ? n : most;
-        }
+        const uint64_t n = record_length(f, from.now.iov_len, plain, hold);
         long r = plain ? ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n))
                        : ring::copy_in(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
         if (r < 0)
@@ -162,12 +153,10 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     const Bound b(f);
     Ofd &o = *b.ofd;
     Pin pin;
-    const uint64_t interrupts = self.interrupts;
+    RoomWait room;
     // As the call found it, whoever changes O_NONBLOCK meanwhile
     const bool nonblocking = is_nonblocking(f, flags);
     long done = 0;
-    int64_t deadline = 0;
-    bool grow_far = false;
     for (;;) {
         bool blocked, answered = false, tell = false, gone;
         Recipient reader;
@@ -177,11 +166,10 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 return done ? done : c.error();
             reader = peers_reader(f);
             gone = moved(f, o);
-            blocked = gone || (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
-                      refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
+            blocked = gone || send_refused(f, o);
             if (!blocked) {
                 const Hold hold = hold_of(o, flags & MSG_MORE);
-                long r = total ? write_some(f, from, grow_far, done == 0 ? total : 0, hold, &tell) : 0;
+                long r = total ? write_some(f, from, room.grow_far, done == 0 ? total : 0, hold, &tell) : 0;
                 if (r < 0 && done == 0)
                     return r;
                 if (r > 0)
@@ -226,36 +214,40 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             reader.tell();
         if (answered)
             return done;
-        if (!pin.hold_open(f, fd))
-            return done ? done : -EBADF;
-        if (nonblocking) {
-            epoll_touch(f); // edge-triggered sets watch for room from here on
-            return done ? done : -EAGAIN;
-        }
-        if (deadline == 0)
-            deadline = deadline_after(o.sndtimeo_ns.load(std::memory_order_relaxed));
-        // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer
-        // more, as the kernel does.
-        if (!grow_far) {
-            grow_far = true;
-            if (Bell *b = looking_bell()) {
-                Spinner spin(*b);
-                bool room = false;
-                while (!(room = stream_events(f) & (EPOLLOUT | EPOLLERR)) && spin.again()) {
-                }
-                if (room) {
-                    spin.paid();
-                    grow_far = false;
-                }
-            }
-            continue;
-        }
-        if (may_grow_on(f))
-            continue;
-        long w = wait_stream(f, EPOLLOUT, done ? unrestartable(deadline) : deadline, interrupts);
-        if (w < 0)
-            return done ? done : w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE ? undone_while_sending(f, flags) : w;
+        if (const long w = room.wait(fd, f, pin, nonblocking, flags, done != 0); w < 0)
+            return done ? done : w;
     }
+}
+
+long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool started) noexcept {
+    if (!pin.hold_open(f, fd))
+        return -EBADF;
+    if (nonblocking) {
+        epoll_touch(f); // edge-triggered sets watch for room from here on
+        return -EAGAIN;
+    }
+    if (deadline_ == 0)
+        deadline_ = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
+    // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more,
+    // as the kernel does.
+    if (!grow_far) {
+        grow_far = true;
+        if (Bell *b = looking_bell()) {
+            Spinner spin(*b);
+            bool room = false;
+            while (!(room = stream_events(f) & (EPOLLOUT | EPOLLERR)) && spin.again()) {
+            }
+            if (room) {
+                spin.paid();
+                grow_far = false;
+            }
+        }
+        return 0;
+    }
+    if (may_grow_on(f))
+        return 0;
+    const long w = wait_stream(f, EPOLLOUT, started ? unrestartable(deadline_) : deadline_, interrupts_);
+    return w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE && !started ? undone_while_sending(f, flags) : w;
 }
 
 long undone_while_sending(File &f, int flags) noexcept {
@@ -271,7 +263,7 @@ namespace vfs {
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     if (f->kind != FileKind::stream)
         return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
-    iovec v{const_cast<void *>(p), n > 0x7ffff000 ? 0x7ffff000 : n};
+    iovec v{const_cast<void *>(p), clamp_transfer(n)};
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]
         return send_urgent(fd, *f, cur, v.iov_len, flags);

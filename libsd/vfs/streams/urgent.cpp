@@ -2,7 +2,6 @@
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
-#include "libsd/vfs/streams/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -25,8 +24,7 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
             c.release();
             return follow(f) ? vfs::kPass : 0;
         }
-        blocked = (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
-                  refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
+        blocked = send_refused(f, o);
         if (!blocked) {
             TxState &s = o.tx.s;
             if (!make_room(f, 1, false)) {
@@ -93,12 +91,11 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     int more = from.advance();
     if (more <= 0 || sd_copy(&byte, from.now.iov_base, 1))
         return done ? done : -EFAULT;
-    bool grow_far = false;
-    int64_t deadline = 0;
+    RoomWait room;
     for (;;) {
         long r = put_mark(fd, f, byte, plain);
         if (r == 0)
-            r = plain & MSG_DONTWAIT ? -EAGAIN : wait_for_room(fd, f, grow_far, deadline, pin);
+            r = room.wait(fd, f, pin, is_nonblocking(f, plain), plain, done != 0);
         else if (r > 0)
             return done + 1;
         if (r < 0)
