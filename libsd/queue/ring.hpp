@@ -211,6 +211,36 @@ inline void commit(TxState &s, const Place &p, uint32_t n) noexcept {
     publish(s, p.at(s.cls), kRingSize[s.cls] - 1, RecordKind::data, n);
 }
 
+// A change of ring: `position` is the sender's `tail` or the receiver's `head`, and stands at the change
+// record. The stores are in an order that tells the next owner of the token how many were done: `base` is in
+// front of `position` from the first of them to the last.
+template <class State> inline void begin_change(State &s, uint32_t cls) noexcept {
+    s.changing = static_cast<uint16_t>(cls + 1);
+    in_order();
+}
+template <class State> inline void finish_change(State &s, uint64_t &position, uint32_t cls) noexcept {
+    s.base = position + 8;
+    in_order();
+    s.cls = static_cast<decltype(s.cls)>(cls);
+    in_order();
+    position = s.base;
+    in_order();
+    s.changing = 0;
+}
+/// Of one that may have been killed in it.
+template <class State> inline void recover_change(State &s, uint64_t &position) noexcept {
+    const uint32_t c = s.changing;
+    if (c == 0)
+        return;
+    if (s.base > position) {
+        s.cls = static_cast<decltype(s.cls)>(c - 1 < kRingClasses ? c - 1 : s.cls);
+        in_order();
+        position = s.base;
+        in_order();
+    }
+    s.changing = 0;
+}
+
 /// A ring that went back to the smallest class has left a change record in a larger ring. The receiver may
 /// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
@@ -219,20 +249,13 @@ inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit 
 /// in it: it is a class larger than any in use, or everything was consumed.
 inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
-    s.changing = static_cast<uint16_t>(cls + 1);
-    in_order();
+    begin_change(s, cls);
     word(p.at(cls), 0).store(0, std::memory_order_relaxed);
     word(p.at(s.cls), off) // in the order it has the place of the record that follows
         .store(make_header(RecordKind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
                std::memory_order_release);
     in_order();
-    s.base = s.tail + 8;
-    in_order();
-    s.cls = cls;
-    in_order();
-    s.tail = s.base;
-    in_order();
-    s.changing = 0;
+    finish_change(s, s.tail, cls);
 }
 
 /// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring
@@ -256,15 +279,7 @@ inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
 inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
-    if (uint32_t c = s.changing; c != 0) {
-        if (s.base > s.tail) {
-            s.cls = c - 1 < kRingClasses ? c - 1 : s.cls;
-            in_order();
-            s.tail = s.base;
-            in_order();
-        }
-        s.changing = 0;
-    }
+    recover_change(s, s.tail);
     // In this order: the receiver stores to the ring before it clears the other.
     const uint64_t held = back.header.load(std::memory_order_acquire);
     uint64_t h = word_at(p, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
@@ -276,15 +291,8 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
     if (header_kind(h) == RecordKind::change) {
         if (n >= kRingClasses || n == s.cls)
             return;
-        s.changing = static_cast<uint16_t>(n + 1);
-        in_order();
-        s.base = s.tail + 8;
-        in_order();
-        s.cls = n;
-        in_order();
-        s.tail = s.base;
-        in_order();
-        s.changing = 0;
+        begin_change(s, n);
+        finish_change(s, s.tail, n);
     } else if (n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s)) {
         s.tail += 8 + pad8(n);
         s.bytes += n;
@@ -380,15 +388,8 @@ constexpr int kUrgentNext = 2;
             return -EPROTO;
         if (const long error = p.settle(n); error < 0) [[unlikely]]
             return error == -ENOMEM ? -ENOMEM : -EPROTO;
-        s.changing = static_cast<uint16_t>(n + 1);
-        in_order();
-        s.base = s.head + 8;
-        in_order();
-        s.cls = static_cast<uint16_t>(n);
-        in_order();
-        s.head = s.base;
-        in_order();
-        s.changing = 0;
+        begin_change(s, n);
+        finish_change(s, s.head, n);
         consumed.store(s.head, std::memory_order_release);
     }
 }
@@ -441,15 +442,7 @@ inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
     if (const Record r = part_of(s);
         s.part != 0 && (r.read >= r.length || r.length > kMaxRecord || 16 + pad8(r.length) > kRingSize[s.cls]))
         s.part = 0; // no receiver writes that: nothing longer than its ring is read
-    if (uint32_t c = s.changing; c != 0) {
-        if (s.base > s.head) {
-            s.cls = static_cast<uint16_t>(c - 1 < kRingClasses ? c - 1 : s.cls);
-            in_order();
-            s.head = s.base;
-            in_order();
-        }
-        s.changing = 0;
-    }
+    recover_change(s, s.head);
     consumed.store(read_up_to(s), std::memory_order_release);
 }
 
