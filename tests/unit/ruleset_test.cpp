@@ -81,10 +81,10 @@ TEST_CASE("a firewall that lets the loopback device pass") {
                    rule("i", {R"({"match":{"op":"==","left":{"meta":{"key":"skuid"}},"right":0}})",
                               R"({"jump":{"target":"before"}})"})}));
     // Perhaps it is left before.
-    CHECK(objects({chain("i", "input", "drop"),
-                   rule("i", {R"({"match":{"op":"==","left":{"meta":{"key":"mark"}},"right":1}})",
-                              R"({"return":null})"}),
-                   rule("i", {kLoInput, kAccept})}));
+    CHECK(objects(
+        {chain("i", "input", "drop"),
+         rule("i", {R"({"match":{"op":"==","left":{"meta":{"key":"mark"}},"right":1}})", R"({"return":null})"}),
+         rule("i", {kLoInput, kAccept})}));
 }
 
 TEST_CASE("rules for other devices, protocols, families and hooks") {
@@ -110,18 +110,23 @@ TEST_CASE("rules for other devices, protocols, families and hooks") {
 }
 
 TEST_CASE("the rules of a container engine leave loopback addresses alone, and the others not") {
-    const std::string outside =
-                          R"({"match":{"op":"!=","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":{"prefix":{"addr":"127.0.0.0","len":8}}}})",
-                      subnet =
-                          R"({"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"172.17.0.0","len":16}}}})",
-                      bridge = R"({"match":{"op":"!=","left":{"meta":{"key":"oifname"}},"right":"docker0"}})";
+    const std::string
+        outside =
+            R"({"match":{"op":"!=","left":{"payload":{"protocol":"ip","field":"daddr"}},"right":{"prefix":{"addr":"127.0.0.0","len":8}}}})",
+        subnet =
+            R"({"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"172.17.0.0","len":16}}}})",
+        bridge = R"({"match":{"op":"!=","left":{"meta":{"key":"oifname"}},"right":"docker0"}})";
     const std::initializer_list<json> rules{
-        chain("PREROUTING", "prerouting", "accept", "nat", "ip"), chain("OUTPUT", "output", "accept", "nat", "ip"),
-        chain("POSTROUTING", "postrouting", "accept", "nat", "ip"), chain("DOCKER", nullptr, nullptr, nullptr, "ip"),
-        rule("DOCKER", {R"({"match":{"op":"!=","left":{"meta":{"key":"iifname"}},"right":"docker0"}})", kPort80,
-                        R"({"dnat":{"addr":"172.17.0.2","port":80}})"},
+        chain("PREROUTING", "prerouting", "accept", "nat", "ip"),
+        chain("OUTPUT", "output", "accept", "nat", "ip"),
+        chain("POSTROUTING", "postrouting", "accept", "nat", "ip"),
+        chain("DOCKER", nullptr, nullptr, nullptr, "ip"),
+        rule("DOCKER",
+             {R"({"match":{"op":"!=","left":{"meta":{"key":"iifname"}},"right":"docker0"}})", kPort80,
+              R"({"dnat":{"addr":"172.17.0.2","port":80}})"},
              "ip"),
-        rule("PREROUTING", {R"({"xt":{"type":"match","name":"addrtype"}})", R"({"jump":{"target":"DOCKER"}})"}, "ip"),
+        rule("PREROUTING",
+             {R"({"xt":{"type":"match","name":"addrtype"}})", R"({"jump":{"target":"DOCKER"}})"}, "ip"),
         rule("OUTPUT",
              {outside, R"({"xt":{"type":"match","name":"addrtype"}})", R"({"counter":{}})",
               R"({"jump":{"target":"DOCKER"}})"},

@@ -13,6 +13,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
@@ -94,14 +95,13 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) n
         remember_refusal(listener, reach, asked, *why);
         return nullptr;
     }
-    long fd = hide_fd(r.fd[0]), error = 0;
+    const long fd = hide_fd(r.fd[0]);
     if (fd < 0) {
         *why = Cause::no_descriptor;
         return nullptr;
     }
-    LinkMap *l = map_link(static_cast<int>(fd), r.as<wire::ConnectReply>().link_id, 0, &error);
+    LinkMap *l = map_hidden_link(static_cast<int>(fd), r.as<wire::ConnectReply>().link_id, 0);
     if (!l) {
-        close_hidden(static_cast<int>(fd));
         *why = Cause::no_memory;
         return nullptr;
     }
@@ -319,18 +319,11 @@ void disconnect(File &f, int error) noexcept {
     f.kind = FileKind::fresh;
     // A kernel socket that only answered for options knows nothing of the error.
     if (long spare = f.real_socket && !f.bound ? placeholder_fd(false) : -1; spare >= 0) {
-        for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
-            if (fd_table[i].load(std::memory_order_acquire) == &f) {
-                const long own = sys::fcntl(static_cast<int>(i), F_GETFD);
-                sys::dup3(static_cast<int>(spare), static_cast<int>(i),
-                          own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
-            }
+        for_each_number(f, [&](int fd) { replace_number(fd, static_cast<int>(spare)); });
         sys::close(static_cast<int>(spare));
         f.real_socket = false;
     }
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
-        if (fd_table[i].load(std::memory_order_acquire) == &f)
-            note_unconnected(static_cast<int>(i));
+    for_each_number(f, note_unconnected);
     wake_former_waiters(f, *link, slot);
     epoll_touch(f);
 }

@@ -109,6 +109,24 @@ void link_unuse(LinkMap &l) noexcept {
     control::tell(wire::Op::drop_link, &ref, sizeof ref);
 }
 
+LinkMap *link_in_use(uint64_t id, unsigned side) noexcept {
+    LinkMap *l = find_link(id, side);
+    if (!l || !link_use(*l))
+        return nullptr;
+    if (l->id == id && l->side == side)
+        return l;
+    link_unuse(*l); // it had just become another
+    return nullptr;
+}
+
+LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side) noexcept {
+    long error;
+    LinkMap *l = map_link(memfd, id, side, &error);
+    if (!l)
+        close_hidden(memfd);
+    return l;
+}
+
 namespace {
 
 /// May a thread of this process be inside an operation with the token?

@@ -5,6 +5,7 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 #include <sys/stat.h>
@@ -293,9 +294,8 @@ void restore_listeners() noexcept {
         Listener *l = f->listener;
         // Any descriptor of the listener will do to show it to the monitor.
         int fd = l->kept.load();
-        for (uint32_t i = 0, n = fd_high.load(); i < n && fd < 0; ++i)
-            if (fd_table[i].load(std::memory_order_acquire) == f)
-                fd = static_cast<int>(i);
+        if (fd < 0)
+            fd = any_number(*f);
         wire::ListenReply reply;
         ListenerSegment *seg = nullptr;
         Cause why;

@@ -25,23 +25,12 @@ bool finished(const ListenerLinkRef &ref) noexcept {
 /// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or
 /// were passed, may have it mapped already. The descriptor's ownership passes.
 LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
-    if (LinkMap *l = find_link(id, 1)) {
-        const bool used = link_use(*l);
-        if (used && l->id == id && l->side == 1) {
-            sys::close(memfd);
-            return l;
-        }
-        if (used)
-            link_unuse(*l);
+    if (LinkMap *l = link_in_use(id, 1)) {
+        sys::close(memfd);
+        return l;
     }
     const long fd = hide_fd(memfd);
-    if (fd < 0)
-        return nullptr;
-    long error;
-    LinkMap *l = map_link(static_cast<int>(fd), id, 1, &error);
-    if (!l)
-        close_hidden(static_cast<int>(fd));
-    return l;
+    return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1);
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
@@ -55,12 +56,12 @@ long materialise(int fd, File &f) noexcept {
         return s;
     // Every descriptor of this File in the process becomes the same kernel socket.
     long r = 0;
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n && r >= 0; ++i)
-        if (fd_table[i].load(std::memory_order_acquire) == &f && i != static_cast<uint32_t>(s)) {
-            long own = sys::fcntl(static_cast<int>(i), F_GETFD);
-            r = sys::dup3(static_cast<int>(s), static_cast<int>(i),
-                          own > 0 && (own & FD_CLOEXEC) ? O_CLOEXEC : 0);
-        }
+    for_each_number(f, [&](int number) {
+        if (r < 0 || number == s)
+            return;
+        if (const long done = replace_number(number, static_cast<int>(s)); done != -EBADF)
+            r = done;
+    });
     if (s != fd)
         sys::close(static_cast<int>(s));
     if (r < 0)
@@ -88,12 +89,7 @@ long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept {
     count_fallback(why, to);
     if (long r = materialise(fd, *f); r < 0)
         return r;
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
-        File *expected = f;
-        if (fd_table[i].load(std::memory_order_acquire) == f &&
-            fd_table[i].compare_exchange_strong(expected, nullptr))
-            release_file(f);
-    }
+    for_each_number(*f, [f](int number) { give_up_number(number, *f); });
     return 0;
 }
 

@@ -2,6 +2,7 @@
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -28,10 +29,11 @@ class Numbers {
     explicit Numbers(File &f) noexcept : file_(f) {
         sys::block_signals(&mask_);
         converting.store(true, std::memory_order_seq_cst);
-        for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n && count_ < kMostNumbers; ++i)
-            if (File *expected = &f; fd_table[i].load(std::memory_order_acquire) == &f &&
-                                     fd_table[i].compare_exchange_strong(expected, &parked_file))
-                number_[count_++] = static_cast<int>(i);
+        for_each_number(f, [&](int fd) {
+            if (File *expected = &f;
+                count_ < kMostNumbers && fd_table[fd].compare_exchange_strong(expected, &parked_file))
+                number_[count_++] = fd;
+        });
     }
     ~Numbers() {
         for (int fd : *this)
@@ -70,10 +72,8 @@ void make_real(File &f) noexcept {
             return;
         if (f.fresh)
             replay_options(static_cast<int>(s), *f.fresh);
-        for (int fd : numbers) {
-            const long own = sys::fcntl(fd, F_GETFD);
-            made |= own >= 0 && sys::dup3(static_cast<int>(s), fd, own & FD_CLOEXEC ? O_CLOEXEC : 0) >= 0;
-        }
+        for (int fd : numbers)
+            made |= replace_number(fd, static_cast<int>(s)) >= 0;
         sys::close(static_cast<int>(s));
         f.real_socket = made;
     }

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/sleeper.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -185,14 +186,7 @@ BiasedLock &ctl_lock(const File &f) noexcept {
     return stripes[(reinterpret_cast<uintptr_t>(&f) >> 7) % kStripes];
 }
 
-int set_fd(const Epoll &x) noexcept {
-    if (file_of(x.fd) == x.file)
-        return x.fd;
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_relaxed); i < n; ++i)
-        if (fd_table[i].load(std::memory_order_relaxed) == x.file)
-            return static_cast<int>(i);
-    return -1;
-}
+int set_fd(const Epoll &x) noexcept { return file_of(x.fd) == x.file ? x.fd : any_number(*x.file); }
 
 void ring_own(Epoll &x) noexcept {
     uint64_t one = 1;

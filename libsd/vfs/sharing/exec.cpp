@@ -9,6 +9,7 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
@@ -220,10 +221,10 @@ void hand_over_as_kernel_sockets() noexcept {
         if (made < 0)
             continue; // the program finds a socket that is not connected
         count_fallback(Cause::passed, nullptr);
-        for (uint32_t k = i; k < n; ++k) // its duplicates, too
-            if (fd_table[k].load(std::memory_order_acquire) == f && stays_open(static_cast<int>(k)) &&
-                bridged.push(static_cast<int>(k)))
-                sys::dup3(static_cast<int>(made), static_cast<int>(k), 0);
+        for_each_number(*f, [&](int number) { // its duplicates, too
+            if (stays_open(number) && bridged.push(number))
+                sys::dup3(static_cast<int>(made), number, 0);
+        });
         sys::close(static_cast<int>(made));
     }
 }

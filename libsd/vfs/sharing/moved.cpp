@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
 
 namespace sd {
@@ -12,13 +13,6 @@ namespace {
 /// One thread at a time: the others find their numbers changed. Held while the monitor is asked, as its own
 /// lock is.
 SD_FORK_STATE constinit Lock following;
-
-bool has_number(const File &f) noexcept {
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
-        if (fd_table[i].load(std::memory_order_acquire) == &f)
-            return true;
-    return false;
-}
 
 wire::Moved name_of(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept {
     const bool own = static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire);
@@ -47,7 +41,7 @@ bool follow(File &f) noexcept {
     {
         const LockGuard g(following);
         SpareNumbers spare;
-        if (moved(f) && has_number(f)) {
+        if (moved(f) && any_number(f) >= 0) {
             long made = ask_for_socket(f);
             done = made >= 0 || moved(f); // else the bridge could not be started
             if (made < 0 && done) {

@@ -3,6 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
@@ -100,11 +101,7 @@ long become_kernel(File &f, Cause why) noexcept {
 void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
     f.exchanged.store(true, std::memory_order_relaxed); // before the table says so
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
-        const int fd = static_cast<int>(i);
-        File *expected = &f;
-        if (fd_table[i].load(std::memory_order_acquire) != &f)
-            continue;
+    for_each_number(f, [&](int fd) {
         if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
             f_owner_ex owner{};
             if (sys::fcntl(fd, F_GETOWN_EX, sys::arg(&owner)) == 0 && owner.pid != 0)
@@ -113,12 +110,10 @@ void exchange_numbers(File &f, int made) noexcept {
                 sys::fcntl(made, F_SETSIG, signal);
         }
         first = false;
-        const long flags = sys::fcntl(fd, F_GETFD);
-        sys::dup3(made, fd, flags > 0 && (flags & FD_CLOEXEC) ? O_CLOEXEC : 0);
+        replace_number(fd, made);
         epoll_file_became_kernel(f, fd);
-        if (fd_table[i].compare_exchange_strong(expected, nullptr))
-            release_file(&f);
-    }
+        give_up_number(fd, f);
+    });
 }
 
 namespace {
@@ -128,20 +123,12 @@ SD_FORK_STATE constinit Lock admission;
 /// Our mapping of a link that was passed to us, with a reference for the caller; ownership of the descriptor
 /// passes.
 LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
-    if (LinkMap *l = find_link(id, side)) {
-        const bool used = link_use(*l);
-        if (used && l->id == id && l->side == side) {
-            close_hidden(memfd);
-            return l;
-        }
-        if (used)
-            link_unuse(*l);
-    }
-    long error;
-    LinkMap *l = map_link(memfd, id, side, &error);
-    if (!l)
+    if (LinkMap *l = link_in_use(id, side)) {
         close_hidden(memfd);
-    else
+        return l;
+    }
+    LinkMap *l = map_hidden_link(memfd, id, side);
+    if (l)
         l->retired.store(true, std::memory_order_relaxed); // the slots are the sender's to give out
     return l;
 }
@@ -188,8 +175,8 @@ File *admit_once(const Passport &p, unsigned seg, LinkMap &l) noexcept {
 bool take_over(int fd, const Passport &p, int seg, LinkMap &l, bool carries) noexcept {
     if (!passport_valid(p, static_cast<unsigned>(seg), l))
         return false;
-    const long flags = sys::fcntl(fd, F_GETFD), dummy = dummy_socket();
-    if (dummy < 0 || flags < 0)
+    const long dummy = dummy_socket();
+    if (dummy < 0 || sys::fcntl(fd, F_GETFD) < 0)
         return false;
     File *f = admit_once(p, static_cast<unsigned>(seg), l);
     if (!f)
@@ -200,7 +187,7 @@ bool take_over(int fd, const Passport &p, int seg, LinkMap &l, bool carries) noe
     // next that is passed.
     const linger at_once{1, 0};
     sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    sys::dup3(static_cast<int>(dummy), fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+    replace_number(fd, static_cast<int>(dummy));
     install_file(fd, f);
     release_file(f);
     return true;
