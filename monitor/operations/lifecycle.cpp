@@ -75,7 +75,8 @@ bool Monitor::has_presence(pid_t pid, uint64_t start) const {
            });
 }
 
-std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, UniqueFd memfd) {
+std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, Request &request) {
+    UniqueFd memfd = std::move(request.fds[0]);
     const FileId id = file_id(memfd.get());
     if (const auto it = segments_.find(id); it != segments_.end()) {
         if (auto known = it->second.lock()) {
@@ -88,6 +89,8 @@ std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, UniqueFd mem
         segment->name = next_id_++;
         segment->charge = std::move(paid);
         segments_[id] = segment;
+    } else if (may_log()) {
+        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
     }
     return segment;
 }
@@ -114,12 +117,8 @@ Reply Monitor::hello(Client &client, Request &request) {
         return Reply::error(EACCES, Cause::policy);
     }
     pay_as(client, request.sender);
-    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
+    std::shared_ptr<Segment> segment = find_segment(client, request);
     if (!segment) {
-        if (may_log()) {
-            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
-                         request.sender.pid);
-        }
         return Reply::error(EINVAL);
     }
     // What a former program in this process registered ends here, unless its segment was handed on.
@@ -331,12 +330,8 @@ Reply Monitor::segment(Client &client, Request &request) {
     if (client.segments.size() >= config_.limits.segments_per_client) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    std::shared_ptr<Segment> segment = find_segment(client, std::move(request.fds[0]));
+    std::shared_ptr<Segment> segment = find_segment(client, request);
     if (!segment) {
-        if (may_log()) {
-            spdlog::warn("process {}: its segment is not sealed shared memory of this version",
-                         request.sender.pid);
-        }
         return Reply::error(EINVAL);
     }
     for (const Client::Share &share : client.segments) {

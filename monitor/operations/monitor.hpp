@@ -73,7 +73,7 @@ class Monitor {
     Reply segment(Client &client, Request &request);
     Reply part(Client &client, Request &request);
     bool identify(Client &client, const ucred &sender, bool forked = false);
-    std::shared_ptr<Segment> find_segment(const Client &payer, UniqueFd memfd);
+    std::shared_ptr<Segment> find_segment(const Client &payer, Request &request);
     void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
                        uint64_t name);
     void copy_holdings(const Client &from, Client &to);
