@@ -5,7 +5,7 @@
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/sockets/aio.hpp"
-#include "libsd/api/sockets/standard.hpp"
+#include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"

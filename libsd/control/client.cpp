@@ -198,6 +198,12 @@ void drop_channel() noexcept {
     next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
 }
 
+void close_received(Reply &r) noexcept {
+    for (unsigned i = 0; i < r.fds; ++i)
+        sys::close(r.fd[i]);
+    r.fds = 0;
+}
+
 bool connected() noexcept { return chan.load(std::memory_order_acquire) >= 0; }
 void channel_moved(int from, int to) noexcept {
     int expected = from;

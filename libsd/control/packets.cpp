@@ -49,12 +49,6 @@ long send_packet(int fd, const wire::Header &h, const void *body, const int *fds
     return n;
 }
 
-void close_received(Reply &r) noexcept {
-    for (unsigned i = 0; i < r.fds; ++i)
-        sys::close(r.fd[i]);
-    r.fds = 0;
-}
-
 int receive_answer(int fd, uint32_t number, Reply *r) noexcept {
     for (;;) {
         wire::Header rh;

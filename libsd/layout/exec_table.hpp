@@ -73,11 +73,4 @@ static_assert(sizeof(ExecTable) % 8 == 0 && sizeof(ExecFile) % 8 == 0 && sizeof(
 /// Name of the environment variable, with the "=".
 constexpr char kExecVariable[] = "SD_EXEC_FD=";
 
-/// The number of the memfd that the program to be executed now has to find, or -1. Set by vfs::before_exec().
-/// Async-signal-safe.
-int exec_table_fd() noexcept;
-/// In the new image, once, before any other thread: takes over what the table lists. A number that is no
-/// table is ignored.
-void resume_after_exec(int table_fd) noexcept;
-
 } // namespace sd

@@ -2,6 +2,7 @@
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include <cstring>
 #include <linux/tcp.h>

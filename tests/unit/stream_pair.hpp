@@ -4,6 +4,7 @@
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -1,6 +1,7 @@
 // Calls that make a process somebody else, with fewer rights as a rule. What can be undone (another effective
 // user, whom the saved one can take back) is left to the C library: it is not interposed.
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include <climits>
 #include <linux/capability.h>

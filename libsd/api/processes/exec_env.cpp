@@ -8,6 +8,7 @@
 #include "libsd/cpu/call_numbers.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/sharing/exec.hpp"
 #include <cstdlib>
 #include <cstring>
 

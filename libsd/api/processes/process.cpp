@@ -11,6 +11,8 @@
 #include "libsd/control/asked_first.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/descriptors/inheritable.hpp"
+#include "libsd/vfs/family/confine.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include <alloca.h>

@@ -2,6 +2,7 @@
 #pragma once
 #include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/vfs/sharing/exec.hpp"
 #include <cerrno>
 
 namespace sd {

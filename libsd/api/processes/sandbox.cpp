@@ -15,6 +15,7 @@
 #include "libsd/cpu/call_numbers.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
+#include "libsd/vfs/family/confine.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include <cstdarg>
 #include <cstddef>

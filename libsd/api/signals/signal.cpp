@@ -6,6 +6,7 @@
 //  - makes a bad pointer given to a socket call an EFAULT instead of the end of the program.
 // The program sees its own dispositions only; its mask is signal_mask.cpp's.
 #include "libsd/api/signals/signal.hpp"
+#include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"

@@ -16,13 +16,6 @@ void reset_signals_in_child() noexcept;
 void install_fault_handler() noexcept;
 /// Whether that is done. Never undone.
 extern constinit std::atomic<bool> fault_handler_installed;
-/// Upward::expect_faults_here, in a thread that begins to use sockets of ours: of what it has blocked,
-/// SIGSEGV and SIGBUS only seem to be from now on.
-void let_faults_through() noexcept;
-
-/// rt_sigprocmask as the system call is. For raw.cpp.
-long change_kernel_mask(int how, const void *set, void *old) noexcept;
-
 /// The kernel's part of a sigset_t; contexts on the signal stack hold no more than that.
 inline uint64_t word_of(const sigset_t &s) noexcept {
     uint64_t w;

@@ -1,8 +1,9 @@
 // The program's signal mask: what it blocks, asks for and waits for, see vfs/readiness/signal_mask.hpp.
-#include "libsd/vfs/readiness/signal_mask.hpp"
+#include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/vfs/readiness/signal_mask.hpp"
 #include <pthread.h>
 #include <threads.h>
 

@@ -1,5 +1,5 @@
 // The life of a descriptor: closing, duplicating, flags.
-#include "libsd/api/sockets/standard.hpp"
+#include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/descriptors/notice.hpp"
 #include <climits>

@@ -1,8 +1,8 @@
 // stdio. Its reads, writes and closes happen inside libc, where nothing can be interposed: a stream on a
 // socket of ours is made with functions of our own for these, and what libc closes inside is noticed
 // afterwards.
+#include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/processes/shell.hpp"
-#include "libsd/api/sockets/standard.hpp"
 #include "libsd/api/wrap.hpp"
 #include <cstdarg>
 #include <stdio_ext.h>

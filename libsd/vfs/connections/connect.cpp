@@ -16,6 +16,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"

@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 

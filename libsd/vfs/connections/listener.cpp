@@ -5,6 +5,7 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>

@@ -44,12 +44,6 @@ struct Listener {
     Listener *pool_next = nullptr;
 };
 
-/// Attaches links made since the last look. Talks to the monitor only if there are any. Any thread.
-bool listener_refresh(Listener &l) noexcept;
-/// Up to `max` of its links; returns how many there are.
-unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
-/// The same, with a reference to each of those returned, to be given back with link_unuse().
-unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// Before a number of `f` is closed or replaced: where calls are blocked on the listener they go on, as the
 /// kernel's do, so its kernel socket needs a descriptor until the last of them has returned. Any kind of
 /// File, any thread.
@@ -64,8 +58,6 @@ long listener_bell(Listener &l, Bell &b) noexcept;
 /// The same for the calling thread's own bell, which is registered already as a rule. False: wake-ups cannot
 /// be relied on.
 bool listener_announces(Listener &l, Bell &b) noexcept;
-/// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
-bool listener_pending(Listener &l) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the
 /// cause.
 long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
@@ -97,9 +89,5 @@ void listeners_fork_child() noexcept;
 /// parent's other threads held are closed. The second needs the monitor.
 void uncount_listeners() noexcept;
 void drop_uncounted_listeners() noexcept;
-
-/// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
-/// -EBADF when the listener was closed after `life` was read. Any thread, any process.
-long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
 
 } // namespace sd

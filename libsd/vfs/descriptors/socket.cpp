@@ -14,6 +14,7 @@
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/sharing/exec_resume.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdlib>
 #include <sys/stat.h>

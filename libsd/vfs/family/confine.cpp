@@ -1,5 +1,6 @@
 // Getting ready for a sandbox, or another network namespace: what cannot be asked for afterwards is asked for
 // now.
+#include "libsd/vfs/family/confine.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -7,6 +8,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/vfs.hpp"

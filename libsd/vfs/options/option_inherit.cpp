@@ -1,5 +1,6 @@
 // Options at the moment a connection is made: from the fresh socket that connects, or from the listener that
 // accepts.
+#include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"

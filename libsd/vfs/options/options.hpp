@@ -55,12 +55,6 @@ long replay_options(int fd, const FreshState &s) noexcept;
 void replay_kept_options(int fd, const File &f) noexcept;
 void free_fresh(FreshState *s) noexcept;
 
-/// A new Ofd's options: as a new socket has them, then what was set on `f` before connecting. Call with the
-/// descriptor still fresh or just bound to the Ofd, before other threads can use the connection.
-void inherit_options(Ofd &o, const File &f, int fd) noexcept;
-/// The same for an accepted connection, from its listener; also leaves in `accepted` what a kernel socket
-/// would have to be told.
-void inherit_from_listener(int listener_fd, File &listener, File &accepted) noexcept;
 /// For option_inherit.cpp: puts the extras into the File's record.
 void record_extras(File &f, const InheritedSet &set) noexcept;
 

@@ -2,7 +2,7 @@
 #include "libsd/vfs/readiness/poll_wait.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
-#include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"

@@ -3,6 +3,7 @@
 // Called in the process that is about to execute something, often a forked child of a threaded program, or a
 // signal handler: nothing here allocates or waits for a lock that another thread may hold for long. Other
 // threads of the process die with the exec.
+#include "libsd/vfs/sharing/exec.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/layout/exec_table.hpp"

@@ -1,4 +1,5 @@
 // After an exec: the new program image takes over what the former one left.
+#include "libsd/vfs/sharing/exec_resume.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/connection.hpp"

@@ -1,7 +1,7 @@
 // TCP_CORK and MSG_MORE; see cork.hpp.
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
-#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/streams/stream_send.hpp"
 #include <netinet/tcp.h>
 
 namespace sd {

@@ -3,7 +3,7 @@
 // without having done anything, and the long way (vfs::send, vfs::recv) says what is so.
 #pragma once
 #include "libsd/queue/quick.hpp"
-#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/streams/stream_send.hpp"
 
 namespace sd {
 

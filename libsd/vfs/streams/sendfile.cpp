@@ -8,7 +8,7 @@
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
-#include "libsd/vfs/streams/stream.hpp"
+#include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
 #include <sys/ioctl.h>

@@ -1,6 +1,7 @@
 // Receiving over an accelerated connection.
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/vfs/streams/stream_recv.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -8,7 +9,6 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/quick.hpp"
-#include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -1,4 +1,5 @@
 // Sending over an accelerated connection.
+#include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -6,7 +7,6 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/rings.hpp"
-#include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -2,6 +2,7 @@
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

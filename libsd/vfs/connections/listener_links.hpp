@@ -1,0 +1,19 @@
+// The links that lead to a listener, and taking connections from their SYN queues.
+#pragma once
+#include "libsd/vfs/connections/listener.hpp"
+
+namespace sd {
+
+/// Attaches links made since the last look. Talks to the monitor only if there are any. Any thread.
+bool listener_refresh(Listener &l) noexcept;
+/// Up to `max` of its links; returns how many there are.
+unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
+/// The same, with a reference to each of those returned, to be given back with link_unuse().
+unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
+/// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
+bool listener_pending(Listener &l) noexcept;
+/// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
+/// -EBADF when the listener was closed after `life` was read. Any thread, any process.
+long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
+
+} // namespace sd
