@@ -9,7 +9,7 @@
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
-#include "libsd/control/decimal.hpp"
+#include "libsd/control/text.hpp"
 #include <cstdlib>
 #include <gnu/libc-version.h>
 #include <initializer_list>

@@ -5,10 +5,10 @@
 // another pid namespace numbers mean something else: there only the monitor, which frees the records of the
 // dead, can tell.
 #include "libsd/queue/life.hpp"
-#include "libsd/control/append.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/control/text.hpp"
 #include <ctime>
 #include <sys/stat.h>
 

@@ -10,9 +10,9 @@
 // The debugger is a process made for the purpose, as a tracer gets its tracee's news through wait(), which
 // belongs to the program. It shares our memory, makes system calls only, and is gone before we go on.
 #include "libsd/queue/nudge.hpp"
-#include "libsd/control/append.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/control/text.hpp"
 #include <csignal>
 #include <cstring>
 #include <initializer_list>

@@ -7,9 +7,9 @@
 #include "libsd/api/processes/loadable.hpp"
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/path_search.hpp"
-#include "libsd/control/append.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/cpu/elf.hpp"
+#include "libsd/control/text.hpp"
 #include <elf.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
-#include "libsd/control/decimal.hpp"
+#include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connect.hpp"
