@@ -20,8 +20,8 @@ namespace sd {
 #else
 #define SD_ASSERT_LINE(number) #number
 #define SD_ASSERT_TEXT(file, line, condition) file ":" SD_ASSERT_LINE(line) ": not so: " condition "\n"
-#define SD_ASSERT(condition)                                                                                  \
-    ((condition) ? static_cast<void>(0)                                                                       \
-                 : ::sd::assertion_failed(SD_ASSERT_TEXT(__FILE__, __LINE__, #condition),                     \
+#define SD_ASSERT(condition)                                                                                 \
+    ((condition) ? static_cast<void>(0)                                                                      \
+                 : ::sd::assertion_failed(SD_ASSERT_TEXT(__FILE__, __LINE__, #condition),                    \
                                           sizeof(SD_ASSERT_TEXT(__FILE__, __LINE__, #condition)) - 1))
 #endif

@@ -1,6 +1,7 @@
 // A small futex lock for slow paths. Signals are blocked while it is held, because a handler may call any
 // socket function and would wait for its own thread. Never taken on an uncontended send or receive.
 #pragma once
+#include "libsd/control/assert.hpp"
 #include "libsd/control/sys.hpp"
 #include <atomic>
 
@@ -29,7 +30,9 @@ class Lock {
         return word_.compare_exchange_strong(zero, 1, std::memory_order_acquire);
     }
     void unlock_unmasked() noexcept {
-        if (word_.exchange(0, std::memory_order_release) == 2)
+        const uint32_t held = word_.exchange(0, std::memory_order_release);
+        SD_ASSERT(held != 0);
+        if (held == 2)
             sys::futex(&word_, 129 /*FUTEX_WAKE_PRIVATE*/, 1);
     }
     /// In a forked child, where the holder (if any) does not exist.

@@ -92,16 +92,28 @@ template <class T> class MapVector {
             size_ = n;
         return true;
     }
-    void remove_unordered(size_t i) noexcept { data_[i] = data_[--size_]; }
-    void truncate(size_t n) noexcept { size_ = n; }
+    void remove_unordered(size_t i) noexcept {
+        SD_ASSERT(i < size_);
+        data_[i] = data_[--size_];
+    }
+    void truncate(size_t n) noexcept {
+        SD_ASSERT(n <= size_);
+        size_ = n;
+    }
     void clear() noexcept {
         if (data_)
             sys::munmap(data_, capacity_ * sizeof(T));
         data_ = nullptr;
         size_ = capacity_ = 0;
     }
-    T &operator[](size_t i) noexcept { return data_[i]; }
-    const T &operator[](size_t i) const noexcept { return data_[i]; }
+    T &operator[](size_t i) noexcept {
+        SD_ASSERT(i < size_);
+        return data_[i];
+    }
+    const T &operator[](size_t i) const noexcept {
+        SD_ASSERT(i < size_);
+        return data_[i];
+    }
     size_t size() const noexcept { return size_; }
     size_t capacity_bytes() const noexcept { return capacity_ * sizeof(T); }
     T *begin() noexcept { return data_; }

@@ -29,6 +29,7 @@ constexpr uint32_t kAskAhead = 256, kAskForRecord = 40;
     if (!ring) [[unlikely]]
         return false;
     uint8_t *here = ring + at;
+    SD_ASSERT(n != 0 && n <= kMaxRecord && s.changing == 0 && base <= tail && credit <= tail);
     if (cls != 0 && need <= kAskForRecord && ((at ^ (at + need)) & 64) != 0)
         cpu::ask_to_write(ring[(at + need + kAskAhead) & (size - 1)]);
     if (copy_small(here + 8, from, n)) [[unlikely]]

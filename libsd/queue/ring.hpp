@@ -25,6 +25,7 @@
 #pragma once
 #include "libsd/cpu/copy.hpp"
 #include "libsd/cpu/order.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/layout/state.hpp"
 #include "libsd/transport/arena.hpp"
@@ -140,6 +141,8 @@ inline uint64_t room(const TxState &s) noexcept {
 /// Shows a record whose payload is in place, and only then counts it: a sender killed in between leaves a
 /// header at `tail`, which recover_tx() steps over.
 inline void publish(TxState &s, uint8_t *ring, uint32_t mask, RecordKind kind, uint32_t n) noexcept {
+    SD_ASSERT(s.changing == 0 && s.base <= s.tail && s.credit <= s.tail);
+    SD_ASSERT(n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s));
     const uint64_t next = s.tail + 8 + pad8(n);
     word(ring, (next - s.base) & mask).store(0, std::memory_order_relaxed);
     word(ring, (s.tail - s.base) & mask)
@@ -248,6 +251,8 @@ inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit 
 /// Moves to ring class `cls`. The caller made sure that the ring is there (settle()) and nothing unread lies
 /// in it: it is a class larger than any in use, or everything was consumed.
 inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
+    SD_ASSERT(cls < kRingClasses && cls != s.cls && s.changing == 0 && s.base <= s.tail);
+    SD_ASSERT(cls > s.cls ? may_grow(s) : s.credit == s.tail);
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
     begin_change(s, cls);
     word(p.at(cls), 0).store(0, std::memory_order_relaxed);
@@ -396,6 +401,7 @@ constexpr int kUrgentNext = 2;
 
 /// Passes over up to n bytes of the record. Bytes passed. This is the moment at which they count as received.
 inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
+    SD_ASSERT(r.read < r.length && r.length <= kMaxRecord);
     const uint32_t left = r.length - r.read;
     const uint32_t m = n < left ? static_cast<uint32_t>(n) : left;
     in_order();

@@ -1,5 +1,6 @@
 // Taking a token over from another thread, and lock mode; the argument stands in token.hpp.
 #include "libsd/queue/token.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/life.hpp"
@@ -82,6 +83,14 @@ void enter() noexcept {
 void leave_to_mark() noexcept {
     cpu::in_order_for_handlers();
     --self.depth;
+}
+
+/// The calling thread's name in one of its segments, 0 is nobody's.
+[[maybe_unused]] bool is_self(ThreadId id) noexcept {
+    for (const ThreadId mine : self.id)
+        if (id != 0 && id == mine)
+            return true;
+    return false;
 }
 
 /// Handlers that came meanwhile get their turn.
@@ -204,12 +213,15 @@ bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
 } // namespace
 
 void Claim::unlock(Token &token) noexcept {
-    if (token.lock.exchange(0, std::memory_order_release) & Token::kWaiters) [[unlikely]]
+    const uint32_t held = token.lock.exchange(0, std::memory_order_release);
+    SD_ASSERT(is_self(held & ~Token::kWaiters)); // nobody takes it from one who lives
+    if (held & Token::kWaiters) [[unlikely]]
         sys::futex(&token.lock, 1 /*FUTEX_WAKE, also for other processes*/, 1);
 }
 
 void Claim::end_unusual(Token &token, uintptr_t busy) noexcept {
     enter();
+    SD_ASSERT(mark(busy).load(std::memory_order_relaxed) != 0);
     mark(busy).store(0, std::memory_order_release);
     if (busy & kLocked)
         unlock(token);
@@ -221,6 +233,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
     if (self.id[seg] == 0 && !upward.register_thread(seg))
         return 0;
     const ThreadId me = self.id[seg];
+    SD_ASSERT(name != 0 && is_self(me) && self.record[seg]);
     auto *busy = &self.record[seg]->busy[0];
     auto *const end = busy + kBusyDepth;
     uintptr_t how = 0;
@@ -291,6 +304,8 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
         }
         if (inherited) [[unlikely]]
             upward.repair(seg, name);
+        SD_ASSERT((t.lock.load(std::memory_order_relaxed) & ~Token::kWaiters) == me);
+        SD_ASSERT(busy->load(std::memory_order_relaxed) == name);
         t.prev.store(0, std::memory_order_release); // T5
         if (to_lock) {
             t.last.store(static_cast<uint8_t>(me), std::memory_order_relaxed);

@@ -55,6 +55,7 @@
 // tests/model/token.pml is this protocol for the model checker, with deaths at every step.
 #pragma once
 #include "libsd/base/upward.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/cpu/order.hpp"
 #include "libsd/layout/state.hpp"
@@ -159,6 +160,7 @@ class Claim {
             busy_ = 0;
             return;
         }
+        SD_ASSERT(mark(busy_).load(std::memory_order_relaxed) != 0);
         mark(busy_).store(0, std::memory_order_release);
         busy_ = 0;
         cpu::in_order_for_handlers(); // a handler that comes before the store is put off, and seen here
@@ -239,6 +241,7 @@ class PutOff {
     }
     ~PutOff() {
         cpu::in_order_for_handlers();
+        SD_ASSERT(self.depth != 0);
         if (--self.depth == 0 && self.deferred) [[unlikely]]
             upward.run_deferred();
     }

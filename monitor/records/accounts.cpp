@@ -1,5 +1,6 @@
 // Who has the monitor hold how much.
 #include "monitor/records/accounts.hpp"
+#include "libsd/control/assert.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 
 #include <fcntl.h>
@@ -51,11 +52,14 @@ void Charge::end() {
     if (accounts_ == nullptr) {
         return;
     }
+    SD_ASSERT(accounts_->used_ >= descriptors_);
+    SD_ASSERT(what_ != Holding::clients || accounts_->clients_ != 0);
     accounts_->used_ -= descriptors_;
     accounts_->clients_ -= what_ == Holding::clients ? 1 : 0;
     accounts_ = nullptr;
     for (Account *account : {payer_.user.get(), payer_.group.get()}) {
         if (account != nullptr) {
+            SD_ASSERT(account->count[static_cast<unsigned>(what_)] != 0 && account->descriptors >= descriptors_);
             --account->count[static_cast<unsigned>(what_)];
             account->descriptors -= descriptors_;
         }

@@ -1,6 +1,7 @@
 // The directory of one network namespace.
 #include "monitor/records/directory.hpp"
 
+#include "libsd/control/assert.hpp"
 #include "libsd/layout/link_layout.hpp"
 
 #include <cstring>
@@ -53,6 +54,7 @@ int DirectoryFile::insert(uint32_t id, const ListenAddress &address, uint64_t co
 void DirectoryFile::remove(int index) {
     auto *entry = directory().entry;
     auto i = static_cast<unsigned>(index);
+    SD_ASSERT(i < kDirectoryEntries && live_ != 0 && entry[i].id.load(std::memory_order_relaxed) != 0);
     entry[i].id.store(0, std::memory_order_seq_cst);
     if (--live_ == 0) {
         for (unsigned n = 0; n < kDirectoryEntries; ++n) {

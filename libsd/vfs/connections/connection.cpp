@@ -1,4 +1,5 @@
 // The life of an accelerated connection in this process.
+#include "libsd/control/assert.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 
@@ -41,6 +42,7 @@ bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
 }
 
 void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept {
+    SD_ASSERT(seg < kMaxSegments && ofd_index != 0 && ofd_index < kOfds && slot < kLinkSlots);
     Ofd *o = &segments[seg].view.ofd(ofd_index);
     Slot &s = l.view.slot(slot);
     const unsigned side = l.side;
@@ -101,7 +103,9 @@ uint32_t absorb_flags(File &f) noexcept {
 }
 
 void link_unuse(LinkMap &l) noexcept {
-    if (l.users.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    const uint32_t users = l.users.fetch_sub(1, std::memory_order_acq_rel);
+    SD_ASSERT(users != 0);
+    if (users != 1)
         return;
     forget_link(l);
     wire::LinkRef ref{l.id, l.side, 0};

@@ -2,6 +2,7 @@
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/asked_first.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -65,6 +66,7 @@ File *new_file(FileKind kind) noexcept {
 namespace {
 
 void enter(int fd, File *f, Origin origin) noexcept {
+    SD_ASSERT(static_cast<unsigned>(fd) < kMaxFd && f != &parked_file && f->kind != FileKind::free);
     note_origin(fd, origin);
     f->refs.fetch_add(1, std::memory_order_relaxed);
     uint32_t high = fd_high.load(std::memory_order_relaxed);
@@ -94,6 +96,7 @@ void drop_placeholder(int fd) noexcept {
 }
 
 void discard_file(File *f) noexcept {
+    SD_ASSERT(f->refs.load(std::memory_order_relaxed) == 0);
     f->refs.store(1, std::memory_order_relaxed);
     release_file(f);
 }
@@ -115,9 +118,12 @@ File *take_fd(int fd) noexcept {
 }
 
 void release_file(File *f) noexcept {
-    if (f->refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    const uint32_t refs = f->refs.fetch_sub(1, std::memory_order_acq_rel);
+    SD_ASSERT(refs != 0 && f != &parked_file);
+    if (refs != 1)
         return;
     epoll_file_closed(*f);
+    SD_ASSERT(!f->items);
     switch (f->kind) {
     case FileKind::stream:
         close_stream(*f);
@@ -290,7 +296,8 @@ SD_FORK_CODE void drop_uncounted_files() noexcept {
 }
 
 void unpin(void *file, size_t) noexcept {
-    pinned.fetch_sub(1, std::memory_order_relaxed);
+    [[maybe_unused]] const uint32_t pins = pinned.fetch_sub(1, std::memory_order_relaxed);
+    SD_ASSERT(pins != 0);
     release_file(static_cast<File *>(file));
 }
 

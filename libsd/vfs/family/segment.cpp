@@ -1,6 +1,7 @@
 // Making and sharing family segments; allocation of their records.
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/libc_threads.hpp"
@@ -247,6 +248,7 @@ bool leave_segment(unsigned seg) noexcept {
 }
 
 void hold_ofd(unsigned seg, uint32_t index) noexcept {
+    SD_ASSERT(index != 0 && index < kOfds && !holds_ofd(seg, index));
     if (segments[seg].proc < kSegProcs) // see segments_fork_prepare
         segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
 }
@@ -388,7 +390,9 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept {
     if (segments[seg].proc >= kSegProcs)
         // This process got no record (see segments_fork_prepare), so it never counts as a holder
         return false;
-    v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
+    [[maybe_unused]] const uint64_t held =
+        v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
+    SD_ASSERT(held & bit);
     if (held_by_others(seg, index, true))
         return false;
     // Two last holders may both get here: only one wins the right to close.
@@ -397,6 +401,7 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept {
 }
 
 void free_ofd(unsigned seg, uint32_t index) noexcept {
+    SD_ASSERT(index != 0 && index < kOfds && !holds_ofd(seg, index));
     segments[seg].view.ofd(index).state.store(static_cast<uint32_t>(OfdState::free), std::memory_order_release);
     if (static_cast<int>(seg) == own_segment_index.load(std::memory_order_relaxed) && index < ofd_hint)
         ofd_hint = index; // low numbers again, so that few pages are touched

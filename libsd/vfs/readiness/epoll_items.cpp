@@ -1,6 +1,7 @@
 // Epoll instances and their items: making and ending them, and what happens to registrations when sockets
 // change, close or are inherited.
 #include "libsd/control/around_fork.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
@@ -39,11 +40,13 @@ void unlink_file(EpollItem &i) noexcept {
             *p = i.next_of_file;
             return;
         }
+    SD_ASSERT(!"an item is in the list of its File");
 }
 
 } // namespace
 
 bool attach_stream(Epoll &x, EpollItem &i) noexcept {
+    SD_ASSERT(!i.link);
     LinkMap &l = *i.file->link;
     SetLink *e = link_entry(x, l);
     if (!e) {
@@ -82,6 +85,7 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
         return;
     SetLink *e = link_entry(x, *i.link);
+    SD_ASSERT(e && e->members != 0 && x.streams != 0);
     for (EpollItem **p = &e->slot[i.slot]; *p; p = &(*p)->next_in_slot)
         if (*p == &i) {
             *p = i.next_in_slot;
@@ -155,6 +159,7 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
     if (i.kernel_only) {
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
     } else {
+        SD_ASSERT(x.ours != 0 && (!i.kernel_too || x.duals != 0));
         --x.ours;
         if (i.kernel_too)
             --x.duals;
@@ -163,6 +168,7 @@ void remove_item(Epoll &x, EpollItem &i) noexcept {
             end_nested_sleeps(i, x.sleepers);
         }
     }
+    SD_ASSERT(x.items[i.place] == &i);
     x.items.remove_unordered(i.place);
     if (i.place < x.items.size())
         x.items[i.place]->place = i.place;
@@ -197,6 +203,7 @@ void leave_list(Epoll &x, EpollItem &i) noexcept {
     if (i.list == EpollItem::List::none)
         return;
     auto &list = i.list == EpollItem::List::hot ? x.hot : x.unconfirmed;
+    SD_ASSERT(list[i.list_place] == &i);
     x.hot_mixed |= i.list == EpollItem::List::hot && i.list_place + 1 < list.size();
     list.remove_unordered(i.list_place);
     if (i.list_place < list.size())
@@ -319,10 +326,12 @@ void set_unuse(Epoll &x) noexcept {
     bool alone;
     {
         SetGuard g(x);
+        SD_ASSERT(x.users != 0);
         --x.users;
         if (x.users != 0)
             return;
         // Nobody has inherited the kernel's set, with the eventfd in it, or got it in a message.
+        SD_ASSERT(x.items.size() == 0 && x.ours == 0 && x.sleepers == 0 && x.plain == 0);
         alone = !x.passed && x.born == forks_done.load(std::memory_order_relaxed);
         bell = x.bell;
         x.bell = nullptr;
