@@ -49,7 +49,7 @@ void keep_door() noexcept;
 
 /// Connects and says hello if that has not been done; quick when connected. False: no monitor (cause in
 /// `*why`), not asked again for a while.
-bool ensure(Cause *why) noexcept;
+[[nodiscard]] bool ensure(Cause *why) noexcept;
 /// True while a channel is open (it may have died unnoticed).
 bool connected() noexcept;
 /// Upward::hidden_moved, for the channel.
@@ -67,7 +67,7 @@ void tell(wire::Op op, const void *body, size_t length) noexcept;
 bool maintain() noexcept;
 /// The number that SD_CONTROL_FD names, if it is a channel (a connected SOCK_SEQPACKET Unix socket); -1: it
 /// is something of the program's, or nothing.
-int handed_channel(const char *text) noexcept;
+[[nodiscard]] int handed_channel(const char *text) noexcept;
 /// Differs after each reconnection.
 uint32_t epoch() noexcept;
 /// The listeners of this network namespace; nullptr before ensure(). Read-only memory.

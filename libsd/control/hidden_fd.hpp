@@ -9,9 +9,9 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 
 /// Moves `fd` (any number, ownership passes) to a high number and hides it. New number, or -errno (fd
 /// closed).
-long hide_fd(int fd) noexcept;
+[[nodiscard]] long hide_fd(int fd) noexcept;
 /// A hidden duplicate of `fd`, which stays as it is. Its number, or -errno.
-long hide_copy(int fd) noexcept;
+[[nodiscard]] long hide_copy(int fd) noexcept;
 /// Closes a hidden descriptor. Its number becomes free, unless the program was told that it has none left
 /// while ours stood among its own: then it is kept for the next hide_fd() or hide_copy().
 void close_hidden(int fd) noexcept;
@@ -48,7 +48,7 @@ class SpareNumbers {
 /// that moment, if this process may do so. The lowest number that has become free, or -1. Only in a process
 /// of one thread: another might be about to use an old number. `early`: it has some left, but the next would
 /// not be the lowest that is free; only where the kernel's table stays small enough for fork.
-int give_way(bool early) noexcept;
+[[nodiscard]] int give_way(bool early) noexcept;
 /// No other thread could make or use a descriptor meanwhile.
 bool single_threaded() noexcept;
 /// In a forked child: threads that were inside a SpareNumbers do not exist there.

@@ -16,7 +16,7 @@ struct DiagAddress {
 /// namespace. 0: the kernel says that there is none. -1: the kernel cannot be asked (a sandbox). `variant`:
 /// of several that share an address (SO_REUSEPORT) each value may get another one. Any thread; costs about 4
 /// µs, and the first time 20.
-int64_t kernel_listener(const DiagAddress &to, uint16_t variant) noexcept;
+[[nodiscard]] int64_t kernel_listener(const DiagAddress &to, uint16_t variant) noexcept;
 /// Upward::hidden_moved, for the socket that asks.
 void kernel_listener_moved(int from, int to) noexcept;
 /// The child asks on a socket of its own.

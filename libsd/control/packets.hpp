@@ -14,10 +14,10 @@ wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned n
 /// Sends one packet; what sendmsg says.
 long send_packet(int fd, const wire::Header &h, const void *body, const int *fds, int flags = 0) noexcept;
 /// Receives the answer to the request of that number on `fd`. Transport failure: status set, -1.
-int receive_answer(int fd, uint32_t number, Reply *r) noexcept;
+[[nodiscard]] int receive_answer(int fd, uint32_t number, Reply *r) noexcept;
 /// Sends one packet and receives the answer on `fd`. Transport failure: status set, -1.
-int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds, unsigned nfds,
-             Reply *r) noexcept;
+[[nodiscard]] int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fds,
+                           unsigned nfds, Reply *r) noexcept;
 
 /// A packet without descriptors. As everything in a process in a sandbox, with write alone.
 struct PlainPacket {

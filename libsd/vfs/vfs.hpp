@@ -43,57 +43,59 @@ void end_borrowing_in_child() noexcept;
 
 // --- sockets (socket.cpp, connect.cpp, accept.cpp, options.cpp, names.cpp)
 /// socket() for AF_INET/AF_INET6 SOCK_STREAM TCP; kPass for anything else.
-long socket(int domain, int type, int protocol) noexcept;
-long connect(int fd, const sockaddr *a, socklen_t n) noexcept;
-long bind(int fd, const sockaddr *a, socklen_t n) noexcept;
-long listen(int fd, int backlog) noexcept;
+[[nodiscard]] long socket(int domain, int type, int protocol) noexcept;
+[[nodiscard]] long connect(int fd, const sockaddr *a, socklen_t n) noexcept;
+[[nodiscard]] long bind(int fd, const sockaddr *a, socklen_t n) noexcept;
+[[nodiscard]] long listen(int fd, int backlog) noexcept;
 /// `flags`: SOCK_NONBLOCK, SOCK_CLOEXEC.
-long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
+[[nodiscard]] long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
 /// The same for an accelerated connection that waits already; -EAGAIN: there is none, and none is waited for.
-long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
+[[nodiscard]] long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept;
 long shutdown(int fd, int how) noexcept;
-long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept;
-long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept;
-long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept;
-long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept;
+[[nodiscard]] long getsockname(int fd, sockaddr *a, socklen_t *n) noexcept;
+[[nodiscard]] long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept;
+[[nodiscard]] long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept;
+[[nodiscard]] long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept;
 
 // --- data (stream.cpp, message.cpp, sendfile.cpp)
 /// What a send on a socket that was never connected returns.
-long unconnected_send(File &f, int flags) noexcept;
+[[nodiscard]] long unconnected_send(File &f, int flags) noexcept;
 /// The same for receiving.
-long unconnected_recv(File &f, int flags) noexcept;
+[[nodiscard]] long unconnected_recv(File &f, int flags) noexcept;
 /// recv/read/readv. Bad pointers give -EFAULT.
-long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
-long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
-long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept;
+[[nodiscard]] long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
+[[nodiscard]] long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
+[[nodiscard]] long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept;
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept;
-long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
-long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept;
-long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept;
-long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *timeout) noexcept;
+[[nodiscard]] long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
+[[nodiscard]] long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept;
+[[nodiscard]] long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept;
+[[nodiscard]] long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *timeout) noexcept;
 /// Either end may be a stream; kPass when neither is.
-long sendfile(int out, int in, off64_t *offset, size_t n) noexcept;
-long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept;
+[[nodiscard]] long sendfile(int out, int in, off64_t *offset, size_t n) noexcept;
+[[nodiscard]] long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept;
 
 // --- descriptors (fd.cpp)
 long close(int fd) noexcept;
 /// dup, F_DUPFD, F_DUPFD_CLOEXEC: `min` and cloexec as fcntl has them.
-long dup(int fd, int min, bool cloexec) noexcept;
+[[nodiscard]] long dup(int fd, int min, bool cloexec) noexcept;
 /// dup2 and dup3, when either number is ours (or hidden). flags: O_CLOEXEC; dup2 semantics for equal numbers
 /// if `allow_equal`.
-long dup_to(int from, int to, int flags, bool allow_equal) noexcept;
-long close_range(unsigned first, unsigned last, unsigned flags) noexcept;
-long fcntl(int fd, int cmd, long arg) noexcept;
-long ioctl(int fd, unsigned long request, void *arg) noexcept;
+[[nodiscard]] long dup_to(int from, int to, int flags, bool allow_equal) noexcept;
+[[nodiscard]] long close_range(unsigned first, unsigned last, unsigned flags) noexcept;
+[[nodiscard]] long fcntl(int fd, int cmd, long arg) noexcept;
+[[nodiscard]] long ioctl(int fd, unsigned long request, void *arg) noexcept;
 
 // --- readiness (poll.cpp, epoll.cpp)
 /// poll and ppoll; `deadline` null: for ever. kPass when no descriptor is ours.
-long poll(pollfd *p, nfds_t n, const timespec *timeout, const sigset_t *mask) noexcept;
-long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, const sigset_t *mask) noexcept;
+[[nodiscard]] long poll(pollfd *p, nfds_t n, const timespec *timeout, const sigset_t *mask) noexcept;
+[[nodiscard]] long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout,
+                          const sigset_t *mask) noexcept;
 /// After the kernel made `fd`.
 void epoll_created(int fd) noexcept;
-long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept;
-long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const sigset_t *mask) noexcept;
+[[nodiscard]] long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept;
+[[nodiscard]] long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout,
+                              const sigset_t *mask) noexcept;
 
 /// How often the program has waited for a child. A connect() that finds it changed has the monitor look for
 /// processes that have ended.

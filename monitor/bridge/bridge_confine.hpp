@@ -6,9 +6,9 @@ namespace sd::monitor {
 /// Becomes the user and group whose connections it carries ("real,effective,saved"; null: stays who it is),
 /// without other groups, capabilities, or a way to have any again. False, with errno: it cannot; it must not
 /// go on then.
-bool give_up_privileges(const char *users, const char *groups);
+[[nodiscard]] bool give_up_privileges(const char *users, const char *groups);
 /// From here on only the calls that carrying bytes takes; others fail with EPERM. No file can be opened,
 /// nothing executed, connected to or signalled. False, with errno.
-bool confine_to_carrying();
+[[nodiscard]] bool confine_to_carrying();
 
 } // namespace sd::monitor

@@ -14,7 +14,7 @@ class ListenerWatch {
     /// For epoll; -1: this kernel has no such thing.
     int fd() const { return inotify_.get(); }
     /// A number for the socket, which may be closed afterwards; -1: it cannot be watched.
-    int add(int socket);
+    [[nodiscard]] int add(int socket);
     /// Harmless for one that has ended.
     void remove(int watch);
     struct Ended {

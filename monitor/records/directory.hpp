@@ -18,7 +18,8 @@ class DirectoryFile {
     explicit DirectoryFile(uint64_t epoch);
 
     /// Index of the entry, or -1 if the directory is full.
-    int insert(uint32_t id, const ListenAddress &address, uint64_t cookie, uint32_t backlog, uint32_t owner);
+    [[nodiscard]] int insert(uint32_t id, const ListenAddress &address, uint64_t cookie, uint32_t backlog,
+                             uint32_t owner);
     void remove(int index);
     void set_backlog(int index, uint32_t backlog);
     void monitor_gone();

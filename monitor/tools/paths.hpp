@@ -12,7 +12,7 @@ constexpr size_t kMaxPath = 108; ///< sizeof(sockaddr_un::sun_path)
 
 /// The user's own directory, ${XDG_RUNTIME_DIR or /tmp}/socksdirect-UID. False if the name is too long for
 /// a socket in it.
-bool private_directory(char (&path)[kMaxPath]);
+[[nodiscard]] bool private_directory(char (&path)[kMaxPath]);
 /// Its socket, monitor.sock.
 bool private_socket(char (&path)[kMaxPath]);
 /// Makes the directory (0700) or checks that it is a directory that only this user can change: in /tmp
@@ -20,11 +20,11 @@ bool private_socket(char (&path)[kMaxPath]);
 int make_private_directory(const char *path);
 
 /// A connected SOCK_SEQPACKET channel, close-on-exec; or -errno.
-int connect_monitor(const char *path);
+[[nodiscard]] int connect_monitor(const char *path);
 /// The same for a path that nobody named: -EPERM if it is this user's private one and somebody else (but not
 /// root) listens there, as anybody can in a directory of that name in /tmp.
-int connect_default_monitor(const char *path);
+[[nodiscard]] int connect_default_monitor(const char *path);
 /// As that, at a path that the user named: EPERM for another user's that is not root.
-int connect_named_monitor(const char *path);
+[[nodiscard]] int connect_named_monitor(const char *path);
 
 } // namespace sd::monitor

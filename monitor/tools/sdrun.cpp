@@ -157,7 +157,7 @@ void start_private_monitor(const char *program) {
         _exit(0);
     }
     char directory[kMaxPath], log[kMaxPath + 16];
-    private_directory(directory);
+    (void)private_directory(directory); // has been had before
     snprintf(log, sizeof log, "%s/monitor.log", directory);
     if (chdir("/") != 0) {
         _exit(127);

@@ -17,6 +17,6 @@ bool copies_sockets(const posix_spawn_file_actions_t *actions) noexcept;
 /// In a forked child: all of them in order, with the descriptor table kept up to date. `group`: what
 /// tcsetpgrp is called with, 0 for the process's own. 0, or -errno of the first that failed. Of readable
 /// actions only.
-long perform(const posix_spawn_file_actions_t *actions, pid_t group) noexcept;
+[[nodiscard]] long perform(const posix_spawn_file_actions_t *actions, pid_t group) noexcept;
 
 } // namespace sd

@@ -12,9 +12,9 @@ long uring_setup(unsigned entries, void *params) noexcept;
 bool uring_refused(unsigned flags) noexcept;
 /// io_uring_enter(): performs what is submitted for descriptors of ours, lets the kernel do the rest. -1 with
 /// errno set on failure.
-long uring_enter(const long *arguments) noexcept;
+[[nodiscard]] long uring_enter(const long *arguments) noexcept;
 /// io_uring_register(): files that a ring is to keep become the kernel's first. -1 with errno set on failure.
-long uring_register(int ring, unsigned operation, void *what, unsigned count) noexcept;
+[[nodiscard]] long uring_register(int ring, unsigned operation, void *what, unsigned count) noexcept;
 
 /// Carries out what a submission wants of a descriptor of ours and leaves one for the kernel that completes
 /// with the result, or makes the socket the kernel's. Before the kernel sees the submission. errno is

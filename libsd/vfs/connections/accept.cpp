@@ -173,7 +173,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
         if (!spin.again())
             break;
     }
-    pin.hold_open(f, number);
+    (void)pin.hold_open(f, number); // where that fails, this tells:
     if (fd = listener_fd(f, number); fd < 0)
         return 0; // closed before we slept
     Sleep sleep(*bell, deadline);

@@ -36,11 +36,12 @@ inline void set_loopback(uint8_t *ip, bool v6) noexcept {
 
 /// Reads a sockaddr as connect() on a socket of `family` takes it. False: not one that can be accelerated
 /// (wrong length or family, a scoped link-local address, port 0).
-bool parse_address(const sockaddr_storage &a, socklen_t n, unsigned family, SlotAddress *out) noexcept;
+[[nodiscard]] bool parse_address(const sockaddr_storage &a, socklen_t n, unsigned family,
+                                 SlotAddress *out) noexcept;
 /// From here on ports are anybody's; the smaller ones say that root gave its blessing.
 constexpr uint16_t kFirstFreePort = 1024;
 /// What the kernel says the socket's own address is. 0 or -errno.
-long kernel_name(int fd, SlotAddress *out) noexcept;
+[[nodiscard]] long kernel_name(int fd, SlotAddress *out) noexcept;
 /// The client port of a slot: spread over the kernel's ephemeral range from the link's base on.
 uint16_t client_port(uint32_t base, uint32_t slot) noexcept;
 /// Is the address one of this host, so that a local client may claim it as its own?

@@ -15,9 +15,9 @@ struct Patience {
 };
 
 /// Waits until the queue has room, or the listener is gone. False: not in time, or a signal handler ran.
-bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept;
+[[nodiscard]] bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept;
 /// Puts the slot into the SYN queue. False: full, or the listener closed meanwhile; the slot is ours again
 /// then.
-bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept;
+[[nodiscard]] bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept;
 
 } // namespace sd

@@ -9,7 +9,7 @@ namespace sd {
 
 /// Binds a File to (link, slot) with a fresh Ofd: the File becomes kind stream. The link's users count goes
 /// up. False: no Ofd left.
-bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
+[[nodiscard]] bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
 /// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up.
 /// `slot` and `family` are the Ofd's as the caller has read and checked them: it is not asked again.
 void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept;
@@ -58,7 +58,7 @@ inline uint32_t freely_up_to(const Ofd &o) noexcept {
 /// A reference to the link goes; the last one unmaps it.
 void link_unuse(LinkMap &l) noexcept;
 /// The link as this process has it mapped already, with a reference for the caller; null: it has not.
-LinkMap *link_in_use(uint64_t id, unsigned side) noexcept;
+[[nodiscard]] LinkMap *link_in_use(uint64_t id, unsigned side) noexcept;
 /// map_link() of a hidden descriptor, which is closed where that fails.
 LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side) noexcept;
 
@@ -70,7 +70,7 @@ class Pin {
     ~Pin() { drop(); }
     /// False: the number stands for something else by now. Where the thread has too much noted the File is
     /// not held.
-    bool hold_open(File &f, int fd) noexcept {
+    [[nodiscard]] bool hold_open(File &f, int fd) noexcept {
         if (held_)
             return true;
         Held::drop_abandoned();

@@ -112,7 +112,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
     Bell *bell = looking_bell();
     if (!bell)
         return -EMFILE;
-    call.pin.hold_open(call.listener, call.number);
+    (void)call.pin.hold_open(call.listener, call.number); // where that fails, this tells:
     fd = listener_fd(call.listener, call.number);
     if (fd < 0)
         return -EAGAIN; // closed just now

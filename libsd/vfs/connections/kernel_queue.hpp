@@ -48,7 +48,7 @@ bool is_nonblocking_socket(int fd) noexcept;
 /// none. -EBUSY: there is, and another acceptor is about to take it, or an accelerated one has come
 /// meanwhile; with `insist` it is taken from those. `its_turn`: the kernel's clients have waited while others
 /// were accepted, so accelerated ones do not go first again. Any thread, any process.
-long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_turn) noexcept;
+[[nodiscard]] long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_turn) noexcept;
 
 /// Client side, after a SYN: may acceptors be blocked in the kernel?
 inline bool acceptor_in_kernel(const LinkMap &l) noexcept {
@@ -56,6 +56,6 @@ inline bool acceptor_in_kernel(const LinkMap &l) noexcept {
 }
 /// Where that says yes: waits for the SYN to be accepted, or for them to come back. False: not soon; the SYN
 /// is taken back, and the slot the caller's again.
-bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept;
+[[nodiscard]] bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept;
 
 } // namespace sd

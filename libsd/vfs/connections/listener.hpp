@@ -50,22 +50,22 @@ struct Listener {
 void keep_for_waiters(File &f, int fd) noexcept;
 /// The descriptor of the listener's kernel socket, for a call that was made on number `fd` and has the File
 /// pinned; -1: there is none any more.
-int listener_fd(const File &f, int fd) noexcept;
+[[nodiscard]] int listener_fd(const File &f, int fd) noexcept;
 /// Upward::hidden_moved, for those kept.
 void listeners_moved(int from, int to) noexcept;
 /// Registers a bell to be rung when the listener gets a new link. 0 or -errno.
-long listener_bell(Listener &l, Bell &b) noexcept;
+[[nodiscard]] long listener_bell(Listener &l, Bell &b) noexcept;
 /// The same for the calling thread's own bell, which is registered already as a rule. False: wake-ups cannot
 /// be relied on.
-bool listener_announces(Listener &l, Bell &b) noexcept;
+[[nodiscard]] bool listener_announces(Listener &l, Bell &b) noexcept;
 /// Registers a kernel listening socket with the monitor and puts it into the table. 0 or -errno with the
 /// cause.
-long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
+[[nodiscard]] long register_listener(int fd, File *f, int backlog, Cause *why) noexcept;
 /// Does the number stand for the listener's kernel socket?
 bool is_socket_of(const Listener &l, int fd) noexcept;
 /// The File that the process has for the listening socket behind a number that is not in the table, with a
 /// reference; null: it has none.
-File *find_listener(int fd) noexcept;
+[[nodiscard]] File *find_listener(int fd) noexcept;
 /// shutdown() of the listener: takes it out of the directory and refuses what waits; the kernel's socket
 /// answers from now on.
 void retire_listener(Listener &l) noexcept;

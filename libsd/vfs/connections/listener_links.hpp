@@ -14,6 +14,6 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 bool listener_pending(Listener &l) noexcept;
 /// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
 /// -EBADF when the listener was closed after `life` was read. Any thread, any process.
-long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
+[[nodiscard]] long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
 
 } // namespace sd

@@ -9,9 +9,9 @@
 namespace sd::vfs {
 
 /// mlockall; 0 or -errno.
-long lock_memory(int flags) noexcept;
+[[nodiscard]] long lock_memory(int flags) noexcept;
 /// munlockall; 0 or -errno.
-long unlock_memory() noexcept;
+[[nodiscard]] long unlock_memory() noexcept;
 /// Locks are not inherited.
 void memory_lock_fork_child() noexcept;
 

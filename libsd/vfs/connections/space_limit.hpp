@@ -9,7 +9,7 @@
 namespace sd::vfs {
 
 /// setrlimit(RLIMIT_AS) of the program; 0 or -errno.
-long set_space_limit(const rlimit &wanted) noexcept;
+[[nodiscard]] long set_space_limit(const rlimit &wanted) noexcept;
 /// What the program is to read where the kernel says `*limit`.
 void show_space_limit(rlimit *limit) noexcept;
 /// An executed program starts without what was mapped here: it gets the limit itself. Undone if the exec

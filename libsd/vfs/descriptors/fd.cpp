@@ -30,7 +30,7 @@ uint32_t status_of(const File &f) noexcept {
 long leave_to_kernel(int fd, File &f, Cause why) noexcept {
     if (f.kind == FileKind::stream) {
         if (become_kernel(f, why) < 0)
-            materialise(fd, f);
+            (void)materialise(fd, f); // or it stays as it was
     } else if (f.kind == FileKind::listener) {
         count_fallback(why, nullptr);
         unlist(*f.listener);

@@ -112,11 +112,11 @@ void install_file(int fd, File *f) noexcept;
 [[gnu::cold]] void forget_fd(int fd) noexcept;
 /// Takes the entry out; nullptr if it was not ours. The caller owns the reference and ends it with
 /// release_file().
-File *take_fd(int fd) noexcept;
+[[nodiscard]] File *take_fd(int fd) noexcept;
 /// One more reference for somebody who has none: file_of() alone keeps nothing open. False: the last one has
 /// gone. Any thread; a File that was recycled meanwhile gets it as well, so the caller looks once more
 /// whether it is still the one.
-inline bool take_reference(File &f) noexcept {
+[[nodiscard]] inline bool take_reference(File &f) noexcept {
     uint32_t refs = f.refs.load(std::memory_order_acquire);
     while (refs != 0 && !f.refs.compare_exchange_weak(refs, refs + 1, std::memory_order_acq_rel)) {
     }
@@ -155,7 +155,7 @@ void unpin(void *file, size_t) noexcept;
 /// good for it.
 bool dummy_listened() noexcept;
 /// The dummy socket itself (hidden); -errno if it cannot be made.
-long dummy_socket() noexcept;
+[[nodiscard]] long dummy_socket() noexcept;
 /// False: the kernel refuses the program IPv4 sockets (a filter it was started with), although it has others.
 bool may_make_v4() noexcept;
 /// Before a filter of system calls: a socket of ours that the program never made is not left to it, unless it

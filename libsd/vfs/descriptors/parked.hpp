@@ -20,7 +20,7 @@ namespace sd {
 
 /// The number of a kept placeholder, made anew (the table has no entry yet); -1 when there is none that may
 /// be used.
-long take_parked(bool cloexec) noexcept;
+[[nodiscard]] long take_parked(bool cloexec) noexcept;
 /// May the placeholder be kept when it is closed? Asked while `f` is alive.
 bool can_park(int fd, const File &f) noexcept;
 /// Keeps it. The table has no entry for it any more. Also for a number from take_parked() that was not needed

@@ -82,7 +82,7 @@ void materialise_all() noexcept {
             continue;
         const InUse use(static_cast<int>(fd));
         if (File *f = use.file(); f && f->kind == FileKind::fresh)
-            materialise(static_cast<int>(fd), *f);
+            (void)materialise(static_cast<int>(fd), *f); // what cannot be had is asked for when it is used
     }
 }
 

@@ -5,7 +5,7 @@
 namespace sd {
 
 /// Turns a fresh placeholder into a kernel socket under the same number, with its options. 0 or -errno.
-long materialise(int fd, File &f) noexcept;
+[[nodiscard]] long materialise(int fd, File &f) noexcept;
 /// Those that no call has needed a kernel socket for yet get theirs, because it could not be made later, or
 /// would be another one.
 void materialise_all() noexcept;

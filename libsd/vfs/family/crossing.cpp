@@ -102,7 +102,7 @@ void leave_connections(Marks which) noexcept {
         if (!f || f->kind != FileKind::stream || !take_reference(*f))
             continue;
         if (is_part(*f, which))
-            move_to_kernel(*f, Cause::crossed);
+            (void)move_to_kernel(*f, Cause::crossed);
         release_file(f);
     }
 }
@@ -130,7 +130,7 @@ void before_crossing(bool everything) noexcept {
         retire_client_links();
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
             if (which >> i & 1 && !has_part_in(i))
-                leave_segment(i);
+                (void)leave_segment(i); // what stays is counted below
     }
     if (shared_segments() || shared_links())
         count_fallback(Cause::still_shared, nullptr);

@@ -18,18 +18,18 @@ extern std::atomic<uint32_t> segment_count;
 extern std::atomic<int> own_segment_index;
 
 /// Makes the own segment on first call. False: no memory or descriptor.
-bool own_segment(int greeting = -1) noexcept; // greeting: see control::make_memory()
+[[nodiscard]] bool own_segment(int greeting = -1) noexcept; // greeting: see control::make_memory()
 /// Maps the segment of another process, or of the former program image of this one, in which `proc` is our
 /// ProcRecord; ownership of the descriptor (a hidden one) passes on success. Its index, or -1: not a segment,
 /// no memory, too many.
-int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
+[[nodiscard]] int map_segment(int fd, uint32_t proc, uint64_t owner_client) noexcept;
 /// Comes to share the segment behind `fd` (a hidden one, ownership passes), which the monitor calls `name`: a
 /// ProcRecord of our own in it, known to the monitor. Its index, also if it was mapped already; or -1.
-int join_segment(int fd, uint64_t name) noexcept;
+[[nodiscard]] int join_segment(int fd, uint64_t name) noexcept;
 /// Gives up a segment that others have as well, and of which no File of this process is a part. If that was
 /// its own, it makes another with its next connection. False: it stays, being the own one in a process of
 /// several threads, or there is no memory to put in its place, where threads may still look.
-bool leave_segment(unsigned seg) noexcept;
+[[nodiscard]] bool leave_segment(unsigned seg) noexcept;
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
 bool holds_ofd(unsigned seg, uint32_t index) noexcept;
@@ -48,7 +48,7 @@ void count_fallback(Cause c, const SlotAddress *to) noexcept;
 
 /// A fresh Ofd in the own segment, marked as held by this process; nullptr when full. `*index` gets its
 /// number.
-Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept;
+[[nodiscard]] Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept;
 /// Clears this process's claim on it. True when nobody else holds it: the caller then closes the connection
 /// and frees it.
 bool drop_ofd(unsigned seg, uint32_t index) noexcept;

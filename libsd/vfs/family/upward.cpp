@@ -59,7 +59,7 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     r.status = -EMFILE;
     Cause why;
     if (!control::connected())
-        control::ensure(&why); // the waiter may rely on a monitor that we have given up
+        (void)control::ensure(&why); // the waiter may rely on a monitor that we have given up
     auto &cached = l.peer_bell[id];
     // The first time the monitor rings, and nobody waits for a descriptor that a program which soon ends
     // would not use again.

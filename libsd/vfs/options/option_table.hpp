@@ -46,7 +46,7 @@ bool needs_kernel(int level, int name) noexcept;
 bool has_common_default(int level, int name, unsigned family) noexcept;
 /// For options that a connected socket answers otherwise than the unconnected one that holds its options:
 /// -errno to report at once, or 0.
-long refuse_on_stream(int level, int name, unsigned family, const void *value, socklen_t n) noexcept;
+[[nodiscard]] long refuse_on_stream(int level, int name, unsigned family, const void *value, socklen_t n) noexcept;
 
 /// Timeouts are kept by the kernel in ticks: the next representable one, as getsockopt reports it.
 timeval timeout_read_back(int64_t ns) noexcept;

@@ -221,16 +221,16 @@ void begin_use(Epoll &x) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
-bool new_set(File &f, int fd) noexcept;
+[[nodiscard]] bool new_set(File &f, int fd) noexcept;
 // The rest with ctl_lock() of the item's File and the instance's lock.
 EpollItem *new_item(Epoll &x) noexcept;
 /// Of an item that is entered nowhere.
 void drop_item(Epoll &x, EpollItem &i) noexcept;
 /// Enters the connection of the item in the slot table of its link. False: no memory.
-bool attach_stream(Epoll &x, EpollItem &i) noexcept;
+[[nodiscard]] bool attach_stream(Epoll &x, EpollItem &i) noexcept;
 void detach_stream(Epoll &x, EpollItem &i) noexcept;
 /// Counts one more accelerated member. False: no doorbell to be had.
-bool count_ours(Epoll &x) noexcept;
+[[nodiscard]] bool count_ours(Epoll &x) noexcept;
 /// Ends a registration; the kernel's side of it is the caller's business.
 void remove_item(Epoll &x, EpollItem &i) noexcept;
 /// After ADD, MOD and the like: to be reported if ready; somebody who sleeps has to look at it and arm it.

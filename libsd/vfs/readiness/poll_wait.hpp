@@ -8,6 +8,6 @@ namespace sd {
 bool poll_classify(PollList &l) noexcept;
 /// Waits. The number of entries with revents, or -errno. `timeout_ns` < 0: for ever. `mask`: signal mask for
 /// the wait, or nullptr.
-long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept;
+[[nodiscard]] long poll_wait(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept;
 
 } // namespace sd

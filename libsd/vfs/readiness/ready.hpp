@@ -19,7 +19,8 @@ void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
 /// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a
 /// signal. 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran). `interrupts`:
 /// self.interrupts when the program's call began; a handler that came since ends it.
-long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts = self.interrupts) noexcept;
+[[nodiscard]] long wait_stream(File &f, uint32_t events, int64_t deadline,
+                               uint64_t interrupts = self.interrupts) noexcept;
 
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see
 /// in the link.

@@ -77,8 +77,8 @@ class Sleep : public Sleeper {
     /// Sleeps in ppoll on list[0..n), which has room for kWakers more and gets its revents. The program's
     /// `mask` or null, `handled`, `undo`: as for sleep_in_kernel(). How many entries are ready, the wakers
     /// counted; -EINTR, -ECANCELED. The caller looks again in any case.
-    long in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handled,
-                 void (*undo)(void *) = nothing_to_undo, void *arg = nullptr) noexcept;
+    [[nodiscard]] long in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handled,
+                               void (*undo)(void *) = nothing_to_undo, void *arg = nullptr) noexcept;
 
     /// After a sleep in another call, which began at `start`. `rung`: the bell was among what ended it.
     void over(int64_t start, bool rung) noexcept;

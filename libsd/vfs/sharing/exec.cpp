@@ -202,7 +202,7 @@ void hand_over_as_kernel_sockets() noexcept {
         if (!f || !stays_open(static_cast<int>(i)))
             continue;
         if (f->kind == FileKind::fresh)
-            materialise(static_cast<int>(i), *f);
+            (void)materialise(static_cast<int>(i), *f);
         if (f->kind == FileKind::listener)
             hand_over_listener(*f);
         bool done = false;
@@ -215,7 +215,7 @@ void hand_over_as_kernel_sockets() noexcept {
             continue;
         ++given;
         if (moved(*f) || held_elsewhere(f->seg, f->ofd_index)) {
-            move_to_kernel(*f, Cause::passed); // else the program finds a socket that is not connected
+            (void)move_to_kernel(*f, Cause::passed); // else the program finds a socket that is not connected
             continue;
         }
         const long made = make_parcel(*f, wire::BridgeStart::left);

@@ -9,9 +9,10 @@ namespace sd {
 /// the names asked for, whatever else uses the ports. Otherwise the addresses are right, and of the ports
 /// those that are free for it. `family`: AF_INET or AF_INET6, for both. Close-on-exec, blocking. 0 or -errno;
 /// any thread, async-signal-safe.
-long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept;
+[[nodiscard]] long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family,
+                               int out[2]) noexcept;
 /// A kernel socket that has asked the kernel's listener at `peer` for a connection, under the name `local` as
 /// far as it can be had. Close-on-exec, blocking. Its descriptor or -errno.
-long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept;
+[[nodiscard]] long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept;
 
 } // namespace sd

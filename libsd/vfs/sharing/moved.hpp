@@ -39,7 +39,7 @@ inline bool moved(const File &f, const Ofd &o) noexcept {
 inline File *still_ours(int fd, File *f) noexcept { return f && moved(*f) ? followed(fd, f) : f; }
 /// A connection that others hold too goes on as a kernel socket for all of them. 0 or -errno: nothing has
 /// changed.
-long move_to_kernel(File &f, Cause why) noexcept;
+[[nodiscard]] long move_to_kernel(File &f, Cause why) noexcept;
 /// This process does not hold a moved connection any more, or has followed: sd-monitor keeps the socket for
 /// the others only.
 void tell_moved_let_go(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept;

@@ -13,16 +13,16 @@ namespace sd {
 
 /// A kernel socket that stands for the stream `f`, to be passed and then closed by the caller; or -errno.
 /// `start`: see wire::Pass.
-long make_parcel(File &f, wire::BridgeStart start) noexcept;
+[[nodiscard]] long make_parcel(File &f, wire::BridgeStart start) noexcept;
 /// The numbers of `f` become those of the kernel socket `made`, which stays the caller's; the File is let go
 /// of.
 void exchange_numbers(File &f, int made) noexcept;
 /// The connection goes on as a kernel socket with a bridge behind it, under the same numbers, for what only
 /// the kernel can do; also for other processes that share it. 0, or -errno: then nothing has changed.
-long become_kernel(File &f, Cause why) noexcept;
+[[nodiscard]] long become_kernel(File &f, Cause why) noexcept;
 /// A connection that was taken from a listener's queue goes on as a request to the listener's kernel socket,
 /// for a program that accepts only there; then the caller drops the File. 0 or -errno.
-long become_kernel_request(File &f) noexcept;
+[[nodiscard]] long become_kernel_request(File &f) noexcept;
 /// The descriptor has just arrived from another process: if it stands for a connection, it is one from here
 /// on. Slow only then.
 void claim_parcel(int fd) noexcept;
@@ -37,7 +37,7 @@ class OutgoingRights {
     static bool concerns(const msghdr &m) noexcept;
     /// Copies the control data into `room` (msg_controllen bytes) and replaces. 0 or -errno, as sendmsg
     /// reports it.
-    long rewrite(msghdr &m, void *room) noexcept;
+    [[nodiscard]] long rewrite(msghdr &m, void *room) noexcept;
     OutgoingRights() = default;
     ~OutgoingRights();
     OutgoingRights(const OutgoingRights &) = delete;

@@ -11,6 +11,6 @@ void write_passport(const File &f, Passport &p) noexcept;
 bool passport_valid(const Passport &p, unsigned seg, const LinkMap &l) noexcept;
 /// A File of kind stream for a connection this process has been made a holder of (its bit in ProcRecord::held
 /// is set); the link gets one more user. nullptr: no memory. Not in the descriptor table yet.
-File *admit(const Passport &p, unsigned seg, LinkMap &l) noexcept;
+[[nodiscard]] File *admit(const Passport &p, unsigned seg, LinkMap &l) noexcept;
 
 } // namespace sd

@@ -7,7 +7,7 @@
 namespace sd {
 
 /// The control messages of sendmsg() as TCP looks at them: 0, -EINVAL for those it does not know, -EFAULT.
-long check_control(const msghdr &h) noexcept;
+[[nodiscard]] long check_control(const msghdr &h) noexcept;
 
 /// A send with MSG_ZEROCOPY returned `sent`: the data has been copied already, so it is complete at once.
 void note_zerocopy(File &f, long sent) noexcept;
@@ -16,6 +16,6 @@ inline bool completions_pending(const Ofd &o) noexcept {
     return next > 1 && next - 1 != o.opt.zerocopy_told.load(std::memory_order_acquire);
 }
 /// recvmsg(MSG_ERRQUEUE) into `m`, of which `h` is a copy; both null for recv(). 0 bytes of data, or -EAGAIN.
-long read_error_queue(File &f, msghdr *m, const msghdr *h) noexcept;
+[[nodiscard]] long read_error_queue(File &f, msghdr *m, const msghdr *h) noexcept;
 
 } // namespace sd

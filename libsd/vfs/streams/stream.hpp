@@ -19,7 +19,7 @@ struct IoCursor {
     int next = 0;
     iovec now{nullptr, 0};
     /// Makes `now` non-empty. 1; 0 at the end; -EFAULT.
-    int advance() noexcept;
+    [[nodiscard]] int advance() noexcept;
     void skip(size_t n) noexcept {
         now.iov_base = static_cast<char *>(now.iov_base) + n;
         now.iov_len -= n;
@@ -27,7 +27,7 @@ struct IoCursor {
 };
 
 /// The sum of the lengths, or -EINVAL/-EFAULT as readv reports it.
-long iov_total(const iovec *iov, int count) noexcept;
+[[nodiscard]] long iov_total(const iovec *iov, int count) noexcept;
 
 /// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
 inline int32_t low_water(const Ofd &o) noexcept {

@@ -8,7 +8,7 @@ namespace sd {
 long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
 
 /// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
-bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
+[[nodiscard]] bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// With the send token, after make_room(): how much of `want` bytes the next record takes. Of a larger ring
 /// only a part, on which the receiver starts meanwhile. `plain`: is_plain() of this write.
 [[gnu::always_inline]] inline uint64_t record_length(const File &f, uint64_t want, bool plain, Hold hold) noexcept {
@@ -27,7 +27,7 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// Whether a sender that would sleep otherwise may take a larger ring. A hint without the token.
 bool may_grow_on(const File &f) noexcept;
 /// What a send returns (a count or -errno) when the connection cannot take data any more; 0 when it can.
-long send_blocked(File &f, int flags) noexcept;
+[[nodiscard]] long send_blocked(File &f, int flags) noexcept;
 /// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops
 /// a sender ends here, in whatever mixture: a hostile peer may set one without the others.
 inline bool refuses_data(uint32_t flags) noexcept {
