@@ -1,7 +1,6 @@
 // The library's constructor and what belongs to the end of the process.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/lending.hpp"
-#include "libsd/api/processes/process.hpp"
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/sockets/aio.hpp"
@@ -10,6 +9,7 @@
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/text.hpp"
+#include "libsd/vfs/family/process.hpp"
 #include <cstdlib>
 #include <gnu/libc-version.h>
 #include <initializer_list>

@@ -2,7 +2,6 @@
 #include "libsd/queue/foreign_ends.hpp"
 #include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/queue/bell.hpp"
 #include <sys/un.h>

@@ -1,6 +1,5 @@
 // exec: a new program image in the same process, which takes over what the former one left for it.
 #include "libsd/layout/exec_table.hpp"
-#include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
 #include <algorithm>

@@ -2,7 +2,6 @@
 // user, whom the saved one can take back) is left to the C library: it is not interposed.
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/family/crossing.hpp"
-#include "libsd/vfs/family/process.hpp"
 #include <climits>
 #include <linux/capability.h>
 #include <unistd.h>

@@ -16,7 +16,6 @@
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/confine.hpp"
-#include "libsd/vfs/family/process.hpp"
 #include <cstdarg>
 #include <cstddef>
 #include <iterator>

@@ -1,6 +1,5 @@
 // Sockets: making, connecting, accepting, names, options and state.
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/confine.hpp"
 #include "libsd/vfs/descriptors/notice.hpp"

@@ -2,7 +2,6 @@
 // made as they are.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/process.hpp"
-#include "libsd/api/signals/signal.hpp"
 #include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"

@@ -13,10 +13,8 @@
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/passing.hpp"
-#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>

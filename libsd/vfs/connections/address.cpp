@@ -1,7 +1,6 @@
 // Addresses: reading them, and asking the kernel's routing whether they are ours.
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/control/hidden_fd.hpp"
-#include "libsd/vfs/connections/accept.hpp"
 
 namespace sd {
 

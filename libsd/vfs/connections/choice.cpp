@@ -2,7 +2,6 @@
 #include "libsd/vfs/connections/choice.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/kernel_listener.hpp"
-#include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include <cstring>
 

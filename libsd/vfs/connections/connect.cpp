@@ -6,7 +6,6 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/transport/slots.hpp"
-#include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/backlog.hpp"
 #include "libsd/vfs/connections/choice.hpp"

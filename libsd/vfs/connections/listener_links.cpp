@@ -1,7 +1,6 @@
 // The links that lead to a listener, and taking connections from their SYN queues.
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 
 namespace sd {

@@ -4,7 +4,6 @@
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/parked.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"

@@ -5,7 +5,6 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
-#include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"

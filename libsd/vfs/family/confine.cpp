@@ -9,7 +9,6 @@
 #include "libsd/vfs/descriptors/file.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/family/crossing.hpp"
-#include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -18,7 +18,6 @@
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

@@ -8,7 +8,6 @@
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
-#include "libsd/vfs/streams/stream.hpp"
 
 namespace sd {
 

@@ -6,7 +6,6 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/cork.hpp"
-#include "libsd/vfs/streams/rings.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"

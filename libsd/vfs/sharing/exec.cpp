@@ -12,7 +12,6 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/sharing/passing.hpp"

@@ -1,7 +1,6 @@
 // shutdown(): the end of one direction, or of both, while the descriptor stays.
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/ready.hpp"

@@ -4,7 +4,6 @@
 #include "libsd/vfs/streams/stream_recv.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
-#include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
