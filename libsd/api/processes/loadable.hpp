@@ -17,11 +17,4 @@ Loading loading_of(int dirfd, const char *path, int flags) noexcept;
 /// For what execvpe would execute: `file` is searched for in PATH unless it has a slash.
 Loading loading_from_path(const char *file) noexcept;
 
-inline bool would_load(int dirfd, const char *path, int flags) noexcept {
-    return loading_of(dirfd, path, flags) == Loading::loads;
-}
-inline bool would_load_from_path(const char *file) noexcept {
-    return loading_from_path(file) == Loading::loads;
-}
-
 } // namespace sd

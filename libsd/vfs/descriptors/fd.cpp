@@ -21,9 +21,14 @@ void change_status(File &f, uint32_t mask, uint32_t bits) noexcept {
     }
 }
 
+namespace {
+
+/// As F_GETFL reports it, without the access mode.
 uint32_t status_of(const File &f) noexcept {
     return (f.kind == FileKind::stream ? f.ofd->status : f.status).load(std::memory_order_relaxed);
 }
+
+} // namespace
 
 /// The program wants something of a socket that only the kernel does, a signal for each arrival for one, so
 /// the socket is the kernel's from now on. kPass: it is (or others share it, and it stays as it was).

@@ -7,8 +7,6 @@ namespace sd {
 /// Sets or clears O_NONBLOCK (and other F_SETFL bits in `mask`) of an accelerated or not yet connected
 /// socket.
 void change_status(File &f, uint32_t mask, uint32_t bits) noexcept;
-/// As F_GETFL reports it, without the access mode.
-uint32_t status_of(const File &f) noexcept;
 /// True if the kernel's file behind the number belongs to many sockets, so that nothing may be set on it.
 inline bool is_placeholder(const File &f) noexcept {
     return (f.kind == FileKind::fresh || f.kind == FileKind::stream) && !f.real_socket;

@@ -247,15 +247,9 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
     if (may_grow_on(f))
         return 0;
     const long w = wait_stream(f, EPOLLOUT, started ? unrestartable(deadline_) : deadline_, interrupts_);
-    return w == -ETIMEDOUT ? -EAGAIN : w == -EPIPE && !started ? undone_while_sending(f, flags) : w;
-}
-
-long undone_while_sending(File &f, int flags) noexcept {
-    if (const int error = f.fresh_error.exchange(0, std::memory_order_acq_rel))
-        return -error;
-    if (!(flags & MSG_NOSIGNAL))
-        raise_sigpipe();
-    return -EPIPE;
+    if (w == -EPIPE && !started) // undone by another thread: connect(AF_UNSPEC)
+        return vfs::unconnected_send(f, flags);
+    return w == -ETIMEDOUT ? -EAGAIN : w;
 }
 
 namespace vfs {

@@ -43,9 +43,6 @@ inline bool send_refused(const File &f, const Ofd &o) noexcept {
 constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
 /// What was sent to a peer that has closed is answered by a reset, which ends the connection.
 void answered_by_reset(File &f) noexcept;
-/// What a send returns whose connection was undone by another thread (connect(AF_UNSPEC)) while it was
-/// blocked and had sent nothing.
-long undone_while_sending(File &f, int flags) noexcept;
 /// A sender's wait for room in the ring; one for each call of the program.
 class RoomWait {
   public:
