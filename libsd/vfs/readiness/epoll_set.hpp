@@ -114,6 +114,20 @@ constexpr unsigned kBusyBatch = 16;
 constexpr int64_t kKernelLookNs =
     50'000; ///< kernel descriptors are looked at this often while accelerated ones keep us busy
 constexpr uint32_t kBusyStreak = 64; ///< ... once so many waits in a row were answered without the kernel
+/// Is the kernel to be asked in this round? `streak`: waits in a row that were answered without it; `rounds`,
+/// and when it was asked last, are kept here. A program that is not busy gets everything that is ready at
+/// once, as from the kernel; who looks again and again asks `by_time` alone.
+inline bool kernel_is_due(uint32_t streak, bool by_time, uint32_t &rounds, int64_t &asked) noexcept {
+    if (!by_time && streak < kBusyStreak)
+        return true;
+    if (++rounds % 8 != 0)
+        return false;
+    const int64_t now = sys::now_ns();
+    if (now - asked < kKernelLookNs)
+        return false;
+    asked = now;
+    return true;
+}
 
 /// A count that is changed with the lock and may be read without it.
 class Count {

@@ -65,16 +65,7 @@ long kernel_sleep(Wait &w, int64_t timeout) noexcept {
 bool kernel_due(Epoll &x, bool by_time) noexcept {
     if (x.kernel_members.load(std::memory_order_relaxed) <= 0 && x.duals == 0)
         return false;
-    // A program that is not busy gets everything that is ready at once, as from the kernel.
-    if (!by_time && x.streak < kBusyStreak)
-        return true;
-    if (++x.rounds % 8 != 0)
-        return false;
-    int64_t now = sys::now_ns();
-    if (now - x.kernel_look < kKernelLookNs)
-        return false;
-    x.kernel_look = now;
-    return true;
+    return kernel_is_due(x.streak, by_time, x.rounds, x.kernel_look);
 }
 
 long look_at_kernel(Wait &w, int at) noexcept {

@@ -105,15 +105,7 @@ long look_at_kernel(Poll &p, const uint64_t *mask = nullptr) noexcept {
 }
 
 bool kernel_due(bool by_time) noexcept {
-    if (!by_time && busy.streak < kBusyStreak)
-        return true;
-    if (++busy.rounds % 8 != 0)
-        return false;
-    int64_t now = sys::now_ns();
-    if (now - busy.kernel_look < kKernelLookNs)
-        return false;
-    busy.kernel_look = now;
-    return true;
+    return kernel_is_due(busy.streak, by_time, busy.rounds, busy.kernel_look);
 }
 
 template <class F> void for_each_link(Poll &p, F f) noexcept {
