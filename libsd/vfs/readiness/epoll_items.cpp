@@ -381,56 +381,55 @@ void epoll_file_closed(File &f) noexcept {
     }
 }
 
-void epoll_stream_ends(File &f) noexcept {
+namespace {
+
+/// act(set, item) with both locks, for each registration of `f`; none of them may end.
+template <class Act> void for_each_registration(File &f, Act act) noexcept {
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         SetGuard g(*i->set);
-        detach_stream(*i->set, *i);
-        item_changed(*i->set, *i);
+        act(*i->set, *i);
     }
+}
+
+} // namespace
+
+void epoll_stream_ends(File &f) noexcept {
+    for_each_registration(f, [](Epoll &x, EpollItem &i) {
+        detach_stream(x, i);
+        item_changed(x, i);
+    });
 }
 
 void epoll_file_became_stream(File &f) noexcept {
-    if (!f.items)
-        return;
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
-        Epoll &x = *i->set;
-        SetGuard g(x);
-        if (i->link)
-            continue;
-        if (!attach_stream(x, *i))
-            continue;
-        if (i->kernel_only) { // its descriptor is a kernel socket that will never be connected
+    for_each_registration(f, [](Epoll &x, EpollItem &i) {
+        if (i.link || !attach_stream(x, i))
+            return;
+        if (i.kernel_only) { // its descriptor is a kernel socket that will never be connected
             if (!count_ours(x)) {
-                detach_stream(x, *i);
-                continue;
+                detach_stream(x, i);
+                return;
             }
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i->fd, nullptr);
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-            i->kernel_only = false;
+            i.kernel_only = false;
         }
-        item_changed(x, *i);
-    }
+        item_changed(x, i);
+    });
 }
 
 void epoll_file_became_listener(File &f) noexcept {
-    if (!f.items)
-        return;
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
-        Epoll &x = *i->set;
-        SetGuard g(x);
-        if (!i->kernel_only || !count_ours(x))
-            continue;
-        i->kernel_only = false;
-        i->kernel_too = i->always_hot = true;
+    for_each_registration(f, [](Epoll &x, EpollItem &i) {
+        if (!i.kernel_only || !count_ours(x))
+            return;
+        i.kernel_only = false;
+        i.kernel_too = i.always_hot = true;
         ++x.duals;
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-        item_changed(x, *i);
-    }
+        item_changed(x, i);
+    });
 }
 
 namespace {
@@ -496,29 +495,22 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
 }
 
 bool epoll_would_repeat(File &f) noexcept {
-    if (!f.items)
-        return false;
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
-        SetGuard g(*i->set);
-        if (!i->kernel_only && (i->events & EPOLLET) && !i->due && !i->off)
-            return true;
-    }
-    return false;
+    bool would = false;
+    for_each_registration(f, [&would](const Epoll &, const EpollItem &i) {
+        would |= !i.kernel_only && (i.events & EPOLLET) && !i.due && !i.off;
+    });
+    return would;
 }
 
 void epoll_readiness_changed(File &f, bool edge) noexcept {
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
-        Epoll &x = *i->set;
-        SetGuard g(x);
-        if (i->kernel_only || i->off)
-            continue;
-        i->due |= edge;
-        make_hot(x, *i);
+    for_each_registration(f, [edge](Epoll &x, EpollItem &i) {
+        if (i.kernel_only || i.off)
+            return;
+        i.due |= edge;
+        make_hot(x, i);
         if (x.sleepers)
             ring_own(x);
-    }
+    });
 }
 
 SD_FORK_CODE void epoll_fork_prepare() noexcept {
