@@ -1,5 +1,10 @@
 // connect(): blocking, non-blocking, refused, repeated, interrupted by a deadline, undone.
 #include "tests/programs/cases.hpp"
+#include "tests/programs/process.hpp"
+
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 
 using namespace sdtest;
 
@@ -235,6 +240,41 @@ BEHAVIOUR(bad_arguments) {
     // After all that the socket still works, with an address longer than needed too.
     SHOW(connect(fd, to.raw(), sizeof(sockaddr_storage)));
     SHOW_FD(accept(listener, nullptr, nullptr));
+}
+
+// Only the kernel can say that the port is the program's to use.
+BEHAVIOUR(from_a_low_port) {
+    const int listener = make_listener(), client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    uint16_t port = 1023;
+    while (port > 512 && bind(client, make_address("127.0.0.1", port).raw(), sizeof(sockaddr_in)) < 0 &&
+           errno == EADDRINUSE)
+        --port;
+    SHOW(connect(client, local_address(listener).raw(), sizeof(sockaddr_in)));
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    SHOW_BOOL(peer_address(server).port() == local_address(client).port());
+    send_all(client, "low");
+    say("%s", receive(server, 3).c_str());
+}
+
+BEHAVIOUR(data_with_the_request) {
+    const int listener = make_listener(), client = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    set_option(client, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1);
+    SHOW(connect(client, local_address(listener).raw(), sizeof(sockaddr_in)));
+    send_all(client, "first");
+    say("%s", receive(MUST(accept(listener, nullptr, nullptr)), 5).c_str());
+}
+
+BEHAVIOUR(in_another_namespace) {
+    reap("child", spawn([] {
+             MUST(unshare(geteuid() == 0 ? CLONE_NEWNET : CLONE_NEWNET | CLONE_NEWUSER));
+             ifreq interface {};
+             strcpy(interface.ifr_name, "lo");
+             interface.ifr_flags = IFF_UP;
+             MUST(ioctl(MUST(socket(AF_INET, SOCK_DGRAM, 0)), SIOCSIFFLAGS, &interface));
+             const Pair pair = make_pair();
+             send_all(pair.client, "elsewhere");
+             say("%s", receive(pair.server, 9).c_str());
+         }));
 }
 
 BEHAVIOUR(ipv6_address_lengths) {

@@ -1,0 +1,53 @@
+// Why connections fell back is counted under the right name.
+#include "tests/e2e/runner.hpp"
+#include "tests/support/skip.hpp"
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+namespace sd::e2e {
+
+namespace {
+
+struct Case {
+    const char *cause, *program, *behaviour;
+};
+
+// Of the others, monitor_version, server_full, firewalled, group_filtered and born_on_kernel are said by the
+// monitor, whose unit tests have them; policy, no_descriptor, crossed and still_shared have their own cases.
+constexpr Case kCases[] = {
+    {"peer_unaccelerated", "connecting", "refused"},
+    {"remote_host", "connecting", "bad_arguments"},
+    {"backlog_full", "connecting", "blocking_times_out"},
+    {"bound_source", "connecting", "from_a_low_port"},
+    {"fast_open", "connecting", "data_with_the_request"},
+    {"foreign_namespace", "connecting", "in_another_namespace"},
+    {"plain_client", "connecting", "refused_then_accepted"},
+    {"option", "options", "set_before_connect"},
+    {"no_memory", "limited", "all_memory_locked"},
+    {"corrupt_peer", "hostile", "scribbled_record"},
+    {"passed", "passing", "not_connected_yet"},
+    {"signals", "notified", "io_signal"},
+    {"shared_early", "shared_early", "the_parent_connects"},
+    {"landlocked", "sandbox", "landlock_forbids_a_port"},
+};
+
+} // namespace
+
+TEST_CASE("causes: what a program falls back for is counted", "[causes]") {
+    if (self_check() || geteuid() != 0)
+        SKIP_TEST("needs libsd, and root for low ports and namespaces");
+    for (const Case &one : kCases) {
+        INFO(one.program << " " << one.behaviour);
+        const TemporaryDirectory directory;
+        const std::string statistics = make_statistics(directory);
+        Process process({program(one.program), one.behaviour}, Mode::sdrun, {"SD_STATS_FILE=" + statistics});
+        require_success(process.finish());
+        const std::string counted = read_statistics(statistics).text;
+        INFO(counted);
+        CHECK(counted.find(std::string("\"") + one.cause + "\":") != std::string::npos);
+    }
+}
+
+} // namespace sd::e2e
