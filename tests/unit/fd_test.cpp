@@ -195,3 +195,18 @@ TEST_CASE("only a channel is taken for the one that the environment names") {
     for (const int fd : {channel[0], channel[1], stream[0], stream[1], pipes[0], pipes[1], tcp, alone})
         sys::close(fd);
 }
+
+// As in a child that was forked just when a thread of its parent closed the connection.
+TEST_CASE("who does not hold a connection does not end it") {
+    test_link(0);
+    const auto seg = static_cast<unsigned>(own_segment_index.load());
+    uint32_t index = 0;
+    Ofd *o = allocate_ofd(1, 0, 0, &index);
+    REQUIRE(o != nullptr);
+    segments[seg].view.proc(segments[seg].proc).held[index / 64] &= ~(uint64_t{1} << index % 64);
+    CHECK_FALSE(drop_ofd(seg, index));
+    CHECK(o->state == static_cast<uint32_t>(OfdState::open));
+    hold_ofd(seg, index);
+    CHECK(drop_ofd(seg, index));
+    free_ofd(seg, index);
+}

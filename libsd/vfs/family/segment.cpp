@@ -390,10 +390,9 @@ bool drop_ofd(unsigned seg, uint32_t index) noexcept {
     if (segments[seg].proc >= kSegProcs)
         // This process got no record (see segments_fork_prepare), so it never counts as a holder
         return false;
-    [[maybe_unused]] const uint64_t held =
-        v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
-    SD_ASSERT(held & bit);
-    if (held_by_others(seg, index, true))
+    const uint64_t held = v.proc(segments[seg].proc).held[index / 64].fetch_and(~bit, std::memory_order_seq_cst);
+    // Not so in a forked child, if a thread of the parent was just closing it: that one ends it.
+    if (!(held & bit) || held_by_others(seg, index, true))
         return false;
     // Two last holders may both get here: only one wins the right to close.
     uint32_t open = static_cast<uint32_t>(OfdState::open);
