@@ -3,6 +3,14 @@
 // A link is a sealed, sparse memfd made by sd-monitor. Side 0 is the client, side 1 the server. Whatever lies
 // in it can be rewritten by the other side at any time: read a word once, check it, use the copy.
 //
+// Words are of three kinds. *Mirrored* words have one writer, the side they belong to: a transport between
+// hosts has a copy of them on each, and carries what one side writes over to the other (credits, flags, what
+// is held back, urgent marks, path words, the rings themselves and the table of where they lie). *Local* words
+// are for waiters and wakers of one host, written by both sides and never carried (arms, ready bits, sleep
+// masks, doorbells). Words of *birth* exist for connections that begin in shared memory, so both ends are on
+// one host, and may compete (the SYN queue, a slot's state). The comments say which is which. One who is dead
+// is spoken for by the monitor, in all of its words.
+//
 //   0            LinkHeader
 //   kSynOffset   SYN queue: slot numbers + 1, client to server
 //   kReadyOffset ready bitmaps: [side][doorbell id][slot / 64]
@@ -28,7 +36,7 @@
 namespace sd {
 
 constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
-constexpr uint32_t kLayoutVersion = 6;
+constexpr uint32_t kLayoutVersion = 7;
 
 constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
@@ -63,24 +71,39 @@ struct HeldBack {
     std::atomic<uint64_t> where; ///< ring::HoldPlace
 };
 
-/// One side's words of a connection. `control` is written rarely by its own side (and cleared by the peer),
-/// so the peer can read it on each operation without a cache miss; `consumed` is written on each receive.
+/// Where a direction's bytes go, as its two ends agree on it; its sender's words `offer` and `from` count, and
+/// its receiver's `taken`. Reserved: nobody moves a connection yet, and all is 0.
+struct PathWords {
+    std::atomic<uint64_t> offer; ///< of the sender: which path, and the number of the move
+    std::atomic<uint64_t> from;  ///< of the sender: the offset at which the path is left or begins
+    std::atomic<uint64_t> taken; ///< of the receiver: the offset up to which it has read, as it leaves
+};
+
+/// One side's words of a connection. `control` is written rarely, so the peer can read it on each operation
+/// without a cache miss; `credit.consumed` is written on each receive.
 struct SlotSide {
     struct alignas(64) Control {
-        std::atomic<uint32_t> flags;
+        std::atomic<uint32_t> flags; ///< mirrored; a bit that is set stays until the slot is used again
         /// When FIN or reset came, in the order of its thread's sends (ring::order_now); 0: not known
         std::atomic<uint32_t> ended_at;
-        /// Doorbell ids to notify when data or flags come; peer's sender swaps in 0
+        /// Local: doorbell ids to notify when data or flags come; peer's sender swaps in 0
         std::atomic<uint64_t> rx_arm;
-        std::atomic<uint64_t> tx_arm;  ///< doorbell ids to notify when room comes; peer's receiver swaps in 0
-        std::atomic<uint64_t> tx_want; ///< room is worth a notification once `consumed` has got this far
-        std::atomic<uint64_t> oob;     ///< urgent data: position << 9 | byte << 1 | present
-        HeldBack back; ///< the peer's receiver clears the header when it shows what was held too long
+        std::atomic<uint64_t> tx_arm;  ///< local: the same when room comes; peer's receiver swaps in 0
+        std::atomic<uint64_t> tx_want; ///< local: what that is worth once `consumed` has got this far
+        std::atomic<uint64_t> oob;     ///< mirrored: urgent data: position << 9 | byte << 1 | present
+        HeldBack back;                 ///< mirrored
     } control;
     static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
     struct alignas(64) Credit {
+        // All mirrored.
         /// Bytes of the peer's direction this side has taken, headers included
         std::atomic<uint64_t> consumed;
+        /// The peer's HeldBack::header that this side has shown to itself, since it was held too long
+        std::atomic<uint64_t> shown;
+        /// Bytes of the peer's direction that have arrived here, headers included. Between hosts only: in
+        /// shared memory what is published has arrived
+        std::atomic<uint64_t> arrived;
+        PathWords path; ///< of this side's sending direction, but for `taken`, which is of the other one
     } credit;
 };
 
@@ -94,7 +117,7 @@ struct SlotAddress { ///< an address as the connection's ends report it; v4 addr
 
 struct alignas(64) Slot {
     SlotSide side[2];
-    struct alignas(64) Identity {
+    struct alignas(64) Identity { // birth
         std::atomic<uint32_t> state; ///< SlotState
         SlotAddress client, server;
         uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
@@ -123,18 +146,22 @@ struct LinkHeader {
         /// Pid of one that had this side when the link was made, as the monitor saw it; stays
         std::atomic<uint32_t> process;
         /// Doorbell ids whose waiter sleeps in the kernel and wants its eventfd written
-        std::atomic<uint64_t> sleep_mask;
-        std::atomic<uint64_t> syn_arm; ///< server side: doorbell ids to notify of a SYN; client swaps in 0
-        /// Server side: doorbell ids whose thread may be blocked in the kernel's accept4
+        std::atomic<uint64_t> sleep_mask; ///< local
+        /// Birth, server side: doorbell ids to notify of a SYN; client swaps in 0
+        std::atomic<uint64_t> syn_arm;
+        /// Birth, server side: doorbell ids whose thread may be blocked in the kernel's accept4
         /// (vfs/connections/kernel_queue.hpp)
         std::atomic<uint64_t> in_kernel;
-        /// Bytes of this side's arena that are given to slots, and what lies unused between
+        /// Mirrored: bytes of this side's arena that are given to slots, and what lies unused between. Who
+        /// first writes there is this side, so the memory is charged to its control group
         std::atomic<uint64_t> arena_used;
-        /// How much of the other side's arena may be used: all, or what a process of this side whose address
-        /// space is limited has mapped
+        /// Mirrored: how much of the other side's arena may be used: all, or what a process of this side
+        /// whose address space is limited has mapped, or a device may write
         std::atomic<uint64_t> arena_open;
+        std::atomic<uint64_t> pool; ///< reserved: the pool of pages from which this side sends handles
+        std::atomic<uint64_t> nonce; ///< reserved: by which monitors find the other half of the link
     } side[2];
-    /// Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not
+    /// Local. Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not
     /// used for it.
     std::atomic<uint32_t> bell_generation[2][kDoorbells];
     /// Processes attached, as the monitor saw them; a restarted monitor uses it to find sides that died

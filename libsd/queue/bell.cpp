@@ -200,7 +200,7 @@ void forget_link(LinkMap &l) noexcept {
 }
 
 void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
-    ids &= ~(uint64_t{1} | uint64_t{1} << 63);
+    ids &= kWaiters;
     if (!ids)
         return;
     for (uint64_t m = ids; m; m &= m - 1) {

@@ -4,7 +4,8 @@
 // the receiver, who takes headers in order, finds the ring empty there, whatever has been written behind it.
 // So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it. The header waits in HeldBack, a part of the
 // sender's words that the receiver looks at anyway when it finds nothing. To show what is held back is to
-// store that header where it belongs, and then to clear the word.
+// store that header where it belongs, and then to say so: the sender clears the word, the receiver, who writes
+// none of the sender's words, keeps a copy of it in its own (Credit::shown).
 //
 // Both ends may do that. The sender does it when it may (with its token). There is no thread of libsd that
 // could do it when the program does not come back in time, so a receiver that waits does it then (with its
@@ -14,7 +15,6 @@
 //     so nobody reads on meanwhile, and the sender, who has no credit for it, does not use the place again;
 //   - a sender that is late stores at a position which it alone would write to next, and which the receiver
 //     has behind it.
-// Whoever clears the word compares (the receiver) or has the only say what comes there next (the sender).
 //
 // Killed anywhere: before the header is in HeldBack nothing of the record was sent; after that it was
 // (recover_tx). Between the two steps of showing, the word names a position that has been shown, which both
@@ -55,14 +55,19 @@ constexpr HoldPlace unpack(uint64_t word) {
 }
 static_assert(kSegment + kMaxRecord < 1u << 17 && kRingSize[kRingClasses - 1] >> 3 <= 1u << 19);
 
-inline bool holding(const HeldBack &b) noexcept { return b.header.load(std::memory_order_relaxed) != 0; }
+/// Is something held back that the receiver, who says what it has shown, has not shown either?
+inline bool holding(const HeldBack &b, const SlotSide::Credit &receiver) noexcept {
+    const uint64_t h = b.header.load(std::memory_order_relaxed);
+    return h != 0 && h != receiver.shown.load(std::memory_order_acquire);
+}
 inline HoldPlace hold_place(const HeldBack &b) noexcept {
     return unpack(b.where.load(std::memory_order_relaxed));
 }
 
 /// Publishes a record whose payload is in place, to be held back with all that follows it. With the send
 /// token, while nothing is held back.
-inline void hold(TxState &s, const Place &p, HeldBack &b, uint32_t n, int64_t now, uint32_t answered) noexcept {
+inline void hold(TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver, uint32_t n, int64_t now,
+                 uint32_t answered) noexcept {
     SD_ASSERT(n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s) && s.changing == 0);
     const uint32_t mask = kRingSize[s.cls] - 1;
     const uint64_t next = s.tail + 8 + pad8(n);
@@ -70,8 +75,13 @@ inline void hold(TxState &s, const Place &p, HeldBack &b, uint32_t n, int64_t no
     b.where.store(pack({n, static_cast<uint32_t>(s.tail - s.base) & mask, s.cls, answered}),
                   std::memory_order_relaxed);
     b.since.store(static_cast<uint64_t>(now), std::memory_order_relaxed);
-    b.header.store(make_header(RecordKind::data, n | (++send_count & kOrderMask) << kOrderShift, s.tail),
-                   std::memory_order_release);
+    const auto header = [&] {
+        return make_header(RecordKind::data, n | (++send_count & kOrderMask) << kOrderShift, s.tail);
+    };
+    uint64_t h = header();
+    if (h == receiver.shown.load(std::memory_order_relaxed)) [[unlikely]]
+        h = header(); // positions repeat in the check: this one would be taken for one that was shown
+    b.header.store(h, std::memory_order_release);
     in_order();
     s.tail = next;
     s.bytes += n;
@@ -93,14 +103,18 @@ constexpr uint64_t position_of(uint64_t header, uint64_t tail) {
     return tail - (uint64_t{back} << 3);
 }
 
-/// For the sender, with its token: what was held back can be seen from now on. False: nothing was.
-inline bool show(const TxState &s, const Place &p, HeldBack &b, const std::atomic<uint64_t> &consumed) noexcept {
+/// For the sender, with its token: what was held back can be seen from now on. False: nothing was, or the
+/// receiver has shown it.
+inline bool show(const TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver) noexcept {
     const uint64_t h = b.header.load(std::memory_order_acquire);
     if (h == 0)
         return false;
-    // Consumed: shown by somebody who did not get to clear the word. The place may be in a ring that was left
-    // since.
-    if (consumed.load(std::memory_order_acquire) <= position_of(h, s.tail)) {
+    if (h == receiver.shown.load(std::memory_order_acquire)) {
+        b.header.store(0, std::memory_order_release);
+        return false;
+    }
+    // Consumed: shown by somebody who did not get to say so. The place may be in a ring that was left since.
+    if (receiver.consumed.load(std::memory_order_acquire) <= position_of(h, s.tail)) {
         const HoldPlace w = hold_place(b);
         constexpr uint64_t kOrder = uint64_t{kOrderMask} << kOrderShift; // it is sent now
         uint8_t *ring = p.at(w.cls);
@@ -114,10 +128,10 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const std::atomi
     return true;
 }
 
-/// The same for the receiver, with its token.
-inline void show_late(const RxState &state, Place p, HeldBack &b) noexcept {
-    uint64_t h = b.header.load(std::memory_order_acquire);
-    if (h == 0)
+/// The same for the receiver, with its token; `own` is where it says so.
+inline void show_late(const RxState &state, Place p, const HeldBack &b, SlotSide::Credit &own) noexcept {
+    const uint64_t h = b.header.load(std::memory_order_acquire);
+    if (h == 0 || h == own.shown.load(std::memory_order_relaxed))
         return;
     RxState s = state;
     std::atomic<uint64_t> scratch{0};
@@ -136,12 +150,14 @@ inline void show_late(const RxState &state, Place p, HeldBack &b) noexcept {
             rec = urgent_record();
         skip(s, rec, rec.length);
     }
-    b.header.compare_exchange_strong(h, 0, std::memory_order_acq_rel);
+    own.shown.store(h, std::memory_order_release);
 }
 
 /// all_taken() of what the receiver has been shown.
-inline bool all_shown_taken(const TxState &s, const HeldBack &b, uint64_t consumed) noexcept {
-    const uint64_t h = b.header.load(std::memory_order_acquire), position = h ? position_of(h, s.tail) : 0;
+inline bool all_shown_taken(const TxState &s, const HeldBack &b, const SlotSide::Credit &receiver) noexcept {
+    const uint64_t consumed = receiver.consumed.load(std::memory_order_acquire);
+    const uint64_t h = holding(b, receiver) ? b.header.load(std::memory_order_acquire) : 0;
+    const uint64_t position = h ? position_of(h, s.tail) : 0;
     if (h == 0 || position > s.tail)
         return all_taken(s, consumed);
     // The first record of its ring: a change of ring, which is not data, may stand before it.

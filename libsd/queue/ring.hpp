@@ -27,6 +27,7 @@
 #include "libsd/cpu/order.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/layout/link_layout.hpp"
+#include "libsd/layout/record.hpp"
 #include "libsd/layout/state.hpp"
 #include "libsd/transport/arena.hpp"
 #include <cerrno>
@@ -34,31 +35,9 @@
 
 namespace sd::ring {
 
-enum class RecordKind : uint32_t { data = 1, change = 2, urgent = 3 /* one byte of payload */ };
-
-constexpr uint32_t kMaxRecord = 64u << 10;
-constexpr uint32_t kCheckSalt = 0x5dc0ffee;
-
-/// Low bits of a count of the sending thread's records: two connections that one thread wrote to can be told
-/// apart by who was first.
-constexpr uint32_t kOrderShift = 17, kOrderMask = (1u << 11) - 1;
-static_assert(kMaxRecord < 1u << kOrderShift);
 inline constinit thread_local uint32_t send_count = 0;
-
-constexpr uint64_t make_header(RecordKind k, uint32_t len, uint64_t pos) { // `len` may have an order above it
-    return uint64_t{(static_cast<uint32_t>(pos >> 3)) ^ kCheckSalt} << 32 | static_cast<uint32_t>(k) << 28 | len;
-}
-constexpr uint32_t header_length(uint64_t h) { return h & ((1u << kOrderShift) - 1); }
-constexpr uint32_t header_order(uint64_t h) { return static_cast<uint32_t>(h) >> kOrderShift & kOrderMask; }
-/// Was `a` sent before `b`? Of one thread's records, as long as not too many lie between them.
-constexpr bool earlier(uint32_t a, uint32_t b) { return a != b && ((b - a) & kOrderMask) <= kOrderMask / 2; }
-/// The same for what is no record: takes its place behind what this thread sent before. Never 0.
+/// For what is no record: takes its place behind what this thread sent before. Never 0.
 inline uint32_t order_now() noexcept { return (++send_count & kOrderMask) | (kOrderMask + 1); }
-constexpr RecordKind header_kind(uint64_t h) { return static_cast<RecordKind>((h >> 28) & 0xf); }
-constexpr bool header_valid(uint64_t h, uint64_t pos) {
-    return static_cast<uint32_t>(h >> 32) == (static_cast<uint32_t>(pos >> 3) ^ kCheckSalt);
-}
-constexpr uint64_t pad8(uint64_t n) { return (n + 7) & ~uint64_t{7}; }
 
 /// Where the rings of one direction are in this process. The larger one that is in use is remembered by who
 /// has the token (settle()); others look it up, and remember nothing, because the Place may be another
@@ -285,7 +264,7 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
     recover_change(s, s.tail);
-    // In this order: the receiver stores to the ring before it clears the other.
+    // In this order: who shows what is held back stores to the ring before it clears the other.
     const uint64_t held = back.header.load(std::memory_order_acquire);
     uint64_t h = word_at(p, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
     if (h == 0 && header_kind(held) == RecordKind::data)
@@ -300,7 +279,8 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
         finish_change(s, s.tail, n);
     } else if (n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s)) {
         s.tail += 8 + pad8(n);
-        s.bytes += n;
+        if (header_kind(h) != RecordKind::pad)
+            s.bytes += n;
     }
 }
 
@@ -389,6 +369,10 @@ constexpr int kUrgentNext = 2;
         }
         if (header_kind(h) == RecordKind::urgent && n == 1)
             return kUrgentNext;
+        if (header_kind(h) == RecordKind::pad && n <= kMaxRecord && 8 + pad8(n) + 8 <= kRingSize[s.cls]) {
+            s.head += 8 + pad8(n); // the sender hears of it with what follows
+            continue;
+        }
         if (header_kind(h) != RecordKind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
         if (const long error = p.settle(n); error < 0) [[unlikely]]

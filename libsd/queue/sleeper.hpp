@@ -41,7 +41,7 @@ class Sleeper {
     static unsigned announce(const Bell &bell, LinkMap &l) noexcept {
         const unsigned id = bell.id[l.index];
         if (id)
-            l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+            l.transport->announce(l, id);
         return id;
     }
     unsigned announce(LinkMap &l) noexcept {
@@ -58,7 +58,7 @@ class Sleeper {
     /// 6.
     static void withdraw(const Bell &bell, LinkMap &l) noexcept {
         if (const unsigned id = bell.id[l.index])
-            l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+            l.transport->withdraw(l, id);
     }
     void withdraw(LinkMap &l) noexcept { withdraw(bell_, l); }
 

@@ -5,6 +5,7 @@
 #include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/layout/fake_layout.hpp"
 #include <initializer_list>
 #include <linux/membarrier.h>
 #include <sys/resource.h>
@@ -35,7 +36,7 @@ std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 /// Rings one waiter of the other side.
 void ring_bell(LinkMap &l, unsigned id) noexcept {
     auto &cached = l.peer_bell[id];
-    uint32_t now = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
+    uint32_t now = l.far.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     int fd = cached.fd.load(std::memory_order_acquire);
     if (fd < 0 || cached.generation.load(std::memory_order_relaxed) != now) {
         fd = static_cast<int>(upward.fetch_peer_bell(l, id));
@@ -122,7 +123,11 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
     long seals = sys::fcntl(memfd, F_GET_SEALS);
     if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
         return nullptr;
-    if (sys::call(SYS_fstat, memfd, sys::arg(&st)) < 0 || static_cast<size_t>(st.st_size) != kLinkBytes)
+    if (sys::call(SYS_fstat, memfd, sys::arg(&st)) < 0)
+        return nullptr;
+    // Nobody can change the size, so it is what tells which kind of link this is.
+    const bool fake = static_cast<size_t>(st.st_size) == kFakeBytes;
+    if (!fake && static_cast<size_t>(st.st_size) != kLinkBytes)
         return nullptr;
     *error = -ENOMEM;
     LinkMap *l = mappings_are_locked.load(std::memory_order_relaxed) ? nullptr : pool.allocate();
@@ -130,7 +135,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
         return nullptr;
     uint8_t *const former = l->view.base;
     void *p = sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, 0);
+                        MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd,
+                        fake ? fake_half(side) : 0);
     if (!p) {
         pool.release(l);
         return nullptr;
@@ -139,18 +145,19 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
         emptied.fetch_sub(kLinkMapped, std::memory_order_relaxed);
     sys::madvise(p, kLinkMapped, MADV_DONTDUMP);
     const LinkView v{static_cast<uint8_t *>(p)};
-    l->view = v;
+    l->view = l->far = v;
+    l->side = static_cast<uint8_t>(side);
+    l->memfd = memfd;
+    l->transport = fake ? &fake_transport : &shm_transport;
     // What the header says is not asked: a server that found a link to be none would refuse everybody's.
-    {
+    if (l->transport->open(*l)) {
         LockGuard g(table_lock);
         for (uint32_t i = 0; i < kMaxLinks; ++i) {
             if (table[i].load(std::memory_order_relaxed))
                 continue;
             l->id = id;
             l->index = i;
-            l->side = static_cast<uint8_t>(side);
             l->listener_id = v.header().listener_id;
-            l->memfd = memfd;
             l->users.store(1, std::memory_order_relaxed);
             l->slot_high = 0;
             l->retired.store(false, std::memory_order_relaxed);
@@ -171,7 +178,9 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
                 table_high.store(i + 1, std::memory_order_release);
             return l;
         }
+        l->transport->close(*l);
     }
+    l->memfd = -1;
     empty(*l);
     pool.release(l);
     return nullptr;
@@ -199,6 +208,7 @@ void unmap_link(LinkMap *l) noexcept {
     for (auto &b : l->peer_bell)
         if (int fd = b.fd.exchange(-1); fd >= 0)
             close_hidden(fd & ~LinkMap::PeerBell::kSocket);
+    l->transport->close(*l);
     close_hidden(l->memfd);
     l->memfd = -1;
     l->id = 0;
@@ -228,38 +238,42 @@ SD_FORK_CODE void reset_link_locks_in_child() noexcept {
         }
 }
 
-// What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
-    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
+    l.transport->publish(l, slot, arm);
+}
+
+// What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).
+void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
+    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & kWaiters;
     if (!ids)
         return;
     const unsigned peer = 1u - l.side;
     for (uint64_t m = ids; m; m &= m - 1) {
         unsigned id = static_cast<unsigned>(__builtin_ctzll(m));
         // Word first, then summary: a waiter clears the summary before it collects the words.
-        l.view.ready_word(peer, id, slot / 64).fetch_or(uint64_t{1} << (slot % 64), std::memory_order_seq_cst);
-        l.view.ready_summary(peer, id).fetch_or(uint64_t{1} << (slot / 64), std::memory_order_seq_cst);
+        l.far.ready_word(peer, id, slot / 64).fetch_or(uint64_t{1} << (slot % 64), std::memory_order_seq_cst);
+        l.far.ready_summary(peer, id).fetch_or(uint64_t{1} << (slot / 64), std::memory_order_seq_cst);
     }
-    uint64_t asleep = l.view.header().side[peer].sleep_mask.load(std::memory_order_seq_cst) & ids;
+    uint64_t asleep = l.far.header().side[peer].sleep_mask.load(std::memory_order_seq_cst) & ids;
     for (; asleep; asleep &= asleep - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
 }
 
 void ring_sleepers(LinkMap &l) noexcept {
     cpu::in_order_for_membarrier();
-    uint64_t asleep = l.view.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) &
-                      ~(uint64_t{1} | uint64_t{1} << 63);
+    uint64_t asleep =
+        l.far.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
     for (; asleep; asleep &= asleep - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
 }
 
 void notify_acceptors(LinkMap &l) noexcept {
-    auto &side = l.view.header().side[1];
+    auto &side = l.far.header().side[1];
     cpu::in_order_for_membarrier();
     if (side.syn_arm.load(std::memory_order_seq_cst) == 0)
         return;
     uint64_t ids = side.syn_arm.exchange(0, std::memory_order_seq_cst);
-    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & ~(uint64_t{1} | uint64_t{1} << 63);
+    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
     for (; ids; ids &= ids - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(ids)));
 }

@@ -4,6 +4,7 @@
 #include "libsd/cpu/order.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/transport/arena.hpp"
+#include "libsd/transport/transport.hpp"
 
 namespace sd {
 
@@ -12,7 +13,10 @@ constexpr unsigned kMaxLinks = 8192;
 /// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for
 /// the life of the process.
 struct LinkMap {
-    LinkView view;
+    LinkView view; ///< what this side works on
+    /// Where the other side's waiters and the words of birth are: the same, if both have one memory
+    LinkView far;
+    const Transport *transport = &shm_transport;
     uint64_t id = 0;
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
@@ -95,14 +99,17 @@ void reset_link_locks_in_child() noexcept;
 /// Upward::hidden_moved, for memfds and the doorbells of peers.
 void links_moved(int from, int to) noexcept;
 
-/// Wakes whoever armed `arm` (a word of the OTHER side's slot control). Call after publishing; cheap when
-/// nobody did. May be called by any thread at the same time as anything.
+/// Tells whoever armed `arm` (a word of the OTHER side's slot control) of what was published. Call after
+/// publishing; cheap when nobody did. May be called by any thread at the same time as anything.
 void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     cpu::in_order_for_membarrier(); // A before B of queue/sleeper.hpp
     if (arm.load(std::memory_order_relaxed)) [[unlikely]]
         notify_slow(l, slot, arm);
 }
+/// For transports: swaps an arm word of the other side with 0, marks the slot for those who had armed it, and
+/// rings those of them who sleep.
+void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 /// The same for the acceptors of the link (client side, after a SYN).
 void notify_acceptors(LinkMap &l) noexcept;
 /// Wakes everybody of the other side who sleeps.

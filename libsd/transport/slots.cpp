@@ -39,22 +39,52 @@ int64_t take_slot(LinkMap &l) noexcept {
         slot = pop_zombie(l, SIZE_MAX);
     if (slot < 0)
         return -1;
-    Slot &s = l.view.slot(static_cast<uint32_t>(slot));
+    l.transport->recycle(l, static_cast<uint32_t>(slot));
+    return slot;
+}
+
+void reset_slot(Slot &s, unsigned remote) noexcept {
     for (unsigned side = 0; side < 2; ++side) {
         auto &c = s.side[side].control;
-        c.rx_arm.store(0, std::memory_order_relaxed);
-        c.tx_arm.store(0, std::memory_order_relaxed);
+        const uint64_t arm = side == remote ? kAlwaysArmed : 0;
+        c.rx_arm.store(arm, std::memory_order_relaxed);
+        c.tx_arm.store(arm, std::memory_order_relaxed);
         c.tx_want.store(0, std::memory_order_relaxed);
         c.oob.store(0, std::memory_order_relaxed);
         c.ended_at.store(0, std::memory_order_relaxed);
         c.back.header.store(0, std::memory_order_relaxed);
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
+        s.side[side].credit.shown.store(0, std::memory_order_relaxed);
         // No record
         reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);
     }
     s.identity.state.store(static_cast<uint32_t>(SlotState::free), std::memory_order_release);
-    return slot;
+}
+
+bool queue_full(const LinkMap &l, uint32_t backlog) noexcept {
+    const uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
+    // The entry `depth` places back is still there: so many wait already.
+    return l.far.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
+           (depth > 0 && l.far.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0);
+}
+
+Offer offer_at(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept {
+    if (queue_full(l, backlog))
+        return Offer::full;
+    auto &state = l.far.slot(slot).identity.state;
+    state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);
+    l.far.syn(l.syn_tail).store(slot + 1, std::memory_order_seq_cst);
+    ++l.syn_tail;
+    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees
+    // the other.
+    if (l.far.header().side[1].flags.load(std::memory_order_seq_cst) & (kLinkListenerClosed | kLinkServerDead)) {
+        uint32_t syn = static_cast<uint32_t>(SlotState::syn);
+        if (state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free)) ||
+            syn == static_cast<uint32_t>(SlotState::refused))
+            return Offer::gone;
+    }
+    return Offer::made;
 }
 
 void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }

@@ -68,7 +68,9 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     stop_awaiting(*link, body.side, client.pid);
     if (listener != nullptr && link->listener == nullptr) {
         // Clients know a listener by its id: let them find the link they have under the new one.
-        std::atomic_ref<uint32_t>(link->header().listener_id).store(listener->id, std::memory_order_release);
+        link->for_each_view([&](LinkView view) {
+            std::atomic_ref<uint32_t>(view.header().listener_id).store(listener->id, std::memory_order_release);
+        });
         if (!listener->add(*link, body.syn_head)) {
             return Reply::error(ENOSPC, Cause::no_slot);
         }
@@ -87,7 +89,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
 /// link may name anybody: who brings it pays for the watching, and where that is too much, nobody is waited
 /// for.
 void Monitor::await_holders(const Client &payer, Link &link, unsigned side) {
-    for (const auto &holder : link.header().holder[side]) {
+    for (const auto &holder : link.header(side).holder[side]) {
         const auto pid = static_cast<pid_t>(holder.pid.load(std::memory_order_acquire));
         const uint64_t start = holder.start_time;
         if (pid <= 0 || find_attached(link, side, pid)) {

@@ -30,7 +30,7 @@ std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd fd) {
 
 Reply Monitor::bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter) {
     Reply reply;
-    const auto generation = link.header().bell_generation[side][id].load(std::memory_order_relaxed);
+    const auto generation = link.header(side).bell_generation[side][id].load(std::memory_order_relaxed);
     const bool foreign = foreign_domain(link, side, *link.side[side].bells[id].eventfd, waiter).has_value();
     reply.set(wire::BellReply{id, generation, foreign, 0});
     return reply;

@@ -85,12 +85,12 @@ void Monitor::side_changed(Link &link, unsigned side) {
     // have been killed between taking a connection and noting it.
     mark_all(link, side);
     if (side == 0) {
-        link.header().side[0].flags.fetch_or(kLinkClientDead, std::memory_order_seq_cst);
+        link.mark(0, kLinkClientDead);
         if (link.listener != nullptr) {
             link.listener->bump();
         }
     } else if (link.listener == nullptr) {
-        link.header().side[1].flags.fetch_or(kLinkServerDead, std::memory_order_seq_cst);
+        link.mark(1, kLinkServerDead);
         close_to_requests(link);
     }
     if (!link.side[0].empty() || !link.side[1].empty()) {

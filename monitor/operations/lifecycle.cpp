@@ -438,6 +438,9 @@ void Monitor::gone(Client &client, const char *why) {
     const pid_t pid = client.pid;
     const uint64_t start = client.start, id = client.id;
     client.kind = Client::Kind::ended;
+    for (const auto &[name, attachment] : client.links) {
+        break_locks(*attachment.link, pid);
+    }
     release_holdings(client);
     sender_gone(id);
     if (client.ending == 0) {

@@ -232,6 +232,11 @@ class Monitor {
     void meet_strangers(const std::shared_ptr<Segment> &segment);
     void reap_stranger(const std::shared_ptr<Segment> &segment, unsigned index, pid_t pid);
 
+    // requests.cpp
+    /// Over the fake transport with changes that stay behind: the monitor comes by for as long as there are
+    /// links.
+    void carry_late_soon();
+
     // status.cpp
     Reply status(Client &client, Request &request);
     void answer_status_later();
@@ -259,6 +264,8 @@ class Monitor {
     EventLoop::Watch listening_watch_ = 0;
     UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
     EventLoop::Timer exit_timer_ = 0;
+    const FakeTransport fake_ = FakeTransport::from_environment();
+    EventLoop::Timer carry_timer_ = 0;
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
     std::unordered_map<uid_t, unsigned> logged_by_;

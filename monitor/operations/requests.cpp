@@ -171,7 +171,7 @@ Reply Monitor::connect(Client &client, Request &request) {
         return Reply::error(EMFILE, Cause::server_full);
     }
     Charge paid = charge(client.payer, Holding::links, 1);
-    std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0);
+    std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0, fake_);
     Link &link = *made;
     link.maker = client.payer.user ? client.payer.user : client.payer.group;
     link.charge = std::move(paid);
@@ -184,13 +184,16 @@ Reply Monitor::connect(Client &client, Request &request) {
         detach(client, link.id, 0);
         return Reply::error(ENOSPC, Cause::no_slot);
     }
-    link.header().port_base = port_base(link.place, listener.id);
-    link.header().side[0].process = static_cast<uint32_t>(client.pid);
-    link.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
+    link.for_each_view([&](LinkView view) {
+        view.header().port_base = port_base(link.place, listener.id);
+        view.header().side[0].process = static_cast<uint32_t>(client.pid);
+        view.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
+    });
     // Most rules treat both kinds alike, and then one link does for both.
     const uint32_t other = body.wanted ^ (wire::kLoopbackAddresses | wire::kOtherAddresses);
     link.reach = body.wanted | (birth_objects(client, listener, other, false) == Cause::none ? other : 0);
     look_at_groups_later();
+    carry_late_soon();
     ++client.links_made;
     listener.ring_accept_bells();
     Reply reply;
@@ -247,6 +250,21 @@ Reply Monitor::log(Client &client, Request &request) {
                     body.cause, cause_name(body.cause));
     }
     return {};
+}
+
+void Monitor::carry_late_soon() {
+    if (fake_.late == 0 || carry_timer_ != 0) {
+        return;
+    }
+    carry_timer_ = loop_.after(std::chrono::milliseconds(1), [this] {
+        carry_timer_ = 0;
+        for (const auto &[file, link] : links_) {
+            carry_late(*link);
+        }
+        if (!links_.empty()) {
+            carry_late_soon();
+        }
+    });
 }
 
 } // namespace sd::monitor

@@ -229,7 +229,7 @@ std::string Monitor::status_json(const ucred &asker) {
         if (!mine(connection.end[0]) && !mine(connection.end[1])) {
             continue;
         }
-        const Slot &slot = connection.link->view().slot(connection.slot);
+        const Slot &slot = connection.link->view(1).slot(connection.slot);
         pid_t awaited[2] = {0, 0};
         for (const auto &[watch, who] : awaited_) {
             if (who.link == connection.link) {

@@ -1,13 +1,18 @@
 // A link as the monitor sees it.
 #include "monitor/records/link.hpp"
+#include "libsd/transport/fake_copier.hpp"
 #include "monitor/records/listener.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdlib>
 #include <fcntl.h>
+#include <sched.h>
+#include <string_view>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -19,12 +24,13 @@ constexpr uint64_t kUsableBells =
 
 /// Calls fn(index) for each slot that has ever been touched.
 template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
-    const DataExtents extents(link.memfd.get(), kSlotOffset, kSlotOffset + kLinkSlots * sizeof(Slot));
+    const size_t slots = (link.is_fake() ? fake_half(1) : 0) + kSlotOffset;
+    const DataExtents extents(link.memfd.get(), slots, slots + kLinkSlots * sizeof(Slot));
     unsigned next = 0;
     for (const auto &range : extents.ranges()) {
         // A slot may straddle two pages, of which only one has memory: it still counts.
-        const unsigned first = static_cast<unsigned>((range.from - kSlotOffset) / sizeof(Slot));
-        const unsigned last = static_cast<unsigned>((range.to - kSlotOffset + sizeof(Slot) - 1) / sizeof(Slot));
+        const unsigned first = static_cast<unsigned>((range.from - slots) / sizeof(Slot));
+        const unsigned last = static_cast<unsigned>((range.to - slots + sizeof(Slot) - 1) / sizeof(Slot));
         for (next = std::max(next, first); next < last && next < kLinkSlots; ++next) {
             fn(next);
         }
@@ -32,7 +38,7 @@ template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
 }
 
 void ring_sleepers(const Link &link, unsigned side, uint64_t ids) {
-    ids &= link.header().side[side].sleep_mask.load(std::memory_order_seq_cst);
+    ids &= link.header(side).side[side].sleep_mask.load(std::memory_order_seq_cst);
     for (; ids != 0; ids &= ids - 1) {
         const auto &bell = link.side[side].bells[static_cast<unsigned>(std::countr_zero(ids))];
         if (bell.eventfd) {
@@ -41,45 +47,85 @@ void ring_sleepers(const Link &link, unsigned side, uint64_t ids) {
     }
 }
 
+fake::Memory memory_of(const Link &link) { return {link.view(0).base}; }
+
+/// What `side` has written about a slot, to the other memory. Its holders are dead, or leave it to us.
+void carry(const Link &link, unsigned slot, unsigned side) {
+    const fake::Memory m = memory_of(link);
+    FakeDirection &direction = m.state().direction[slot][side];
+    fake::lock(direction, static_cast<uint32_t>(getpid()), [] { sched_yield(); });
+    fake::carry_header(m, side);
+    fake::carry_slot(m, slot, side);
+    fake::unlock(direction);
+}
+
 } // namespace
 
-std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base) {
+FakeTransport FakeTransport::from_environment() {
+    const auto number = [](const char *name) {
+        const char *text = std::getenv(name);
+        return text != nullptr ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : 0;
+    };
+    const char *name = std::getenv("SD_TEST_TRANSPORT");
+    return {name != nullptr && std::string_view(name) == "fake", number("SD_TEST_LATE"), number("SD_TEST_CUTS")};
+}
+
+void Link::map() {
+    map_ = Mapping(memfd.get(), is_fake_ ? kFakeBytes : kFirstArenas);
+    for (unsigned side = 0; side < 2; ++side) {
+        view_[side].base = map_.base() + (is_fake_ ? fake_half(side) : 0);
+    }
+}
+
+std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base, const FakeTransport &fake) {
     std::unique_ptr<Link> link(new Link);
     link->id = id;
-    link->memfd = make_memfd("sd-link", kLinkBytes);
+    link->is_fake_ = fake.used;
+    link->memfd = make_memfd("sd-link", fake.used ? kFakeBytes : kLinkBytes);
     seal(link->memfd.get(), kLinkSeals);
     link->file = file_id(link->memfd.get());
-    link->map_ = Mapping(link->memfd.get(), kFirstArenas);
-    link->view_.base = link->map_.base();
-    LinkHeader &header = link->header();
-    header.version = kLayoutVersion;
-    header.slots = kLinkSlots;
-    header.link_id = id;
-    header.listener_id = listener_id;
-    header.port_base = port_base;
-    for (auto &side : header.side) {
-        side.arena_open.store(kArenaBytes, std::memory_order_relaxed);
+    link->map();
+    link->for_each_view([&](LinkView view) {
+        LinkHeader &header = view.header();
+        header.version = kLayoutVersion;
+        header.slots = kLinkSlots;
+        header.link_id = id;
+        header.listener_id = listener_id;
+        header.port_base = port_base;
+        for (auto &side : header.side) {
+            side.arena_open.store(kArenaBytes, std::memory_order_relaxed);
+        }
+        header.magic = kLinkMagic;
+    });
+    if (fake.used) {
+        memory_of(*link).state().late = fake.late;
+        memory_of(*link).state().cuts = fake.cuts;
     }
-    header.magic = kLinkMagic;
     return link;
 }
 
 std::unique_ptr<Link> Link::adopt(UniqueFd memfd, uint64_t id) {
     struct stat st;
     const int seals = fcntl(memfd.get(), F_GET_SEALS);
-    if (seals < 0 || (seals & kLinkSeals) != kLinkSeals || !safe_to_map(memfd.get(), kLinkBytes) ||
-        fstat(memfd.get(), &st) != 0 || static_cast<size_t>(st.st_size) != kLinkBytes) {
+    if (seals < 0 || (seals & kLinkSeals) != kLinkSeals || fstat(memfd.get(), &st) != 0) {
+        return nullptr;
+    }
+    const auto size = static_cast<size_t>(st.st_size);
+    const bool fake = size == kFakeBytes && FakeTransport::from_environment().used;
+    if ((size != kLinkBytes && !fake) || !safe_to_map(memfd.get(), size)) {
         return nullptr;
     }
     std::unique_ptr<Link> link(new Link);
     link->id = id;
+    link->is_fake_ = fake;
     link->file = {st.st_dev, st.st_ino};
     link->memfd = std::move(memfd);
-    link->map_ = Mapping(link->memfd.get(), kFirstArenas);
-    link->view_.base = link->map_.base();
-    const LinkHeader &header = link->header();
-    if (header.magic != kLinkMagic || header.version != kLayoutVersion || header.slots != kLinkSlots) {
-        return nullptr;
+    link->map();
+    for (unsigned side = 0; side < 2; ++side) {
+        const LinkHeader &header = link->header(side);
+        if (header.magic != kLinkMagic || header.version != kLayoutVersion || header.slots != kLinkSlots) {
+            return nullptr;
+        }
     }
     return link;
 }
@@ -102,11 +148,12 @@ int Link::give_bell(unsigned side_index, unsigned wanted, std::shared_ptr<BellFd
         // Nothing that was meant for the last waiter with this id may reach the new one: the peer drops its
         // cached eventfd when the generation changes. Ready bits left over would only cause a look in vain;
         // clear them all the same.
-        header().bell_generation[side_index][id].fetch_add(1, std::memory_order_seq_cst);
-        header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
-        if (view_.ready_summary(side_index, id).exchange(0, std::memory_order_seq_cst) != 0) {
+        const LinkView own = view(side_index);
+        own.header().bell_generation[side_index][id].fetch_add(1, std::memory_order_seq_cst);
+        own.header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        if (own.ready_summary(side_index, id).exchange(0, std::memory_order_seq_cst) != 0) {
             for (unsigned w = 0; w < kReadyWords; ++w) {
-                view_.ready_word(side_index, id, w).store(0, std::memory_order_relaxed);
+                own.ready_word(side_index, id, w).store(0, std::memory_order_relaxed);
             }
         }
     } else if (wanted < kFirstDoorbell || wanted > kLastDoorbell) {
@@ -125,8 +172,8 @@ bool Link::take_bell(unsigned side_index, unsigned id, const Client *owner) {
     }
     if (side[side_index].bells[id].owners.empty()) {
         side[side_index].bells[id] = Bell{};
-        header().side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
-        header().side[side_index].in_kernel.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        header(side_index).side[side_index].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
+        header(side_index).side[side_index].in_kernel.fetch_and(~(uint64_t{1} << id), std::memory_order_seq_cst);
     }
     return true;
 }
@@ -143,7 +190,7 @@ void Link::note_holder(unsigned side_index, pid_t pid, uint64_t start) {
     if (pid <= 0) {
         return;
     }
-    auto &table = header().holder[side_index];
+    auto &table = header(side_index).holder[side_index];
     LinkHeader::Holder *free = nullptr;
     for (auto &holder : table) {
         const uint32_t there = holder.pid.load(std::memory_order_relaxed);
@@ -162,7 +209,7 @@ void Link::note_holder(unsigned side_index, pid_t pid, uint64_t start) {
 }
 
 void Link::forget_holder(unsigned side_index, pid_t pid, uint64_t start) {
-    for (auto &holder : header().holder[side_index]) {
+    for (auto &holder : header(side_index).holder[side_index]) {
         if (pid > 0 && holder.pid.load(std::memory_order_relaxed) == static_cast<uint32_t>(pid) &&
             holder.start_time == start) {
             holder.pid.store(0, std::memory_order_relaxed);
@@ -177,7 +224,7 @@ void Link::withdraw_requests() {
     }
     ListenerLink &entry = listener->segment().link[place];
     uint32_t end = entry.syn_head.load(std::memory_order_acquire);
-    for (unsigned i = 0; i < kSynEntries && view_.syn(end).load(std::memory_order_acquire) != 0; ++i) {
+    for (unsigned i = 0; i < kSynEntries && view(1).syn(end).load(std::memory_order_acquire) != 0; ++i) {
         ++end;
     }
     end -= end == UINT32_MAX; // what says that there is no end
@@ -193,7 +240,7 @@ bool Link::has_pending_syn() const {
     }
     bool found = false;
     for_each_touched_slot(*this, [&](unsigned i) {
-        found = found || view_.slot(i).identity.state.load(std::memory_order_acquire) ==
+        found = found || view(1).slot(i).identity.state.load(std::memory_order_acquire) ==
                              static_cast<uint32_t>(SlotState::syn);
     });
     return found;
@@ -201,12 +248,14 @@ bool Link::has_pending_syn() const {
 
 void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_t flags) {
     const unsigned peer = 1 - side;
-    Slot &slot = link.view().slot(slot_index);
     if (flags != 0) {
-        slot.side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
+        link.view(side).slot(slot_index).side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
+    }
+    if (link.is_fake()) { // for the dead
+        carry(link, slot_index, side);
     }
     std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
-    auto &control = slot.side[peer].control;
+    auto &control = link.view(peer).slot(slot_index).side[peer].control;
     uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
                       control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
                      kUsableBells;
@@ -217,20 +266,46 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     const unsigned word = slot_index / 64;
     for (uint64_t ids = armed; ids != 0; ids &= ids - 1) { // (d)
         const auto id = static_cast<unsigned>(std::countr_zero(ids));
-        link.view().ready_word(peer, id, word).fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
-        link.view().ready_summary(peer, id).fetch_or(uint64_t{1} << word, std::memory_order_seq_cst);
+        link.view(peer).ready_word(peer, id, word).fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
+        link.view(peer).ready_summary(peer, id).fetch_or(uint64_t{1} << word, std::memory_order_seq_cst);
     }
     ring_sleepers(link, peer, armed); // (e)
+}
+
+void carry_late(const Link &link) {
+    if (!link.is_fake()) {
+        return;
+    }
+    for (unsigned side = 0; side < 2; ++side) {
+        for (unsigned w = kReadyWords; w-- > 0;) { // not in the order in which they changed
+            for (uint64_t slots = memory_of(link).state().behind[side][w].exchange(0, std::memory_order_seq_cst);
+                 slots != 0; slots &= slots - 1) {
+                mark_and_ring(link, w * 64 + static_cast<unsigned>(std::countr_zero(slots)), side, 0);
+            }
+        }
+    }
+}
+
+void break_locks(const Link &link, pid_t dead) {
+    if (!link.is_fake()) {
+        return;
+    }
+    for (auto &slot : memory_of(link).state().direction) {
+        for (FakeDirection &direction : slot) {
+            auto there = static_cast<uint32_t>(dead);
+            direction.lock.compare_exchange_strong(there, 0, std::memory_order_acq_rel);
+        }
+    }
 }
 
 void show_everybody(const Link &link, unsigned slot_index) {
     for (unsigned side = 0; side < 2; ++side) {
         for (unsigned id = kFirstDoorbell; id <= kLastDoorbell; ++id) {
             if (link.side[side].bells[id].eventfd) {
-                link.view()
+                link.view(side)
                     .ready_word(side, id, slot_index / 64)
                     .fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
-                link.view().ready_summary(side, id).fetch_or(uint64_t{1} << slot_index / 64,
+                link.view(side).ready_summary(side, id).fetch_or(uint64_t{1} << slot_index / 64,
                                                              std::memory_order_seq_cst);
             }
         }
@@ -245,11 +320,11 @@ void ring_everybody(const Link &link) {
 
 void ring_acceptors(const Link &link) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    ring_sleepers(link, 1, link.header().side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
+    ring_sleepers(link, 1, link.header(1).side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
 }
 
 void stop_requests(const Link &link) {
-    link.header().side[1].flags.fetch_or(kLinkListenerClosed, std::memory_order_seq_cst);
+    link.mark(1, kLinkListenerClosed);
     std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
@@ -257,7 +332,7 @@ void close_to_requests(const Link &link) {
     stop_requests(link);
     for_each_touched_slot(link, [&](unsigned i) {
         auto expected = static_cast<uint32_t>(SlotState::syn);
-        if (link.view().slot(i).identity.state.compare_exchange_strong(
+        if (link.view(1).slot(i).identity.state.compare_exchange_strong(
                 expected, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
             mark_and_ring(link, i, 1, kFlagReset | kFlagClosed | kFlagDead);
         }
@@ -269,15 +344,15 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
     std::set<uint32_t> result;
     std::bitset<kLinkSlots> queued;
     for (uint32_t i = 0; syn_head && i < kSynEntries; ++i) {
-        const uint32_t entry = link.view().syn(*syn_head + i).load(std::memory_order_acquire);
+        const uint32_t entry = link.view(1).syn(*syn_head + i).load(std::memory_order_acquire);
         if (entry == 0 || entry > kLinkSlots) {
             break;
         }
         queued.set(entry - 1);
     }
     for_each_touched_slot(link, [&](unsigned i) {
-        const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
-        const uint32_t flags = link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire);
+        const uint32_t state = link.view(1).slot(i).identity.state.load(std::memory_order_acquire);
+        const uint32_t flags = link.view(side).slot(i).side[side].control.flags.load(std::memory_order_acquire);
         if ((flags & (kFlagReleased | kFlagDead)) != 0) {
             return;
         }
@@ -295,12 +370,11 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
 unsigned slots_in_use(const Link &link) {
     unsigned result = 0;
     for_each_touched_slot(link, [&](unsigned i) {
-        const Slot &slot = link.view().slot(i);
         const auto let_go = [&](unsigned side) {
-            return (slot.side[side].control.flags.load(std::memory_order_relaxed) &
+            return (link.view(side).slot(i).side[side].control.flags.load(std::memory_order_relaxed) &
                     (kFlagReleased | kFlagDead)) != 0;
         };
-        const uint32_t state = slot.identity.state.load(std::memory_order_relaxed);
+        const uint32_t state = link.view(1).slot(i).identity.state.load(std::memory_order_relaxed);
         result += state != static_cast<uint32_t>(SlotState::free) && !(let_go(0) && let_go(1)) ? 1 : 0;
     });
     return result;
@@ -308,12 +382,12 @@ unsigned slots_in_use(const Link &link) {
 
 void bury(const Link &link, unsigned side, uint32_t slot) {
     auto pending = static_cast<uint32_t>(SlotState::syn);
-    if (side == 1 && link.view().slot(slot).identity.state.compare_exchange_strong(
+    if (side == 1 && link.view(1).slot(slot).identity.state.compare_exchange_strong(
                          pending, static_cast<uint32_t>(SlotState::refused), std::memory_order_seq_cst)) {
         // An acceptor may have moved the head without clearing the entry
         for (uint32_t i = 0; i < kSynEntries; ++i) {
             uint32_t entry = slot + 1;
-            link.view().syn(i).compare_exchange_strong(entry, 0, std::memory_order_seq_cst);
+            link.view(1).syn(i).compare_exchange_strong(entry, 0, std::memory_order_seq_cst);
         }
         mark_and_ring(link, slot, 1, kFlagReset | kFlagClosed | kFlagDead);
     } else {
@@ -323,10 +397,10 @@ void bury(const Link &link, unsigned side, uint32_t slot) {
 
 void mark_all(const Link &link, unsigned side) {
     for_each_touched_slot(link, [&](unsigned i) {
-        const uint32_t state = link.view().slot(i).identity.state.load(std::memory_order_acquire);
+        const uint32_t state = link.view(1).slot(i).identity.state.load(std::memory_order_acquire);
         const bool used = state == static_cast<uint32_t>(SlotState::accepted) ||
                           (side == 0 && state == static_cast<uint32_t>(SlotState::syn));
-        if (used && (link.view().slot(i).side[side].control.flags.load(std::memory_order_acquire) &
+        if (used && (link.view(side).slot(i).side[side].control.flags.load(std::memory_order_acquire) &
                      kFlagReleased) == 0) {
             mark_and_ring(link, i, side, kFlagDead | kFlagClosed);
         }

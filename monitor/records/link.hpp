@@ -36,6 +36,14 @@ struct LinkSide {
     bool empty() const { return attached.empty() && awaited.empty() && parcels == 0; }
 };
 
+/// For tests: links get the fake transport, with faults. From the environment of sd-monitor.
+struct FakeTransport {
+    bool used = false;     ///< SD_TEST_TRANSPORT=fake
+    uint32_t late = 0;     ///< SD_TEST_LATE: FakeState::late
+    uint32_t cuts = 0;     ///< SD_TEST_CUTS: FakeState::cuts
+    static FakeTransport from_environment();
+};
+
 class Link {
   public:
     uint64_t id = 0;
@@ -53,12 +61,28 @@ class Link {
     std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.
-    static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base);
+    static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base,
+                                        const FakeTransport &fake = {});
     /// Takes over one that a former monitor made; null if it is not a well-formed link.
     static std::unique_ptr<Link> adopt(UniqueFd memfd, uint64_t id);
 
-    const LinkView &view() const { return view_; }
-    LinkHeader &header() const { return view_.header(); }
+    /// The memory that the processes of a side have: one for both, but over the fake transport. What belongs
+    /// to a side's waiters is in its own; birth is in the server's.
+    LinkView view(unsigned side) const { return view_[side]; }
+    LinkHeader &header(unsigned side) const { return view_[side].header(); }
+    /// Calls fn(view) for each memory.
+    template <typename Fn> void for_each_view(Fn fn) const {
+        fn(view_[0]);
+        if (view_[1].base != view_[0].base) {
+            fn(view_[1]);
+        }
+    }
+    /// Sets LinkFlags of a side where either side sees them.
+    void mark(unsigned side, uint32_t flags) const {
+        for_each_view([&](LinkView v) { v.header().side[side].flags.fetch_or(flags, std::memory_order_seq_cst); });
+    }
+    /// Does it have the fake transport? Then both memories are mapped in one piece, from view(0) on.
+    bool is_fake() const { return is_fake_; }
 
     /// Gives a doorbell id of a side to a waiter: `wanted`, or any for 0. ENOSPC, EBUSY, EINVAL as negative
     /// values.
@@ -78,8 +102,10 @@ class Link {
 
   private:
     Link() = default;
-    Mapping map_; ///< all but the arenas, in which the monitor has no business
-    LinkView view_;
+    void map();
+    Mapping map_; ///< all but the arenas, in which the monitor has no business; over the fake all
+    LinkView view_[2];
+    bool is_fake_ = false;
 };
 
 /// Marks `side` of a slot with `flags` and wakes whoever waits on the other side. With flags 0 it only wakes.
@@ -124,6 +150,10 @@ std::set<uint32_t> left_behind(const Link &link, unsigned side, const std::bitse
                                std::optional<uint32_t> syn_head);
 /// Ends what was left behind in a slot.
 void bury(const Link &link, unsigned side, uint32_t slot);
+
+/// Over the fake transport: carries what stayed behind, and goes on where a dead process was about to carry.
+void carry_late(const Link &link);
+void break_locks(const Link &link, pid_t dead);
 
 /// Slots that at least one side has not let go of.
 unsigned slots_in_use(const Link &link);

@@ -145,7 +145,7 @@ bool Listener::add(Link &link, uint32_t syn_head) {
     // Who is in the kernel already cannot mark it; after the bump, see
     // libsd/vfs/connections/kernel_queue.hpp.
     if (in_kernel(segment())) {
-        link.header().side[1].in_kernel.fetch_or(kInKernelUnnamed, std::memory_order_seq_cst);
+        link.header(1).side[1].in_kernel.fetch_or(kInKernelUnnamed, std::memory_order_seq_cst);
     }
     return true;
 }
@@ -161,7 +161,7 @@ void Listener::forget_acceptors(uint32_t signature) {
     }
     for (const Link *link : place) {
         if (link != nullptr) {
-            link->header().side[1].in_kernel.fetch_and(~kInKernelUnnamed, std::memory_order_seq_cst);
+            link->header(1).side[1].in_kernel.fetch_and(~kInKernelUnnamed, std::memory_order_seq_cst);
         }
     }
 }

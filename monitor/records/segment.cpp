@@ -86,7 +86,7 @@ void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
         if (const Link *link = find_link(link_id, side)) {
             // Released: the dead process had finished with the slot, which may belong to another connection
             // by now.
-            const auto &flags = link->view().slot(slot).side[side].control.flags;
+            const auto &flags = link->view(side).slot(slot).side[side].control.flags;
             if ((flags.load(std::memory_order_acquire) & kFlagReleased) == 0) {
                 // SO_LINGER with no time resets the connection, whoever closes it.
                 const bool resets = ofd.opt.linger_on.load(std::memory_order_relaxed) != 0 &&

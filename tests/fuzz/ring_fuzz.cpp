@@ -73,7 +73,7 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             (void)ring::available(s, place, 1 + in.below(255));
             break;
         case 3:
-            ring::show_late(s, place, slot.side[1].control.back);
+            ring::show_late(s, place, slot.side[1].control.back, slot.side[0].credit);
             break;
         case 4:
             ring::recover_rx(s, consumed);
@@ -91,7 +91,8 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
 void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
     TxState s{};
     const std::vector<char> from(600, 'x');
-    auto &consumed = slot.side[1].credit.consumed;
+    auto &receiver = slot.side[1].credit;
+    auto &consumed = receiver.consumed;
     auto &back = slot.side[0].control.back;
     for (int i = 0; i < 64 && !in.empty(); ++i) {
         if (place.settle(s.cls) < 0) {
@@ -120,13 +121,13 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             break;
         }
         case 4:
-            if (back.header.load() == 0 && ring::room(s) >= 8 + ring::pad8(n) &&
+            if (!ring::holding(back, receiver) && ring::room(s) >= 8 + ring::pad8(n) &&
                 ring::copy_in(s, place, from.data(), n) == 0) {
-                ring::hold(s, place, back, n, 1, 0);
+                ring::hold(s, place, back, receiver, n, 1, 0);
             }
             break;
         case 5:
-            (void)ring::show(s, place, back, consumed);
+            (void)ring::show(s, place, back, receiver);
             break;
         default:
             ring::recover_tx(s, place, back);
@@ -156,6 +157,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         side.control.back.header = 0;
         side.control.back.where = in.take<uint64_t>();
         side.credit.consumed = 0;
+        side.credit.shown = in.below(2) != 0 ? in.take<uint64_t>() : 0;
     }
     slot.side[sender].control.back.header = in.below(2) != 0 ? in.take<uint64_t>() : 0;
     // Records with sound headers, so that more than the first one is looked at; the input spoils what it

@@ -16,16 +16,16 @@ struct Corked : Direction {
         const auto n = static_cast<uint32_t>(v.size());
         if (ring::copy_in(tx, place(), v.data(), n) < 0)
             return false;
-        if (ring::holding(back)) {
+        if (ring::holding(back, receiver)) {
             ring::commit(tx, place(), n);
             ring::hold_more(back, n, false);
         } else {
-            ring::hold(tx, place(), back, n, 1, answered);
+            ring::hold(tx, place(), back, receiver, n, 1, answered);
         }
         return true;
     }
-    bool show() { return ring::show(tx, place(), back, consumed); }
-    void show_late() { ring::show_late(rx, place(), back); }
+    bool show() { return ring::show(tx, place(), back, receiver); }
+    void show_late() { ring::show_late(rx, place(), back, receiver); }
     long waiting() { return ring::available(rx, place(), 1 << 24); }
     bool comes(const std::vector<uint8_t> &expected) {
         std::vector<uint8_t> out, all;
@@ -55,15 +55,15 @@ TEST_CASE("what is held back is not there until it is shown, by whichever end") 
             REQUIRE(ring::hold_place(c.back).payload == 70);
             REQUIRE(c.comes(pattern(30, 1)));
             REQUIRE(c.waiting() == 0);
-            REQUIRE(ring::all_shown_taken(c.tx, c.back, c.consumed));
+            REQUIRE(ring::all_shown_taken(c.tx, c.back, c.receiver));
             REQUIRE_FALSE(ring::all_taken(c.tx, c.consumed));
             if (late)
                 c.show_late();
             else
                 REQUIRE(c.show());
-            REQUIRE_FALSE(ring::holding(c.back));
+            REQUIRE_FALSE(ring::holding(c.back, c.receiver));
             REQUIRE(c.waiting() == 70);
-            REQUIRE_FALSE(ring::all_shown_taken(c.tx, c.back, c.consumed));
+            REQUIRE_FALSE(ring::all_shown_taken(c.tx, c.back, c.receiver));
             REQUIRE(c.comes(joined({pattern(50, 2), pattern(20, 3)})));
             REQUIRE_FALSE(c.show());
         }
@@ -102,7 +102,7 @@ TEST_CASE("what is held back may go on in other rings") {
         ring::change_class(c.tx, c.place(), 4);
         REQUIRE(c.hold(pattern(40, 5)));
         REQUIRE(c.waiting() == 0);
-        REQUIRE(ring::all_shown_taken(c.tx, c.back, c.consumed));
+        REQUIRE(ring::all_shown_taken(c.tx, c.back, c.receiver));
         if (late)
             c.show_late();
         else
@@ -118,14 +118,13 @@ TEST_CASE("a sender that dies when it begins to hold back, or shows it, loses an
         REQUIRE(c.send(pattern(20, 1)));
         const TxState before = c.tx;
         REQUIRE(c.hold(pattern(100, 2)));
-        const uint64_t header = c.back.header;
         c.tx = before;
         if (done == 0)
             c.back.header = 0;
         if (done >= 2)
             c.show_late();
-        if (done == 3) // the receiver was killed before it cleared the word
-            c.back.header = header;
+        if (done == 3) // the receiver was killed before it said so
+            c.receiver.shown = 0;
         for (int again = 0; again < 2; ++again)
             ring::recover_tx(c.tx, c.place(), c.back);
         REQUIRE(c.hold(pattern(30, 3)));
@@ -153,7 +152,7 @@ TEST_CASE("a word that was not cleared after it was shown does no harm") {
             c.show_late();
         else
             c.show();
-        REQUIRE_FALSE(ring::holding(c.back));
+        REQUIRE_FALSE(ring::holding(c.back, c.receiver));
         REQUIRE(c.comes(sent));
         REQUIRE(c.waiting() == 0);
     }
@@ -173,7 +172,7 @@ TEST_CASE("lies about what is held back stay in the liar's ring") {
             c.back.header = header;
             c.back.where = where;
             c.show_late();
-            REQUIRE_FALSE(ring::holding(c.back));
+            REQUIRE_FALSE(ring::holding(c.back, c.receiver));
         }
         std::vector<uint8_t> out;
         REQUIRE(c.receive(out, 100) == 30);

@@ -43,7 +43,8 @@ struct Direction {
     ~Direction() { sd::give_slot_back(own_link(), slot); }
     Direction(const Direction &) = delete;
     Direction &operator=(const Direction &) = delete;
-    std::atomic<uint64_t> consumed{0};
+    sd::SlotSide::Credit receiver{};
+    std::atomic<uint64_t> &consumed = receiver.consumed;
     sd::HeldBack back{};
     sd::TxState tx{};
     sd::RxState rx{};

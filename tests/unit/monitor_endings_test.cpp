@@ -111,7 +111,7 @@ TEST_CASE("until its turn a dead process counts as a holder") {
     while (!f.advance(first, 64)) {
     }
     REQUIRE(f.open(1, 1001) == 0);
-    REQUIRE(f.link->view().slot(1000).side[0].control.flags == (kFlagDead | kFlagClosed));
+    REQUIRE(f.link->view(0).slot(1000).side[0].control.flags == (kFlagDead | kFlagClosed));
 }
 
 TEST_CASE("what the next program opens is not ended with what it did not take over") {

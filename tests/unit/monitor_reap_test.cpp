@@ -21,7 +21,7 @@ struct Fixture {
     TestSegment memory;
     std::shared_ptr<Segment> segment = Segment::open(UniqueFd(dup(memory.fd.get())));
 
-    Slot &slot(uint32_t i) { return link->view().slot(i); }
+    Slot &slot(uint32_t i) { return link->view(0).slot(i); }
     uint32_t flags(uint32_t i, unsigned side) { return slot(i).side[side].control.flags; }
     uint32_t state(uint32_t ofd) { return memory.view.ofd(ofd).state; }
     void reap(unsigned proc) {
@@ -91,11 +91,11 @@ TEST_CASE("what others hold stays open, but everybody on it is woken") {
     const int late = f.link->give_bell(1, 0, awake, nullptr);
     REQUIRE(late > 0);
     for (unsigned side : {0, 1})
-        f.link->header().side[side].sleep_mask = uint64_t{1} << kFirstDoorbell;
+        f.link->header(side).side[side].sleep_mask = uint64_t{1} << kFirstDoorbell;
     f.reap(0);
     REQUIRE(count(*own) == 1);
     REQUIRE(count(*awake) == 0);
-    REQUIRE((f.link->view().ready_word(1, static_cast<unsigned>(late), 0) & uint64_t{1} << 10) != 0);
+    REQUIRE((f.link->view(0).ready_word(1, static_cast<unsigned>(late), 0) & uint64_t{1} << 10) != 0);
     REQUIRE(f.flags(10, 0) == 0);
     REQUIRE(f.state(1) == static_cast<uint32_t>(OfdState::open));
     REQUIRE(f.memory.view.proc(0).held[0] == 0);
@@ -134,17 +134,17 @@ TEST_CASE("marking wakes who is armed, and writes only to who sleeps") {
     f.slot(4095).side[1].control.rx_arm = uint64_t{1} << a | 1;                 // 0 is no doorbell
     f.slot(4095).side[1].control.tx_arm = uint64_t{1} << b | uint64_t{1} << 63; // nor is 63
     f.slot(4095).side[0].control.rx_arm = uint64_t{1} << c;                     // the dead side's own
-    f.link->header().side[1].sleep_mask = uint64_t{1} << a | uint64_t{1} << c | 1;
+    f.link->header(1).side[1].sleep_mask = uint64_t{1} << a | uint64_t{1} << c | 1;
     mark_and_ring(*f.link, 4095, 0, kFlagClosed);
     REQUIRE(f.flags(4095, 0) == kFlagClosed);
     REQUIRE(f.slot(4095).side[1].control.rx_arm == 0);
     REQUIRE(f.slot(4095).side[1].control.tx_arm == 0);
     REQUIRE(f.slot(4095).side[0].control.rx_arm == uint64_t{1} << c);
     for (const int id : {a, b}) {
-        REQUIRE(f.link->view().ready_summary(1, static_cast<unsigned>(id)) == uint64_t{1} << 63);
-        REQUIRE(f.link->view().ready_word(1, static_cast<unsigned>(id), 63) == uint64_t{1} << 63);
+        REQUIRE(f.link->view(0).ready_summary(1, static_cast<unsigned>(id)) == uint64_t{1} << 63);
+        REQUIRE(f.link->view(0).ready_word(1, static_cast<unsigned>(id), 63) == uint64_t{1} << 63);
     }
-    REQUIRE(f.link->view().ready_summary(1, static_cast<unsigned>(c)) == 0);
+    REQUIRE(f.link->view(0).ready_summary(1, static_cast<unsigned>(c)) == 0);
     REQUIRE(count(*asleep) == 1);
     REQUIRE(count(*awake) == 0);
     REQUIRE(count(*unarmed) == 0);
@@ -155,22 +155,22 @@ TEST_CASE("an id goes to its next owner clean") {
     auto first = f.bell(), second = f.bell();
     const auto id = static_cast<unsigned>(f.link->give_bell(0, 7, first, nullptr));
     REQUIRE(id == 7);
-    f.link->header().side[0].sleep_mask = uint64_t{1} << id;
-    f.link->view().ready_summary(0, id) = 1;
-    f.link->view().ready_word(0, id, 0) = 5;
-    const auto generation = f.link->header().bell_generation[0][id].load();
+    f.link->header(0).side[0].sleep_mask = uint64_t{1} << id;
+    f.link->view(0).ready_summary(0, id) = 1;
+    f.link->view(0).ready_word(0, id, 0) = 5;
+    const auto generation = f.link->header(0).bell_generation[0][id].load();
     REQUIRE(f.link->give_bell(0, id, second, nullptr) == -EBUSY);
     REQUIRE(f.link->take_bell(0, id, nullptr));
     REQUIRE_FALSE(f.link->take_bell(0, id, nullptr));
-    REQUIRE(f.link->header().side[0].sleep_mask == 0);
+    REQUIRE(f.link->header(0).side[0].sleep_mask == 0);
     int given = 0;
     for (unsigned i = kFirstDoorbell; i <= kLastDoorbell && given != static_cast<int>(id); ++i) {
         given = f.link->give_bell(0, 0, second, nullptr);
     }
     REQUIRE(given == static_cast<int>(id));
-    REQUIRE(f.link->header().bell_generation[0][id] == generation + 1);
-    REQUIRE(f.link->view().ready_summary(0, id) == 0);
-    REQUIRE(f.link->view().ready_word(0, id, 0) == 0);
+    REQUIRE(f.link->header(0).bell_generation[0][id] == generation + 1);
+    REQUIRE(f.link->view(0).ready_summary(0, id) == 0);
+    REQUIRE(f.link->view(0).ready_word(0, id, 0) == 0);
     for (const unsigned bad : {63u, 64u, 4000u}) {
         REQUIRE(f.link->give_bell(0, bad, first, nullptr) == -EINVAL);
     }

@@ -1,17 +1,10 @@
 // The queue of connections that wait to be accepted, from the client's side.
 #include "libsd/vfs/connections/backlog.hpp"
+#include "libsd/transport/slots.hpp"
 
 namespace sd {
 
 namespace {
-
-/// Do as many connections wait to be accepted as the listener wants? With slot_lock.
-bool queue_full(const LinkMap &l, uint32_t backlog) noexcept {
-    const uint32_t depth = backlog < kSynEntries - 1 ? backlog : kSynEntries - 1;
-    // The entry `depth` places back is still there: so many wait already.
-    return l.view.syn(l.syn_tail).load(std::memory_order_acquire) != 0 ||
-           (depth > 0 && l.view.syn(l.syn_tail - depth).load(std::memory_order_acquire) != 0);
-}
 
 // A client that is quicker than the server's accept() fills the queue in no time. The kernel drops the
 // request then, and sends it again a second later. A short wait gets nearly every such client an accelerated
@@ -47,26 +40,9 @@ bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept
 
 bool push_syn(LinkMap &l, uint32_t slot, uint32_t backlog, Cause *why) noexcept {
     QuietGuard g(l.slot_lock);
-    LinkView v = l.view;
-    if (queue_full(l, backlog)) {
-        *why = Cause::backlog_full;
-        return false;
-    }
-    auto &state = v.slot(slot).identity.state;
-    state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);
-    v.syn(l.syn_tail).store(slot + 1, std::memory_order_seq_cst);
-    ++l.syn_tail;
-    // A listener that closes sets the flag, then refuses what it finds: with the fence one of the two sees
-    // the other.
-    if (v.header().side[1].flags.load(std::memory_order_seq_cst) & (kLinkListenerClosed | kLinkServerDead)) {
-        uint32_t syn = static_cast<uint32_t>(SlotState::syn);
-        if (state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free)) ||
-            syn == static_cast<uint32_t>(SlotState::refused)) {
-            *why = Cause::listener_gone;
-            return false;
-        }
-    }
-    return true;
+    const Offer made = l.transport->offer(l, slot, backlog);
+    *why = made == Offer::full ? Cause::backlog_full : Cause::listener_gone;
+    return made == Offer::made;
 }
 
 } // namespace sd

@@ -88,8 +88,7 @@ uint32_t absorb_flags(File &f) noexcept {
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= !ring::all_shown_taken(o.tx.s, f.mine->control.back,
-                                        f.peer->credit.consumed.load(std::memory_order_acquire)) &&
+        flags |= !ring::all_shown_taken(o.tx.s, f.mine->control.back, f.peer->credit) &&
                          !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
                      ? kFlagReset
                      : kFlagWriteShut;
@@ -181,7 +180,7 @@ void close_stream(File &f, bool reset) noexcept {
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset))
                 flags |= kFlagWriteShut;
             if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
-                ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit.consumed);
+                ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit);
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             set_ended(*mine, flags);
         }
@@ -191,7 +190,7 @@ void close_stream(File &f, bool reset) noexcept {
         notify(l, slot, peer->control.rx_arm);
         notify(l, slot, peer->control.tx_arm);
         free_ofd(seg, index);
-        mine->control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
+        l.transport->release(l, slot);
     }
     if (was_moved) [[unlikely]]
         tell_moved_let_go(seg, index, generation);

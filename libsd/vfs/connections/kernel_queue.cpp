@@ -140,7 +140,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
 bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept {
     constexpr unsigned kLooks = 2000;
     constexpr int64_t kPatienceNs = 1'000'000;
-    auto &state = l.view.slot(slot).identity.state;
+    auto &state = l.far.slot(slot).identity.state;
     const auto over = [&] {
         return state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::syn) ||
                !acceptor_in_kernel(l);

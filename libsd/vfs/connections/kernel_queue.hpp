@@ -52,7 +52,7 @@ bool is_nonblocking_socket(int fd) noexcept;
 
 /// Client side, after a SYN: may acceptors be blocked in the kernel?
 inline bool acceptor_in_kernel(const LinkMap &l) noexcept {
-    return l.view.header().side[1].in_kernel.load(std::memory_order_seq_cst) != 0;
+    return l.far.header().side[1].in_kernel.load(std::memory_order_seq_cst) != 0;
 }
 /// Where that says yes: waits for the SYN to be accepted, or for them to come back. False: not soon; the SYN
 /// is taken back, and the slot the caller's again.

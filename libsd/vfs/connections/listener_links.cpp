@@ -172,24 +172,17 @@ long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) no
     const size_t first = n ? first_link(l) : 0;
     for (size_t k = 0; k < n; ++k) {
         ListenerLinkRef &ref = l.links[(first + k) % n];
-        LinkView v = ref.link->view;
         for (;;) {
             uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
             uint32_t entry = syn_at(ref, head);
             if (entry == 0)
                 break;
-            // Acceptors in other processes compete here; who moves the head owns the entry.
-            if (!ref.place->syn_head.compare_exchange_strong(head, head + 1, std::memory_order_acq_rel))
+            const int64_t i = ref.link->transport->take(*ref.link, ref.place->syn_head, head, entry);
+            if (i < 0)
                 continue;
-            v.syn(head).store(0, std::memory_order_release);
-            uint32_t i = entry - 1;
-            uint32_t syn = static_cast<uint32_t>(SlotState::syn);
-            if (i >= kLinkSlots || !v.slot(i).identity.state.compare_exchange_strong(
-                                       syn, static_cast<uint32_t>(SlotState::accepted)))
-                continue; // taken back by the client, or rubbish
             l.next = static_cast<uint32_t>((first + k + 1) % n);
             *link = ref.link;
-            *slot = i;
+            *slot = static_cast<uint32_t>(i);
             ref.link->users.fetch_add(1, std::memory_order_relaxed); // until bind_stream has counted it
             return 0;
         }

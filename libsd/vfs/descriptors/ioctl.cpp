@@ -57,8 +57,8 @@ long bytes_not_taken(File &f) noexcept {
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
     const HeldBack &back = f.mine->control.back;
-    if (ring::all_shown_taken(s, back, consumed))
-        return ring::holding(back) ? ring::hold_place(back).payload : 0;
+    if (ring::all_shown_taken(s, back, f.peer->credit))
+        return ring::holding(back, f.peer->credit) ? ring::hold_place(back).payload : 0;
     uint64_t behind = s.tail - consumed;
     if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
         behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
@@ -72,7 +72,7 @@ long bytes_held_back(File &f) noexcept {
     if (!c)
         return c.error();
     const HeldBack &back = f.mine->control.back;
-    return ring::holding(back) ? ring::hold_place(back).payload : 0;
+    return ring::holding(back, f.peer->credit) ? ring::hold_place(back).payload : 0;
 }
 
 long contact() noexcept {

@@ -54,7 +54,7 @@ void have_monitor_ring(LinkMap &l, unsigned id) noexcept {
 long peer_bell(LinkMap &l, unsigned id) noexcept {
     using PeerBell = LinkMap::PeerBell;
     wire::BellRef ref{l.id, 1u - l.side, id};
-    uint32_t generation = l.view.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
+    uint32_t generation = l.far.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     control::Reply r;
     r.status = -EMFILE;
     Cause why;

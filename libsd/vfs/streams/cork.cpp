@@ -24,7 +24,7 @@ bool show_held_back(File &f) noexcept {
     Ofd &o = *f.ofd;
     if (!(o.tx_block.load(std::memory_order_relaxed) & kTxCork))
         return false;
-    const bool shown = ring::show(o.tx.s, f.tx_place, f.mine->control.back, f.peer->credit.consumed);
+    const bool shown = ring::show(o.tx.s, f.tx_place, f.mine->control.back, f.peer->credit);
     if (!o.opt.cork.load(std::memory_order_relaxed))
         o.tx_block.fetch_and(~uint32_t{kTxCork}, std::memory_order_release);
     return shown;
@@ -39,12 +39,12 @@ bool publish_held(File &f, uint32_t n, Hold hold) noexcept {
         show_held_back(f);
         return true;
     }
-    const bool begins = !ring::holding(b);
+    const bool begins = !ring::holding(b, f.peer->credit);
     uint32_t held = n;
     if (begins) {
         // First: what is written from here on knows of it
         o.tx_block.fetch_or(kTxCork, std::memory_order_release);
-        ring::hold(s, f.tx_place, b, n, sys::now_ns(), hold == Hold::more ? answered(f) : 0);
+        ring::hold(s, f.tx_place, b, f.peer->credit, n, sys::now_ns(), hold == Hold::more ? answered(f) : 0);
     } else {
         ring::commit(s, f.tx_place, n);
         held = ring::hold_more(b, n, hold == Hold::cork);
@@ -66,7 +66,7 @@ void cork_changed(File &f, int name, int value) noexcept {
         HeldBack &b = f.mine->control.back;
         if (name == TCP_CORK && value != 0) {
             o.tx_block.fetch_or(kTxCork, std::memory_order_release);
-            if (ring::holding(b))
+            if (ring::holding(b, f.peer->credit))
                 ring::hold_more(b, 0, true);
         } else if (name == TCP_CORK || value != 0) {
             shown = show_held_back(f);
@@ -83,7 +83,7 @@ void cork_changed(File &f, int name, int value) noexcept {
 int64_t held_until(const File &f) noexcept {
     const Ofd &o = *f.ofd;
     const HeldBack &b = f.peer->control.back;
-    if (b.header.load(std::memory_order_acquire) == 0) [[likely]]
+    if (!peer_holds_back(f)) [[likely]]
         return INT64_MAX;
     const uint32_t flags =
         f.peer->control.flags.load(std::memory_order_acquire) | o.flags_seen.load(std::memory_order_acquire);
@@ -107,7 +107,7 @@ void take_overdue(File &f) noexcept {
         return;
     const Bound b(f);
     if (ReceiveClaim c(b, f); c)
-        ring::show_late(b.ofd->rx.s, f.rx_place, f.peer->control.back);
+        ring::show_late(b.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
 }
 
 } // namespace sd

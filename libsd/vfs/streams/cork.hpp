@@ -32,7 +32,7 @@ inline uint64_t most_at_once(const File &f, Hold hold) noexcept {
     const HeldBack &b = f.mine->control.back;
     if (hold != Hold::cork)
         return ring::kMaxRecord;
-    const uint32_t held = ring::holding(b) ? ring::hold_place(b).payload : 0;
+    const uint32_t held = ring::holding(b, f.peer->credit) ? ring::hold_place(b).payload : 0;
     return held < ring::kSegment ? ring::kSegment - held : 1;
 }
 /// Publishes a record whose payload is in place. True: the receiver has to be told, of data or that it has to
@@ -46,14 +46,14 @@ void cork_changed(File &f, int name, int value) noexcept;
 
 // --- the receiver
 /// Does the peer hold something back, or may it?
-inline bool peer_holds_back(const File &f) noexcept { return ring::holding(f.peer->control.back); }
+inline bool peer_holds_back(const File &f) noexcept { return ring::holding(f.peer->control.back, f.mine->credit); }
 /// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After
 /// absorb_flags().
 int64_t held_until(const File &f) noexcept;
 /// With the receive token: shows what is due.
 inline void show_overdue(File &f) noexcept {
     if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
-        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back);
+        ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
 }
 /// The same without the token.
 void take_overdue(File &f) noexcept;

@@ -56,7 +56,7 @@ long shutdown(int fd, int how) noexcept {
         // With the token, so that no send of ours is half way.
         Claim c(f->seg, o.tx.token, f->tx_name(), Claim::patient);
         o.tx_block.fetch_or(kTxShut, std::memory_order_release);
-        ring::show(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit.consumed);
+        ring::show(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
         set_ended(*f->mine, flags | kFlagWriteShut);
     } else {
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);

@@ -19,7 +19,7 @@ namespace {
 bool grow(File &f, uint32_t cls) noexcept {
     TxState &s = f.ofd->tx.s;
     for (; cls > s.cls; --cls)
-        if (provide_ring(*f.link, f.slot, cls) && f.tx_place.settle(cls) == 0) {
+        if (f.link->transport->settle(*f.link, f.slot, cls) && f.tx_place.settle(cls) == 0) {
             ring::change_class(s, f.tx_place, cls);
             stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
             note_grown(f);

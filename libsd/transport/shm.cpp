@@ -1,0 +1,44 @@
+// Shared memory as a transport: what one side has written, the other side has.
+#include "libsd/transport/slots.hpp"
+
+namespace sd {
+
+namespace {
+
+bool open(LinkMap &) noexcept { return true; }
+void close(LinkMap &) noexcept {}
+
+Offer offer(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept { return offer_at(l, slot, backlog); }
+
+int64_t take(LinkMap &l, std::atomic<uint32_t> &head, uint32_t at, uint32_t entry) noexcept {
+    // Acceptors in other processes compete here; who moves the head owns the entry.
+    if (!head.compare_exchange_strong(at, at + 1, std::memory_order_acq_rel))
+        return -1;
+    l.view.syn(at).store(0, std::memory_order_release);
+    const uint32_t slot = entry - 1;
+    uint32_t syn = static_cast<uint32_t>(SlotState::syn);
+    if (slot >= kLinkSlots || !l.view.slot(slot).identity.state.compare_exchange_strong(
+                                  syn, static_cast<uint32_t>(SlotState::accepted)))
+        return -1; // taken back by the client, or rubbish
+    return slot;
+}
+
+void announce(LinkMap &l, unsigned id) noexcept {
+    l.view.header().side[l.side].sleep_mask.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+}
+void withdraw(LinkMap &l, unsigned id) noexcept {
+    l.view.header().side[l.side].sleep_mask.fetch_and(~(uint64_t{1} << id), std::memory_order_relaxed);
+}
+
+void recycle(LinkMap &l, uint32_t slot) noexcept { reset_slot(l.view.slot(slot), kNobodyRemote); }
+
+void release(LinkMap &l, uint32_t slot) noexcept {
+    l.view.slot(slot).side[l.side].control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
+}
+
+} // namespace
+
+const Transport shm_transport = {open,         close,    offer,    take,    wake_armed,
+                                 provide_ring, announce, withdraw, recycle, release};
+
+} // namespace sd
