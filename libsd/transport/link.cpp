@@ -117,7 +117,7 @@ bool links_can_be_mapped() noexcept {
            limit.rlim_cur > mapped_link_bytes() + kLinkMapped;
 }
 
-LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *error) noexcept {
     *error = -EPROTO;
     struct stat st;
     long seals = sys::fcntl(memfd, F_GET_SEALS);
@@ -158,9 +158,10 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept {
             l->id = id;
             l->index = i;
             l->listener_id = v.header().listener_id;
-            l->users.store(1, std::memory_order_relaxed);
+            l->reach = reach;
+            l->users.store(reach != 0 ? 2 : 1, std::memory_order_relaxed);
             l->slot_high = 0;
-            l->retired.store(false, std::memory_order_relaxed);
+            l->retired.store(reach == 0, std::memory_order_relaxed);
             l->narrow.store(false, std::memory_order_relaxed);
             l->inherited.store(false, std::memory_order_relaxed);
             l->syn_tail = 0;

@@ -21,7 +21,7 @@ struct LinkMap {
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
     uint8_t side = 0;  ///< ours: 0 client, 1 server
-    uint8_t reach = 0; ///< client side: for which connections, wire::Reach
+    uint8_t reach = 0; ///< client side: for which new connections, wire::Reach; 0: none
     int memfd = -1;    ///< kept to bring the link back to a restarted monitor, and for its arenas
     std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
     /// Client side: no new connections here (the reference for them is gone)
@@ -64,9 +64,12 @@ struct LinkMap {
     LinkMap *pool_next = nullptr;
 };
 
-/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals and size; the other side
-/// may have written over what is in it already. nullptr: `*error` holds -errno.
-LinkMap *map_link(int memfd, uint64_t id, unsigned side, long *error) noexcept;
+/// Maps the memfd (ownership goes to the LinkMap on success) after checking seals and size (the other side
+/// may have written over what is in it already), with a reference for the caller. nullptr: `*error` holds -errno. `reach`: for which new connections this client
+/// may use it (wire::Reach), for which it then has the other reference; 0: none, as the server, or where its
+/// slots are another process's to give out. Other threads find the link before this returns, and may be about
+/// to retire all that take new connections (connect.cpp): so it is said here, and not afterwards.
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *error) noexcept;
 /// The address space that links take in this process, that of former ones included.
 uint64_t mapped_link_bytes() noexcept;
 /// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages,

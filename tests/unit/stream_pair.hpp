@@ -14,12 +14,8 @@
 
 namespace sd::test {
 
-inline LinkMap *test_link(unsigned side) {
-    static LinkMap *link[2] = {};
-    if (link[0])
-        return link[side];
-    static bool up = (vfs::init(), own_segment());
-    REQUIRE(up);
+/// The memory of a link, as the monitor makes it.
+inline int make_link_memory() {
     const int memfd = memfd_create("link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     REQUIRE(memfd >= 0);
     REQUIRE(sys::ftruncate(memfd, kLinkBytes) == 0);
@@ -32,9 +28,19 @@ inline LinkMap *test_link(unsigned side) {
         side.arena_open = kArenaBytes;
     REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(&h), sizeof h, 0) == sizeof h);
     REQUIRE(sys::fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+    return memfd;
+}
+
+inline LinkMap *test_link(unsigned side) {
+    static LinkMap *link[2] = {};
+    if (link[0])
+        return link[side];
+    static bool up = (vfs::init(), own_segment());
+    REQUIRE(up);
+    const int memfd = make_link_memory();
     long error = 0;
     for (unsigned s = 0; s < 2; ++s) {
-        link[s] = map_link(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), 1, s, &error);
+        link[s] = map_link(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), 1, s, 0, &error);
         REQUIRE(link[s] != nullptr);
     }
     sys::close(memfd);

@@ -100,14 +100,13 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) n
         *why = Cause::no_descriptor;
         return nullptr;
     }
-    LinkMap *l = map_hidden_link(static_cast<int>(fd), r.as<wire::ConnectReply>().link_id, 0);
+    const auto &reply = r.as<wire::ConnectReply>();
+    LinkMap *l = map_hidden_link(static_cast<int>(fd), reply.link_id, 0, static_cast<uint8_t>(reply.reach));
     if (!l) {
         *why = Cause::no_memory;
         return nullptr;
     }
     l->listener_id = listener;
-    l->reach = static_cast<uint8_t>(r.as<wire::ConnectReply>().reach);
-    l->users.fetch_add(1, std::memory_order_relaxed);
     *slot = take_slot_of(*l);
     return l;
 }

@@ -60,7 +60,7 @@ void link_unuse(LinkMap &l) noexcept;
 /// The link as this process has it mapped already, with a reference for the caller; null: it has not.
 [[nodiscard]] LinkMap *link_in_use(uint64_t id, unsigned side) noexcept;
 /// map_link() of a hidden descriptor, which is closed where that fails.
-LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side) noexcept;
+LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach) noexcept;
 
 /// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread
 /// closes the descriptor.

@@ -29,7 +29,7 @@ LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
         return l;
     }
     const long fd = hide_fd(memfd);
-    return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1);
+    return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1, 0);
 }
 
 } // namespace

@@ -115,10 +115,8 @@ void resume_after_exec(int table_fd) noexcept {
         const ExecLink &l = t->link()[i];
         long error;
         take_back(l.fd);
-        link[i] = l.fd < 0 || l.side > 1 ? nullptr : map_link(l.fd, l.id, l.side, &error);
-        if (link[i])
-            // Which slots are free is not known any more
-            link[i]->retired.store(true, std::memory_order_relaxed);
+        // For no new connections: which slots are free is not known any more
+        link[i] = l.fd < 0 || l.side > 1 ? nullptr : map_link(l.fd, l.id, l.side, 0, &error);
     }
     // The monitor ends what is not listed; from here on requests work.
     control::resume(t->channel, t->client_id, table_fd);

@@ -127,10 +127,7 @@ LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
         close_hidden(memfd);
         return l;
     }
-    LinkMap *l = map_hidden_link(memfd, id, side);
-    if (l)
-        l->retired.store(true, std::memory_order_relaxed); // the slots are the sender's to give out
-    return l;
+    return map_hidden_link(memfd, id, side, 0); // the slots are the sender's to give out
 }
 
 /// What this process has for the connection already, with a reference for the caller: it was passed to itself
