@@ -3,6 +3,7 @@
 #include "libsd/api/processes/lending.hpp"
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/signals/signal.hpp"
+#include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/sockets/aio.hpp"
 #include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/syscalls/uring.hpp"

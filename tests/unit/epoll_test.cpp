@@ -294,3 +294,44 @@ TEST_CASE("members of all kinds come and go while others wait") {
     sys::close(counter);
     vfs::close(set);
 }
+
+namespace {
+
+/// A socket that is bound to slots of the test's link and taken off again, as by a connect() that does not get
+/// through.
+struct Connecting {
+    int fd = static_cast<int>(vfs::socket(AF_INET, SOCK_STREAM, 0));
+    uint32_t slot = 0;
+
+    File &file() const { return *file_of(fd); }
+    void bind() {
+        slot = static_cast<uint32_t>(take_slot(*test_link(0))); // nobody else has the link: no lock
+        REQUIRE(bind_stream(file(), *test_link(1), slot, AF_INET));
+    }
+};
+
+} // namespace
+
+TEST_CASE("a connection that is undone leaves its sets, and they find the socket's next one") {
+    const int set = make_set();
+    Connecting socket;
+    socket.bind();
+    const uint32_t first = socket.slot;
+    REQUIRE(control(set, EPOLL_CTL_ADD, socket.fd, EPOLLIN, 7) == 0);
+    give_id(set);
+    Epoll &x = set_of(set);
+    REQUIRE(x.links.size() == 1);
+    unbind_stream(socket.file());
+    CHECK(socket.file().kind == FileKind::fresh);
+    CHECK(x.links.size() == 0);
+    CHECK(x.streams == 0);
+    CHECK(x.items[0]->link == nullptr);
+    socket.bind();
+    REQUIRE(socket.slot != first);
+    epoll_file_became_stream(socket.file());
+    CHECK(x.items[0]->link == test_link(1));
+    CHECK(x.items[0]->slot == socket.slot);
+    vfs::close(socket.fd);
+    CHECK(x.links.size() == 0);
+    vfs::close(set);
+}

@@ -165,14 +165,9 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
 /// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be
 /// used for another.
 void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
-    const uint32_t index = f.ofd_index, seg = f.seg;
-    f.kind = FileKind::fresh;
-    bury(f);
-    drop_ofd(seg, index);
-    free_ofd(seg, index);
+    unbind_stream(f);
     if (slot_free)
         give_back(l, slot);
-    link_unuse(l); // bind_stream's
 }
 
 /// 0: the File is a stream now. -1: `*why_out` tells why not. 1: the queue was full; it is worth another try.
@@ -308,7 +303,6 @@ void disconnect(File &f, int error) noexcept {
     LinkMap *const link = f.link;
     const uint32_t slot = f.slot;
     link->users.fetch_add(1, std::memory_order_acq_rel);
-    epoll_stream_ends(f);
     f.generation.fetch_add(1, std::memory_order_release); // what calls are blocked in has gone
     close_stream(f, true);
     f.status.store(status, std::memory_order_relaxed);
@@ -316,6 +310,7 @@ void disconnect(File &f, int error) noexcept {
     f.fresh_error.store(error, std::memory_order_relaxed);
     f.last_port = f.client.port;
     f.kind = FileKind::fresh;
+    epoll_stream_ends(f); // we have the link still
     // A kernel socket that only answered for options knows nothing of the error.
     if (long spare = f.real_socket && !f.bound ? placeholder_fd(false) : -1; spare >= 0) {
         for_each_number(f, [&](int fd) { replace_number(fd, static_cast<int>(spare)); });

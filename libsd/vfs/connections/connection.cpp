@@ -5,6 +5,7 @@
 
 #include "libsd/control/client.hpp"
 #include "libsd/transport/slots.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include <csignal>
 #include <initializer_list>
@@ -145,6 +146,25 @@ bool ours(unsigned seg, const Token &token) noexcept {
 }
 
 } // namespace
+
+void unbind_stream(File &f) noexcept {
+    LinkMap &l = *f.link;
+    Ofd &o = *f.ofd;
+    const unsigned seg = f.seg;
+    const uint32_t index = f.ofd_index;
+    // Another thread may have found the number, and be about to use the connection: as in close_stream().
+    f.kind = FileKind::fresh;
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    {
+        const Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
+        const Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
+        drop_ofd(seg, index);
+        bury(f);
+    }
+    free_ofd(seg, index);
+    epoll_stream_ends(f); // it may have been added to a set meanwhile
+    link_unuse(l);
+}
 
 void close_stream(File &f, bool reset) noexcept {
     LinkMap &l = *f.link;

@@ -16,7 +16,9 @@ void epoll_destroy(File &f) noexcept;
 // A socket changes under its registrations. Call after the change; quick when it is registered nowhere.
 /// A fresh socket has become an accelerated connection.
 void epoll_file_became_stream(File &f) noexcept;
-/// The connection is about to be undone; its descriptors stay.
+/// The connection was undone, so that the File is no stream any more; its descriptors stay. Before the link
+/// is given up. Not quick: another thread may be adding the File to a set as the stream that it was, and that
+/// shows only once it has let go of ctl_lock().
 void epoll_stream_ends(File &f) noexcept;
 /// A socket has become an accelerated listener.
 void epoll_file_became_listener(File &f) noexcept;

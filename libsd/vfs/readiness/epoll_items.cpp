@@ -385,8 +385,6 @@ namespace {
 
 /// act(set, item) with both locks, for each registration of `f`; none of them may end.
 template <class Act> void for_each_registration(File &f, Act act) noexcept {
-    if (!f.items)
-        return;
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items; i; i = i->next_of_file) {
         SetGuard g(*i->set);
@@ -404,6 +402,8 @@ void epoll_stream_ends(File &f) noexcept {
 }
 
 void epoll_file_became_stream(File &f) noexcept {
+    if (!f.items)
+        return;
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         if (i.link || !attach_stream(x, i))
             return;
@@ -421,6 +421,8 @@ void epoll_file_became_stream(File &f) noexcept {
 }
 
 void epoll_file_became_listener(File &f) noexcept {
+    if (!f.items)
+        return;
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         if (!i.kernel_only || !count_ours(x))
             return;
