@@ -498,6 +498,8 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
 
 bool epoll_would_repeat(File &f) noexcept {
     bool would = false;
+    if (!f.items)
+        return false;
     for_each_registration(f, [&would](const Epoll &, const EpollItem &i) {
         would |= !i.kernel_only && (i.events & EPOLLET) && !i.due && !i.off;
     });
@@ -505,6 +507,8 @@ bool epoll_would_repeat(File &f) noexcept {
 }
 
 void epoll_readiness_changed(File &f, bool edge) noexcept {
+    if (!f.items)
+        return;
     for_each_registration(f, [edge](Epoll &x, EpollItem &i) {
         if (i.kernel_only || i.off)
             return;
