@@ -12,23 +12,24 @@ as_root() {
 
 # Installs the Debian packages that are missing, without starting the services they bring.
 need_packages() {
-    local missing=() package policy=/usr/sbin/policy-rc.d made_policy=no status=0
+    local missing=() package policy=/usr/sbin/policy-rc.d status=0
     for package in "$@"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null)" = installed ] || missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
     say "installing: ${missing[*]}"
-    if [ ! -e $policy ]; then
-        made_policy=yes
-        printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
-        as_root chmod 755 $policy
-    fi
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
-        --no-install-recommends install "${missing[@]}" >&2 ||
-        { as_root apt-get -q update >&2 &&
-          as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
-            --no-install-recommends install "${missing[@]}" >&2; } || status=1
-    if [ $made_policy = yes ]; then as_root rm -f $policy; fi
+    ( # with a trap of its own: an interrupted installation must not leave a rule that no service may start
+        if [ ! -e $policy ]; then
+            trap 'as_root rm -f $policy' EXIT
+            printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+            as_root chmod 755 $policy
+        fi
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+            --no-install-recommends install "${missing[@]}" >&2 ||
+            { as_root apt-get -q update >&2 &&
+              as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 \
+                --no-install-recommends install "${missing[@]}" >&2; }
+    ) || status=1
     [ $status = 0 ] || fail "could not install: ${missing[*]}"
 }
 
