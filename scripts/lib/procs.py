@@ -110,7 +110,11 @@ class Processes:
         return self
 
     def __exit__(self, *_):
+        # Whoever is impatient and asks again must not leave half of them behind.
+        handlers = {sig: signal.signal(sig, signal.SIG_IGN) for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         self.end_all()
+        for sig, handler in handlers.items():
+            signal.signal(sig, handler)
 
     def end_all(self, keep=()):
         """Ends everything that descends from us, but for the pids in `keep`."""
