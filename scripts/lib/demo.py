@@ -7,39 +7,45 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 
 from demo_cases import PROGRAMS
-from procs import Processes, RunError, descendants, describe_stuck, loopback_up, say, tail
+from procs import Processes, RunError, descendants, describe_stuck, loopback_up, tail
+from progress import Progress, columns
 from syscalls import Counter
-from table import median, micros, number, ratio, render, spread
+from table import fit, median, micros, number, ratio, render, spread
 
 MODES = ("kernel", "sd")
+NAMES = {"kernel": "kernel TCP", "sd": "sdrun"}
 SERVER_CPU, CLIENT_CPU = 0, 1
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="scripts/demo", description="Runs Redis, Nginx and memcached, unmodified, "
-                                     "first on kernel TCP and then under sdrun, and compares them.")
-    parser.add_argument("--quick", action="store_true", help="short runs: a first impression, wide spread")
-    parser.add_argument("--rounds", type=int, help="how often every case is measured in each mode (5, quick: 3)")
-    parser.add_argument("--seconds", type=float, help="length of one measurement (4, quick: 1)")
+                                     "on kernel TCP and under sdrun, and compares them: each case once, which gives a "
+                                     "first impression in two minutes. For figures: --rounds 5.")
+    parser.add_argument("--rounds", type=int, default=1, help="how often every case is measured in each mode (1)")
+    parser.add_argument("--seconds", type=float, help="length of one measurement (2; 4 with several rounds)")
     parser.add_argument("--only", choices=sorted(PROGRAMS), action="append", help="one program (may be repeated)")
     parser.add_argument("--case", action="append", help="one case by its key, as in the JSON (may be repeated)")
     parser.add_argument("--json", metavar="FILE", help="also write everything measured to this file")
     parser.add_argument("--build", default=os.environ.get("SD_BUILD", "build"), help="build directory")
     parser.add_argument("--kernel-only", action="store_true", help="leave sdrun out")
     parser.add_argument("--syscall-names", action="store_true", help="count system calls by name (strace)")
+    parser.add_argument("--sdstat", action="store_true", help="also print what sdstat said in mid-run")
     parser.add_argument("--keep-logs", action="store_true", help="keep the logs of all processes")
     options = parser.parse_args()
-    options.rounds = options.rounds or (3 if options.quick else 5)
-    options.seconds = options.seconds or (1.0 if options.quick else 4.0)
+    if options.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    options.seconds = options.seconds or (2.0 if options.rounds == 1 else 4.0)
     return options
 
 
 class Demo:
-    def __init__(self, options, processes, directory):
+    def __init__(self, options, processes, directory, progress):
         self.options, self.processes, self.directory = options, processes, directory
+        self.progress = progress
         self.modes = MODES[:1] if options.kernel_only else MODES
         self.sdrun = os.path.join(options.build, "sdrun")
         # Away from a monitor of the machine or of the user: this run answers for itself.
@@ -75,11 +81,8 @@ class Demo:
             result["requests"] = case.counted(command)
         return result
 
-    def run_program(self, program, port):
-        cases = [c for c in program.cases() if not self.options.case or c.key in self.options.case]
+    def run_program(self, program, cases, port):
         results = []
-        if not cases:
-            return results
         servers, ports = {}, {}
         try:
             for mode in self.modes:
@@ -101,15 +104,15 @@ class Demo:
         runs = {mode: [] for mode in self.modes}
         result = {"key": case.key, "title": case.title, "runs": runs, "errors": []}
         estimates = dict.fromkeys(self.modes)
+        self.progress.begin(case.title)
         for round_number in range(options.rounds):
             for mode in self.modes:
-                say(f"  {case.title}: round {round_number + 1}/{options.rounds}, "
-                    f"{'kernel TCP' if mode == 'kernel' else 'sdrun'}")
+                self.progress.step(NAMES[mode] + (f", round {round_number + 1}/{options.rounds}" if options.rounds > 1 else ""))
                 self.attempt(program, case, mode, servers, ports, result, lambda m=mode: runs[m].append(
                     self.measure(program, case, m, ports[m], estimates,
                                  result if round_number == 0 and m == "sd" else None)))
         for mode in self.modes:
-            say(f"  {case.title}: counting system calls, {mode}")
+            self.progress.step(f"{NAMES[mode]}, counting system calls")
             self.attempt(program, case, mode, servers, ports, result,
                          lambda m=mode: self.count(case, m, servers[m], ports[m], estimates[m], result))
         return result
@@ -127,7 +130,7 @@ class Demo:
             time.sleep(0.2)
             state = (describe_stuck(server.pid) if server.poll() is None else
                      f"  server ended with {server.returncode}: {tail(server.log, 15)}")
-            say(f"FAILED {case.title} ({mode}): {error}\n{state}")
+            self.progress.say(f"FAILED {case.title} ({mode}): {error}\n{state}")
             self.failures += 1
             result["errors"].append({"mode": mode, "error": str(error), "server": state})
             self.processes.end(server, signal.SIGKILL)
@@ -185,29 +188,38 @@ def summarise(case, result):
         result["bar"]["verdict"] = "ok" if reached and reached >= factor else "within noise" if noise else "MISSED"
 
 
-def print_table(results):
+def print_table(results, options):
     def cell(result, mode, key, text):
         return text(result[mode][key]) if result.get(mode) else "failed" if result["errors"] else "-"
 
-    def per_request(result, mode):
-        count = result.get("syscalls", {}).get(mode)
-        return f"{count['per_request']:.3f}" if count else "-"
+    def calls(result):
+        counts = result.get("syscalls", {})
+        return " -> ".join(number(counts[m]["per_request"]) if m in counts else "-" for m in result["runs"])
 
-    header = ["case", "kernel req/s", "sd req/s", "ratio", "kernel mean", "sd mean", "ratio", "kernel p99", "sd p99",
-              "syscalls/req kernel", "sd", "sd over", "asked", ""]
-    rows = []
-    for result in results:
-        bar = result.get("bar")
-        rows.append([
-            result["title"], cell(result, "kernel", "rate", number), cell(result, "sd", "rate", number),
-            ratio(result.get("ratio_rate")), cell(result, "kernel", "mean_us", micros),
-            cell(result, "sd", "mean_us", micros), ratio(result.get("ratio_mean")),
-            cell(result, "kernel", "p99_us", micros), cell(result, "sd", "p99_us", micros),
-            per_request(result, "kernel"), per_request(result, "sd"),
-            " ".join(f"{count} {name}" for name, count in result.get("transports", {}).items()) or "-",
-            (f"{bar['factor']:g}x " + ("mean" if bar["of"] == "mean_us" else "req/s")) if bar else "-",
-            bar["verdict"] if bar else "FAILED" if result["errors"] else "-"])
-    print("\n" + render(header, rows))
+    # What matters most stands to the left: a narrow terminal gets as many columns as it has room for.
+    header = ["case", "kernel req/s", "sd req/s", "better", "calls/req", "kernel mean", "sd mean", "better", "kernel p99",
+              "sd p99", "sd over"]
+    rows = [[
+        result["title"], cell(result, "kernel", "rate", number), cell(result, "sd", "rate", number),
+        ratio(result.get("ratio_rate")), calls(result), cell(result, "kernel", "mean_us", micros),
+        cell(result, "sd", "mean_us", micros), ratio(result.get("ratio_mean")), cell(result, "kernel", "p99_us", micros),
+        cell(result, "sd", "p99_us", micros),
+        " ".join(f"{count} {name}" for name, count in result.get("transports", {}).items()) or "-"] for result in results]
+    if options.rounds > 1:
+        header += ["asked", ""]
+        for result, row in zip(results, rows):
+            bar = result.get("bar")
+            row += [(f"{bar['factor']:g}x " + ("mean" if bar["of"] == "mean_us" else "req/s")) if bar else "-",
+                    bar["verdict"] if bar else "FAILED" if result["errors"] else "-"]
+    width = columns(sys.stdout)
+    text = fit(header, rows, width, 4) if width else render(header, rows)
+    print("\n" + (text or "\n".join(f"{row[0]}\n  {row[1]} -> {row[2]} req/s, {row[3]}" for row in rows)))
+
+    notes = [f"One run of {options.seconds:g} s each: an impression. scripts/demo --rounds 5 measures." if options.rounds == 1
+             else f"Medians of {options.rounds} rounds, kernel TCP and sdrun in turn.",
+             f"Server on core {SERVER_CPU}, client on core {CLIENT_CPU}.",
+             "sd: under sdrun. better: how many times. calls/req: the server's system calls for each request, kernel -> sd."]
+    print("\n" + textwrap.fill(" ".join(notes), min(width or 110, 110)))
 
 
 def print_transports(results):
@@ -229,37 +241,39 @@ def main():
     options = arguments()
     loopback_up()
     directory = tempfile.mkdtemp(prefix="sd-demo.")
+    programs = [PROGRAMS[name](directory) for name in options.only or PROGRAMS]
+    cases = {program: [c for c in program.cases() if not options.case or c.key in options.case] for program in programs}
+    progress = Progress(sum(len(each) for each in cases.values()))
     results, status = [], 0
     try:
         with Processes(directory) as processes:
-            demo = Demo(options, processes, directory)
+            demo = Demo(options, processes, directory, progress)
             if demo.counter.tool != "perf":
-                say(f"system calls are counted with {demo.counter.tool}, which slows the servers down")
+                progress.say(f"system calls are counted with {demo.counter.tool}, which slows the servers down")
             demo.start_monitor()
-            for index, name in enumerate(options.only or PROGRAMS):
-                say(f"{name}:")
-                program = PROGRAMS[name](directory)
-                cases = {c.key: c for c in program.cases()}
-                for result in demo.run_program(program, 7000 + 100 * index):
-                    summarise(cases[result["key"]], result)
+            for index, program in enumerate(programs):
+                if not cases[program]:
+                    continue
+                for case, result in zip(cases[program], demo.run_program(program, cases[program], 7000 + 100 * index)):
+                    summarise(case, result)
                     results.append(result)
             status = 1 if demo.failures else 0
     except KeyboardInterrupt:
-        say("interrupted; every process of the run has been ended")
+        progress.say("interrupted; every process of the run has been ended")
         status = 130
     except RunError as error:
-        say(f"scripts/demo: {error}")
+        progress.say(f"scripts/demo: {error}")
         status = 1
     finally:
+        progress.clear()
         if options.keep_logs:
-            say(f"logs are in {directory}")
+            progress.say(f"logs are in {directory}")
         else:
             shutil.rmtree(directory, ignore_errors=True)
     if results:
-        print_table(results)
-        print_transports(results)
-        print(f"\nMedians of {options.rounds} rounds, kernel and sdrun in turn; server on core {SERVER_CPU}, client on "
-              f"core {CLIENT_CPU}. `ratio`: how many times better than kernel TCP.")
+        if options.sdstat:
+            print_transports(results)
+        print_table(results, options)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as f:
             json.dump({"rounds": options.rounds, "seconds": options.seconds, "cases": results}, f, indent=1)

@@ -136,7 +136,7 @@ class Memcached:
             return ["memcaslap", "-s", f"127.0.0.1:{port}", "-T", "1", "-c", str(clients),
                     "-t", f"{max(1, round(seconds))}s", "-S", "1000s"]
 
-        return Case(f"memcached-c{clients}", f"memcached get 90 % set 10 %, {clients} client" + "s" * (clients > 1),
+        return Case(f"memcached-c{clients}", f"memcached 90 % get, {clients} client" + "s" * (clients > 1),
                     load, lambda text: parse.memaslap(text, clients))
 
 

@@ -54,3 +54,13 @@ def render(header, rows):
         if index == 0:
             lines.append("  ".join("-" * w for w in widths))
     return "\n".join(lines)
+
+
+def fit(header, rows, width, least):
+    """render(), without the columns that are too much for `width`: the last ones go first, down to the first `least`.
+    None where not even those have room."""
+    for columns in range(len(header), least - 1, -1):
+        text = render(header[:columns], [row[:columns] for row in rows])
+        if max(len(line) for line in text.splitlines()) <= width:
+            return text
+    return None
