@@ -2,6 +2,10 @@
 // holds a pointer to a closed object reads a valid (if recycled) one. Takes memory from mmap, never from
 // malloc, which belongs to the host program. allocate() and release() may be called by any thread; the caller
 // holds no lock. Guard: how signal handlers are kept out meanwhile.
+//
+// fork() takes no lock of these, and the child goes on with what it finds: so the words are right after each
+// store. A chunk is the pool's with one store, when all is in it that has to be; it counts its own objects,
+// each when it is made.
 #pragma once
 #include "libsd/control/lock.hpp"
 #include <new>
@@ -11,6 +15,19 @@ namespace sd {
 template <class T> class Pool {
     static constexpr size_t want = sizeof(T) * 16 > 65536 ? sizeof(T) * 16 : 65536; ///< bytes taken at a time
 
+    struct Chunk;
+    struct Header {
+        Chunk *before;
+        size_t made; ///< objects, from the first on
+    };
+    static constexpr size_t room = (want - sizeof(Header)) / sizeof(T);
+    struct Chunk {
+        T *first() noexcept { return reinterpret_cast<T *>(this); }
+        Header &header() noexcept {
+            return *reinterpret_cast<Header *>(reinterpret_cast<char *>(this) + want - sizeof(Header));
+        }
+    };
+
   public:
     /// A value-initialised object on first use, else one as release() left it; nullptr when memory is out.
     template <class Guard = LockGuard> T *allocate() noexcept {
@@ -19,42 +36,41 @@ template <class T> class Pool {
             free_ = *link(t);
             return t;
         }
-        if (next_ == end_) {
-            void *p = sys::mmap(nullptr, want, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-            if (!p)
+        if (!newest_ || newest_->header().made == room) {
+            auto *c = static_cast<Chunk *>(
+                sys::mmap(nullptr, want, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+            if (!c)
                 return nullptr;
-            next_ = static_cast<T *>(p);
-            end_ = next_ + (want - sizeof(void *)) / sizeof(T);
-            auto *before = reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *));
-            *before = chunks_;
-            chunks_ = p;
+            c->header().before = newest_;
+            in_this_order();
+            newest_ = c;
         }
-        return new (next_++) T();
+        T *t = new (newest_->first() + newest_->header().made) T();
+        in_this_order();
+        ++newest_->header().made;
+        return t;
     }
     template <class Guard = LockGuard> void release(T *t) noexcept {
         Guard g(lock_);
         *link(t) = free_;
+        in_this_order();
         free_ = t;
     }
     void reset_lock() noexcept { lock_.reset(); }
     /// Every object that was ever allocated, released ones too. For a forked child, which has one thread.
     template <class Act> void for_each(Act act) noexcept {
-        constexpr size_t room = (want - sizeof(void *)) / sizeof(T);
-        bool newest = true;
-        for (void *p = chunks_; p;
-             p = *reinterpret_cast<void **>(static_cast<char *>(p) + want - sizeof(void *))) {
-            auto *t = static_cast<T *>(p);
-            for (T *end = newest ? next_ : t + room; t != end; ++t)
+        for (Chunk *c = newest_; c; c = c->header().before)
+            for (T *t = c->first(), *end = t + c->header().made; t != end; ++t)
                 act(*t);
-            newest = false;
-        }
     }
 
   private:
     static T **link(T *t) noexcept { return &t->pool_next; }
+    /// For the compiler; the processor keeps the order of stores by itself.
+    static void in_this_order() noexcept { asm volatile("" ::: "memory"); }
     Lock lock_;
-    T *free_ = nullptr, *next_ = nullptr, *end_ = nullptr;
-    void *chunks_ = nullptr; ///< the newest; the last word of each leads to the one before
+    T *free_ = nullptr;
+    Chunk *newest_ = nullptr;
 };
 
 /// A growing array of trivially copyable things in mmap'ed memory.

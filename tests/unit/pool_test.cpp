@@ -1,0 +1,57 @@
+// Storage that a forked child goes on with, whatever the parent's other threads were doing.
+#include "libsd/control/pool.hpp"
+
+#include <catch2/catch.hpp>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+
+using namespace sd;
+
+namespace {
+
+struct Thing {
+    Thing() noexcept {} // its memory is not touched, so that many of them cost little
+    Thing *pool_next = nullptr;
+    char rest[4096 - sizeof(Thing *)];
+};
+
+} // namespace
+
+TEST_CASE("a child that is forked while another thread takes memory finds its objects whole") {
+    static constinit Pool<Thing> pool;
+    static std::atomic<unsigned> made{0};
+    static constexpr unsigned kForks = 120;
+    std::atomic<bool> over{false};
+    std::thread maker([&] {
+        while (!over && made < 100'000) {
+            pool.allocate();
+            ++made;
+        }
+    });
+    unsigned failed = 0;
+    for (unsigned n = 0; n < kForks; ++n) {
+        const unsigned before = made;
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+            pool.reset_lock();
+            size_t found = 0;
+            pool.for_each([&](Thing &t) { found += t.pool_next == nullptr; });
+            for (unsigned i = 0; i < 40; ++i) {
+                Thing *t = pool.allocate();
+                if (t)
+                    t->rest[0] = 1;
+                else
+                    _exit(1);
+            }
+            _exit(found >= before ? 0 : 2);
+        }
+        int status = 0;
+        REQUIRE(waitpid(child, &status, 0) == child);
+        failed += status != 0;
+    }
+    over = true;
+    maker.join();
+    CHECK(failed == 0);
+}
