@@ -17,7 +17,7 @@ struct FakeDirection {
     std::atomic<uint32_t> lock; ///< pid of who is at work; 0: nobody
     uint32_t cls;
     uint64_t position, base;
-    uint64_t held;   ///< header of what was carried while it was held back; 0: nothing
+    uint64_t held; ///< header of what was carried while it was held back; 0: nothing
     uint32_t held_cls, held_offset;
 };
 
@@ -27,7 +27,7 @@ struct FakeState {
     std::atomic<uint32_t> late;
     /// Of a million changes so many cut the link: both sides are reset.
     std::atomic<uint32_t> cuts;
-    std::atomic<uint32_t> draws; ///< how often it was decided
+    std::atomic<uint32_t> draws;                              ///< how often it was decided
     alignas(64) std::atomic<uint64_t> behind[2][kReadyWords]; ///< [side]: slots that stayed behind
     FakeDirection direction[kLinkSlots][2];                   ///< [side]: the sender's
 };

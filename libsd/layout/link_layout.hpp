@@ -117,7 +117,7 @@ struct SlotAddress { ///< an address as the connection's ends report it; v4 addr
 
 struct alignas(64) Slot {
     SlotSide side[2];
-    struct alignas(64) Identity { // birth
+    struct alignas(64) Identity {    // birth
         std::atomic<uint32_t> state; ///< SlotState
         SlotAddress client, server;
         uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
@@ -158,7 +158,7 @@ struct LinkHeader {
         /// Mirrored: how much of the other side's arena may be used: all, or what a process of this side
         /// whose address space is limited has mapped, or a device may write
         std::atomic<uint64_t> arena_open;
-        std::atomic<uint64_t> pool; ///< reserved: the pool of pages from which this side sends handles
+        std::atomic<uint64_t> pool;  ///< reserved: the pool of pages from which this side sends handles
         std::atomic<uint64_t> nonce; ///< reserved: by which monitors find the other half of the link
     } side[2];
     /// Local. Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not

@@ -66,8 +66,8 @@ inline HoldPlace hold_place(const HeldBack &b) noexcept {
 
 /// Publishes a record whose payload is in place, to be held back with all that follows it. With the send
 /// token, while nothing is held back.
-inline void hold(TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver, uint32_t n, int64_t now,
-                 uint32_t answered) noexcept {
+inline void hold(TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver, uint32_t n,
+                 int64_t now, uint32_t answered) noexcept {
     SD_ASSERT(n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s) && s.changing == 0);
     const uint32_t mask = kRingSize[s.cls] - 1;
     const uint64_t next = s.tail + 8 + pad8(n);

@@ -23,9 +23,9 @@
 // A sender that wants another ring size leaves a switch record; the new ring starts with the next position.
 // Room for it is kept because the zeroed header word after the last record always exists.
 #pragma once
+#include "libsd/control/assert.hpp"
 #include "libsd/cpu/copy.hpp"
 #include "libsd/cpu/order.hpp"
-#include "libsd/control/assert.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include "libsd/layout/record.hpp"
 #include "libsd/layout/state.hpp"
@@ -227,19 +227,23 @@ template <class State> inline void recover_change(State &s, uint64_t &position) 
 /// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
-/// Moves to ring class `cls`. The caller made sure that the ring is there (settle()) and nothing unread lies
+/// Moves to ring class `cls`. False: a ring cannot be reached, and nothing was done. The caller made sure that the ring is there (settle()) and nothing unread lies
 /// in it: it is a class larger than any in use, or everything was consumed.
-inline void change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
+[[nodiscard]] inline bool change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     SD_ASSERT(cls < kRingClasses && cls != s.cls && s.changing == 0 && s.base <= s.tail);
     SD_ASSERT(cls > s.cls ? may_grow(s) : s.credit == s.tail);
+    uint8_t *const from = p.at(s.cls), *const to = p.at(cls);
+    if (!from || !to) [[unlikely]]
+        return false; // where larger rings lie is written in the link: the peer can have spoilt it since
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
     begin_change(s, cls);
-    word(p.at(cls), 0).store(0, std::memory_order_relaxed);
-    word(p.at(s.cls), off) // in the order it has the place of the record that follows
+    word(to, 0).store(0, std::memory_order_relaxed);
+    word(from, off) // in the order it has the place of the record that follows
         .store(make_header(RecordKind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
                std::memory_order_release);
     in_order();
     finish_change(s, s.tail, cls);
+    return true;
 }
 
 /// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring

@@ -75,7 +75,8 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
         if (h == 0)
             return;
         const uint32_t n = header_length(h);
-        if (header_kind(h) == RecordKind::change && header_valid(h, d.position) && n < kRingClasses && n != d.cls) {
+        if (header_kind(h) == RecordKind::change && header_valid(h, d.position) && n < kRingClasses &&
+            n != d.cls) {
             uint8_t *next = ring_in(far, slot, sender, n);
             if (!next)
                 return;

@@ -134,9 +134,9 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     if (!l)
         return nullptr;
     uint8_t *const former = l->view.base;
-    void *p = sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
-                        MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd,
-                        fake ? fake_half(side) : 0);
+    void *p =
+        sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, fake ? fake_half(side) : 0);
     if (!p) {
         pool.release(l);
         return nullptr;
@@ -262,8 +262,7 @@ void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept 
 
 void ring_sleepers(LinkMap &l) noexcept {
     cpu::in_order_for_membarrier();
-    uint64_t asleep =
-        l.far.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
+    uint64_t asleep = l.far.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
     for (; asleep; asleep &= asleep - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
 }

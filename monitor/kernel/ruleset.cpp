@@ -135,8 +135,8 @@ struct Ruleset::Walk {
             if (protocol == "tcp" || protocol == "th") {
                 return field == "dport" ? is_port(value, to.port) : std::nullopt;
             }
-            static const std::set<std::string> kOthers{"udp", "udplite", "sctp", "dccp", "icmp", "icmpv6",
-                                                       "igmp", "arp", "esp", "ah", "comp"};
+            static const std::set<std::string> kOthers{"udp",  "udplite", "sctp", "dccp", "icmp", "icmpv6",
+                                                       "igmp", "arp",     "esp",  "ah",   "comp"};
             return kOthers.contains(protocol) ? Told(false) : std::nullopt;
         }
         if (const auto ct = left.find("ct"); ct != left.end() && ct->value("key", "") == "state") {
@@ -180,7 +180,8 @@ Ruleset::Ruleset(const json &listed) {
             chain.hook = it->value("hook", "");
             chain.type = it->value("type", "");
             chain.policy = it->value("policy", "accept");
-            chain.device = it->contains("dev") && it->at("dev").is_string() ? it->at("dev").get<std::string>() : std::string();
+            chain.device = it->contains("dev") && it->at("dev").is_string() ? it->at("dev").get<std::string>()
+                                                                            : std::string();
         } else if (const auto rule = entry.find("rule"); rule != entry.end()) {
             chains_[key(rule->at("family"), rule->at("table"), rule->at("chain"))].rules.push_back(
                 rule->value("expr", json::array()));
@@ -202,8 +203,10 @@ Ruleset::End Ruleset::walk(const Chain &chain, const Walk &walk_, unsigned depth
         // The end of a verdict, if it is one, of a rule that matches so.
         const auto judge = [&](const std::string &name, const json &what, Matches so) -> std::optional<End> {
             static const std::set<std::string> kHarmless{
-                "counter", "log", "comment", "mangle", "notrack", "set", "map", "meter", "flow", "last",
-                "ct helper", "ct timeout", "ct expectation", "ct count", "secmark", "continue"};
+                "counter",        "log",      "comment",   "mangle",
+                "notrack",        "set",      "map",       "meter",
+                "flow",           "last",     "ct helper", "ct timeout",
+                "ct expectation", "ct count", "secmark",   "continue"};
             if (name == "accept") {
                 return so == Matches::yes && !left ? std::optional(End::accepted) : std::nullopt;
             }
@@ -218,8 +221,8 @@ Ruleset::End Ruleset::walk(const Chain &chain, const Walk &walk_, unsigned depth
                 const auto called = what.is_object() && what.contains("target") && what["target"].is_string()
                                         ? chains_.find(key(walk_.base.family, table, what["target"]))
                                         : chains_.end();
-                const End end = called == chains_.end() ? End::may_object
-                                                        : walk(called->second, walk_, depth + 1);
+                const End end =
+                    called == chains_.end() ? End::may_object : walk(called->second, walk_, depth + 1);
                 const bool sure = so == Matches::yes && !left;
                 if (end == End::may_object || (end == End::accepted && sure)) {
                     return end;
@@ -248,8 +251,9 @@ Ruleset::End Ruleset::walk(const Chain &chain, const Walk &walk_, unsigned depth
             } else if (name == "limit" || name == "quota") {
                 rule = std::min(rule, Matches::maybe);
             } else if (name == "xt") { // of iptables, for which nft has no words
-                static const std::set<std::string> kHarmless{"AUDIT", "CHECKSUM", "CLASSIFY", "CONNMARK", "CT", "LOG",
-                                                             "MARK",  "NFLOG",    "TCPMSS",   "TRACE"};
+                static const std::set<std::string> kHarmless{"AUDIT",  "CHECKSUM", "CLASSIFY", "CONNMARK",
+                                                             "CT",     "LOG",      "MARK",     "NFLOG",
+                                                             "TCPMSS", "TRACE"};
                 const std::string type = what.is_object() ? what.value("type", "") : "";
                 if (type == "match") {
                     rule = std::min(rule, Matches::maybe);
@@ -291,11 +295,10 @@ bool Ruleset::may_object(const LocalConnection &to) const {
         kTranslations{"output", "postrouting"}, kDevices{"ingress", "egress"};
     return std::any_of(chains_.begin(), chains_.end(), [&](const auto &entry) {
         const Chain &chain = entry.second;
-        const bool concerns =
-            chain.family == "netdev" || kDevices.contains(chain.hook)
-                ? !chain.hook.empty() && (chain.device.empty() || chain.device == "lo")
-                : (chain.type == "nat" ? kTranslations : kFilters).contains(chain.hook) &&
-                      (chain.family == "inet" || chain.family == (to.v6 ? "ip6" : "ip"));
+        const bool concerns = chain.family == "netdev" || kDevices.contains(chain.hook)
+                                  ? !chain.hook.empty() && (chain.device.empty() || chain.device == "lo")
+                                  : (chain.type == "nat" ? kTranslations : kFilters).contains(chain.hook) &&
+                                        (chain.family == "inet" || chain.family == (to.v6 ? "ip6" : "ip"));
         if (!concerns) {
             return false;
         }

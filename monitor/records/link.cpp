@@ -77,7 +77,8 @@ void Link::map() {
     }
 }
 
-std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base, const FakeTransport &fake) {
+std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base,
+                                   const FakeTransport &fake) {
     std::unique_ptr<Link> link(new Link);
     link->id = id;
     link->is_fake_ = fake.used;
@@ -306,7 +307,7 @@ void show_everybody(const Link &link, unsigned slot_index) {
                     .ready_word(side, id, slot_index / 64)
                     .fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
                 link.view(side).ready_summary(side, id).fetch_or(uint64_t{1} << slot_index / 64,
-                                                             std::memory_order_seq_cst);
+                                                                 std::memory_order_seq_cst);
             }
         }
     }

@@ -38,9 +38,9 @@ struct LinkSide {
 
 /// For tests: links get the fake transport, with faults. From the environment of sd-monitor.
 struct FakeTransport {
-    bool used = false;     ///< SD_TEST_TRANSPORT=fake
-    uint32_t late = 0;     ///< SD_TEST_LATE: FakeState::late
-    uint32_t cuts = 0;     ///< SD_TEST_CUTS: FakeState::cuts
+    bool used = false; ///< SD_TEST_TRANSPORT=fake
+    uint32_t late = 0; ///< SD_TEST_LATE: FakeState::late
+    uint32_t cuts = 0; ///< SD_TEST_CUTS: FakeState::cuts
     static FakeTransport from_environment();
 };
 
@@ -79,7 +79,8 @@ class Link {
     }
     /// Sets LinkFlags of a side where either side sees them.
     void mark(unsigned side, uint32_t flags) const {
-        for_each_view([&](LinkView v) { v.header().side[side].flags.fetch_or(flags, std::memory_order_seq_cst); });
+        for_each_view(
+            [&](LinkView v) { v.header().side[side].flags.fetch_or(flags, std::memory_order_seq_cst); });
     }
     /// Does it have the fake transport? Then both memories are mapped in one piece, from view(0) on.
     bool is_fake() const { return is_fake_; }

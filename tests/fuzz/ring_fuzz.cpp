@@ -116,7 +116,7 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             const unsigned cls = in.below(kRingClasses);
             if (cls > s.cls && ring::may_grow(s) && provide_ring(own_link(), kSlot, cls) &&
                 place.settle(cls) == 0) {
-                ring::change_class(s, place, cls);
+                (void)ring::change_class(s, place, cls);
             }
             break;
         }

@@ -88,9 +88,9 @@ TEST_CASE("what is held back may go on in other rings") {
         Corked c;
         REQUIRE(c.send(pattern(30, 1)));
         REQUIRE(c.hold(pattern(300, 2)));
-        ring::change_class(c.tx, c.place(), 1);
+        REQUIRE(ring::change_class(c.tx, c.place(), 1));
         REQUIRE(c.hold(pattern(9000, 3)));
-        ring::change_class(c.tx, c.place(), 3);
+        REQUIRE(ring::change_class(c.tx, c.place(), 3));
         REQUIRE(c.hold(pattern(20000, 4)));
         REQUIRE(c.waiting() == 30);
         if (late)
@@ -99,7 +99,7 @@ TEST_CASE("what is held back may go on in other rings") {
             REQUIRE(c.show());
         REQUIRE(c.comes(joined({pattern(30, 1), pattern(300, 2), pattern(9000, 3), pattern(20000, 4)})));
         // The first of a ring.
-        ring::change_class(c.tx, c.place(), 4);
+        REQUIRE(ring::change_class(c.tx, c.place(), 4));
         REQUIRE(c.hold(pattern(40, 5)));
         REQUIRE(c.waiting() == 0);
         REQUIRE(ring::all_shown_taken(c.tx, c.back, c.receiver));
@@ -187,7 +187,7 @@ TEST_CASE("lies about what is held back stay in the liar's ring") {
 
 TEST_CASE("both ends show at the same time") {
     Corked c;
-    ring::change_class(c.tx, c.place(), 2);
+    REQUIRE(ring::change_class(c.tx, c.place(), 2));
     constexpr uint32_t kRecords = 40000;
     std::thread sender([&] {
         uint32_t n = 0;

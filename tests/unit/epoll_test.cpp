@@ -321,7 +321,7 @@ TEST_CASE("a connection that is undone leaves its sets, and they find the socket
     give_id(set);
     Epoll &x = set_of(set);
     REQUIRE(x.links.size() == 1);
-    unbind_stream(socket.file());
+    REQUIRE(unbind_stream(socket.file()));
     CHECK(socket.file().kind == FileKind::fresh);
     CHECK(x.links.size() == 0);
     CHECK(x.streams == 0);

@@ -38,7 +38,7 @@ TEST_CASE("what either way puts in, either way takes out, wherever in the ring i
     for (uint32_t cls : {0u, 1u}) {
         Direction d;
         if (cls != 0)
-            ring::change_class(d.tx, d.place(), cls);
+            REQUIRE(ring::change_class(d.tx, d.place(), cls));
         unsigned sent_quickly = 0, taken_quickly = 0;
         for (unsigned i = 0; i < 20'000; ++i) {
             const auto in = pattern(1 + random() % 100, static_cast<uint8_t>(i));
@@ -82,7 +82,7 @@ TEST_CASE("the short way leaves to the long one what is not a whole plain record
     ring::put_urgent(d.tx, d.place(), 'u');
     REQUIRE(receive_quick(d, 100).empty());
     ring::skip_urgent(d.rx);
-    ring::change_class(d.tx, d.place(), 1);
+    REQUIRE(ring::change_class(d.tx, d.place(), 1));
     REQUIRE(receive_quick(d, 100).empty()); // a change of ring
     REQUIRE(d.receive(out, 100) == 0);
     REQUIRE(send_quick(d, pattern(8, 3)));

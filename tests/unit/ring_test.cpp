@@ -47,9 +47,9 @@ TEST_CASE("a partly read record is finished by later reads") {
 TEST_CASE("a change of ring keeps the order of what was sent before and after") {
     Direction d;
     REQUIRE(d.send(pattern(300, 1)));
-    ring::change_class(d.tx, d.place(), 1);
+    REQUIRE(ring::change_class(d.tx, d.place(), 1));
     REQUIRE(d.send(pattern(5000, 2)));
-    ring::change_class(d.tx, d.place(), 3);
+    REQUIRE(ring::change_class(d.tx, d.place(), 3));
     REQUIRE(d.send(pattern(60000, 3)));
     std::vector<uint8_t> out;
     REQUIRE(ring::available(d.rx, d.place(), 1 << 20) == 65300);
@@ -61,7 +61,7 @@ TEST_CASE("a change of ring keeps the order of what was sent before and after") 
     REQUIRE(out == pattern(60000, 3));
     REQUIRE(ring::refresh_credit(d.tx, d.consumed));
     REQUIRE(d.tx.credit == d.tx.tail);
-    ring::change_class(d.tx, d.place(), 0);
+    REQUIRE(ring::change_class(d.tx, d.place(), 0));
     REQUIRE(d.send(pattern(8, 9)));
     REQUIRE(d.receive(out, 8) == 8);
     REQUIRE(out == pattern(8, 9));
@@ -69,7 +69,7 @@ TEST_CASE("a change of ring keeps the order of what was sent before and after") 
 
 TEST_CASE("random sizes in and out over many laps, two threads") {
     Direction d;
-    ring::change_class(d.tx, d.place(), 1);
+    REQUIRE(ring::change_class(d.tx, d.place(), 1));
     constexpr size_t total = 20u << 20;
     std::thread sender([&] {
         std::mt19937 r(1);
@@ -183,7 +183,7 @@ TEST_CASE("a sender that dies anywhere in a change of ring leaves it done or not
         REQUIRE(d.send(pattern(20, 1)));
         TxState s = d.tx;
         const TxState before = s;
-        ring::change_class(s, d.place(), 2);
+        REQUIRE(ring::change_class(s, d.place(), 2));
         const TxState after = s;
         if (done < 2)
             ring::word(d.place().at(0), before.tail).store(0);
@@ -235,7 +235,7 @@ TEST_CASE("a receiver that dies anywhere in a change of ring leaves it done or n
     for (int done = 0; done <= 5; ++done) {
         Direction d;
         REQUIRE(d.send(pattern(20, 1)));
-        ring::change_class(d.tx, d.place(), 1);
+        REQUIRE(ring::change_class(d.tx, d.place(), 1));
         REQUIRE(d.send(pattern(40, 2)));
         std::vector<uint8_t> out;
         REQUIRE(d.receive(out, 500) == 20);
@@ -256,4 +256,16 @@ TEST_CASE("a receiver that dies anywhere in a change of ring leaves it done or n
         REQUIRE(d.receive(out, 500) == 40);
         REQUIRE(out == pattern(40, 2));
     }
+}
+
+TEST_CASE("a peer that spoils where a sender's rings lie does not have it follow") {
+    Direction d;
+    REQUIRE(ring::change_class(d.tx, d.place(), 1));
+    const TxState before = d.tx;
+    const ring::Place place = d.place();
+    REQUIRE(place.settle(2) == 0); // what is remembered is the next ring
+    own_link().view.piece(d.slot, 0, 1) = 0;
+    REQUIRE_FALSE(ring::change_class(d.tx, place, 2));
+    REQUIRE(d.tx.tail == before.tail);
+    REQUIRE(d.tx.cls == 1);
 }

@@ -8,8 +8,8 @@
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/path_search.hpp"
 #include "libsd/control/hidden_fd.hpp"
-#include "libsd/cpu/elf.hpp"
 #include "libsd/control/text.hpp"
+#include "libsd/cpu/elf.hpp"
 #include <elf.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>

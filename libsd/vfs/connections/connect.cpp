@@ -165,8 +165,7 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
 /// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be
 /// used for another.
 void undo_stream(File &f, LinkMap &l, uint32_t slot, bool slot_free) noexcept {
-    unbind_stream(f);
-    if (slot_free)
+    if (unbind_stream(f) && slot_free)
         give_back(l, slot);
 }
 

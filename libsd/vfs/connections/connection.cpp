@@ -147,23 +147,26 @@ bool ours(unsigned seg, const Token &token) noexcept {
 
 } // namespace
 
-void unbind_stream(File &f) noexcept {
+bool unbind_stream(File &f) noexcept {
     LinkMap &l = *f.link;
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index;
+    bool last;
     // Another thread may have found the number, and be about to use the connection: as in close_stream().
     f.kind = FileKind::fresh;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     {
         const Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
         const Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
-        drop_ofd(seg, index);
+        last = drop_ofd(seg, index);
         bury(f);
     }
-    free_ofd(seg, index);
+    if (last)
+        free_ofd(seg, index);
     epoll_stream_ends(f); // it may have been added to a set meanwhile
     link_unuse(l);
+    return last;
 }
 
 void close_stream(File &f, bool reset) noexcept {

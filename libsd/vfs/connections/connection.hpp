@@ -11,8 +11,9 @@ namespace sd {
 /// up. False: no Ofd left.
 [[nodiscard]] bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept;
 /// Takes bind_stream() back: the File is fresh again. Of a connection whose other end has not seen it, and
-/// does not. The caller has a reference to the link besides the File's, and the slot is his again.
-void unbind_stream(File &f) noexcept;
+/// does not. The caller has a reference to the link besides the File's, and the slot is his again; but
+/// where a child that was forked meanwhile has the connection: false.
+[[nodiscard]] bool unbind_stream(File &f) noexcept;
 /// Makes the File a handle of an Ofd that exists and that this process holds. The link's users count goes up.
 /// `slot` and `family` are the Ofd's as the caller has read and checked them: it is not asked again.
 void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t slot, unsigned family) noexcept;

@@ -46,7 +46,9 @@ void cork_changed(File &f, int name, int value) noexcept;
 
 // --- the receiver
 /// Does the peer hold something back, or may it?
-inline bool peer_holds_back(const File &f) noexcept { return ring::holding(f.peer->control.back, f.mine->credit); }
+inline bool peer_holds_back(const File &f) noexcept {
+    return ring::holding(f.peer->control.back, f.mine->credit);
+}
 /// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After
 /// absorb_flags().
 int64_t held_until(const File &f) noexcept;

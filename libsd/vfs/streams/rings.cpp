@@ -30,7 +30,8 @@ void shrink(File &f) noexcept {
     TxState &s = f.ofd->tx.s;
     const uint32_t left = s.cls;
     const uint32_t kept = static_cast<uint32_t>(s.tail - s.base) & (kRingSize[left] - 1) & ~4095u;
-    ring::change_class(s, f.tx_place, 0);
+    if (!ring::change_class(s, f.tx_place, 0)) [[unlikely]]
+        return;
     // The rings that were used on the way up go too.
     for (uint32_t cls = 1; cls < kRingClasses; ++cls) {
         uint8_t *ring = f.tx_place.at(cls);

@@ -1,7 +1,7 @@
 // Receiving over an accelerated connection.
+#include "libsd/vfs/streams/stream_recv.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
-#include "libsd/vfs/streams/stream_recv.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/bound.hpp"
 #include "libsd/vfs/readiness/ready.hpp"

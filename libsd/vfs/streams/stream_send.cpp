@@ -20,7 +20,8 @@ bool grow(File &f, uint32_t cls) noexcept {
     TxState &s = f.ofd->tx.s;
     for (; cls > s.cls; --cls)
         if (f.link->transport->settle(*f.link, f.slot, cls) && f.tx_place.settle(cls) == 0) {
-            ring::change_class(s, f.tx_place, cls);
+            if (!ring::change_class(s, f.tx_place, cls)) [[unlikely]]
+                return false;
             stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
             note_grown(f);
             return true;
