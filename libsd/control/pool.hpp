@@ -8,6 +8,7 @@
 // each when it is made.
 #pragma once
 #include "libsd/control/lock.hpp"
+#include "libsd/cpu/order.hpp"
 #include <new>
 
 namespace sd {
@@ -42,18 +43,18 @@ template <class T> class Pool {
             if (!c)
                 return nullptr;
             c->header().before = newest_;
-            in_this_order();
+            cpu::in_order();
             newest_ = c;
         }
         T *t = new (newest_->first() + newest_->header().made) T();
-        in_this_order();
+        cpu::in_order();
         ++newest_->header().made;
         return t;
     }
     template <class Guard = LockGuard> void release(T *t) noexcept {
         Guard g(lock_);
         *link(t) = free_;
-        in_this_order();
+        cpu::in_order();
         free_ = t;
     }
     void reset_lock() noexcept { lock_.reset(); }
@@ -66,8 +67,6 @@ template <class T> class Pool {
 
   private:
     static T **link(T *t) noexcept { return &t->pool_next; }
-    /// For the compiler; the processor keeps the order of stores by itself.
-    static void in_this_order() noexcept { asm volatile("" ::: "memory"); }
     Lock lock_;
     T *free_ = nullptr;
     Chunk *newest_ = nullptr;

@@ -1,12 +1,13 @@
-// The memory of a link over the fake transport: one for each side, each laid out as a link, and what the copier
-// between them has to know. For tests; a monitor makes such links when it is told to (SD_TEST_TRANSPORT=fake).
+// The memory of a link over the fake transport: one for each side, each laid out as a link, and what the
+// copier between them has to know. For tests; a monitor makes such links when it is told to
+// (SD_TEST_TRANSPORT=fake).
 //
 //   0            what side 0, the client, has mapped as its link
 //   kLinkBytes   what side 1 has
 //   kFakeState   FakeState
 //
-// Nobody but the copier, which is transport/fake_copier.hpp in whatever process runs it, and the words of birth
-// and of waiters (link_layout.hpp) goes across.
+// Nobody but the copier, which is transport/fake_copier.hpp in whatever process runs it, and the words of
+// birth and of waiters (link_layout.hpp) goes across.
 #pragma once
 #include "libsd/layout/link_layout.hpp"
 
@@ -22,8 +23,8 @@ struct FakeDirection {
 };
 
 struct FakeState {
-    /// Of a thousand changes so many stay behind until the monitor, as the copier, comes by; it takes slots in
-    /// any order.
+    /// Of a thousand changes so many stay behind until the monitor, as the copier, comes by; it takes slots
+    /// in any order.
     std::atomic<uint32_t> late;
     /// Of a million changes so many cut the link: both sides are reset.
     std::atomic<uint32_t> cuts;

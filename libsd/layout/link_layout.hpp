@@ -5,11 +5,11 @@
 //
 // Words are of three kinds. *Mirrored* words have one writer, the side they belong to: a transport between
 // hosts has a copy of them on each, and carries what one side writes over to the other (credits, flags, what
-// is held back, urgent marks, path words, the rings themselves and the table of where they lie). *Local* words
-// are for waiters and wakers of one host, written by both sides and never carried (arms, ready bits, sleep
-// masks, doorbells). Words of *birth* exist for connections that begin in shared memory, so both ends are on
-// one host, and may compete (the SYN queue, a slot's state). The comments say which is which. One who is dead
-// is spoken for by the monitor, in all of its words.
+// is held back, urgent marks, path words, the rings themselves and the table of where they lie). *Local*
+// words are for waiters and wakers of one host, written by both sides and never carried (arms, ready bits,
+// sleep masks, doorbells). Words of *birth* exist for connections that begin in shared memory, so both ends
+// are on one host, and may compete (the SYN queue, a slot's state). The comments say which is which. One who
+// is dead is spoken for by the monitor, in all of its words.
 //
 //   0            LinkHeader
 //   kSynOffset   SYN queue: slot numbers + 1, client to server
@@ -71,8 +71,8 @@ struct HeldBack {
     std::atomic<uint64_t> where; ///< ring::HoldPlace
 };
 
-/// Where a direction's bytes go, as its two ends agree on it; its sender's words `offer` and `from` count, and
-/// its receiver's `taken`. Reserved: nobody moves a connection yet, and all is 0.
+/// Where a direction's bytes go, as its two ends agree on it; its sender's words `offer` and `from` count,
+/// and its receiver's `taken`. Reserved: nobody moves a connection yet, and all is 0.
 struct PathWords {
     std::atomic<uint64_t> offer; ///< of the sender: which path, and the number of the move
     std::atomic<uint64_t> from;  ///< of the sender: the offset at which the path is left or begins
@@ -161,8 +161,8 @@ struct LinkHeader {
         std::atomic<uint64_t> pool;  ///< reserved: the pool of pages from which this side sends handles
         std::atomic<uint64_t> nonce; ///< reserved: by which monitors find the other half of the link
     } side[2];
-    /// Local. Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is not
-    /// used for it.
+    /// Local. Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is
+    /// not used for it.
     std::atomic<uint32_t> bell_generation[2][kDoorbells];
     /// Processes attached, as the monitor saw them; a restarted monitor uses it to find sides that died
     /// meanwhile.

@@ -4,8 +4,8 @@
 // the receiver, who takes headers in order, finds the ring empty there, whatever has been written behind it.
 // So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it. The header waits in HeldBack, a part of the
 // sender's words that the receiver looks at anyway when it finds nothing. To show what is held back is to
-// store that header where it belongs, and then to say so: the sender clears the word, the receiver, who writes
-// none of the sender's words, keeps a copy of it in its own (Credit::shown).
+// store that header where it belongs, and then to say so: the sender clears the word, the receiver, who
+// writes none of the sender's words, keeps a copy of it in its own (Credit::shown).
 //
 // Both ends may do that. The sender does it when it may (with its token). There is no thread of libsd that
 // could do it when the program does not come back in time, so a receiver that waits does it then (with its

@@ -227,8 +227,9 @@ template <class State> inline void recover_change(State &s, uint64_t &position) 
 /// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
-/// Moves to ring class `cls`. False: a ring cannot be reached, and nothing was done. The caller made sure that the ring is there (settle()) and nothing unread lies
-/// in it: it is a class larger than any in use, or everything was consumed.
+/// Moves to ring class `cls`. False: a ring cannot be reached, and nothing was done. The caller made sure
+/// that the ring is there (settle()) and nothing unread lies in it: it is a class larger than any in use, or
+/// everything was consumed.
 [[nodiscard]] inline bool change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     SD_ASSERT(cls < kRingClasses && cls != s.cls && s.changing == 0 && s.base <= s.tail);
     SD_ASSERT(cls > s.cls ? may_grow(s) : s.credit == s.tail);

@@ -1,11 +1,12 @@
-// The fake transport's copier: carries what one side of a slot has written over to the other side's memory, in
-// the order in which a device that writes there would be used: payload, then headers, then what is said about
-// them. Runs in the process that publishes, and in the monitor for what stayed behind or was left by the dead.
+// The fake transport's copier: carries what one side of a slot has written over to the other side's memory,
+// in the order in which a device that writes there would be used: payload, then headers, then what is said
+// about them. Runs in the process that publishes, and in the monitor for what stayed behind or was left by
+// the dead.
 //
 // One at a time for each direction, by a lock that is taken from the dead; a process that is stopped with it
 // holds the direction up, as a device would that is not served. What it does may be done twice, and
-// `position` moves last: who takes over from a killed one repeats what that had under way. The sender does not
-// use the place again before the other side has consumed it, and nobody else writes there.
+// `position` moves last: who takes over from a killed one repeats what that had under way. The sender does
+// not use the place again before the other side has consumed it, and nobody else writes there.
 #pragma once
 #include "libsd/layout/fake_layout.hpp"
 #include "libsd/layout/record.hpp"
@@ -135,7 +136,8 @@ inline void carry_header(Memory m, unsigned side) noexcept {
     to.arena_open.store(from.arena_open.load(std::memory_order_acquire), std::memory_order_release);
 }
 
-/// One direction's lock, as `pid`. The monitor takes it from a process that has died (monitor/records/link.cpp).
+/// One direction's lock, as `pid`. The monitor takes it from a process that has died
+/// (monitor/records/link.cpp).
 template <class Wait> void lock(FakeDirection &d, uint32_t pid, Wait wait) noexcept {
     for (uint32_t nobody = 0; !d.lock.compare_exchange_strong(nobody, pid, std::memory_order_acq_rel); nobody = 0)
         wait();

@@ -65,10 +65,11 @@ struct LinkMap {
 };
 
 /// Maps the memfd (ownership goes to the LinkMap on success) after checking seals and size (the other side
-/// may have written over what is in it already), with a reference for the caller. nullptr: `*error` holds -errno. `reach`: for which new connections this client
-/// may use it (wire::Reach), for which it then has the other reference; 0: none, as the server, or where its
-/// slots are another process's to give out. Other threads find the link before this returns, and may be about
-/// to retire all that take new connections (connect.cpp): so it is said here, and not afterwards.
+/// may have written over what is in it already), with a reference for the caller. nullptr: `*error` holds
+/// -errno. `reach`: for which new connections this client may use it (wire::Reach), for which it then has the
+/// other reference; 0: none, as the server, or where its slots are another process's to give out. Other
+/// threads find the link before this returns, and may be about to retire all that take new connections
+/// (connect.cpp): so it is said here, and not afterwards.
 LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *error) noexcept;
 /// The address space that links take in this process, that of former ones included.
 uint64_t mapped_link_bytes() noexcept;

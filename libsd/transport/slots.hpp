@@ -4,8 +4,8 @@
 
 namespace sd {
 
-/// For transports: the words of a slot as a new connection finds them, in one memory. `remote`: the side whose
-/// owner has another memory; kNobodyRemote: none.
+/// For transports: the words of a slot as a new connection finds them, in one memory. `remote`: the side
+/// whose owner has another memory; kNobodyRemote: none.
 constexpr unsigned kNobodyRemote = 2;
 void reset_slot(Slot &s, unsigned remote) noexcept;
 /// A free slot of the link, initialised; -1 when all are in use.

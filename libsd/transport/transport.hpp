@@ -1,6 +1,6 @@
-// What carries the words of a link from one side to the other: the functions that differ between shared memory
-// and a transport between hosts. All of them are slow paths. The fast path is the same for all: it writes to
-// and reads from the memory that this side has, and looks at the peer's arm words there.
+// What carries the words of a link from one side to the other: the functions that differ between shared
+// memory and a transport between hosts. All of them are slow paths. The fast path is the same for all: it
+// writes to and reads from the memory that this side has, and looks at the peer's arm words there.
 //
 // A transport whose other side is not in this memory keeps bit 63 of the peer's arm words set in its copy
 // (kAlwaysArmed). So notify() falls into its slow half after each change, and that comes to publish(). Shared
@@ -36,13 +36,13 @@ struct Transport {
 
     /// Client side, with slot_lock. Acceptors are notified by notify_acceptors(), without it.
     Offer (*offer)(LinkMap &, uint32_t slot, uint32_t backlog) noexcept;
-    /// Server side: the request at `head` of the queue, whose slot is accepted then; `entry` is what the queue
-    /// has there. Who comes first among acceptors of all processes owns it. -1: another one was faster, or it
-    /// was nothing, and the next one is to be tried.
+    /// Server side: the request at `head` of the queue, whose slot is accepted then; `entry` is what the
+    /// queue has there. Who comes first among acceptors of all processes owns it. -1: another one was faster,
+    /// or it was nothing, and the next one is to be tried.
     int64_t (*take)(LinkMap &, std::atomic<uint32_t> &head, uint32_t at, uint32_t entry) noexcept;
 
-    /// After publishing, without a token, any thread at any time, also in a signal handler: `arm` is a word of
-    /// the other side's part of the slot, as this side sees it, and not 0. May be repeated without harm.
+    /// After publishing, without a token, any thread at any time, also in a signal handler: `arm` is a word
+    /// of the other side's part of the slot, as this side sees it, and not 0. May be repeated without harm.
     void (*publish)(LinkMap &, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
     /// With the send token: the ring of class `cls` (not 0) in which this side sends over the slot is there.
     /// False: the receiver has not opened that much, or this process cannot map it.

@@ -9,8 +9,8 @@
 
 namespace sd::monitor {
 
-/// The path of a process's group in the unified hierarchy, as this process sees it: "/system.slice/a.service".
-/// Nothing: it cannot be known. `pidfd`: of the process, opened before.
+/// The path of a process's group in the unified hierarchy, as this process sees it:
+/// "/system.slice/a.service". Nothing: it cannot be known. `pidfd`: of the process, opened before.
 std::optional<std::string> unified_group(pid_t pid, int pidfd);
 
 /// Whether a program on the group, or on one above it, could refuse or redirect the connections of its

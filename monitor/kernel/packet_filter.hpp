@@ -29,8 +29,8 @@ class PacketFilter {
     bool drain();
     /// Reads the rules anew.
     void refresh();
-    /// Of the former kind (iptables-legacy), whose changes nobody tells: true if there were none when this was
-    /// last asked and there are some now, or the reverse.
+    /// Of the former kind (iptables-legacy), whose changes nobody tells: true if there were none when this
+    /// was last asked and there are some now, or the reverse.
     bool look_for_legacy();
     /// Whether something could object to such a connection. Only while is_seen().
     bool may_object(const LocalConnection &to) const { return legacy_ || any_ || rules_.may_object(to); }

@@ -1,5 +1,5 @@
-// The packet filter's rules of a network namespace, and whether one of them could stop or redirect a connection
-// that stays on this host.
+// The packet filter's rules of a network namespace, and whether one of them could stop or redirect a
+// connection that stays on this host.
 #pragma once
 #include <cstdint>
 #include <map>

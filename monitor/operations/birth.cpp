@@ -1,12 +1,12 @@
 // How a connection begins: in shared memory, or as the kernel's own because something there could object.
 //
 // What the kernel would have refused or redirected must not come about over shared memory. Asking it with a
-// connection of our own would show in the server's accept, and the answer would grow stale. So where rules for
-// packets, programs on control groups or a security module could have a say, the program's own TCP connection
-// is made, and they have it.
+// connection of our own would show in the server's accept, and the answer would grow stale. So where rules
+// for packets, programs on control groups or a security module could have a say, the program's own TCP
+// connection is made, and they have it.
 //
-// A client asks once for each link. What changes later takes its links away from it: the kernel tells of rules
-// at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
+// A client asks once for each link. What changes later takes its links away from it: the kernel tells of
+// rules at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
 

@@ -250,7 +250,8 @@ bool Link::has_pending_syn() const {
 void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_t flags) {
     const unsigned peer = 1 - side;
     if (flags != 0) {
-        link.view(side).slot(slot_index).side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
+        auto &own = link.view(side).slot(slot_index).side[side].control;
+        own.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
     }
     if (link.is_fake()) { // for the dead
         carry(link, slot_index, side);

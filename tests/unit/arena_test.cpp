@@ -215,7 +215,7 @@ TEST_CASE("a link is mapped whatever its other side has written there before") {
     const uint64_t rubbish[3] = {1, 2, 3}; // where magic, version and slots stand
     REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(rubbish), sizeof rubbish, 0) == sizeof rubbish);
     long error = 0;
-    LinkMap *l = map_link(memfd, 9, 1, &error);
+    LinkMap *l = map_link(memfd, 9, 1, 0, &error);
     REQUIRE(l != nullptr);
     unmap_link(l);
 }

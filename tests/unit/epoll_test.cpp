@@ -40,7 +40,7 @@ void give_id(int set) {
     peer.fd = b->efd;
 }
 
-long control(int set, int op, int fd, uint32_t events, uint64_t data) {
+long set_control(int set, int op, int fd, uint32_t events, uint64_t data) {
     epoll_event e{};
     e.events = events;
     e.data.u64 = data;
@@ -74,7 +74,7 @@ Pairs members(int set, unsigned count, uint32_t events) {
     Pairs pairs;
     for (unsigned i = 0; i < count; ++i) {
         pairs.push_back(std::make_unique<StreamPair>());
-        REQUIRE(control(set, EPOLL_CTL_ADD, pairs[i]->fd[1], events, i) == 0);
+        REQUIRE(set_control(set, EPOLL_CTL_ADD, pairs[i]->fd[1], events, i) == 0);
     }
     give_id(set);
     return pairs;
@@ -240,7 +240,7 @@ TEST_CASE("one-shot members wake one of several threads for each message") {
                 while (vfs::recv(p.fd[1], p.file(1), &byte, 1, MSG_DONTWAIT) == 1)
                     ++got;
                 taken += static_cast<unsigned>(got);
-                control(set, EPOLL_CTL_MOD, p.fd[1], EPOLLIN | EPOLLONESHOT, e.data.u64);
+                set_control(set, EPOLL_CTL_MOD, p.fd[1], EPOLLIN | EPOLLONESHOT, e.data.u64);
             }
         });
     for (unsigned i = 0; i < kMessages; ++i) {
@@ -271,18 +271,18 @@ TEST_CASE("members of all kinds come and go while others wait") {
     const int counter = static_cast<int>(sys::eventfd(1, 0));
     for (int i = 0; i < 3000; ++i) {
         StreamPair p;
-        REQUIRE(control(set, EPOLL_CTL_ADD, p.fd[1], EPOLLIN | (i % 2 ? static_cast<uint32_t>(EPOLLET) : 0u),
-                        7) == 0);
+        REQUIRE(set_control(set, EPOLL_CTL_ADD, p.fd[1],
+                            EPOLLIN | (i % 2 ? static_cast<uint32_t>(EPOLLET) : 0u), 7) == 0);
         give(p, 1);
         int inner = i % 16 == 0 ? make_set() : -1;
         if (inner >= 0) {
-            REQUIRE(control(set, EPOLL_CTL_ADD, inner, EPOLLIN, 8) == 0);
-            REQUIRE(control(inner, EPOLL_CTL_ADD, p.fd[0], EPOLLOUT, 9) == 0);
+            REQUIRE(set_control(set, EPOLL_CTL_ADD, inner, EPOLLIN, 8) == 0);
+            REQUIRE(set_control(inner, EPOLL_CTL_ADD, p.fd[0], EPOLLOUT, 9) == 0);
         }
-        REQUIRE(control(set, EPOLL_CTL_ADD, counter, EPOLLIN, 10) == 0);
-        REQUIRE(control(set, EPOLL_CTL_DEL, counter, 0, 0) == 0);
+        REQUIRE(set_control(set, EPOLL_CTL_ADD, counter, EPOLLIN, 10) == 0);
+        REQUIRE(set_control(set, EPOLL_CTL_DEL, counter, 0, 0) == 0);
         if (i % 3 == 0)
-            REQUIRE(control(set, EPOLL_CTL_DEL, p.fd[1], 0, 0) == 0);
+            REQUIRE(set_control(set, EPOLL_CTL_DEL, p.fd[1], 0, 0) == 0);
         if (inner >= 0)
             vfs::close(inner);
     }
@@ -297,8 +297,8 @@ TEST_CASE("members of all kinds come and go while others wait") {
 
 namespace {
 
-/// A socket that is bound to slots of the test's link and taken off again, as by a connect() that does not get
-/// through.
+/// A socket that is bound to slots of the test's link and taken off again, as by a connect() that does not
+/// get through.
 struct Connecting {
     int fd = static_cast<int>(vfs::socket(AF_INET, SOCK_STREAM, 0));
     uint32_t slot = 0;
@@ -317,7 +317,7 @@ TEST_CASE("a connection that is undone leaves its sets, and they find the socket
     Connecting socket;
     socket.bind();
     const uint32_t first = socket.slot;
-    REQUIRE(control(set, EPOLL_CTL_ADD, socket.fd, EPOLLIN, 7) == 0);
+    REQUIRE(set_control(set, EPOLL_CTL_ADD, socket.fd, EPOLLIN, 7) == 0);
     give_id(set);
     Epoll &x = set_of(set);
     REQUIRE(x.links.size() == 1);

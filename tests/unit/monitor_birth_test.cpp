@@ -1,5 +1,5 @@
-// Where something in the kernel could object to a connection, the monitor makes no link for it. With real rules, real
-// programs on control groups, and the real daemon; in a network namespace of this test's own.
+// Where something in the kernel could object to a connection, the monitor makes no link for it. With real
+// rules, real programs on control groups, and the real daemon; in a network namespace of this test's own.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/packet_filter.hpp"
 #include "monitor/records/listener.hpp"

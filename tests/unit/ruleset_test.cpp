@@ -1,5 +1,5 @@
-// Which rules of the packet filter could stop or redirect a connection that stays on this host. The lists are as
-// nft prints them.
+// Which rules of the packet filter could stop or redirect a connection that stays on this host. The lists are
+// as nft prints them.
 #include "monitor/kernel/ruleset.hpp"
 
 #include <catch2/catch.hpp>
