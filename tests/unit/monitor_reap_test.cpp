@@ -248,7 +248,7 @@ TEST_CASE("a directory takes as many listeners as it has entries, and finds none
     }
     REQUIRE(test::find_entry(directory, 1499) == nullptr);
     address.port = 4321;
-    file.insert(5, address, 7, 1, 0);
+    (void)file.insert(5, address, 7, 1, 0);
     REQUIRE(test::find_entry(directory, 4321) != nullptr);
     unsigned used = 0;
     for (const DirectoryEntry &entry : directory->entry) {
