@@ -41,7 +41,7 @@ uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
     uint8_t *&former = l.former_part[side][part];
     void *p = sys::mmap(former, bytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), l.memfd,
-                        kArenaOffset + side * kArenaBytes + part_begin(part));
+                        l.begins_at + kArenaOffset + side * kArenaBytes + part_begin(part));
     if (!p)
         return nullptr;
     sys::madvise(p, bytes, MADV_DONTDUMP);

@@ -70,8 +70,15 @@ void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     if (const uint32_t cuts = s.cuts.load(std::memory_order_relaxed); cuts && draw(s) % 1'000'000 < cuts)
         cut(l, slot);
     carry(l, slot);
-    const auto offset = reinterpret_cast<uint8_t *>(&arm) - l.view.base;
-    wake_armed(l, slot, *reinterpret_cast<std::atomic<uint64_t> *>(l.far.base + offset));
+    const unsigned peer = 1u - l.side;
+    auto &theirs = l.far.slot(slot).side[peer].control;
+    if (&arm == &l.view.slot(slot).side[peer].control.rx_arm)
+        wake_armed(l, slot, theirs.rx_arm);
+    // What the caller has compared before is here the other side's alone to say.
+    else if (l.view.slot(slot).side[l.side].credit.consumed.load(std::memory_order_relaxed) >=
+                 theirs.tx_want.load(std::memory_order_relaxed) ||
+             l.view.slot(slot).side[l.side].control.flags.load(std::memory_order_relaxed) != 0)
+        wake_armed(l, slot, theirs.tx_arm);
 }
 
 Offer offer(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept {

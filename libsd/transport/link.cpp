@@ -148,6 +148,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     l->view = l->far = v;
     l->side = static_cast<uint8_t>(side);
     l->memfd = memfd;
+    l->begins_at = fake ? fake_half(side) : 0;
     l->transport = fake ? &fake_transport : &shm_transport;
     // What the header says is not asked: a server that found a link to be none would refuse everybody's.
     if (l->transport->open(*l)) {

@@ -20,9 +20,10 @@ struct LinkMap {
     uint64_t id = 0;
     uint32_t index = 0; ///< in the table of this process
     uint32_t listener_id = 0;
-    uint8_t side = 0;  ///< ours: 0 client, 1 server
-    uint8_t reach = 0; ///< client side: for which new connections, wire::Reach; 0: none
-    int memfd = -1;    ///< kept to bring the link back to a restarted monitor, and for its arenas
+    uint8_t side = 0;       ///< ours: 0 client, 1 server
+    uint8_t reach = 0;      ///< client side: for which new connections, wire::Reach; 0: none
+    uint64_t begins_at = 0; ///< in the memfd
+    int memfd = -1;         ///< kept to bring the link back to a restarted monitor, and for its arenas
     std::atomic<uint32_t> users{0}; ///< Files on it, plus 1 while new connections may use it
     /// Client side: no new connections here (the reference for them is gone)
     std::atomic<bool> retired{false};
