@@ -52,7 +52,10 @@ bool publish_held(File &f, uint32_t n, Hold hold) noexcept {
     // A ring that cannot grow just now has no room to wait in: who polls for room there would wait for what
     // is held back.
     const bool tight = !ring::may_grow(s) && ring::room(s) < kRingSize[s.cls] / 2;
-    return held >= ring::kSegment || tight ? show_held_back(f) : begins;
+    if (held >= ring::kSegment || tight)
+        return show_held_back(f);
+    // A peer in another memory shows it by itself one day, and has to have it by then.
+    return begins || (f.peer->control.rx_arm.load(std::memory_order_relaxed) & kAlwaysArmed) != 0;
 }
 
 void cork_changed(File &f, int name, int value) noexcept {
@@ -107,7 +110,7 @@ void take_overdue(File &f) noexcept {
         return;
     const Bound b(f);
     if (ReceiveClaim c(b, f); c)
-        ring::show_late(b.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
+        show_to_ourselves(f);
 }
 
 } // namespace sd
