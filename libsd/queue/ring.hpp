@@ -227,19 +227,19 @@ template <class State> inline void recover_change(State &s, uint64_t &position) 
 /// stand there still, and that ring must not be written before it has passed the record.
 inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit >= s.base; }
 
-/// Moves to ring class `cls`. False: a ring cannot be reached, and nothing was done. The caller made sure
-/// that the ring is there (settle()) and nothing unread lies in it: it is a class larger than any in use, or
-/// everything was consumed.
+/// Moves to ring class `cls`, in which nothing unread lies: it is larger than any in use, or everything was
+/// consumed. False: there is no such ring. The present ring is looked up before the other is remembered in
+/// its place: the table where it could be looked up again is the peer's to spoil.
 [[nodiscard]] inline bool change_class(TxState &s, const Place &p, uint32_t cls) noexcept {
     SD_ASSERT(cls < kRingClasses && cls != s.cls && s.changing == 0 && s.base <= s.tail);
     SD_ASSERT(cls > s.cls ? may_grow(s) : s.credit == s.tail);
-    uint8_t *const from = p.at(s.cls), *const to = p.at(cls);
-    if (!from || !to) [[unlikely]]
-        return false; // where larger rings lie is written in the link: the peer can have spoilt it since
+    uint8_t *const left = p.at(s.cls);
+    if (!left || p.settle(cls) < 0) [[unlikely]]
+        return false;
     uint32_t off = (s.tail - s.base) & (kRingSize[s.cls] - 1);
     begin_change(s, cls);
-    word(to, 0).store(0, std::memory_order_relaxed);
-    word(from, off) // in the order it has the place of the record that follows
+    word(p.known(cls), 0).store(0, std::memory_order_relaxed);
+    word(left, off) // in the order it has the place of the record that follows
         .store(make_header(RecordKind::change, cls | ((send_count + 1) & kOrderMask) << kOrderShift, s.tail),
                std::memory_order_release);
     in_order();

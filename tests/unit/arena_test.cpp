@@ -148,6 +148,16 @@ TEST_CASE("a table of pieces that the peer has spoilt leads nowhere else") {
     REQUIRE(larger_ring(reinterpret_cast<const uint8_t *>(&error), 1, &error) == nullptr);
 }
 
+TEST_CASE("a sender whose ring the peer has taken out of the table goes on to a larger one") {
+    StreamPair p;
+    const std::vector<char> some(1000, 'x'), more(40'000, 'y');
+    REQUIRE(vfs::send(p.fd[0], p.file(0), some.data(), some.size(), MSG_DONTWAIT) == 1000);
+    REQUIRE(p.file(0)->ofd->tx.s.cls == 1);
+    test_link(1)->view.piece(p.file(0)->slot, 0, 1) = 0;
+    REQUIRE(vfs::send(p.fd[0], p.file(0), more.data(), more.size(), MSG_DONTWAIT) == 40'000);
+    REQUIRE(p.file(0)->ofd->tx.s.cls > 1);
+}
+
 TEST_CASE("a peer has no say in how much of a limited address space it takes") {
     StreamPair p;
     LinkMap &receiver = *test_link(1);

@@ -258,18 +258,6 @@ TEST_CASE("a receiver that dies anywhere in a change of ring leaves it done or n
     }
 }
 
-TEST_CASE("a peer that spoils where a sender's rings lie does not have it follow") {
-    Direction d;
-    REQUIRE(ring::change_class(d.tx, d.place(), 1));
-    const TxState before = d.tx;
-    const ring::Place place = d.place();
-    REQUIRE(place.settle(2) == 0); // what is remembered is the next ring
-    own_link().view.piece(d.slot, 0, 1) = 0;
-    REQUIRE_FALSE(ring::change_class(d.tx, place, 2));
-    REQUIRE(d.tx.tail == before.tail);
-    REQUIRE(d.tx.cls == 1);
-}
-
 TEST_CASE("padding between records is passed over, and counts as nothing") {
     Direction d;
     std::vector<uint8_t> out;

@@ -19,9 +19,7 @@ namespace {
 bool grow(File &f, uint32_t cls) noexcept {
     TxState &s = f.ofd->tx.s;
     for (; cls > s.cls; --cls)
-        if (f.link->transport->settle(*f.link, f.slot, cls) && f.tx_place.settle(cls) == 0) {
-            if (!ring::change_class(s, f.tx_place, cls)) [[unlikely]]
-                return false;
+        if (f.link->transport->settle(*f.link, f.slot, cls) && ring::change_class(s, f.tx_place, cls)) {
             stats().ring_switches.fetch_add(1, std::memory_order_relaxed);
             note_grown(f);
             return true;
