@@ -89,8 +89,12 @@ using cpu::in_order;
 
 /// Whether what another process has written about a direction can be worked with: no position leads out of a
 /// ring of a class that exists.
-inline bool sound(const TxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
-inline bool sound(const RxState &s) noexcept { return s.cls < kRingClasses && s.changing <= kRingClasses; }
+inline bool sound(const TxState &s) noexcept {
+    return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.tail | s.base) & 7) == 0;
+}
+inline bool sound(const RxState &s) noexcept {
+    return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.head | s.base) & 7) == 0;
+}
 
 /// Takes the peer's `consumed`; false when it is not a value an honest peer could have written.
 [[nodiscard]] inline bool refresh_credit(TxState &s, const std::atomic<uint64_t> &consumed) noexcept {
@@ -268,6 +272,10 @@ inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
 inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
+    if (((s.tail | s.base) & 7) != 0) [[unlikely]] {
+        s.tail &= ~uint64_t{7}; // nor that: a header would end outside of the ring
+        s.base &= ~uint64_t{7};
+    }
     recover_change(s, s.tail);
     // In this order: who shows what is held back stores to the ring before it clears the other.
     const uint64_t held = back.header.load(std::memory_order_acquire);
@@ -434,6 +442,10 @@ inline void skip_urgent(RxState &s) noexcept { s.head += 16; }
 inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0;
+    if (((s.head | s.base) & 7) != 0) [[unlikely]] {
+        s.head &= ~uint64_t{7};
+        s.base &= ~uint64_t{7};
+    }
     if (const Record r = part_of(s);
         s.part != 0 && (r.read >= r.length || r.length > kMaxRecord || 16 + pad8(r.length) > kRingSize[s.cls]))
         s.part = 0; // no receiver writes that: nothing longer than its ring is read

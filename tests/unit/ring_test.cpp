@@ -211,6 +211,20 @@ TEST_CASE("a sender that dies anywhere in a change of ring leaves it done or not
     }
 }
 
+TEST_CASE("positions that nobody can have written lead to no place between two records") {
+    Direction d;
+    d.tx.tail = kInlineRing - 3;
+    d.rx.base = 5;
+    REQUIRE_FALSE(ring::sound(d.tx));
+    REQUIRE_FALSE(ring::sound(d.rx));
+    ring::recover_tx(d.tx, d.place(), d.back);
+    ring::recover_rx(d.rx, d.consumed);
+    REQUIRE(d.tx.tail == kInlineRing - 8);
+    REQUIRE(d.rx.base == 0);
+    REQUIRE(ring::sound(d.tx));
+    REQUIRE(ring::sound(d.rx));
+}
+
 TEST_CASE("a receiver that dies leaves each byte to be read once") {
     Direction d;
     REQUIRE(d.send(pattern(100, 1)));
