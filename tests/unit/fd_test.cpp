@@ -1,4 +1,5 @@
 // Copying, closing and configuring descriptors of accelerated sockets.
+#include "libsd/layout/exec_table.hpp"
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/control/client.hpp"
@@ -209,4 +210,36 @@ TEST_CASE("who does not hold a connection does not end it") {
     hold_ofd(seg, index);
     CHECK(drop_ofd(seg, index));
     free_ofd(seg, index);
+}
+
+TEST_CASE("an exec's table that names a number twice frees nothing that it names elsewhere") {
+    StreamPair up; // so that there is a process to resume in
+    constexpr uint32_t kFiles = 2, kNumbers = 3;
+    std::vector<char> bytes(ExecTable::size_for(0, 0, kNumbers));
+    auto &table = *reinterpret_cast<ExecTable *>(bytes.data());
+    table.magic = kExecMagic;
+    table.version = kLayoutVersion;
+    table.pid = static_cast<uint32_t>(getpid());
+    table.bytes = bytes.size();
+    table.channel = table.own_segment = -1;
+    table.room = table.numbers = kNumbers;
+    table.files = kFiles;
+    const int first = static_cast<int>(sys::fcntl(up.fd[0], F_DUPFD_CLOEXEC, 0)),
+              second = static_cast<int>(sys::fcntl(up.fd[0], F_DUPFD_CLOEXEC, 0));
+    for (uint32_t i = 0; i < kFiles; ++i) {
+        table.file()[i].kind = static_cast<uint8_t>(FileKind::fresh);
+        table.file()[i].family = AF_INET;
+    }
+    table.number()[0] = {first, 0};
+    table.number()[1] = {first, 1};
+    table.number()[2] = {second, 0};
+    const int fd = memfd_create("table", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(write(fd, bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
+    REQUIRE(sys::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0);
+    resume_after_exec(fd);
+    REQUIRE(file_of(first)->kind == FileKind::fresh);
+    REQUIRE(file_of(second)->kind == FileKind::fresh);
+    REQUIRE(file_of(second) != file_of(first));
+    vfs::close(first);
+    vfs::close(second);
 }

@@ -85,9 +85,13 @@ void resume_files(const ExecTable &t, const int *segment, LinkMap *const *link, 
                 f = nullptr;
                 continue;
             }
+            f->refs.store(1, std::memory_order_relaxed); // until all are in: a table can name a number twice
         }
         install_file(n.fd, f);
     }
+    for (uint32_t i = 0; i < t.files; ++i)
+        if (files[i])
+            release_file(files[i]);
 }
 
 } // namespace
