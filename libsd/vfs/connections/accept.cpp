@@ -99,8 +99,9 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a
     LinkMap *link;
     uint32_t slot;
     File *f = nullptr;
-    for (;;) {
-        if (long r = take_pending(l, life, &link, &slot); r < 0) {
+    // Whose names are refused may ask again as fast as that: the call ends all the same.
+    for (uint32_t refused = 0;; ++refused) {
+        if (long r = refused < kSynEntries ? take_pending(l, life, &link, &slot) : -EAGAIN; r < 0) {
             if (kept)
                 park(new_fd);
             else
@@ -223,7 +224,9 @@ void leave_waiting_to_kernel(File &listener) noexcept {
     uint32_t slot;
     Listener &l = *listener.listener;
     const uint32_t life = l.life.load(std::memory_order_relaxed);
-    while (take_pending(l, life, &link, &slot) == 0) {
+    // As many as can wait, though clients may go on asking.
+    for (size_t left = size_t{kSynEntries} * listener_links(l, nullptr, 0);
+         left > 0 && take_pending(l, life, &link, &slot) == 0; --left) {
         File *f = new_file(FileKind::fresh);
         if (f && take_over(*f, l, *link, slot, listener.family, 0)) {
             if (become_kernel_request(*f) == 0)
@@ -288,6 +291,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
                 return r != -EBADF ? r : accept(fd, a, n, flags);
         if (from_kernel == -EBUSY && self.interrupts == since.interrupts) {
+            // Its turn comes although what is in a link's queue is none that is taken.
+            l.turns.fetch_add(1, std::memory_order_relaxed);
             if (busy_since == 0)
                 busy_since = sys::now_ns();
             sys::sched_yield();

@@ -172,7 +172,9 @@ long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) no
     const size_t first = n ? first_link(l) : 0;
     for (size_t k = 0; k < n; ++k) {
         ListenerLinkRef &ref = l.links[(first + k) % n];
-        for (;;) {
+        // Rubbish is passed over, but no more of it than the queue holds: a client may write more as fast as
+        // that, and then others' turn would never come.
+        for (uint32_t looks = 0; looks < kSynEntries; ++looks) {
             uint32_t head = ref.place->syn_head.load(std::memory_order_acquire);
             uint32_t entry = syn_at(ref, head);
             if (entry == 0)
