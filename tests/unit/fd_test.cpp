@@ -1,5 +1,6 @@
 // Copying, closing and configuring descriptors of accelerated sockets.
 #include "libsd/layout/exec_table.hpp"
+#include "libsd/vfs/sharing/exec_resume.hpp"
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/control/client.hpp"

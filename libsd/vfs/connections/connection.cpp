@@ -125,7 +125,7 @@ LinkMap *link_in_use(uint64_t id, unsigned side) noexcept {
 
 LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach) noexcept {
     long error;
-    LinkMap *l = map_link(memfd, id, side, reach, &error);
+    LinkMap *l = side > 1 ? nullptr : map_link(memfd, id, side, reach, &error);
     if (!l)
         close_hidden(memfd);
     return l;

@@ -19,7 +19,8 @@ void write_passport(const File &f, Passport &p) noexcept {
 }
 
 bool passport_valid(const Passport &p, unsigned seg, const LinkMap &l) noexcept {
-    if (p.ofd_index == 0 || p.ofd_index >= kOfds || p.slot >= kLinkSlots || p.options > FreshState::kMax)
+    if (p.ofd_index == 0 || p.ofd_index >= kOfds || p.slot >= kLinkSlots || p.side > 1 ||
+        p.options > FreshState::kMax)
         return false;
     const Ofd &o = segments[seg].view.ofd(p.ofd_index);
     if (!ring::sound(o.tx.s) || !ring::sound(o.rx.s))
