@@ -52,8 +52,8 @@ inline bool peer_holds_back(const File &f) noexcept {
 /// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After
 /// absorb_flags().
 int64_t held_until(const File &f) noexcept;
-/// With the receive token: shows what the peer holds back, and tells it. A sender in the same memory finds out
-/// by itself, and only wakes up in vain where it waits for room.
+/// With the receive token: shows what the peer holds back, and tells it. A sender in the same memory finds
+/// out by itself, and only wakes up in vain where it waits for room.
 inline void show_to_ourselves(File &f) noexcept {
     ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
     notify(*f.link, f.slot, f.peer->control.tx_arm);
