@@ -1,0 +1,24 @@
+"""All behaviours over the fake transport (docs/design/transport.md)."""
+from long_strangers import behaviours
+
+SPACE = "the fake takes 128 GiB of address space for each link"
+FILTER = "carrying takes a system call that the filter does not know"
+UNSEEN = "the hostile side scribbles in its own memory, and nothing carries that"
+# Differ, and why.
+KNOWN = {
+    "executing: a listener for an image with little memory": SPACE,
+    "executing: a listener on which clients wait for an image with little memory": SPACE,
+    "limited: little address space (RLIMIT_AS)": SPACE,
+    "sandbox: little address space": SPACE,
+    "sandbox: a seccomp filter and no descriptors": FILTER,
+    "sandbox: a connection of the process's own": FILTER,
+    "sandbox: closing connections": FILTER,
+    "sandbox: connections that are accepted afterwards": FILTER,
+    "sandbox: no connection by memory alone": FILTER,
+    "hostile: rubbish in a ring resets the connection": UNSEEN,
+    "causes: what a program falls back for is counted": UNSEEN,
+}
+
+
+def run(build_dir, source_dir, record):
+    return behaviours(build_dir, source_dir, record, "behaviours over the fake transport", {"SD_TEST_TRANSPORT": "fake"}, KNOWN)
