@@ -3,7 +3,7 @@
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/options/options.hpp"
-#include "libsd/vfs/streams/quick.hpp"
+#include "libsd/vfs/streams/fast_path.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 #include <cstdio>
@@ -36,12 +36,12 @@ LinkMap *map_side(long memfd, unsigned side) {
 // of these so where it is shorter without tokens.
 [[gnu::noinline]] long send_small(int side, const void *p, size_t n) {
     File *f = file_of(end[side]);
-    const long r = quick_send(end[side], *f, p, n, 0);
+    const long r = fast_send(end[side], *f, p, n, 0);
     return r ? r : vfs::send(end[side], f, p, n, 0);
 }
 [[gnu::noinline]] long recv_small(int side, void *p, size_t n, int flags) {
     File *f = file_of(end[side]);
-    const long r = quick_recv(end[side], *f, p, n, flags);
+    const long r = fast_recv(end[side], *f, p, n, flags);
     return r ? r : vfs::recv(end[side], f, p, n, flags);
 }
 

@@ -1,14 +1,14 @@
 // The library's constructor and what belongs to the end of the process.
 #include "libsd/api/processes/exec_env.hpp"
-#include "libsd/api/processes/lending.hpp"
 #include "libsd/api/processes/shell.hpp"
+#include "libsd/api/processes/vfork_memory.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/sockets/aio.hpp"
 #include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include <cstdlib>
@@ -66,7 +66,7 @@ __attribute__((constructor(101))) void start() noexcept {
         return;
     if (!out_of_use)
         remember_environment();
-    init_lending();
+    init_vfork();
     if (out_of_use)
         return;
     // Registered for no library and before anybody else, hence run after all of the program's exit handlers

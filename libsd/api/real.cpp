@@ -2,7 +2,7 @@
 #include "libsd/api/real.hpp"
 
 #include "libsd/api/syscalls/raw_syscall.hpp"
-#include "libsd/control/asked_first.hpp"
+#include "libsd/control/hot_section.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/cpu/call_numbers.hpp"
 
@@ -199,7 +199,7 @@ constinit Real real = {
 };
 
 // The first of them in the library, so it brings the alignment.
-alignas(64) SD_ASKED_FIRST constinit std::atomic<bool> libc_is_next{false};
+alignas(64) SD_HOT_STATE constinit std::atomic<bool> libc_is_next{false};
 
 namespace {
 

@@ -4,7 +4,7 @@
 #include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/cpu/copy.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <pthread.h>
@@ -81,7 +81,7 @@ template <class T> inline T freed(int fd, T result) noexcept {
 inline bool active() noexcept { return vfs::enabled(); }
 /// Also in a process that runs in its parent's memory, where no sockets are ours: our own descriptors, and
 /// what is executed, are the same there.
-inline bool active_or_borrowing() noexcept { return vfs::enabled() || vfs::borrowing(); }
+inline bool active_or_in_vfork() noexcept { return vfs::enabled() || vfs::in_vfork(); }
 
 /// Some thread of this process was cancelled. From then on calls of ours that are cancellation points look,
 /// as libc's do at their beginning; a call that sleeps is one anyway.

@@ -1,11 +1,11 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
 #include "libsd/base/upward.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/channel.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include <cstdio>
 #include <cstdlib>
@@ -190,7 +190,7 @@ bool greet(Cause *why) noexcept {
 } // namespace
 
 void drop_channel() noexcept {
-    if (int fd = chan.exchange(-1); fd >= 0 && !confined()) {
+    if (int fd = chan.exchange(-1); fd >= 0 && !sandboxed()) {
         sys::call(SYS_shutdown, fd, SHUT_RDWR);
         if (int old = retired.exchange(fd); old >= 0)
             close_hidden(old);
@@ -248,7 +248,7 @@ int handed_channel(const char *text) noexcept {
 void keep_door() noexcept {
     LockGuard g(call_lock);
     const int now = door.load(std::memory_order_relaxed);
-    if (confined() || (now >= 0 && !hung_up(now)))
+    if (sandboxed() || (now >= 0 && !hung_up(now)))
         return;
     read_environment();
     SpareNumbers spare;
@@ -286,7 +286,7 @@ bool socket_path(unsigned i, char *path) noexcept {
 bool ensure(Cause *why) noexcept {
     if (connected())
         return true;
-    if (confined() || sys::now_ns() < next_try.load(std::memory_order_relaxed)) {
+    if (sandboxed() || sys::now_ns() < next_try.load(std::memory_order_relaxed)) {
         *why = static_cast<Cause>(last_cause.load(std::memory_order_relaxed));
         return false;
     }
@@ -318,13 +318,13 @@ Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsi
         r.cause = Cause::no_monitor;
         return r;
     }
-    if (confined() && nfds) {
+    if (sandboxed() && nfds) {
         r.status = -EPERM;
         return r;
     }
     SpareNumbers spare; // a reply may bring descriptors, and those that do not fit would be lost
-    if ((confined() ? exchange_confined(fd, op, body, length, &r)
-                    : exchange(fd, op, body, length, fds, nfds, &r)) < 0) {
+    if ((sandboxed() ? exchange_sandboxed(fd, op, body, length, &r)
+                     : exchange(fd, op, body, length, fds, nfds, &r)) < 0) {
         drop_channel();
         if (r.status == 0)
             r.status = -ECONNRESET;

@@ -1,8 +1,8 @@
 // The channel of a child to be made: asked for before fork, so that the monitor knows what the child holds
 // before the parent can close any of it.
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
 #include <initializer_list>

@@ -1,10 +1,10 @@
 // Keeping libsd's own descriptors out of the program's way.
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/base/upward.hpp"
-#include "libsd/control/around_fork.hpp"
-#include "libsd/control/asked_first.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/control/hot_section.hpp"
 #include "libsd/control/lock.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include <algorithm>
 #include <climits>
 #include <sys/resource.h>
@@ -34,26 +34,28 @@ void set_hidden(unsigned fd, bool on) noexcept {
 /// 0: it never was. From then on those of ours that are not needed any more are kept, since the program has
 /// no reason to find one free.
 std::atomic<long> used_up_below{0};
-constexpr unsigned kMostKept = 64;
-std::atomic<int> kept[kMostKept]; ///< their numbers, which stay hidden and hold a copy of `filler`; 0: none
+constexpr unsigned kMostReserved = 64;
+/// Their numbers, which stay hidden and hold a copy of `filler`; 0: none
+std::atomic<int> reserved[kMostReserved];
 
-/// Keeps the number of a hidden descriptor, and closes what stands under it. False: it is not to be kept.
-bool keep(int fd) noexcept {
+/// Reserves the number of a hidden descriptor, and closes what stands under it. False: it is not to be
+/// reserved.
+bool reserve(int fd) noexcept {
     if (fd >= used_up_below.load(std::memory_order_relaxed)) [[likely]]
         return false;
     const int fill = filler.load(std::memory_order_acquire);
-    if (fill < 0 || fill == fd || confined() || sys::dup3(fill, fd, O_CLOEXEC) < 0)
+    if (fill < 0 || fill == fd || sandboxed() || sys::dup3(fill, fd, O_CLOEXEC) < 0)
         return false;
-    for (auto &place : kept)
+    for (auto &place : reserved)
         if (int none = 0; place.compare_exchange_strong(none, fd, std::memory_order_acq_rel))
             return true;
     return false;
 }
 
-/// `fd` under a number that was kept; -1 when there is none.
-long take_kept(int fd) noexcept {
+/// `fd` under a number that was reserved; -1 when there is none.
+long take_reserved(int fd) noexcept {
     if (used_up_below.load(std::memory_order_relaxed) != 0)
-        for (auto &place : kept)
+        for (auto &place : reserved)
             if (const int number = place.exchange(0, std::memory_order_acq_rel); number > 0)
                 return sys::dup3(fd, number, O_CLOEXEC);
     return -1;
@@ -106,11 +108,11 @@ void lower_limit() noexcept {
 
 } // namespace
 
-SD_ASKED_FIRST std::atomic<unsigned> hidden_from{UINT_MAX};
+SD_HOT_STATE std::atomic<unsigned> hidden_from{UINT_MAX};
 std::atomic<int> filler{-1};
 
 long hide_copy(int fd) noexcept {
-    if (const long number = take_kept(fd); number >= 0)
+    if (const long number = take_reserved(fd); number >= 0)
         return number;
     // The upper half of what the limit allows: programs fill numbers from below.
     rlimit lim{};
@@ -144,12 +146,12 @@ long hide_fd(int fd) noexcept {
 }
 
 void close_hidden(int fd) noexcept {
-    if (fd >= 0 && !keep(fd))
+    if (fd >= 0 && !reserve(fd))
         really_close(fd);
 }
 
-bool give_up_kept(int fd) noexcept {
-    for (auto &place : kept)
+bool give_up_reserved(int fd) noexcept {
+    for (auto &place : reserved)
         if (int number = fd; place.compare_exchange_strong(number, 0, std::memory_order_acq_rel))
             return true;
     return false;
@@ -168,7 +170,7 @@ void mark_hidden(int fd) noexcept {
 void unhide(int fd) noexcept { set_hidden(static_cast<unsigned>(fd), false); }
 
 SpareNumbers::SpareNumbers() noexcept {
-    if (confined())
+    if (sandboxed())
         return;
     long probe = sys::call(SYS_epoll_create1, EPOLL_CLOEXEC);
     if (probe >= 0)
@@ -191,7 +193,7 @@ bool single_threaded() noexcept {
 int give_way(bool early) noexcept {
     LockGuard g(raise_lock);
     rlimit limit{};
-    if (confined() || sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&limit)) < 0)
+    if (sandboxed() || sys::call(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, sys::arg(&limit)) < 0)
         return -1;
     unsigned fd = next_hidden(0);
     const rlim_t most = early ? kSmallTable : kMaxFd;
@@ -213,7 +215,7 @@ int give_way(bool early) noexcept {
         return stay();
     int lowest = INT_MAX;
     used_up_below.store(0, std::memory_order_relaxed);
-    for (auto &place : kept)
+    for (auto &place : reserved)
         if (const int number = place.exchange(0, std::memory_order_acq_rel); number > 0) {
             really_close(number);
             lowest = std::min(lowest, number);

@@ -13,11 +13,11 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 /// A hidden duplicate of `fd`, which stays as it is. Its number, or -errno.
 [[nodiscard]] long hide_copy(int fd) noexcept;
 /// Closes a hidden descriptor. Its number becomes free, unless the program was told that it has none left
-/// while ours stood among its own: then it is kept for the next hide_fd() or hide_copy().
+/// while ours stood among its own: then it is reserved for the next hide_fd() or hide_copy().
 void close_hidden(int fd) noexcept;
-/// The number was kept, and is the caller's from now on.
-bool give_up_kept(int fd) noexcept;
-/// A hidden descriptor that tells nobody anything while copies of it are open, for numbers that are kept.
+/// The number was reserved, and is the caller's from now on.
+bool give_up_reserved(int fd) noexcept;
+/// A hidden descriptor that tells nobody anything while copies of it are open, for reserved numbers.
 extern std::atomic<int> filler;
 /// No number below this was ever hidden.
 extern std::atomic<unsigned> hidden_from;

@@ -1,10 +1,10 @@
 // Which listening socket the kernel has at an address: NETLINK_SOCK_DIAG, whose look-up is the one that a SYN
 // would get.
 #include "libsd/control/kernel_listener.hpp"
-#include "libsd/control/around_fork.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include <arpa/inet.h>
 #include <cstring>
 #include <linux/inet_diag.h>
@@ -36,7 +36,7 @@ struct Answer {
 bool open_asker() noexcept {
     if (asker.load(std::memory_order_relaxed) >= 0)
         return true;
-    if (confined())
+    if (sandboxed())
         return false;
     SpareNumbers spare;
     long fd = sys::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG);

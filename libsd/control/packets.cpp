@@ -1,7 +1,7 @@
 // Packets to and from the monitor.
 #include "libsd/control/packets.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sys.hpp"
 #include <cstring>
 
@@ -128,7 +128,7 @@ long PlainPacket::send(int fd, wire::Op op, uint32_t number, const void *from, s
     return n;
 }
 
-int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept {
+int exchange_sandboxed(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept {
     PlainPacket packet{};
     r->status = -EPERM;
     if (length > sizeof packet.body)

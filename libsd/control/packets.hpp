@@ -27,6 +27,6 @@ struct PlainPacket {
 
 /// exchange() with read and write alone, for a process in a sandbox: no descriptor goes along, and none that
 /// comes back is received.
-int exchange_confined(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept;
+int exchange_sandboxed(int fd, wire::Op op, const void *body, size_t length, Reply *r) noexcept;
 
 } // namespace sd::control

@@ -7,7 +7,7 @@
 #include <cstddef>
 
 namespace sd {
-struct Lent;
+struct VforkMemory;
 
 namespace cpu {
 /// Where __sigsetjmp, when it is to save the mask, writes kJumpMark together with the thread's
@@ -19,11 +19,11 @@ constexpr size_t kJumpWord = offsetof(__jmp_buf_tag, __saved_mask) + sizeof(sigs
 
 extern "C" {
 /// Before vfork: what vfork keeps in a register until the parent goes on; its first word is the signal mask
-/// that the child begins with. nullptr: the memory cannot be lent, sd_vfork_fork() is the whole call.
-[[gnu::visibility("hidden")]] sd::Lent *sd_vfork_lend() noexcept;
+/// that the child begins with. nullptr: the memory cannot be shared, sd_vfork_fork() is the whole call.
+[[gnu::visibility("hidden")]] sd::VforkMemory *sd_vfork_begin() noexcept;
 [[gnu::visibility("hidden")]] long sd_vfork_fork() noexcept;
 /// In the parent, once the child has gone its way: `result` as the kernel gave it; what vfork returns.
-[[gnu::visibility("hidden")]] long sd_vfork_back(long result, sd::Lent *lent) noexcept;
+[[gnu::visibility("hidden")]] long sd_vfork_end(long result, sd::VforkMemory *memory) noexcept;
 
 /// Where a call of dlopen from `caller` goes: a function with the arguments of dlopen.
 [[gnu::visibility("hidden")]] void *sd_way_to_dlopen(const char *file, int mode, void *caller) noexcept;

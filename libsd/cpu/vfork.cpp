@@ -1,9 +1,9 @@
-// vfork, with the library's variables lent to the child; see trampolines.hpp.
+// vfork, with the library's variables shared with the child; see trampolines.hpp.
 #include "libsd/cpu/trampolines.hpp"
 #include <sys/syscall.h>
 
 // The child returns to the caller first and uses its stack, so nothing may be kept there: the return address
-// and what sd_vfork_lend() gave stay in registers. The child restores the mask before it returns.
+// and what sd_vfork_begin() gave stay in registers. The child restores the mask before it returns.
 asm("    .pushsection .text\n"
     "    .globl vfork, __vfork\n"
     "    .type vfork, @function\n"
@@ -15,7 +15,7 @@ asm("    .pushsection .text\n"
     "    endbr64\n"
     "    subq $8, %rsp\n"
     "    .cfi_adjust_cfa_offset 8\n"
-    "    call sd_vfork_lend\n"
+    "    call sd_vfork_begin\n"
     "    addq $8, %rsp\n"
     "    .cfi_adjust_cfa_offset -8\n"
     "    testq %rax, %rax\n"
@@ -32,8 +32,8 @@ asm("    .pushsection .text\n"
     "    testq %rax, %rax\n"
     "    je 1f\n"
     "    movq %rax, %rdi\n"
-    "    jmp sd_vfork_back\n"
-    "1:  movl $14, %eax\n" // SYS_rt_sigprocmask(SIG_SETMASK, &lent->mask, nullptr, 8)
+    "    jmp sd_vfork_end\n"
+    "1:  movl $14, %eax\n" // SYS_rt_sigprocmask(SIG_SETMASK, &memory->mask, nullptr, 8)
     "    movl $2, %edi\n"
     "    xorl %edx, %edx\n"
     "    movl $8, %r10d\n"

@@ -6,7 +6,7 @@
 // listed here.
 #pragma once
 #include "libsd/layout/file_kind.hpp"
-#include "libsd/layout/passport.hpp"
+#include "libsd/layout/handoff_record.hpp"
 
 namespace sd {
 
@@ -26,12 +26,12 @@ struct ExecFile {
     uint8_t kind; ///< FileKind: stream, listener or fresh
     uint8_t family;
     uint8_t real_socket, bound;
-    uint32_t status;      ///< without an Ofd: O_NONBLOCK
-    uint32_t segment;     ///< stream: ordinal of the ExecSegment
-    uint32_t link;        ///< stream: ordinal of the ExecLink; fresh: the Cause that leaves it to the kernel
-    uint32_t listener_id; ///< listener
-    uint32_t backlog;     ///< listener
-    Passport passport;    ///< stream; of a fresh socket only the options
+    uint32_t status;       ///< without an Ofd: O_NONBLOCK
+    uint32_t segment;      ///< stream: ordinal of the ExecSegment
+    uint32_t link;         ///< stream: ordinal of the ExecLink; fresh: the Cause that leaves it to the kernel
+    uint32_t listener_id;  ///< listener
+    uint32_t backlog;      ///< listener
+    HandoffRecord handoff; ///< stream; of a fresh socket only the options
 };
 struct ExecNumber {
     int32_t fd;

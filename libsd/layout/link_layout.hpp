@@ -42,6 +42,8 @@ constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link
 constexpr unsigned kDoorbells = 64;    ///< ids 1..62 are usable; 0 and 63 are reserved
 constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
+/// The bits of a word of ids that stand for somebody; the peer may have set the others, too.
+constexpr uint64_t kUsableDoorbells = ~(uint64_t{1} | uint64_t{1} << 63);
 /// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was
 /// made.
 constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
@@ -64,11 +66,11 @@ enum SideFlag : uint32_t {
 
 /// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;
 /// queue/cork.hpp.
-struct HeldBack {
+struct Corked {
     /// Of the first record that is held back, which is not in the ring yet; 0: nothing is
     std::atomic<uint64_t> header;
     std::atomic<uint64_t> since; ///< CLOCK_MONOTONIC ns
-    std::atomic<uint64_t> where; ///< ring::HoldPlace
+    std::atomic<uint64_t> where; ///< ring::CorkPlace
 };
 
 /// Where a direction's bytes go, as its two ends agree on it; its sender's words `offer` and `from` count,
@@ -91,14 +93,14 @@ struct SlotSide {
         std::atomic<uint64_t> tx_arm;  ///< local: the same when room comes; peer's receiver swaps in 0
         std::atomic<uint64_t> tx_want; ///< local: what that is worth once `consumed` has got this far
         std::atomic<uint64_t> oob;     ///< mirrored: urgent data: position << 9 | byte << 1 | present
-        HeldBack back;                 ///< mirrored
+        Corked back;                   ///< mirrored
     } control;
     static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
     struct alignas(64) Credit {
         // All mirrored.
         /// Bytes of the peer's direction this side has taken, headers included
         std::atomic<uint64_t> consumed;
-        /// The peer's HeldBack::header that this side has shown to itself, since it was held too long
+        /// The peer's Corked::header that this side has shown to itself, since it was held too long
         std::atomic<uint64_t> shown;
         /// Bytes of the peer's direction that have arrived here, headers included. Between hosts only: in
         /// shared memory what is published has arrived

@@ -52,7 +52,7 @@
 //    More bells than ids: ENOSPC.
 #pragma once
 #include "libsd/layout/causes.hpp"
-#include "libsd/layout/passport.hpp"
+#include "libsd/layout/handoff_record.hpp"
 #include <cstdint>
 
 namespace sd {
@@ -158,7 +158,7 @@ enum class Op : uint16_t {
     withdraw = 36,
     /// No body: the caller is in a sandbox. From now on it is answered on no channel, nor are its children on
     /// theirs, but for what living connections need; everything else is EPERM -> empty
-    confine = 37,
+    sandbox = 37,
 };
 
 struct Header {
@@ -199,7 +199,7 @@ enum class BridgeStart : uint32_t {
     for_all, ///< at once, and whoever holds the connection goes over to the socket: see moved
 };
 struct Pass {
-    Passport passport;
+    HandoffRecord handoff;
     uint64_t segment; ///< what the caller calls it; 0: by its own client id
     uint32_t start;   ///< BridgeStart
     uint32_t pad;
@@ -213,7 +213,7 @@ struct PassReply {
     uint64_t parcel;
 };
 struct ClaimReply {
-    Passport passport;
+    HandoffRecord handoff;
     uint64_t segment; ///< what the caller has to call it; its own client id: its own
     uint64_t parcel;
     uint32_t tell; ///< say claimed

@@ -36,8 +36,8 @@ struct Token {
     std::atomic<uint8_t> last; ///< with the lock, in lock mode: low bits of the last holder
     /// With the lock, in lock mode: how often that one came back with nobody in between
     std::atomic<uint8_t> streak;
-    std::atomic<uint8_t> quick; ///< with the lock: takeovers that came soon after another
-    std::atomic<uint8_t> stamp; ///< with the lock: when it was taken over last, in units of about 4 ms
+    std::atomic<uint8_t> bounces; ///< with the lock: takeovers that came soon after another
+    std::atomic<uint8_t> stamp;   ///< with the lock: when it was taken over last, in units of about 4 ms
 
     static constexpr uint32_t kShared =
         0x7fffffff; ///< lock mode; the index part names no thread's first 2^18 - 1 lives

@@ -1,9 +1,9 @@
 // Doorbells: making them, and their registration with the monitor.
 #include "libsd/queue/bell.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include <sys/eventfd.h>
 
 namespace sd {
@@ -117,7 +117,7 @@ bool end_idle() noexcept {
 } // namespace
 
 Bell *make_bell() noexcept {
-    if (confined())
+    if (sandboxed())
         return nullptr;
     if (Bell *b = take_idle()) {
         drain(*b);
@@ -200,7 +200,7 @@ void forget_link(LinkMap &l) noexcept {
 }
 
 void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
-    ids &= kWaiters;
+    ids &= kUsableDoorbells;
     if (!ids)
         return;
     for (uint64_t m = ids; m; m &= m - 1) {

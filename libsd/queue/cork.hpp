@@ -1,9 +1,9 @@
-// Holding data back in the ring, for TCP_CORK and MSG_MORE.
+// Corked data: what TCP_CORK and MSG_MORE hold back in the ring.
 //
 // Records are written as ever, but the header of the first one that is held back is not stored in the ring:
 // the receiver, who takes headers in order, finds the ring empty there, whatever has been written behind it.
-// So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it. The header waits in HeldBack, a part of the
-// sender's words that the receiver looks at anyway when it finds nothing. To show what is held back is to
+// So recv, poll, epoll, FIONREAD and MSG_PEEK know nothing of it. The header waits in Corked, a part of the
+// sender's words that the receiver looks at anyway when it finds nothing. To uncork what is held back is to
 // store that header where it belongs, and then to say so: the sender clears the word, the receiver, who
 // writes none of the sender's words, keeps a copy of it in its own (Credit::shown).
 //
@@ -16,8 +16,8 @@
 //   - a sender that is late stores at a position which it alone would write to next, and which the receiver
 //     has behind it.
 //
-// Killed anywhere: before the header is in HeldBack nothing of the record was sent; after that it was
-// (recover_tx). Between the two steps of showing, the word names a position that has been shown, which both
+// Killed anywhere: before the header is in Corked nothing of the record was sent; after that it was
+// (recover_tx). Between the two steps of uncorking, the word names a position that has been shown, which both
 // recognise.
 #pragma once
 #include "libsd/queue/ring.hpp"
@@ -29,7 +29,7 @@ namespace sd::ring {
 constexpr uint32_t kSegment = 32741;
 
 /// Where the header belongs, as only the sender needs to know, and what was held back.
-struct HoldPlace {
+struct CorkPlace {
     uint32_t payload; ///< bytes held back; fits in 17 bits
     uint32_t offset;  ///< in its ring, a multiple of 8
     uint32_t cls;
@@ -42,11 +42,11 @@ constexpr uint32_t kAnsweredBits = 24;
 constexpr uint32_t answered_mark(uint64_t position) {
     return static_cast<uint32_t>(position >> 3 & ((1u << (kAnsweredBits - 1)) - 1)) << 1 | 1;
 }
-constexpr uint64_t pack(const HoldPlace &w) {
+constexpr uint64_t pack(const CorkPlace &w) {
     return uint64_t{w.answered} << 40 | uint64_t{w.cls} << 36 | uint64_t{w.offset >> 3} << 17 | w.payload;
 }
 /// Of a word that the peer may have written: every field is one that can be used.
-constexpr HoldPlace unpack(uint64_t word) {
+constexpr CorkPlace unpack(uint64_t word) {
     const uint32_t cls = static_cast<uint32_t>(word >> 36) & 15;
     const uint32_t safe = cls < kRingClasses ? cls : 0;
     return {static_cast<uint32_t>(word) & ((1u << 17) - 1),
@@ -56,17 +56,17 @@ constexpr HoldPlace unpack(uint64_t word) {
 static_assert(kSegment + kMaxRecord < 1u << 17 && kRingSize[kRingClasses - 1] >> 3 <= 1u << 19);
 
 /// Is something held back that the receiver, who says what it has shown, has not shown either?
-inline bool holding(const HeldBack &b, const SlotSide::Credit &receiver) noexcept {
+inline bool is_corked(const Corked &b, const SlotSide::Credit &receiver) noexcept {
     const uint64_t h = b.header.load(std::memory_order_relaxed);
     return h != 0 && h != receiver.shown.load(std::memory_order_acquire);
 }
-inline HoldPlace hold_place(const HeldBack &b) noexcept {
+inline CorkPlace cork_place(const Corked &b) noexcept {
     return unpack(b.where.load(std::memory_order_relaxed));
 }
 
 /// Publishes a record whose payload is in place, to be held back with all that follows it. With the send
 /// token, while nothing is held back.
-inline void hold(TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver, uint32_t n,
+inline void cork(TxState &s, const Place &p, Corked &b, const SlotSide::Credit &receiver, uint32_t n,
                  int64_t now, uint32_t answered) noexcept {
     SD_ASSERT(n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s) && s.changing == 0);
     const uint32_t mask = kRingSize[s.cls] - 1;
@@ -88,8 +88,8 @@ inline void hold(TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit
 }
 
 /// Notes that `n` more bytes were written behind the first record. Returns how many are held back.
-inline uint32_t hold_more(HeldBack &b, uint32_t n, bool whatever_comes) noexcept {
-    HoldPlace w = hold_place(b);
+inline uint32_t cork_more(Corked &b, uint32_t n, bool whatever_comes) noexcept {
+    CorkPlace w = cork_place(b);
     w.payload = w.payload + n < 1u << 17 ? w.payload + n : (1u << 17) - 1;
     if (whatever_comes)
         w.answered = 0;
@@ -105,7 +105,7 @@ constexpr uint64_t position_of(uint64_t header, uint64_t tail) {
 
 /// For the sender, with its token: what was held back can be seen from now on. False: nothing was, or the
 /// receiver has shown it.
-inline bool show(const TxState &s, const Place &p, HeldBack &b, const SlotSide::Credit &receiver) noexcept {
+inline bool uncork(const TxState &s, const Place &p, Corked &b, const SlotSide::Credit &receiver) noexcept {
     const uint64_t h = b.header.load(std::memory_order_acquire);
     if (h == 0)
         return false;
@@ -115,7 +115,7 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const SlotSide::
     }
     // Consumed: shown by somebody who did not get to say so. The place may be in a ring that was left since.
     if (receiver.consumed.load(std::memory_order_acquire) <= position_of(h, s.tail)) {
-        const HoldPlace w = hold_place(b);
+        const CorkPlace w = cork_place(b);
         constexpr uint64_t kOrder = uint64_t{kOrderMask} << kOrderShift; // it is sent now
         uint8_t *ring = p.at(w.cls);
         if (!ring) [[unlikely]]
@@ -129,7 +129,7 @@ inline bool show(const TxState &s, const Place &p, HeldBack &b, const SlotSide::
 }
 
 /// The same for the receiver, with its token; `own` is where it says so.
-inline void show_late(const RxState &state, Place p, const HeldBack &b, SlotSide::Credit &own) noexcept {
+inline void uncork_late(const RxState &state, Place p, const Corked &b, SlotSide::Credit &own) noexcept {
     const uint64_t h = b.header.load(std::memory_order_acquire);
     if (h == 0 || h == own.shown.load(std::memory_order_relaxed))
         return;
@@ -154,14 +154,14 @@ inline void show_late(const RxState &state, Place p, const HeldBack &b, SlotSide
 }
 
 /// all_taken() of what the receiver has been shown.
-inline bool all_shown_taken(const TxState &s, const HeldBack &b, const SlotSide::Credit &receiver) noexcept {
+inline bool all_uncorked_taken(const TxState &s, const Corked &b, const SlotSide::Credit &receiver) noexcept {
     const uint64_t consumed = receiver.consumed.load(std::memory_order_acquire);
-    const uint64_t h = holding(b, receiver) ? b.header.load(std::memory_order_acquire) : 0;
+    const uint64_t h = is_corked(b, receiver) ? b.header.load(std::memory_order_acquire) : 0;
     const uint64_t position = h ? position_of(h, s.tail) : 0;
     if (h == 0 || position > s.tail)
         return all_taken(s, consumed);
     // The first record of its ring: a change of ring, which is not data, may stand before it.
-    return consumed >= (hold_place(b).offset == 0 && position >= 8 ? position - 8 : position);
+    return consumed >= (cork_place(b).offset == 0 && position >= 8 ? position - 8 : position);
 }
 
 } // namespace sd::ring

@@ -1,7 +1,7 @@
 // Sockets by which processes of other trust domains ring a waiter.
 #include "libsd/queue/foreign_ends.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/queue/bell.hpp"
 #include <sys/un.h>

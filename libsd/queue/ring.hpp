@@ -269,7 +269,7 @@ inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
 /// lie shifts what the liar receives, nothing else. Doing all this again, or when there is nothing to do,
 /// changes nothing. The header of the first record that is held back is in `back` instead (cork.hpp), until
 /// it is shown.
-inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcept {
+inline void recover_tx(TxState &s, const Place &p, const Corked &back) noexcept {
     if (s.cls >= kRingClasses) [[unlikely]]
         s.cls = 0; // never written by a sender: whatever comes of it stays in the slot
     if (((s.tail | s.base) & 7) != 0) [[unlikely]] {
@@ -278,10 +278,10 @@ inline void recover_tx(TxState &s, const Place &p, const HeldBack &back) noexcep
     }
     recover_change(s, s.tail);
     // In this order: who shows what is held back stores to the ring before it clears the other.
-    const uint64_t held = back.header.load(std::memory_order_acquire);
+    const uint64_t corked = back.header.load(std::memory_order_acquire);
     uint64_t h = word_at(p, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)).load(std::memory_order_acquire);
-    if (h == 0 && header_kind(held) == RecordKind::data)
-        h = held;
+    if (h == 0 && header_kind(corked) == RecordKind::data)
+        h = corked;
     if (h == 0 || !header_valid(h, s.tail))
         return;
     const uint32_t n = header_length(h);

@@ -3,8 +3,8 @@
 #include "libsd/control/assert.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
-#include "libsd/queue/life.hpp"
-#include "libsd/queue/nudge.hpp"
+#include "libsd/queue/run_stopped.hpp"
+#include "libsd/queue/thread_liveness.hpp"
 #include "libsd/transport/link.hpp"
 #include <initializer_list>
 #include <linux/membarrier.h>
@@ -21,7 +21,7 @@ constinit std::atomic<uint64_t> uncounted{0};
 // A takeover costs about as much as 200 operations in lock mode. So a token that changes hands more often
 // than that is better off there; and when a thread has come that often with nobody in between, going back
 // cannot cost more than twice what staying had cost.
-constexpr unsigned kQuickTakeovers = 3;
+constexpr unsigned kBouncesToLock = 3;
 constexpr unsigned kAlone = 200;
 constexpr unsigned kStampShift = 22; ///< nanoseconds to Token::stamp
 constexpr uint8_t kSoon = 2;         ///< in units of it
@@ -57,9 +57,9 @@ class Backoff {
     unsigned n_ = 0;
 };
 
-bool is_busy_on(const ThreadRecord &r, uint64_t name) noexcept {
+bool is_busy_on(const ThreadRecord &r, uint64_t token_id) noexcept {
     for (const auto &b : r.busy)
-        if (b.load(std::memory_order_acquire) == name)
+        if (b.load(std::memory_order_acquire) == token_id)
             return true;
     return false;
 }
@@ -104,12 +104,12 @@ void leave() noexcept {
 
 std::atomic<uint64_t> *takeover_count = &uncounted;
 
-bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept {
+bool used_elsewhere(unsigned seg, const Token &token, uint64_t token_id) noexcept {
     uint32_t who = token.owner.load(std::memory_order_acquire);
     if (who == Token::kShared)
         who = token.lock.load(std::memory_order_acquire) & ~Token::kWaiters;
     return who != 0 && who != self.id[seg] && thread_table[seg] &&
-           is_busy_on(thread_table[seg][thread_index(who)], name);
+           is_busy_on(thread_table[seg][thread_index(who)], token_id);
 }
 
 bool orphaned(unsigned seg, const Token &token) noexcept {
@@ -166,10 +166,10 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
         if (r != -ETIMEDOUT)
             continue;
         const ThreadRecord &record = thread_table[seg][thread_index(holder)];
-        const Life life = life_of(record, holder);
-        if (life == Life::stopped)
-            nudge(record, token.lock, holder | Token::kWaiters);
-        if (life != Life::gone)
+        const Liveness liveness = liveness_of(record, holder);
+        if (liveness == Liveness::stopped)
+            run_stopped(record, token.lock, holder | Token::kWaiters);
+        if (liveness != Liveness::gone)
             continue;
         seen = holder | Token::kWaiters;
         enter();
@@ -182,13 +182,13 @@ bool get_lock(unsigned seg, Token &token, ThreadId me, Claim::Patience patience,
 }
 
 /// T3, T4. False: it takes long, and a signal handler wants to run.
-bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
+bool settle(unsigned seg, ThreadId prev, uint64_t token_id) noexcept {
     const ThreadRecord &r = thread_table[seg][thread_index(prev)];
     fence_in(r);
     for (Backoff wait;;) {
         if (record_gone(r, prev))
             break;
-        if (!is_busy_on(r, name)) {
+        if (!is_busy_on(r, token_id)) {
             // The words are cleared for the next thread that gets the record, after `generation`
             if (record_gone(r, prev))
                 break;
@@ -198,15 +198,15 @@ bool settle(unsigned seg, ThreadId prev, uint64_t name) noexcept {
             continue;
         if (self.deferred)
             return false;
-        const Life life = life_of(r, prev);
-        if (life == Life::gone)
+        const Liveness liveness = liveness_of(r, prev);
+        if (liveness == Liveness::gone)
             break;
-        if (life == Life::stopped)
+        if (liveness == Liveness::stopped)
             for (const auto &b : r.busy)
-                if (b.load(std::memory_order_relaxed) == name)
-                    nudge(r, b, name);
+                if (b.load(std::memory_order_relaxed) == token_id)
+                    run_stopped(r, b, token_id);
     }
-    upward.repair(seg, name);
+    upward.repair(seg, token_id);
     return true;
 }
 
@@ -228,12 +228,12 @@ void Claim::end_unusual(Token &token, uintptr_t busy) noexcept {
     leave();
 }
 
-uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) noexcept {
+uintptr_t Claim::take(unsigned seg, Token &t, uint64_t token_id, Patience patience) noexcept {
     self.refused = -ENOBUFS;
     if (self.id[seg] == 0 && !upward.register_thread(seg))
         return 0;
     const ThreadId me = self.id[seg];
-    SD_ASSERT(name != 0 && is_self(me) && self.record[seg]);
+    SD_ASSERT(token_id != 0 && is_self(me) && self.record[seg]);
     auto *busy = &self.record[seg]->busy[0];
     auto *const end = busy + kBusyDepth;
     uintptr_t how = 0;
@@ -243,7 +243,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
             return 0;
     }
     if (how == kNested) { // the short way with another word
-        busy->store(name, std::memory_order_relaxed);
+        busy->store(token_id, std::memory_order_relaxed);
         cpu::in_order_for_membarrier();
         if (t.owner.load(std::memory_order_acquire) == me)
             return reinterpret_cast<uintptr_t>(busy) | how;
@@ -254,13 +254,13 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
         bool inherited = false;
         if (!get_lock(seg, t, me, patience, &inherited))
             return 0;
-        busy->store(name, std::memory_order_relaxed); // T1, L1
+        busy->store(token_id, std::memory_order_relaxed); // T1, L1
         leave_to_mark();
         const uint32_t owner = t.owner.load(std::memory_order_acquire);
         uint32_t prev = t.prev.load(std::memory_order_relaxed);
         if (owner == Token::kShared && prev == 0) {
             if (inherited) [[unlikely]]
-                upward.repair(seg, name);
+                upward.repair(seg, token_id);
             const auto low = static_cast<uint8_t>(me);
             const unsigned streak = t.last.load(std::memory_order_relaxed) == low
                                         ? t.streak.load(std::memory_order_relaxed) + 1u
@@ -281,14 +281,14 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
         }
         const uint8_t now = stamp_now();
         const bool soon = static_cast<uint8_t>(now - t.stamp.load(std::memory_order_relaxed)) <= kSoon;
-        const unsigned quick = !soon || prev == 0 ? 0 : t.quick.load(std::memory_order_relaxed) + 1u;
-        const bool to_lock = quick >= kQuickTakeovers;
-        t.quick.store(static_cast<uint8_t>(to_lock ? kQuickTakeovers - 1 : quick), std::memory_order_relaxed);
+        const unsigned bounces = !soon || prev == 0 ? 0 : t.bounces.load(std::memory_order_relaxed) + 1u;
+        const bool to_lock = bounces >= kBouncesToLock;
+        t.bounces.store(static_cast<uint8_t>(to_lock ? kBouncesToLock - 1 : bounces), std::memory_order_relaxed);
         t.stamp.store(now, std::memory_order_relaxed);
         t.owner.exchange(to_lock ? Token::kShared : me, std::memory_order_seq_cst); // T2
         if (prev != 0 && prev != me) {
             takeover_count->fetch_add(1, std::memory_order_relaxed);
-            if (!settle(seg, prev, name)) {
+            if (!settle(seg, prev, token_id)) {
                 // prev stays; the owner is nobody, so that we do not pass O2 while prev may be at work.
                 enter();
                 t.owner.store(0, std::memory_order_release);
@@ -303,9 +303,9 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t name, Patience patience) 
             }
         }
         if (inherited) [[unlikely]]
-            upward.repair(seg, name);
+            upward.repair(seg, token_id);
         SD_ASSERT((t.lock.load(std::memory_order_relaxed) & ~Token::kWaiters) == me);
-        SD_ASSERT(busy->load(std::memory_order_relaxed) == name);
+        SD_ASSERT(busy->load(std::memory_order_relaxed) == token_id);
         t.prev.store(0, std::memory_order_release); // T5
         if (to_lock) {
             t.last.store(static_cast<uint8_t>(me), std::memory_order_relaxed);

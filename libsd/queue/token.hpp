@@ -4,7 +4,7 @@
 // Each direction of each socket has a Token whose `owner` is a thread of the family. The owner works like
 // this:
 //
-//   O1  busy[n] = name of the token        (plain store; n is 0 unless the thread is in another operation)
+//   O1  busy[n] = id of the token          (plain store; n is 0 unless the thread is in another operation)
 //   O2  owner == me ?                      (plain load) no: busy = 0, take()
 //   O3  work (never blocks)
 //   O4  busy[n] = 0                        (release store)
@@ -16,14 +16,14 @@
 //
 //   Takeover: `owner` is some other thread (or 0: nobody's).
 //   T0  prev = owner, unless prev is set already: then it stays, see below
-//   T1  busy[n] = name                         so that the next taker waits for us
+//   T1  busy[n] = id                           so that the next taker waits for us
 //   T2  owner = me                             to go over to lock mode: owner = kShared
 //   T3  membarrier: every running thread of the family passes a full fence
 //   T4  wait until the busy words of prev do not name the token (acquire), or prev is dead: then repair()
 //   T5  prev = 0; release the lock (in lock mode keep it until O4); work as from O3
 //
 //   Lock mode: `owner` is kShared, so O2 fails for everybody, and the lock is held during O3.
-//   L1  busy[n] = name
+//   L1  busy[n] = id
 //   L2  the same thread came many times with nobody in between: owner = me, release the lock; the token is
 //       its own again
 //   L3  work as from O3; after O4 release the lock
@@ -37,8 +37,8 @@
 // Nobody waits for ever. Nothing blocks in O3. Only the holder of the lock waits for a busy mark, and a
 // thread that waits for the lock has no mark of that token. A thread holds two tokens only to close, the
 // sending one first. A thread that was stopped (SIGSTOP, a debugger) in O3 is run until it has left O3 where
-// we may (queue/nudge.cpp); where we may not, the wait ends when it is continued or dies, or in EINTR. While
-// it waits a thread runs its signal handlers.
+// we may (queue/run_stopped.cpp); where we may not, the wait ends when it is continued or dies, or in EINTR.
+// While it waits a thread runs its signal handlers.
 //
 // Death at any instruction. A lock whose holder is dead is taken from it, and the taker goes on as if it had
 // just got it, because each step leaves a state in which that is right:
@@ -115,7 +115,7 @@ constexpr bool kUnguarded = false;
 /// O1 and O2 in the thread's first busy word, which is returned; nullptr, and nothing is marked: the token is
 ///    not its own, or it is in another operation.
 [[gnu::always_inline]] inline std::atomic<uint64_t> *mark_own(unsigned seg, const Token &token,
-                                                              uint64_t name) noexcept {
+                                                              uint64_t token_id) noexcept {
     const ThreadId me = self.id[seg];
     if (me == 0) [[unlikely]]
         return nullptr;
@@ -123,7 +123,7 @@ constexpr bool kUnguarded = false;
     if (busy->load(std::memory_order_relaxed) != 0) [[unlikely]]
         return nullptr;
     cpu::in_order_for_handlers(); // a handler that came before this has ended: the word is still 0
-    busy->store(name, std::memory_order_relaxed);
+    busy->store(token_id, std::memory_order_relaxed);
     cpu::in_order_for_membarrier(); // O1 before O2 in program order; the processor's part is T3
     if (token.owner.load(std::memory_order_acquire) == me) [[likely]]
         return busy;
@@ -141,15 +141,15 @@ class Claim {
     };
 
     /// A claim on nothing unless `wanted`.
-    Claim(unsigned seg, Token &token, uint64_t name, Patience patience, bool wanted) noexcept
+    Claim(unsigned seg, Token &token, uint64_t token_id, Patience patience, bool wanted) noexcept
         : token_(token), seg_(seg) {
         if (wanted)
-            get(name, patience);
+            get(token_id, patience);
     }
-    /// `name` identifies the token in its segment (not 0).
-    Claim(unsigned seg, Token &token, uint64_t name, Patience patience = interruptible) noexcept
+    /// `token_id` identifies the token in its segment (not 0).
+    Claim(unsigned seg, Token &token, uint64_t token_id, Patience patience = interruptible) noexcept
         : token_(token), seg_(seg) {
-        get(name, patience);
+        get(token_id, patience);
     }
     ~Claim() { release(); }
     void release() noexcept {
@@ -175,18 +175,18 @@ class Claim {
     Claim &operator=(const Claim &) = delete;
 
   private:
-    void get(uint64_t name, Patience patience) noexcept {
-        if (auto *busy = mark_own(seg_, token_, name)) [[likely]] {
+    void get(uint64_t token_id, Patience patience) noexcept {
+        if (auto *busy = mark_own(seg_, token_, token_id)) [[likely]] {
             busy_ = reinterpret_cast<uintptr_t>(busy);
             return;
         }
-        busy_ = take(seg_, token_, name, patience);
+        busy_ = take(seg_, token_, token_id, patience);
     }
     static std::atomic<uint64_t> &mark(uintptr_t busy) noexcept {
         return *reinterpret_cast<std::atomic<uint64_t> *>(busy & ~(kLocked | kNested));
     }
     // Static, so that the object itself stays in registers on the short way.
-    static uintptr_t take(unsigned seg, Token &token, uint64_t name, Patience patience) noexcept;
+    static uintptr_t take(unsigned seg, Token &token, uint64_t token_id, Patience patience) noexcept;
     static void end_unusual(Token &token, uintptr_t busy) noexcept;
     static void unlock(Token &token) noexcept;
 
@@ -200,14 +200,14 @@ class Claim {
 
 /// A Claim where nobody else wants the token and the thread is in no other operation: one that is had without
 /// a call. False otherwise: a Claim says why.
-class QuickClaim {
+class FastClaim {
   public:
-    [[gnu::always_inline]] QuickClaim(unsigned seg, const Token &token, uint64_t name) noexcept {
-        busy_ = mark_own(seg, token, name);
+    [[gnu::always_inline]] FastClaim(unsigned seg, const Token &token, uint64_t token_id) noexcept {
+        busy_ = mark_own(seg, token, token_id);
         if (!busy_ && self.deferred) [[unlikely]]
             upward.run_deferred(); // put off by a mark that was taken back
     }
-    [[gnu::always_inline]] ~QuickClaim() { release(); }
+    [[gnu::always_inline]] ~FastClaim() { release(); }
     [[gnu::always_inline]] void release() noexcept {
         if (!busy_ || kUnguarded)
             return;
@@ -218,15 +218,15 @@ class QuickClaim {
             upward.run_deferred();
     }
     explicit operator bool() const noexcept { return busy_ != nullptr; }
-    QuickClaim(const QuickClaim &) = delete;
-    QuickClaim &operator=(const QuickClaim &) = delete;
+    FastClaim(const FastClaim &) = delete;
+    FastClaim &operator=(const FastClaim &) = delete;
 
   private:
     std::atomic<uint64_t> *busy_ = nullptr;
 };
 
 /// Is a thread other than the caller in O3 of this token now? Without the token, as a hint.
-bool used_elsewhere(unsigned seg, const Token &token, uint64_t name) noexcept;
+bool used_elsewhere(unsigned seg, const Token &token, uint64_t token_id) noexcept;
 
 /// Did whoever has the token die with it, as far as the monitor has noticed? Cheap.
 bool orphaned(unsigned seg, const Token &token) noexcept;

@@ -1,5 +1,5 @@
 // Mapping the arenas of links as they are used, and giving out pieces of them.
-#include "libsd/control/confine.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/transport/link.hpp"
 #include <bit>
@@ -29,7 +29,7 @@ uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
     if (uint8_t *known = place.load(std::memory_order_acquire))
         return known;
     // Locked: it would be filled with pages, all of it. Confined: the call ends the program.
-    if (mappings_are_locked.load(std::memory_order_relaxed) || confined() ||
+    if (mappings_are_locked.load(std::memory_order_relaxed) || sandboxed() ||
         (l.narrow.load(std::memory_order_relaxed) && part_begin(part) + part_bytes(part) > kMostNarrow))
         return nullptr;
     LockGuard g(l.part_lock);

@@ -49,7 +49,7 @@ inline void copy_piece(uint8_t *to, const uint8_t *from, uint32_t size, uint32_t
 inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirection &d) noexcept {
     using namespace ring;
     const LinkView near = m.half(sender), far = m.half(1 - sender);
-    const HeldBack &back = near.slot(slot).side[sender].control.back;
+    const Corked &back = near.slot(slot).side[sender].control.back;
     if (d.held != 0 && back.header.load(std::memory_order_acquire) != d.held) { // its sender has shown it
         uint8_t *from = ring_in(near, slot, sender, d.held_cls), *to = ring_in(far, slot, sender, d.held_cls);
         if (from && to && word_of(to, d.held_offset).load(std::memory_order_relaxed) == 0)

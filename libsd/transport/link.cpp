@@ -1,9 +1,9 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
 #include "libsd/base/upward.hpp"
-#include "libsd/control/around_fork.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/layout/fake_layout.hpp"
 #include <initializer_list>
@@ -26,7 +26,7 @@ std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 /// waiter has ended it the monitor tries.
 [[gnu::noinline]] void ring_foreign(LinkMap &l, unsigned id, int fd) noexcept {
     const char ring = 1;
-    const long r = confined()
+    const long r = sandboxed()
                        ? -EPERM // a sandbox of ours knows write only
                        : sys::call(SYS_sendto, fd, sys::arg(&ring), 1, MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
     if (r < 0 && r != -EAGAIN)
@@ -54,7 +54,7 @@ void ring_bell(LinkMap &l, unsigned id) noexcept {
 /// Or would be locked into memory.
 bool space_is_limited() noexcept {
     rlimit limit{};
-    if (confined()) // a sandbox may end us for the question
+    if (sandboxed()) // a sandbox may end us for the question
         return mappings_are_locked.load(std::memory_order_relaxed);
     return mappings_are_locked.load(std::memory_order_relaxed) ||
            sys::call(SYS_prlimit64, 0, RLIMIT_AS, 0, sys::arg(&limit)) < 0 || limit.rlim_cur != RLIM_INFINITY;
@@ -246,7 +246,7 @@ void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept
 
 // What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).
 void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
-    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & kWaiters;
+    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & kUsableDoorbells;
     if (!ids)
         return;
     const unsigned peer = 1u - l.side;
@@ -263,7 +263,8 @@ void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept 
 
 void ring_sleepers(LinkMap &l) noexcept {
     cpu::in_order_for_membarrier();
-    uint64_t asleep = l.far.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
+    uint64_t asleep =
+        l.far.header().side[1 - l.side].sleep_mask.load(std::memory_order_seq_cst) & kUsableDoorbells;
     for (; asleep; asleep &= asleep - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(asleep)));
 }
@@ -274,7 +275,7 @@ void notify_acceptors(LinkMap &l) noexcept {
     if (side.syn_arm.load(std::memory_order_seq_cst) == 0)
         return;
     uint64_t ids = side.syn_arm.exchange(0, std::memory_order_seq_cst);
-    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & kWaiters;
+    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & kUsableDoorbells;
     for (; ids; ids &= ids - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(ids)));
 }

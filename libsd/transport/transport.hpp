@@ -20,8 +20,6 @@ struct LinkMap;
 
 /// Of an arm word: its owner is not here, and every change is to be carried to it. Not a doorbell's id.
 constexpr uint64_t kAlwaysArmed = uint64_t{1} << 63;
-/// The ids of an arm word or a sleep mask that can be a waiter's: 1 to 62.
-constexpr uint64_t kWaiters = ~(kAlwaysArmed | 1);
 
 enum class Offer {
     made,

@@ -35,13 +35,13 @@ void init(const ApiCalls &api = {}) noexcept;
 /// False before init, or when SD_DISABLE is set: everything passes through.
 bool enabled() noexcept;
 /// This process and the child that it is about to make use the same memory for a while
-/// (api/processes/lending.hpp): no socket of theirs becomes ours until the variables are put back, or the
-/// child has forked a process with memory of its own.
-void begin_borrowing() noexcept;
-bool borrowing() noexcept;
-void end_borrowing_in_child() noexcept;
+/// (api/processes/vfork_memory.hpp): no socket of theirs becomes ours until the variables are put back, or
+/// the child has forked a process with memory of its own.
+void begin_vfork() noexcept;
+bool in_vfork() noexcept;
+void end_vfork_in_child() noexcept;
 
-// --- sockets (socket.cpp, connect.cpp, accept.cpp, options.cpp, names.cpp)
+// --- sockets (socket.cpp, connect.cpp, accept.cpp, options.cpp, endpoint_addresses.cpp)
 /// socket() for AF_INET/AF_INET6 SOCK_STREAM TCP; kPass for anything else.
 [[nodiscard]] long socket(int domain, int type, int protocol) noexcept;
 [[nodiscard]] long connect(int fd, const sockaddr *a, socklen_t n) noexcept;

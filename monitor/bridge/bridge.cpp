@@ -5,9 +5,9 @@
 // libsd.so in front of the C library, so that its own socket calls are accelerated without LD_PRELOAD. One
 // thread, one epoll set; ends when the channel and the last bridge have ended.
 #include "libsd/layout/protocol.hpp"
-#include "monitor/bridge/bridge_confine.hpp"
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/bridge/bridge_pump.hpp"
+#include "monitor/bridge/bridge_sandbox.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -171,7 +171,7 @@ void contact_monitor() {
 
 } // namespace sd::monitor
 
-/// Arguments: the users and groups to become (bridge_confine.hpp).
+/// Arguments: the users and groups to become (bridge_sandbox.hpp).
 int main(int argc, char **argv) {
     using namespace sd::monitor;
     raise_limit();
@@ -185,7 +185,7 @@ int main(int argc, char **argv) {
     }
     contact_monitor();
     if (!give_up_privileges(argc == 3 ? argv[1] : nullptr, argc == 3 ? argv[2] : nullptr) ||
-        !confine_to_carrying()) {
+        !enter_bridge_sandbox()) {
         complain("privileges cannot be given up");
         return 3;
     }

@@ -11,7 +11,7 @@ Payer Monitor::payer_of(const ucred &who) {
     return accounts_.payer(who.uid, group_of(who.pid, pidfd.get()));
 }
 
-Charge Monitor::charge(const Payer &payer, Holding what, unsigned descriptors) {
+Charge Monitor::charge(const Payer &payer, Resource what, unsigned descriptors) {
     std::string over;
     Charge made = accounts_.charge(payer, what, descriptors, &over);
     if (!made) {
@@ -27,7 +27,7 @@ Charge Monitor::charge_client(const Payer &payer, const Client *asking) {
         std::string over;
         if (clients_.size() >= config_.limits.clients) {
             over = "limits.clients (" + std::to_string(config_.limits.clients) + ") reached";
-        } else if (Charge made = accounts_.charge(payer, Holding::clients, kDescriptorsOfClient, &over)) {
+        } else if (Charge made = accounts_.charge(payer, Resource::clients, kDescriptorsOfClient, &over)) {
             return made;
         }
         if (!drop_silent(payer, asking)) {

@@ -38,7 +38,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
             }
             return Reply::error(EINVAL);
         }
-        made->charge = charge(client.payer, Holding::links, 1);
+        made->charge = charge(client.payer, Resource::links, 1);
         made->was_adopted = true;
         made->reach = wire::kLoopbackAddresses | wire::kOtherAddresses; // what its client may think of it
         made->adopted = EventLoop::Clock::now();
@@ -102,7 +102,7 @@ void Monitor::await_holders(const Client &payer, Link &link, unsigned side) {
         }
         Charge paid;
         try {
-            paid = charge(payer.payer, Holding::bells, 1);
+            paid = charge(payer.payer, Resource::bells, 1);
         } catch (const OverShare &) {
             audit_soon(link, side);
             return;

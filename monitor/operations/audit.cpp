@@ -120,8 +120,8 @@ const Link *Monitor::family_link(const Segment &segment, uint64_t link_id, unsig
     }
     // Its members may all have passed on what they had.
     for (const auto &[id, parcel] : parcels_) {
-        if (parcel->segment.get() == &segment && parcel->passport.link_id == link_id &&
-            parcel->passport.side == side) {
+        if (parcel->segment.get() == &segment && parcel->handoff.link_id == link_id &&
+            parcel->handoff.side == side) {
             return parcel->link;
         }
     }
@@ -147,7 +147,7 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
         }
         Charge paid;
         try {
-            paid = charge(first.client->payer, Holding::bells, 1);
+            paid = charge(first.client->payer, Resource::bells, 1);
         } catch (const OverShare &) {
             return;
         }

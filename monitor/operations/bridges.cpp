@@ -63,7 +63,7 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment, const Payer &
 }
 
 /// It gives up what it has been started with before it looks at anything of the domain's
-/// (bridge_confine.hpp).
+/// (bridge_sandbox.hpp).
 BridgeProgram *Monitor::start_bridge_program(const Domain &domain, const Payer &payer) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {

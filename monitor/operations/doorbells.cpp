@@ -15,7 +15,7 @@ std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd fd) {
     auto &slot = client.eventfds[*id];
     std::shared_ptr<BellFd> kept = slot.lock();
     if (!kept) {
-        Charge paid = charge(client.payer, Holding::bells, 1);
+        Charge paid = charge(client.payer, Resource::bells, 1);
         kept = std::make_shared<BellFd>(BellFd{std::move(fd), *id, {}, {}});
         kept->charges.push_back(std::move(paid));
         slot = kept;
@@ -144,7 +144,7 @@ Reply Monitor::foreign_bell(Client &client, Request &request) {
     if (!is_bell_socket(request.fds[0].get(), client.who.uid)) {
         return Reply::error(EINVAL);
     }
-    bell.charges.push_back(charge(client.payer, Holding::bells, 1));
+    bell.charges.push_back(charge(client.payer, Resource::bells, 1));
     bell.foreign.emplace(*domain, std::move(request.fds[0]));
     return bell_reply(*link, body.side, body.id, client);
 }

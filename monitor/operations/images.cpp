@@ -15,7 +15,7 @@ namespace {
 constexpr uint32_t kMostLinks = 4096, kMostFiles = kOfds;
 
 /// What a table says is kept, as far as the client has it.
-struct Kept {
+struct Retained {
     std::map<uint64_t, std::vector<uint64_t>> ofds; ///< by the client's name of the segment; bits
     std::set<std::pair<uint64_t, unsigned>> links;  ///< id and side
     std::set<uint32_t> listeners;
@@ -41,7 +41,7 @@ template <typename T, typename Fn> bool for_each_record(int fd, size_t offset, s
 }
 
 /// The client may be writing to the table: each word is read once. Counts are checked, names are looked up.
-std::optional<Kept> read_table(int fd, const Client &client) {
+std::optional<Retained> read_table(int fd, const Client &client) {
     struct stat st;
     ExecTable head;
     if (!safe_to_map(fd, sizeof head) || fstat(fd, &st) != 0 || !read_at(fd, &head, sizeof head, 0) ||
@@ -51,7 +51,7 @@ std::optional<Kept> read_table(int fd, const Client &client) {
     }
     const size_t links_at = sizeof head + head.segments * sizeof(ExecSegment),
                  files_at = links_at + head.links * sizeof(ExecLink);
-    Kept kept;
+    Retained retained;
     std::vector<uint64_t> names;
     std::set<uint32_t> listeners;
     for (const Listener *listener : client.listeners) {
@@ -65,21 +65,21 @@ std::optional<Kept> read_table(int fd, const Client &client) {
         for_each_record<ExecLink>(fd, links_at, head.links,
                                   [&](const ExecLink &link) {
                                       if (client.link(link.id, link.side) != nullptr) {
-                                          kept.links.insert({link.id, link.side});
+                                          retained.links.insert({link.id, link.side});
                                       }
                                   }) &&
         for_each_record<ExecFile>(fd, files_at, head.files, [&](const ExecFile &file) {
             if (file.kind == static_cast<uint8_t>(FileKind::stream) && file.segment < names.size() &&
-                file.passport.ofd_index < kOfds) {
-                auto &bits = kept.ofds[names[file.segment]];
+                file.handoff.ofd_index < kOfds) {
+                auto &bits = retained.ofds[names[file.segment]];
                 bits.resize(kOfds / 64);
-                bits[file.passport.ofd_index / 64] |= uint64_t{1} << file.passport.ofd_index % 64;
+                bits[file.handoff.ofd_index / 64] |= uint64_t{1} << file.handoff.ofd_index % 64;
             } else if (file.kind == static_cast<uint8_t>(FileKind::listener) &&
                        listeners.count(file.listener_id) != 0) {
-                kept.listeners.insert(file.listener_id);
+                retained.listeners.insert(file.listener_id);
             }
         });
-    return all ? std::optional(std::move(kept)) : std::nullopt;
+    return all ? std::optional(std::move(retained)) : std::nullopt;
 }
 
 } // namespace
@@ -90,8 +90,8 @@ Reply Monitor::image(Client &client, Request &request) {
         return Reply::error(EPROTONOSUPPORT, Cause::monitor_version);
     }
     const uint64_t cookie = proven_netns(request.fds[1].get());
-    const std::optional<Kept> kept = read_table(request.fds[0].get(), client);
-    if (cookie == 0 || !kept || request.sender.pid != client.pid) {
+    const std::optional<Retained> retained = read_table(request.fds[0].get(), client);
+    if (cookie == 0 || !retained || request.sender.pid != client.pid) {
         return Reply::error(EINVAL);
     }
     if (!identify(client, request.sender)) {
@@ -113,15 +113,15 @@ Reply Monitor::image(Client &client, Request &request) {
     client.bells_given = 0;
 
     for (const Client::Share &share : client.segments) {
-        const auto it = kept->ofds.find(share.name);
+        const auto it = retained->ofds.find(share.name);
         const Segment::Member member{&client, share.proc_index};
         end_by_pieces(
             client, share.segment,
-            share.segment->retain(member, it == kept->ofds.end() ? std::vector<uint64_t>{} : it->second));
+            share.segment->retain(member, it == retained->ofds.end() ? std::vector<uint64_t>{} : it->second));
     }
     const std::set<Listener *> listeners = client.listeners;
     for (Listener *listener : listeners) {
-        if (kept->listeners.count(listener->id) == 0) {
+        if (retained->listeners.count(listener->id) == 0) {
             leave_listener(client, *listener);
         }
     }
@@ -131,7 +131,7 @@ Reply Monitor::image(Client &client, Request &request) {
             // The server side of a listener's links: what waits there to be accepted is asked for again.
             const bool of_listener = side == 1 && attachment.link->listener != nullptr &&
                                      client.listeners.count(attachment.link->listener) != 0;
-            if (attachment.side[side] && !of_listener && kept->links.count({name, side}) == 0) {
+            if (attachment.side[side] && !of_listener && retained->links.count({name, side}) == 0) {
                 dropped.emplace_back(name, side);
             }
         }

@@ -83,7 +83,7 @@ std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, Request &req
             return known;
         }
     }
-    Charge paid = charge(payer.payer, Holding::segments, 1);
+    Charge paid = charge(payer.payer, Resource::segments, 1);
     std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
     if (segment) {
         segment->name = next_id_++;
@@ -252,7 +252,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.comm = client.comm;
     made.ns = client.ns;
     made.netns_inode = client.netns_inode;
-    made.confined = client.confined;
+    made.sandboxed = client.sandboxed;
     made.lineage = client.lineage;
     made.filters = client.filters;
     made.bell_domain = client.bell_domain;

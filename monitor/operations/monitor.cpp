@@ -113,7 +113,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},
         {Op::part, "part", sizeof(wire::SegmentRef), 0, kProcess, &Monitor::part},
         {Op::withdraw, "withdraw", sizeof(wire::LinkRef), 0, kProcess, &Monitor::withdraw},
-        {Op::confine, "confine", 0, 0, kProcess, &Monitor::confine},
+        {Op::sandbox, "sandbox", 0, 0, kProcess, &Monitor::sandbox},
         {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::no_room, "no_room", sizeof(wire::LinkRef), 0, kProcess, &Monitor::no_room},
         {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
@@ -369,7 +369,7 @@ bool Monitor::handle(Client &client, Request &request) {
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
     }
-    if (is_confined(client, request.sender) && !is_answered_when_confined(operation->op)) {
+    if (is_sandboxed(client, request.sender) && !is_answered_when_sandboxed(operation->op)) {
         spdlog::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));

@@ -57,7 +57,7 @@ class Monitor {
     /// Whether a line about what a client did may be logged: no client can fill the disk.
     bool may_log();
     /// accounting.cpp: for one thing more that is held in the name of the client. Throws OverShare.
-    Charge charge(const Payer &payer, Holding what, unsigned descriptors);
+    Charge charge(const Payer &payer, Resource what, unsigned descriptors);
     Charge charge_client(const Payer &payer, const Client *asking);
     bool drop_silent(const Payer &payer, const Client *asking);
     Payer payer_of(const ucred &who);
@@ -106,11 +106,11 @@ class Monitor {
     bool is_awaited(const Client &asker, uint64_t until) const;
     void answer_waiting();
 
-    // confinement.cpp: processes in a sandbox
-    static bool is_answered_when_confined(wire::Op op);
-    bool is_confined(const Client &client, const ucred &sender) const;
+    // sandboxed_clients.cpp: processes in a sandbox
+    static bool is_answered_when_sandboxed(wire::Op op);
+    bool is_sandboxed(const Client &client, const ucred &sender) const;
     Reply withdraw(Client &client, Request &request);
-    Reply confine(Client &client, Request &request);
+    Reply sandbox(Client &client, Request &request);
 
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
@@ -153,7 +153,7 @@ class Monitor {
     template <typename Predicate> void dismiss_bridge_programs(Predicate which);
     void dismiss_bridge_programs_later();
 
-    // holdings.cpp: listeners and links, and how they end
+    // attachments.cpp: listeners and links, and how they end
     Namespace &find_namespace(uint64_t cookie, const Payer &payer);
     void forget_namespace(uint64_t cookie);
     bool attach(Client &client, Link &link, uint64_t name, unsigned side);

@@ -11,7 +11,7 @@ namespace sd::monitor {
 /// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has
 /// changed, and the parcel has ended.
 int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
-    const Passport &p = parcel.passport;
+    const HandoffRecord &p = parcel.handoff;
     Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
     const uint64_t id = parcel.id;
     int error = 0;
@@ -23,7 +23,7 @@ int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
     }
     Charge paid;
     try { // the socket stays for longer than the parcel
-        paid = charge(parcel.charge.payer(), Holding::parcels, 1);
+        paid = charge(parcel.charge.payer(), Resource::parcels, 1);
     } catch (const OverShare &) {
         error = error == 0 ? ENOBUFS : error;
     }
@@ -36,18 +36,18 @@ int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
     ofd.tx_block.fetch_or(kTxMoved, std::memory_order_seq_cst);
     ofd.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
     const std::shared_ptr<Segment> segment = parcel.segment;
-    const Passport passport = p;
+    const HandoffRecord handoff = p;
     moved_[{segment.get(), p.ofd_index}] = {segment,           p.ofd_index, p.generation,
                                             std::move(socket), 0,           std::move(paid)};
     bridge(parcel); // may end it
     if (parcels_.count(id) == 0) {
         ofd.rcvlowat.store(low, std::memory_order_seq_cst);
         ofd.tx_block.fetch_and(~uint32_t{kTxMoved}, std::memory_order_seq_cst);
-        moved_.erase({segment.get(), passport.ofd_index});
+        moved_.erase({segment.get(), handoff.ofd_index});
         error = ENOBUFS;
     }
     // Those who wait, to see the mark; or, if they have seen it, that it has gone.
-    mark_and_ring(link, passport.slot, 1 - passport.side, 0);
+    mark_and_ring(link, handoff.slot, 1 - handoff.side, 0);
     return error;
 }
 
@@ -92,7 +92,7 @@ void Monitor::review_moved(const Segment &segment) {
                             std::any_of(parcels_.begin(), parcels_.end(), [&moved](const auto &entry) {
                                 const Parcel &parcel = *entry.second;
                                 return !parcel.bridged && parcel.segment == moved.segment &&
-                                       parcel.passport.ofd_index == moved.ofd;
+                                       parcel.handoff.ofd_index == moved.ofd;
                             });
         it = wanted ? std::next(it) : moved_.erase(it);
     }

@@ -50,7 +50,7 @@ uint64_t socket_cookie(int fd) {
 
 Reply Monitor::pass(Client &client, Request &request) {
     const auto body = request.as<wire::Pass>();
-    const Passport &p = body.passport;
+    const HandoffRecord &p = body.handoff;
     Link *link = p.side < 2 ? client.link(p.link_id, p.side) : nullptr;
     const uint64_t name = body.segment == 0 ? client.id : body.segment;
     const auto share = std::find_if(client.segments.begin(), client.segments.end(),
@@ -66,12 +66,12 @@ Reply Monitor::pass(Client &client, Request &request) {
     }
     auto made = std::make_unique<Parcel>();
     Parcel &parcel = *made;
-    parcel.charge = charge(client.payer, Holding::parcels, 1);
+    parcel.charge = charge(client.payer, Resource::parcels, 1);
     parcel.id = next_id_++;
     parcel.cookie = cookie;
     parcel.inode = file_id(request.fds[0].get()).ino;
     parcel.far = std::move(request.fds[1]);
-    parcel.passport = p;
+    parcel.handoff = p;
     parcel.segment = share->segment;
     parcel.link = link;
     stamp(client, *parcel.segment, domain_of(client, request.sender));
@@ -197,15 +197,15 @@ Reply Monitor::claim(Client &client, Request &request) {
         bridge(parcel);
         return Reply::error(EPERM, Cause::passed);
     }
-    if (const auto moved = moved_.find({parcel.segment.get(), parcel.passport.ofd_index});
+    if (const auto moved = moved_.find({parcel.segment.get(), parcel.handoff.ofd_index});
         by_bridge && parcel.start == wire::BridgeStart::for_all && moved != moved_.end()) {
         moved->second.bridge = client.id;
     }
-    if (!attach(client, *parcel.link, parcel.passport.link_id, parcel.passport.side)) {
+    if (!attach(client, *parcel.link, parcel.handoff.link_id, parcel.handoff.side)) {
         return Reply::error(EEXIST, Cause::passed);
     }
     wire::ClaimReply body{};
-    body.passport = parcel.passport;
+    body.handoff = parcel.handoff;
     body.segment = parcel.segment->name;
     for (const Client::Share &share : client.segments) {
         if (share.segment == parcel.segment) {
@@ -267,19 +267,19 @@ void Monitor::end_parcel(Parcel &parcel) {
     const std::unique_ptr<Parcel> ended = std::move(parcels_.extract(parcel.id).mapped());
     Segment &segment = *ended->segment;
     Link &link = *ended->link;
-    const uint32_t ofd = ended->passport.ofd_index;
+    const uint32_t ofd = ended->handoff.ofd_index;
     if (--segment.parcels[ofd] == 0) {
         segment.parcels.erase(ofd);
         segment.release_parcel(ofd, [&](uint64_t link_id, unsigned side) {
-            return link_id == ended->passport.link_id && side == ended->passport.side ? &link : nullptr;
+            return link_id == ended->handoff.link_id && side == ended->handoff.side ? &link : nullptr;
         });
     }
     review_moved(segment);
     if (segment.members.empty() && segment.parcels.empty()) {
         finish_segment(segment);
     }
-    --link.side[ended->passport.side].parcels;
-    side_changed(link, ended->passport.side);
+    --link.side[ended->handoff.side].parcels;
+    side_changed(link, ended->handoff.side);
 }
 
 /// Nobody shares it any more: only its counters are kept.

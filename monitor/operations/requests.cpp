@@ -45,7 +45,7 @@ Reply Monitor::listen(Client &client, Request &request) {
         do {
             id = ++next_listener_;
         } while (id == 0 || listeners_.count(id) != 0);
-        Charge paid = charge(client.payer, Holding::listeners, 1);
+        Charge paid = charge(client.payer, Resource::listeners, 1);
         auto made = std::make_unique<Listener>(id, proof, client.ns);
         made->charge = std::move(paid);
         made->uid = client.who.uid;
@@ -170,7 +170,7 @@ Reply Monitor::connect(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::server_full);
     }
-    Charge paid = charge(client.payer, Holding::links, 1);
+    Charge paid = charge(client.payer, Resource::links, 1);
     std::unique_ptr<Link> made = Link::create(next_id_++, listener.id, 0, fake_);
     Link &link = *made;
     link.maker = client.payer.user ? client.payer.user : client.payer.group;

@@ -42,8 +42,8 @@ nlohmann::json Monitor::resources_json() const {
     nlohmann::json accounts = nlohmann::json::array();
     accounts_.for_each([&](const Account &account) {
         nlohmann::json entry{{"name", account.name}, {"descriptors", account.descriptors}};
-        for (unsigned i = 0; i < kHoldings; ++i) {
-            entry[holding_name(static_cast<Holding>(i))] = account.count[i];
+        for (unsigned i = 0; i < kResources; ++i) {
+            entry[resource_name(static_cast<Resource>(i))] = account.count[i];
         }
         accounts.push_back(std::move(entry));
     });

@@ -27,9 +27,9 @@ const std::string &own_group() {
 
 } // namespace
 
-const char *holding_name(Holding what) {
-    constexpr const char *names[kHoldings] = {"clients", "links",    "listeners",
-                                              "bells",   "segments", "parcels"};
+const char *resource_name(Resource what) {
+    constexpr const char *names[kResources] = {"clients", "links",    "listeners",
+                                               "bells",   "segments", "parcels"};
     return names[static_cast<unsigned>(what)];
 }
 
@@ -53,9 +53,9 @@ void Charge::end() {
         return;
     }
     SD_ASSERT(accounts_->used_ >= descriptors_);
-    SD_ASSERT(what_ != Holding::clients || accounts_->clients_ != 0);
+    SD_ASSERT(what_ != Resource::clients || accounts_->clients_ != 0);
     accounts_->used_ -= descriptors_;
-    accounts_->clients_ -= what_ == Holding::clients ? 1 : 0;
+    accounts_->clients_ -= what_ == Resource::clients ? 1 : 0;
     accounts_ = nullptr;
     for (Account *account : {payer_.user.get(), payer_.group.get()}) {
         if (account != nullptr) {
@@ -67,7 +67,7 @@ void Charge::end() {
     payer_ = {};
 }
 
-Accounts::Accounts(const HoldingLimits &user, const HoldingLimits &group, unsigned clients)
+Accounts::Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients)
     : user_(user), group_(group), most_clients_(clients) {
     rlimit limit{};
     if (geteuid() == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
@@ -102,16 +102,16 @@ Payer Accounts::payer(uid_t uid, const std::string &group) {
 
 /// Descriptors and clients: as many as are still free for everybody. So one that takes all he can gets a
 /// half, the next a half of the rest, and something is always left.
-bool Accounts::fits(const Account *account, Holding what, unsigned descriptors, std::string *over) const {
+bool Accounts::fits(const Account *account, Resource what, unsigned descriptors, std::string *over) const {
     if (account == nullptr) {
         return true;
     }
     const unsigned most = (account->is_group ? group_ : user_)[static_cast<unsigned>(what)];
     if (most != 0 && account->count[static_cast<unsigned>(what)] >= most) {
-        *over = account->name + " has all of its " + std::to_string(most) + " " + holding_name(what);
+        *over = account->name + " has all of its " + std::to_string(most) + " " + resource_name(what);
         return false;
     }
-    if (capacity_ != 0 && what == Holding::clients &&
+    if (capacity_ != 0 && what == Resource::clients &&
         (clients_ >= most_clients_ || account->count[0] >= most_clients_ - clients_)) {
         *over = account->name + " has its share of limits.clients, " + std::to_string(account->count[0]);
         return false;
@@ -123,7 +123,7 @@ bool Accounts::fits(const Account *account, Holding what, unsigned descriptors, 
     return true;
 }
 
-Charge Accounts::charge(const Payer &payer, Holding what, unsigned descriptors, std::string *over) {
+Charge Accounts::charge(const Payer &payer, Resource what, unsigned descriptors, std::string *over) {
     Charge charge;
     if (!fits(payer.user.get(), what, descriptors, over) || !fits(payer.group.get(), what, descriptors, over)) {
         return charge;
@@ -133,7 +133,7 @@ Charge Accounts::charge(const Payer &payer, Holding what, unsigned descriptors, 
     charge.what_ = what;
     charge.descriptors_ = descriptors;
     used_ += descriptors;
-    clients_ += what == Holding::clients ? 1 : 0;
+    clients_ += what == Resource::clients ? 1 : 0;
     for (Account *account : {payer.user.get(), payer.group.get()}) {
         if (account != nullptr) {
             ++account->count[static_cast<unsigned>(what)];

@@ -15,16 +15,16 @@
 
 namespace sd::monitor {
 
-enum class Holding { clients, links, listeners, bells, segments, parcels };
-constexpr unsigned kHoldings = 6;
-const char *holding_name(Holding what);
+enum class Resource { clients, links, listeners, bells, segments, parcels };
+constexpr unsigned kResources = 6;
+const char *resource_name(Resource what);
 
 /// The most that one of them may have of each; 0: no limit.
-using HoldingLimits = std::array<unsigned, kHoldings>;
+using ResourceLimits = std::array<unsigned, kResources>;
 
 struct Account {
     std::string name; ///< "user 1000", "group /system.slice/a.service"
-    std::array<unsigned, kHoldings> count{};
+    std::array<unsigned, kResources> count{};
     unsigned descriptors = 0;
     bool is_group = false;
     uint64_t turn = 0;                           ///< of the loop, in which requests were answered last
@@ -56,19 +56,19 @@ class Charge {
     void end();
     Accounts *accounts_ = nullptr;
     Payer payer_;
-    Holding what_{};
+    Resource what_{};
     unsigned descriptors_ = 0;
 };
 
 class Accounts {
   public:
     /// `clients`: of all together.
-    Accounts(const HoldingLimits &user, const HoldingLimits &group, unsigned clients);
+    Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients);
 
     /// `group`: as group_of() says. Accounts last as long as somebody pays with them.
     Payer payer(uid_t uid, const std::string &group);
     /// An empty charge if that is more than the payer's share; *over says whose and of what.
-    Charge charge(const Payer &payer, Holding what, unsigned descriptors, std::string *over);
+    Charge charge(const Payer &payer, Resource what, unsigned descriptors, std::string *over);
 
     template <typename Fn> void for_each(Fn fn) const {
         for (const auto &[key, weak] : accounts_) {
@@ -81,10 +81,10 @@ class Accounts {
   private:
     friend class Charge;
     std::shared_ptr<Account> account(const std::string &name, bool is_group);
-    bool fits(const Account *account, Holding what, unsigned descriptors, std::string *over) const;
+    bool fits(const Account *account, Resource what, unsigned descriptors, std::string *over) const;
 
     std::map<std::string, std::weak_ptr<Account>> accounts_;
-    HoldingLimits user_, group_;
+    ResourceLimits user_, group_;
     unsigned most_clients_;
     unsigned clients_ = 0;
     unsigned used_ = 0;     ///< descriptors, all together

@@ -19,8 +19,6 @@ namespace sd::monitor {
 namespace {
 
 constexpr int kLinkSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
-constexpr uint64_t kUsableBells =
-    ((uint64_t{1} << (kLastDoorbell + 1)) - 1) & ~((uint64_t{1} << kFirstDoorbell) - 1);
 
 /// Calls fn(index) for each slot that has ever been touched.
 template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
@@ -260,7 +258,7 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     auto &control = link.view(peer).slot(slot_index).side[peer].control;
     uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
                       control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
-                     kUsableBells;
+                     kUsableDoorbells;
     // The dead may have taken the arms, and not have got to ring.
     for (unsigned id = kFirstDoorbell; (flags & kFlagDead) != 0 && id <= kLastDoorbell; ++id) {
         armed |= uint64_t{link.side[peer].bells[id].eventfd != nullptr} << id;
@@ -316,13 +314,14 @@ void show_everybody(const Link &link, unsigned slot_index) {
 
 void ring_everybody(const Link &link) {
     for (unsigned side = 0; side < 2; ++side) {
-        ring_sleepers(link, side, kUsableBells);
+        ring_sleepers(link, side, kUsableDoorbells);
     }
 }
 
 void ring_acceptors(const Link &link) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    ring_sleepers(link, 1, link.header(1).side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableBells);
+    ring_sleepers(link, 1,
+                  link.header(1).side[1].syn_arm.exchange(0, std::memory_order_seq_cst) & kUsableDoorbells);
 }
 
 void stop_requests(const Link &link) {

@@ -34,7 +34,7 @@ struct Parcel {
     EventLoop::Watch watch = 0;
     EventLoop::Timer timer = 0;
 
-    Passport passport{};
+    HandoffRecord handoff{};
     std::shared_ptr<Segment> segment;
     Link *link = nullptr; ///< counted in LinkSide::parcels
     uint64_t sender = 0;  ///< client id

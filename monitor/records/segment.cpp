@@ -185,7 +185,7 @@ Segment::Reaping Segment::reap(const Member &member) {
     return at;
 }
 
-Segment::Reaping Segment::retain(const Member &member, const std::vector<uint64_t> &kept) {
+Segment::Reaping Segment::retain(const Member &member, const std::vector<uint64_t> &retained) {
     Reaping at;
     at.who_ = member;
     end_threads(member.proc_index);
@@ -195,7 +195,7 @@ Segment::Reaping Segment::retain(const Member &member, const std::vector<uint64_
     const ProcRecord &proc = view_.proc(member.proc_index);
     for_each_touched(
         memfd_.get(), held_offset(member.proc_index, 0), sizeof(uint64_t), kOfds / 64, [&](unsigned word) {
-            const uint64_t keep = word < kept.size() ? kept[word] : 0;
+            const uint64_t keep = word < retained.size() ? retained[word] : 0;
             if (const uint64_t ends = proc.held[word].load(std::memory_order_relaxed) & ~keep; ends != 0) {
                 only.emplace_back(word, ends);
             }

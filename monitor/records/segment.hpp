@@ -68,9 +68,9 @@ class Segment {
     };
     /// For a process that died. Its threads end at once.
     Reaping reap(const Member &member);
-    /// For a process that executed another program: what it held ends, but for the Ofds in `kept`: words as
-    /// of `held`, or none.
-    Reaping retain(const Member &member, const std::vector<uint64_t> &kept);
+    /// For a process that executed another program: what it held ends, but for the Ofds in `retained`: words
+    /// as of `held`, or none.
+    Reaping retain(const Member &member, const std::vector<uint64_t> &retained);
     /// Goes on for about as many records. True: that was all.
     bool advance(Reaping &at, const FindLink &find_link, unsigned records);
 

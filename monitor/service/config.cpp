@@ -269,8 +269,8 @@ Config load_config(const std::string &file, Config config) {
                      "listeners_per_user", "bells_per_user", "segments_per_user", "parcels_per_user",
                      "clients_per_cgroup", "links_per_cgroup", "listeners_per_cgroup", "bells_per_cgroup",
                      "segments_per_cgroup", "parcels_per_cgroup"});
-        for (unsigned i = 0; i < kHoldings; ++i) {
-            const std::string name = holding_name(static_cast<Holding>(i));
+        for (unsigned i = 0; i < kResources; ++i) {
+            const std::string name = resource_name(static_cast<Resource>(i));
             reader.number(*table, (name + "_per_user").c_str(), "limits.", config.limits.per_user[i]);
             reader.number(*table, (name + "_per_cgroup").c_str(), "limits.", config.limits.per_cgroup[i]);
         }

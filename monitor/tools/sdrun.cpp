@@ -230,15 +230,15 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
 }
 
 /// Moves the channel out of the way of the program's own descriptors, and lets it stay open over exec.
-int park(int fd) {
+int move_up(int fd) {
     rlimit limit;
     int low = 512;
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur <= 520) {
         low = static_cast<int>(limit.rlim_cur) - 8;
     }
-    const int parked = low < 3 ? -1 : fcntl(fd, F_DUPFD, low);
+    const int moved = low < 3 ? -1 : fcntl(fd, F_DUPFD, low);
     close(fd);
-    return parked;
+    return moved;
 }
 
 /// An outer sdrun's channel is given up: the program is to have one.
@@ -277,10 +277,10 @@ void find_monitor(const char *own, bool may_start) {
         return;
     }
     close_outer_presence();
-    const int parked = park(fd);
-    if (parked >= 0) {
+    const int moved = move_up(fd);
+    if (moved >= 0) {
         char number[16];
-        snprintf(number, sizeof number, "%d", parked);
+        snprintf(number, sizeof number, "%d", moved);
         setenv("SD_CONTROL_FD", number, 1);
     }
     setenv("SD_MONITOR", used, 1);

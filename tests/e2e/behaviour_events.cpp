@@ -144,9 +144,9 @@ BEHAVES("stdio streams that are opened again", other_doors, streams_opened_again
 BEHAVES("much data through stdio", other_doors, streams_large, accelerated)
 BEHAVES("dprintf", other_doors, formatted_to_descriptor, accelerated)
 BEHAVES("printf into a connection", other_doors, standard_output, accelerated)
-BEHAVES("an epoll set changed by io_uring", rings, members_of_a_set, accelerated)
-BEHAVES("data by io_uring", rings, data, any)
-BEHAVES("connect and accept by io_uring", rings, connecting, any)
+BEHAVES("an epoll set changed by io_uring", uring_syscalls, members_of_a_set, accelerated)
+BEHAVES("data by io_uring", uring_syscalls, data, any)
+BEHAVES("connect and accept by io_uring", uring_syscalls, connecting, any)
 #ifdef SD_HAVE_LIBURING
 BEHAVES("data by liburing", liburing, data, any)
 BEHAVES("connect and accept by liburing", liburing, connecting, any)

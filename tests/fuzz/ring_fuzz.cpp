@@ -1,7 +1,7 @@
 // A connection of which the peer has written everything that it can: ring, credit, what is held back, the
 // table of pieces. Whoever receives or sends there stays within the link, and ends.
 #include "libsd/queue/cork.hpp"
-#include "libsd/queue/quick.hpp"
+#include "libsd/queue/small_record.hpp"
 #include "libsd/transport/slots.hpp"
 #include "tests/fuzz/input.hpp"
 
@@ -52,7 +52,7 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
         const uint64_t before = s.head;
         switch (in.below(6)) {
         case 0:
-            (void)ring::take_quick(s, place, to, 1 + in.below(255) * 2);
+            (void)ring::take_small(s, place, to, 1 + in.below(255) * 2);
             break;
         case 1: {
             ring::Record record{};
@@ -73,7 +73,7 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             (void)ring::available(s, place, 1 + in.below(255));
             break;
         case 3:
-            ring::show_late(s, place, slot.side[1].control.back, slot.side[0].credit);
+            ring::uncork_late(s, place, slot.side[1].control.back, slot.side[0].credit);
             break;
         case 4:
             ring::recover_rx(s, consumed);
@@ -101,7 +101,7 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
         const uint32_t n = 1 + in.below(255) * 2;
         switch (in.below(7)) {
         case 0:
-            (void)ring::put_quick(s, place, from.data(), n);
+            (void)ring::put_small(s, place, from.data(), n);
             break;
         case 1:
             if (ring::room(s) >= 8 + ring::pad8(n)) {
@@ -121,13 +121,13 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             break;
         }
         case 4:
-            if (!ring::holding(back, receiver) && ring::room(s) >= 8 + ring::pad8(n) &&
+            if (!ring::is_corked(back, receiver) && ring::room(s) >= 8 + ring::pad8(n) &&
                 ring::copy_in(s, place, from.data(), n) == 0) {
-                ring::hold(s, place, back, receiver, n, 1, 0);
+                ring::cork(s, place, back, receiver, n, 1, 0);
             }
             break;
         case 5:
-            (void)ring::show(s, place, back, receiver);
+            (void)ring::uncork(s, place, back, receiver);
             break;
         default:
             ring::recover_tx(s, place, back);

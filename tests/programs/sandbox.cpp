@@ -48,7 +48,7 @@ sock_filter server_filter[] = {
 const sock_fprog server_program{std::size(server_filter), server_filter};
 
 // In the sandbox: waits with poll, echoes, and answers a last word once the other side has slept for a while.
-void echo_confined(int fd) {
+void echo_sandboxed(int fd) {
     char buffer[4096];
     for (;;) {
         pollfd p{fd, POLLIN, 0};
@@ -83,7 +83,7 @@ template <class F> void in_a_sandbox(F enter) {
     const pid_t child = spawn([&] {
         close(pair.client);
         enter();
-        echo_confined(pair.server);
+        echo_sandboxed(pair.server);
     });
     close(pair.server);
     talk_to(child, pair.client);
@@ -163,7 +163,7 @@ BEHAVIOUR(accepts_in_a_sandbox) {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &server_program));
         ready.open();
-        echo_confined(MUST(accept(listener, nullptr, nullptr)));
+        echo_sandboxed(MUST(accept(listener, nullptr, nullptr)));
     });
     const Address to = local_address(listener);
     close(listener);
@@ -236,7 +236,7 @@ BEHAVIOUR(little_address_space) {
                   server = MUST(accept(listener, nullptr, nullptr));
         send_all(client, "new");
         say("%s", receive(server, 3).c_str());
-        echo_confined(pair.server);
+        echo_sandboxed(pair.server);
     });
     close(pair.server);
     talk_to(child, pair.client);
@@ -250,7 +250,7 @@ BEHAVIOUR(keeps_its_own_connection) {
         close(listener);
         const int fd = connect_to(to);
         enter_strict_filter();
-        echo_confined(fd);
+        echo_sandboxed(fd);
     });
     talk_to(child, MUST(accept(listener, nullptr, nullptr)));
 }
@@ -288,7 +288,7 @@ BEHAVIOUR(accepted_once_it_is_inside) {
         if (write(first, "1", 1) != 1 || write(second, "2", 1) != 1)
             _exit(3);
         inside.open();
-        echo_confined(second);
+        echo_sandboxed(second);
     });
     inside.pass();
     const int first = MUST(accept(listener, nullptr, nullptr)),
@@ -312,7 +312,7 @@ BEHAVIOUR(makes_no_connection_by_memory) {
         if (link.base)
             forge_requests(link);
         done.open();
-        echo_confined(fd);
+        echo_sandboxed(fd);
     });
     const int fd = MUST(accept(listener, nullptr, nullptr));
     send_all(fd, "x");
@@ -338,7 +338,7 @@ BEHAVIOUR(waited_before_the_filter) {
         waiting.pass();
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &server_program));
-        echo_confined(MUST(accept(listener, nullptr, nullptr)));
+        echo_sandboxed(MUST(accept(listener, nullptr, nullptr)));
     });
     close(listener);
     const int first = connect_to(to);

@@ -1,7 +1,7 @@
 // Control messages and the completions of MSG_ZEROCOPY, against a kernel connection.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include <cstring>
 #include <linux/errqueue.h>

@@ -1,5 +1,5 @@
 // Where the larger rings of a link lie: pieces of the sides' arenas, mapped as they are used.
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "tests/unit/stream_pair.hpp"
 
 #include <set>

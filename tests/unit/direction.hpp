@@ -45,7 +45,7 @@ struct Direction {
     Direction &operator=(const Direction &) = delete;
     sd::SlotSide::Credit receiver{};
     std::atomic<uint64_t> &consumed = receiver.consumed;
-    sd::HeldBack back{};
+    sd::Corked back{};
     sd::TxState tx{};
     sd::RxState rx{};
     sd::ring::Place place() const { return {own_link().view.slot(slot).ring[0]}; }

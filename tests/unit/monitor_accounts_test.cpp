@@ -17,25 +17,25 @@ using namespace sd::monitor;
 using namespace sd::test;
 
 namespace {
-constexpr HoldingLimits kFew{3, 2, 2, 2, 2, 2}, kNone{};
+constexpr ResourceLimits kFew{3, 2, 2, 2, 2, 2}, kNone{};
 }
 
 TEST_CASE("a user has no more than its limit, and gets back what ends") {
     Accounts accounts(kFew, kNone, 100);
     std::string over;
     const Payer user = accounts.payer(1000, "/");
-    Charge first = accounts.charge(user, Holding::links, 1, &over),
-           second = accounts.charge(user, Holding::links, 1, &over);
+    Charge first = accounts.charge(user, Resource::links, 1, &over),
+           second = accounts.charge(user, Resource::links, 1, &over);
     REQUIRE(first);
     REQUIRE(second);
-    REQUIRE_FALSE(accounts.charge(user, Holding::links, 1, &over));
+    REQUIRE_FALSE(accounts.charge(user, Resource::links, 1, &over));
     REQUIRE_THAT(over, Catch::Contains("user 1000") && Catch::Contains("links"));
-    REQUIRE(accounts.charge(accounts.payer(1001, "/"), Holding::links, 1, &over));
-    REQUIRE(accounts.charge(accounts.payer(0, "/"), Holding::links, 1, &over));
+    REQUIRE(accounts.charge(accounts.payer(1001, "/"), Resource::links, 1, &over));
+    REQUIRE(accounts.charge(accounts.payer(0, "/"), Resource::links, 1, &over));
     first = Charge();
-    REQUIRE(accounts.charge(accounts.payer(1000, "/"), Holding::links, 1, &over));
+    REQUIRE(accounts.charge(accounts.payer(1000, "/"), Resource::links, 1, &over));
     second = std::move(first);
-    REQUIRE(user.user->count[static_cast<unsigned>(Holding::links)] == 0);
+    REQUIRE(user.user->count[static_cast<unsigned>(Resource::links)] == 0);
     REQUIRE(user.user->descriptors == 0);
 }
 
@@ -44,12 +44,12 @@ TEST_CASE("the roots of two containers, and many users of one, pay for their con
     std::string over;
     std::vector<Charge> held;
     for (const uid_t uid : {0u, 100000u}) {
-        held.push_back(accounts.charge(accounts.payer(uid, "/docker/a"), Holding::bells, 1, &over));
+        held.push_back(accounts.charge(accounts.payer(uid, "/docker/a"), Resource::bells, 1, &over));
         REQUIRE(held.back());
     }
-    REQUIRE_FALSE(accounts.charge(accounts.payer(100001, "/docker/a"), Holding::bells, 1, &over));
-    REQUIRE_FALSE(accounts.charge(accounts.payer(0, "/docker/a"), Holding::bells, 1, &over));
-    REQUIRE(accounts.charge(accounts.payer(0, "/docker/b"), Holding::bells, 1, &over));
+    REQUIRE_FALSE(accounts.charge(accounts.payer(100001, "/docker/a"), Resource::bells, 1, &over));
+    REQUIRE_FALSE(accounts.charge(accounts.payer(0, "/docker/a"), Resource::bells, 1, &over));
+    REQUIRE(accounts.charge(accounts.payer(0, "/docker/b"), Resource::bells, 1, &over));
 }
 
 TEST_CASE("whoever takes all that is to be had leaves as much for others") {
@@ -62,7 +62,7 @@ TEST_CASE("whoever takes all that is to be had leaves as much for others") {
     const auto take_all = [&](uid_t uid) {
         unsigned n = 0;
         for (;; ++n) {
-            held.push_back(accounts.charge(accounts.payer(uid, "/"), Holding::clients, 0, &over));
+            held.push_back(accounts.charge(accounts.payer(uid, "/"), Resource::clients, 0, &over));
             if (!held.back()) {
                 return n;
             }
@@ -71,7 +71,7 @@ TEST_CASE("whoever takes all that is to be had leaves as much for others") {
     REQUIRE(take_all(1000) == 500);
     REQUIRE(take_all(1001) == 250);
     REQUIRE(take_all(1002) == 125);
-    REQUIRE(accounts.charge(accounts.payer(0, "/"), Holding::clients, 0, &over));
+    REQUIRE(accounts.charge(accounts.payer(0, "/"), Resource::clients, 0, &over));
 }
 
 TEST_CASE("the part of a control group's path that names a container") {

@@ -91,9 +91,9 @@ struct OnItsWay {
             process.segment.open(5, link, 70, 0);
         }
         wire::Pass body{};
-        body.passport.link_id = link;
-        body.passport.ofd_index = 5;
-        body.passport.slot = 70;
+        body.handoff.link_id = link;
+        body.handoff.ofd_index = 5;
+        body.handoff.slot = 70;
         body.segment = segment;
         body.start = static_cast<uint32_t>(start);
         return process.channel.ask(Op::pass, body, {passed.get(), far.get()}).header.status;

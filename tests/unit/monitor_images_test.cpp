@@ -50,7 +50,7 @@ TEST_CASE("what the next program took over stays, and the rest ends") {
     table.table.link()[0] = {-1, 0, kept};
     for (const auto &[file, ofd] : {std::pair(0u, 1u), std::pair(600u, 1000u), std::pair(1999u, 200'000u)}) {
         table.table.file()[file].kind = static_cast<uint8_t>(FileKind::stream);
-        table.table.file()[file].passport.ofd_index = ofd;
+        table.table.file()[file].handoff.ofd_index = ofd;
     }
     REQUIRE(table.take_over(pair.client) == 0);
     REQUIRE(eventually([&] { return state(pair.client, 2) == static_cast<uint32_t>(OfdState::free); }));

@@ -231,13 +231,13 @@ TEST_CASE("options only the kernel can honour are remembered as the reason not t
     CHECK(set_option(fd, SOL_SOCKET, SO_DONTROUTE, &one, sizeof one) == 0);
     CHECK(set_option(fd, SOL_SOCKET, SO_ZEROCOPY, &one, sizeof one) == 0);
     CHECK(set_option(fd, SOL_SOCKET, SO_TIMESTAMP, &zero, sizeof zero) == 0);
-    CHECK(file_of(fd)->refuse_cause == 0);
+    CHECK(file_of(fd)->unconnected.refuse_cause == 0);
     CHECK(set_option(fd, SOL_SOCKET, SO_TIMESTAMP, &one, sizeof one) == 0);
-    CHECK(file_of(fd)->refuse_cause == static_cast<uint8_t>(Cause::option));
+    CHECK(file_of(fd)->unconnected.refuse_cause == static_cast<uint8_t>(Cause::option));
     vfs::close(fd);
     fd = fresh_socket(AF_INET);
     CHECK(set_option(fd, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, &one, sizeof one) == 0);
-    CHECK(file_of(fd)->refuse_cause == static_cast<uint8_t>(Cause::fast_open));
+    CHECK(file_of(fd)->unconnected.refuse_cause == static_cast<uint8_t>(Cause::fast_open));
     vfs::close(fd);
 }
 
@@ -306,8 +306,8 @@ TEST_CASE("an accepted socket has its listener's options, also when they change"
     ListenerOptions cache;
     InheritedSet s;
     cache.read(listener, s);
-    CHECK(s.kept[2] == 1);
-    CHECK(s.kept[6] == 44);
+    CHECK(s.stored[2] == 1);
+    CHECK(s.stored[6] == 44);
     CHECK(s.sndbuf == 60000);
     for (uint32_t i = 0; i < s.extras; ++i)
         UNSCOPED_INFO("level " << s.extra[i].level << " name " << s.extra[i].name);
@@ -315,9 +315,9 @@ TEST_CASE("an accepted socket has its listener's options, also when they change"
     const int zero = 0;
     CHECK(sys::setsockopt(listener, SOL_SOCKET, SO_KEEPALIVE, &zero, sizeof zero) == 0);
     cache.read(listener, s);
-    CHECK(s.kept[2] == 1); // from the cache
+    CHECK(s.stored[2] == 1); // from the cache
     cache.forget();
     cache.read(listener, s);
-    CHECK(s.kept[2] == 0);
+    CHECK(s.stored[2] == 0);
     sys::close(listener);
 }

@@ -66,8 +66,8 @@ struct StreamPair {
             REQUIRE(r >= 0);
             fd[s] = static_cast<int>(r);
             File &f = *file_of(fd[s]);
-            f.client = client;
-            f.server = server;
+            f.stream.client = client;
+            f.stream.server = server;
             REQUIRE(bind_stream(f, *test_link(s), static_cast<uint32_t>(slot), static_cast<unsigned>(family)));
             inherit_options(*f.ofd, f, fd[s]);
         }

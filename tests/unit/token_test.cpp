@@ -1,6 +1,6 @@
 // Tokens: one thread at a time, whoever asks, and no lock while nobody asks.
 #include "libsd/control/sys.hpp"
-#include "libsd/queue/life.hpp"
+#include "libsd/queue/thread_liveness.hpp"
 #include "libsd/queue/token.hpp"
 #include <catch2/catch.hpp>
 #include <memory>

@@ -1,7 +1,7 @@
 // Urgent data: the same seeded sequences of calls on a connection of ours and on a kernel connection.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include <linux/sockios.h>
 #include <random>

@@ -1,13 +1,13 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/real.hpp"
-#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/cpu/call_numbers.hpp"
 #include "libsd/layout/exec_table.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/sharing/exec.hpp"
 #include <cstdlib>
 #include <cstring>
@@ -24,16 +24,16 @@ char library[4096];
 bool in_system_list = false;
 
 /// Variables that libsd in the next program needs, as "NAME=value"; empty when they were not set.
-struct Kept {
+struct Preserved {
     const char *name;
     char text[256];
 };
-constinit Kept kept[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}, {"SD_LANDLOCKED=", {}}};
-constexpr size_t kKept = sizeof kept / sizeof kept[0];
+constinit Preserved preserved[] = {{"SD_MONITOR=", {}}, {"SD_CONTROL_FD=", {}}, {"SD_LANDLOCKED=", {}}};
+constexpr size_t kPreserved = sizeof preserved / sizeof preserved[0];
 
 // sdrun's channel may have to make room for a descriptor of the program's; the variable that programs pass on
 // then has the old number.
-Kept &presence = kept[1], &landlock = kept[2];
+Preserved &presence = preserved[1], &landlock = preserved[2];
 char presence_before[sizeof presence.text];
 int presence_fd = -1;
 
@@ -170,7 +170,7 @@ void remember_environment() noexcept {
                 copy_entry(*e + kPreloadSize, path, library, sizeof library);
             continue;
         }
-        for (Kept &k : kept)
+        for (Preserved &k : preserved)
             if (starts_with(*e, k.name) && strlen(*e) < sizeof k.text)
                 strcpy(k.text, *e);
     }
@@ -189,9 +189,9 @@ const char *preloaded_as() noexcept { return library; }
 bool preloaded_everywhere() noexcept { return in_system_list; }
 
 ExecEnvironment::ExecEnvironment(char *const *given, Loading there) noexcept : given_(given) {
-    make_room_below(); // kept placeholders are nothing for the new program
-    for (unsigned i = 0; i < kKept; ++i)
-        if (kept[i].text[0])
+    make_room_below(); // cached placeholders are nothing for the new program
+    for (unsigned i = 0; i < kPreserved; ++i)
+        if (preserved[i].text[0])
             missing_ |= 1u << i;
     preload_missing_ = library[0] != '\0';
     const bool stumbles = there == Loading::stumbles;
@@ -208,15 +208,15 @@ ExecEnvironment::ExecEnvironment(char *const *given, Loading there) noexcept : g
                 preload_taken_out_ = stumbles;
             }
         }
-        for (unsigned i = 0; i < kKept; ++i)
-            if (starts_with(e, kept[i].name))
+        for (unsigned i = 0; i < kPreserved; ++i)
+            if (starts_with(e, preserved[i].name))
                 missing_ &= ~(1u << i);
         if (presence_fd >= 0 && strcmp(e, presence_before) == 0 && strcmp(e, presence.text) != 0)
             presence_at_ = static_cast<long>(count_);
     }
     if (as_given())
         return;
-    words_ = count_ + 3 + kKept;
+    words_ = count_ + 3 + kPreserved;
     bytes_ = kTableText;
     if (preload_taken_out_)
         bytes_ += strlen(given[preload_at_]) + 1;
@@ -261,9 +261,9 @@ char *const *ExecEnvironment::build(char **words, char *bytes) const noexcept {
             words[n++] = bytes;
         }
     }
-    for (unsigned i = 0; i < kKept; ++i)
+    for (unsigned i = 0; i < kPreserved; ++i)
         if (missing_ >> i & 1)
-            words[n++] = kept[i].text;
+            words[n++] = preserved[i].text;
     words[n] = nullptr;
     return words;
 }

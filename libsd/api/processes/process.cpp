@@ -2,17 +2,17 @@
 // end.
 #include "libsd/api/processes/process.hpp"
 #include "libsd/api/processes/exec_env.hpp"
-#include "libsd/api/processes/lending.hpp"
 #include "libsd/api/processes/loadable.hpp"
 #include "libsd/api/processes/shell.hpp"
+#include "libsd/api/processes/vfork_memory.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/sockets/aio.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/asked_first.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/hot_section.hpp"
 #include "libsd/vfs/descriptors/inheritable.hpp"
-#include "libsd/vfs/family/confine.hpp"
 #include "libsd/vfs/family/crossing.hpp"
+#include "libsd/vfs/family/prepare_sandbox.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include <alloca.h>
@@ -52,7 +52,7 @@ long fork_by_hand(long (*make)(void *), void *context) noexcept {
 } // namespace sd
 
 SD_EXPORT pid_t _Fork() noexcept {
-    if (!active_or_borrowing())
+    if (!active_or_in_vfork())
         return real._Fork();
     return static_cast<pid_t>(fork_by_hand([](void *) -> long { return real._Fork(); }, nullptr));
 }
@@ -67,7 +67,7 @@ struct CloneCall {
     pid_t *parent_tid;
     void *tls;
     pid_t *child_tid;
-    const Lent *lent = nullptr;
+    const VforkMemory *memory = nullptr;
 };
 
 /// Where the child begins, with a copy of the call's arguments.
@@ -77,38 +77,38 @@ int begin_clone(void *context) noexcept {
     return call.function(call.argument);
 }
 
-int begin_with_lent_memory(void *context) noexcept {
+int begin_in_parents_memory(void *context) noexcept {
     const CloneCall call = *static_cast<const CloneCall *>(context);
-    sys::restore_signals(&call.lent->mask);
+    sys::restore_signals(&call.memory->mask);
     return call.function(call.argument);
 }
 
 } // namespace
 
-// A process that borrows its parent's memory until it executes something gets a copy unless lend() allows it,
-// as with vfork(). One that shares memory for good is left alone, like a thread.
+// A process that runs in its parent's memory until it executes something gets a copy unless vfork_begin()
+// allows it, as with vfork(). One that shares memory for good is left alone, like a thread.
 SD_EXPORT int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) noexcept {
     va_list list;
     va_start(list, argument);
     CloneCall call{
         function, stack, flags, argument, va_arg(list, pid_t *), va_arg(list, void *), va_arg(list, pid_t *)};
     va_end(list);
-    const bool borrows = (flags & CLONE_VM) && (flags & CLONE_VFORK);
-    if ((flags & CLONE_VM) && !borrows && !(flags & CLONE_THREAD))
+    const bool vforks = (flags & CLONE_VM) && (flags & CLONE_VFORK);
+    if ((flags & CLONE_VM) && !vforks && !(flags & CLONE_THREAD))
         memory_is_shared();
-    if (!active_or_borrowing() || (flags & (CLONE_THREAD | CLONE_FILES)) ||
-        ((flags & CLONE_VM) && !borrows) || !function || !stack)
+    if (!active_or_in_vfork() || (flags & (CLONE_THREAD | CLONE_FILES)) || ((flags & CLONE_VM) && !vforks) ||
+        !function || !stack)
         return real.clone(function, stack, flags, argument, call.parent_tid, call.tls, call.child_tid);
     // Dispositions that stay the parent's must not be put back.
-    if (Lent *lent = borrows && !(flags & CLONE_SIGHAND) ? lend() : nullptr) {
-        call.lent = lent;
+    if (VforkMemory *memory = vforks && !(flags & CLONE_SIGHAND) ? vfork_begin() : nullptr) {
+        call.memory = memory;
         const int child =
-            real.clone(begin_with_lent_memory, stack, flags, &call, call.parent_tid, call.tls, call.child_tid);
-        lent_back(lent);
+            real.clone(begin_in_parents_memory, stack, flags, &call, call.parent_tid, call.tls, call.child_tid);
+        vfork_end(memory);
         return child;
     }
     call.flags &= ~CLONE_VM;
-    vfs::child_starts_program = borrows;
+    vfs::child_starts_program = vforks;
     vfs::fork_prepare();
     vfs::child_starts_program = false;
     const int r = real.clone(begin_clone, stack, call.flags, &call, call.parent_tid, call.tls, call.child_tid);
@@ -255,7 +255,7 @@ SD_EXPORT void _exit(int status) {
 SD_ALIAS(_Exit, _exit);
 
 namespace sd {
-SD_ASKED_FIRST constinit std::atomic<bool> cancellation_asked{false};
+SD_HOT_STATE constinit std::atomic<bool> cancellation_asked{false};
 } // namespace sd
 
 SD_EXPORT int pthread_cancel(pthread_t thread) {

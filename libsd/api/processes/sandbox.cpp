@@ -7,15 +7,15 @@
 // of futex to wait and to wake, of madvise what empties a ring, of mmap memory without a file that is not
 // executable), and read and write on libsd's own descriptors but memory. All else is decided by the program's
 // own instructions, which follow unchanged. What could make new connections is given up before
-// (vfs/family/confine.cpp).
+// (vfs/family/prepare_sandbox.cpp).
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/cpu/call_numbers.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
-#include "libsd/vfs/family/confine.hpp"
+#include "libsd/vfs/family/prepare_sandbox.hpp"
 #include <cstdarg>
 #include <cstddef>
 #include <iterator>
@@ -123,7 +123,7 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
         install_fault_handler();
     if (!active() || sd_copy(&given, user, sizeof given) != 0 || given.len == 0 || !given.filter)
         return install(user);
-    vfs::prepare_confinement(vfs::Confinement::filter);
+    vfs::prepare_sandbox(vfs::Sandbox::filter);
     const size_t bytes = (kPrefixMax + size_t{given.len}) * sizeof(sock_filter);
     auto *all = static_cast<sock_filter *>(
         sys::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
@@ -132,13 +132,13 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
     const unsigned n = write_prefix(all);
     long r = -EFAULT;
     if (sd_copy(all + n, given.filter, given.len * sizeof(sock_filter)) == 0) {
-        const bool before = confined_flag.exchange(true);
+        const bool before = sandboxed_flag.exchange(true);
         sock_fprog whole{static_cast<unsigned short>(n + given.len), all};
         r = install(&whole);
         if (r < 0)
-            confined_flag.store(before);
+            sandboxed_flag.store(before);
         else
-            vfs::confined_now();
+            vfs::sandboxed_now();
     }
     // Nothing may be unmapped any more if the filter is in force; a few pages for each filter stay.
     if (r < 0)
@@ -151,11 +151,11 @@ template <class F> long with_prefix(const void *user, F install) noexcept {
 template <class F> long strictly(F install) noexcept {
     if (!active())
         return install();
-    vfs::prepare_confinement(vfs::Confinement::no_calls);
-    const bool before = confined_flag.exchange(true);
+    vfs::prepare_sandbox(vfs::Sandbox::no_calls);
+    const bool before = sandboxed_flag.exchange(true);
     const long r = install();
     if (r < 0)
-        confined_flag.store(before);
+        sandboxed_flag.store(before);
     return r;
 }
 
@@ -167,8 +167,8 @@ void before_limit(int resource, const void *limit) noexcept {
     if (resource != RLIMIT_NOFILE)
         return;
     make_room_below(); // a number that is kept may be beyond the new limit
-    if (!confined())
-        vfs::prepare_confinement(vfs::Confinement::fewer_numbers);
+    if (!sandboxed())
+        vfs::prepare_sandbox(vfs::Sandbox::fewer_numbers);
 }
 
 /// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's
@@ -189,7 +189,7 @@ int limit_resource(pid_t pid, int resource, const void *set, void *old) noexcept
     const bool own = pid == 0 || pid == sys::getpid();
     if (own)
         before_limit(resource, set);
-    if (own && resource == RLIMIT_AS && active_or_borrowing())
+    if (own && resource == RLIMIT_AS && active_or_in_vfork())
         return answer(limit_space(set, old));
     return answer(raw_syscall6(SYS_prlimit64, pid, resource, reinterpret_cast<long>(set),
                                reinterpret_cast<long>(old), 0, 0));
@@ -199,7 +199,7 @@ int limit_resource(pid_t pid, int resource, const void *set, void *old) noexcept
 
 namespace sd {
 
-long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept {
+long sandbox_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept {
     auto plain = [&](const void *p) {
         return raw_syscall6(SYS_seccomp, operation, flags, reinterpret_cast<long>(p), 0, 0, 0);
     };
@@ -245,7 +245,7 @@ SD_EXPORT int getrlimit(__rlimit_resource_t resource, rlimit *limit) noexcept {
     return limit_resource(0, static_cast<int>(resource), nullptr, limit);
 }
 SD_EXPORT int mlockall(int flags) noexcept {
-    return active() && !confined() ? answer(vfs::lock_memory(flags))
-                                   : answer(raw_syscall6(SYS_mlockall, flags, 0, 0, 0, 0, 0));
+    return active() && !sandboxed() ? answer(vfs::lock_memory(flags))
+                                    : answer(raw_syscall6(SYS_mlockall, flags, 0, 0, 0, 0, 0));
 }
 SD_EXPORT int munlockall() noexcept { return answer(vfs::unlock_memory()); }

@@ -3,7 +3,7 @@
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/processes/loadable.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/pool.hpp"
 #include "libsd/vfs/descriptors/inheritable.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -226,7 +226,7 @@ Popened *take_popened(const FILE *f) noexcept {
 } // namespace
 
 SD_EXPORT FILE *popen(const char *command, const char *type) {
-    if (!active_or_borrowing())
+    if (!active_or_in_vfork())
         return lowest().popen(command, type);
     const Mode mode(type);
     if (!mode.valid()) {
@@ -278,4 +278,4 @@ SD_FORK_CODE void reset_shell_in_child() noexcept {
 
 } // namespace sd
 
-SD_EXPORT int pclose(FILE *f) { return active_or_borrowing() ? ::fclose(f) : real.pclose(f); }
+SD_EXPORT int pclose(FILE *f) { return active_or_in_vfork() ? ::fclose(f) : real.pclose(f); }

@@ -8,7 +8,7 @@
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/signals/signal_mask.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include <initializer_list>
 #include <ucontext.h>
@@ -366,7 +366,7 @@ SD_FORK_CODE void reset_signals_in_child() noexcept { table_lock.reset(); }
 } // namespace sd
 
 SD_EXPORT int sigaction(int signal, const struct sigaction *act, struct sigaction *old) noexcept {
-    return active_or_borrowing() ? change(signal, act, old) : real.sigaction(signal, act, old);
+    return active_or_in_vfork() ? change(signal, act, old) : real.sigaction(signal, act, old);
 }
 SD_ALIAS(__sigaction, sigaction);
 

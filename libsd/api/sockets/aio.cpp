@@ -4,7 +4,7 @@
 // announced by a signal or a thread is refused with EAGAIN.
 #include "libsd/api/sockets/aio.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include <aio.h>
 #include <pthread.h>
 
@@ -33,13 +33,13 @@ int error_of(const aiocb *cb) noexcept {
     return std::atomic_ref<int>(const_cast<aiocb *>(cb)->__error_code).load(std::memory_order_acquire);
 }
 
-struct ThreadNotice {
+struct ThreadNotification {
     void (*function)(sigval);
     sigval value;
 };
 
-void *run_notice(void *p) {
-    ThreadNotice n = *static_cast<ThreadNotice *>(p);
+void *run_notification(void *p) {
+    ThreadNotification n = *static_cast<ThreadNotification *>(p);
     free(p);
     n.function(n.value);
     return nullptr;
@@ -62,7 +62,7 @@ void announce(const sigevent &e) noexcept {
         info.si_value = e.sigev_value;
         sys::call(SYS_rt_sigqueueinfo, sys::getpid(), e.sigev_signo, sys::arg(&info));
     } else if (e.sigev_notify == SIGEV_THREAD) { // the thread that the program asked for
-        auto *n = static_cast<ThreadNotice *>(malloc(sizeof(ThreadNotice)));
+        auto *n = static_cast<ThreadNotification *>(malloc(sizeof(ThreadNotification)));
         pthread_attr_t plain;
         pthread_attr_init(&plain);
         pthread_attr_setdetachstate(&plain, PTHREAD_CREATE_DETACHED);
@@ -70,7 +70,7 @@ void announce(const sigevent &e) noexcept {
         if (n) {
             *n = {e.sigev_notify_function, e.sigev_value};
             auto *attributes = static_cast<pthread_attr_t *>(e.sigev_notify_attributes);
-            if (pthread_create(&thread, attributes ? attributes : &plain, run_notice, n) != 0)
+            if (pthread_create(&thread, attributes ? attributes : &plain, run_notification, n) != 0)
                 free(n);
         }
         pthread_attr_destroy(&plain);

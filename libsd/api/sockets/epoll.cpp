@@ -1,6 +1,6 @@
 // epoll.
 #include "libsd/api/wrap.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 
 using namespace sd;
@@ -33,7 +33,7 @@ SD_EXPORT int epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
         if (!file_of(fd)) [[likely]]
             return is_hidden(fd) ? answer(-EBADF) : real.epoll_ctl(ep, op, fd, event);
         // An instance from before an exec, or made where we did not see it, meets the first socket of ours.
-        vfs::notice_epoll(ep);
+        vfs::import_epoll(ep);
         if (!file_of(ep))
             return real.epoll_ctl(ep, op, fd, event);
     }

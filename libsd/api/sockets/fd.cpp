@@ -1,7 +1,7 @@
 // The life of a descriptor: closing, duplicating, flags.
 #include "libsd/api/sockets/stdio.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include <climits>
 #include <cstdarg>
 #include <linux/close_range.h>
@@ -22,7 +22,7 @@ namespace {
 void asked_for_signals(int fd) noexcept {
     const int saved = errno;
     if (active())
-        vfs::notice_listener(fd);
+        vfs::import_listener(fd);
     errno = saved;
 }
 
@@ -69,7 +69,7 @@ SD_ALIAS(__close, close);
 SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
     // With CLOSE_RANGE_UNSHARE the caller has a descriptor table of its own but shares ours with those it
     // parted from.
-    if (active_or_borrowing() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
+    if (active_or_in_vfork() && first <= last && (flags & ~(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE)) == 0) {
         long r = vfs::close_range(first, last, static_cast<unsigned>(flags));
         for (unsigned fd = first; fd <= last && fd < 3; ++fd)
             check_standard(static_cast<int>(fd));
@@ -81,14 +81,14 @@ SD_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
 
 SD_EXPORT void closefrom(int lowest) noexcept {
     unsigned first = lowest < 0 ? 0 : static_cast<unsigned>(lowest);
-    if (active_or_borrowing() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
+    if (active_or_in_vfork() && vfs::close_range(first, UINT_MAX, 0) != vfs::kPass)
         return;
     real.closefrom(lowest);
     number_freed(static_cast<int>(first));
 }
 
 SD_EXPORT int dup(int fd) noexcept {
-    if (has_entry(fd) || is_hidden(fd) || parked_count.load(std::memory_order_relaxed) != 0 ||
+    if (has_entry(fd) || is_hidden(fd) || cached_count.load(std::memory_order_relaxed) != 0 ||
         !libc_is_next.load(std::memory_order_relaxed)) [[unlikely]]
         return dup_entry(fd);
     const long r = sys::call1(SYS_dup, fd);

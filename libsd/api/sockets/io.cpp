@@ -1,10 +1,10 @@
 // Sending and receiving.
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
-#include "libsd/vfs/streams/quick.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
+#include "libsd/vfs/streams/fast_path.hpp"
 #include <climits>
 #include <pthread.h>
 #include <sys/sendfile.h>
@@ -110,10 +110,10 @@ namespace {
 // The first thing a call tries on what entry_of() gave, unless it has to see first whether its thread was
 // cancelled.
 [[gnu::always_inline]] inline long try_send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
-    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_send(fd, *f, p, n, flags);
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : fast_send(fd, *f, p, n, flags);
 }
 [[gnu::always_inline]] inline long try_recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
-    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : quick_recv(fd, *f, p, n, flags);
+    return cancellation_asked.load(std::memory_order_relaxed) ? 0 : fast_recv(fd, *f, p, n, flags);
 }
 
 /// read() of a number that has the entry `e`. Apart, as the others like it, so that other descriptors cost no

@@ -28,7 +28,7 @@ namespace {
 
 SD_EXPORT int open(const char *path, int flags, ...) {
     SD_TAKE_MODE(mode, flags);
-    if (!plain_call() || parked_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    if (!plain_call() || cached_count.load(std::memory_order_relaxed) != 0) [[unlikely]]
         return open_through_libc(path, flags, mode);
     const long r = sys::call4(SYS_openat, AT_FDCWD, sys::arg(path), flags, mode);
     if (r < 0 || r < fd_high.load(std::memory_order_relaxed) || next_is_ours(r)) [[unlikely]]

@@ -1,8 +1,8 @@
 // Sockets: making, connecting, accepting, names, options and state.
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/confine.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/control/sandbox_state.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include <linux/sockios.h>
 
 using namespace sd;
@@ -43,7 +43,7 @@ SD_EXPORT int bindresvport(int fd, sockaddr_in *address) noexcept {
     }
     int r = real.bindresvport(fd, address);
     if (r == 0)
-        f->bound = true;
+        f->unconnected.bound = true;
     return r;
 }
 
@@ -66,14 +66,14 @@ constinit std::atomic<uint64_t> refused[kRefusals];
 /// A listener that came with an exec or over a socket is taken into the table the first time it is used.
 bool is_ours_to_accept(int fd) noexcept {
     if (file_of(fd)) [[likely]]
-        return !confined(); // then it has left the directory, and the kernel accepts
-    if (!active() || fd < 0 || confined())
+        return !sandboxed(); // then it has left the directory, and the kernel accepts
+    if (!active() || fd < 0 || sandboxed())
         return false;
     uint64_t mark = static_cast<uint64_t>(fd) << 32 | static_cast<uint32_t>(sys::now_ns() / kRefusalNs);
     auto &last = refused[static_cast<unsigned>(fd) % kRefusals];
     if (last.load(std::memory_order_relaxed) == mark)
         return false;
-    vfs::notice_listener(fd);
+    vfs::import_listener(fd);
     if (file_of(fd))
         return true;
     last.store(mark, std::memory_order_relaxed);

@@ -21,7 +21,7 @@ using namespace sd;
 namespace sd {
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept;
 long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept;
-long confine_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
+long sandbox_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
 } // namespace sd
 
 namespace {
@@ -154,7 +154,7 @@ bool is_plain_fork(const Arguments &c) noexcept {
 
 /// Plain forks made through syscall(); a child that shares its parent's memory is the caller's own affair.
 long forking(const Arguments &c) noexcept {
-    if (!active_or_borrowing() || !is_plain_fork(c))
+    if (!active_or_in_vfork() || !is_plain_fork(c))
         return plain(c);
     return fork_by_hand(
         [](void *context) -> long {
@@ -302,7 +302,7 @@ long dispatch(const Arguments &c) {
     case SYS_prctl:
         return prctl(as_int(a[0]), a[1], a[2], a[3], a[4]);
     case SYS_seccomp:
-        return confine_by_seccomp(c.number_at<unsigned>(0), c.number_at<unsigned>(1), c.pointer<void>(2));
+        return sandbox_by_seccomp(c.number_at<unsigned>(0), c.number_at<unsigned>(1), c.pointer<void>(2));
     case SYS_landlock_restrict_self: {
         const long r = plain(c);
         if (r == 0)
@@ -337,7 +337,7 @@ long dispatch(const Arguments &c) {
     case SYS_membarrier:
         return barrier(c);
     case SYS_rt_sigprocmask:
-        return active_or_borrowing() && a[3] == 8
+        return active_or_in_vfork() && a[3] == 8
                    ? with_errno(change_kernel_mask(as_int(a[0]), c.pointer<void>(1), c.pointer<void>(2)))
                    : plain(c);
     case SYS_exit_group:

@@ -8,7 +8,7 @@
 // that the program closes.
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"

@@ -1,20 +1,20 @@
 // accept(): connections from the links first, the kernel's own queue alongside.
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
-#include "libsd/vfs/connections/names.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -51,8 +51,8 @@ void refuse(LinkMap &l, uint32_t slot) noexcept {
     notify(l, slot, s.side[0].control.tx_arm);
 }
 
-/// Whether two ends can have these names, of which the client wrote both: an address of this host and a port
-/// that anybody may have, and one that leads to the listener.
+/// Whether two ends can have these addresses, of which the client wrote both: an address of this host and a
+/// port that anybody may have, and one that leads to the listener.
 bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddress &server) noexcept {
     const bool v4 = is_v4(server.ip);
     if ((client.family != AF_INET && client.family != AF_INET6) || server.family != client.family ||
@@ -60,10 +60,10 @@ bool can_be_names(const Listener &l, const SlotAddress &client, const SlotAddres
         return false;
     if (client.port < kFirstFreePort || is_any(client.ip) || !credible(client))
         return false;
-    if (server.port != l.name.port || is_any(server.ip))
+    if (server.port != l.address.port || is_any(server.ip))
         return false;
-    return is_any(l.name.ip) ? (v4 || l.name.family == AF_INET6) && credible(server)
-                             : memcmp(server.ip, l.name.ip, sizeof server.ip) == 0;
+    return is_any(l.address.ip) ? (v4 || l.address.family == AF_INET6) && credible(server)
+                                : memcmp(server.ip, l.address.ip, sizeof server.ip) == 0;
 }
 
 /// Makes `f` the server's end of a connection from the queue. False: what the client says of itself is not to
@@ -75,20 +75,20 @@ bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigne
     if (!can_be_names(l, client, server))
         return false;
     f.status.store(status, std::memory_order_relaxed);
-    f.client = client;
-    f.server = server;
+    f.stream.client = client;
+    f.stream.server = server;
     return bind_stream(f, link, slot, family);
 }
 
 /// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has
-/// been closed since that life of it.
-long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a, socklen_t *n,
+/// been closed since it had that generation.
+long accept_link(int fd, File &listener, Listener &l, uint32_t generation, sockaddr *a, socklen_t *n,
                  int flags) noexcept {
     // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number
     // that is at hand can be put back; before one is made the queue is looked at.
-    long made = take_parked(flags & SOCK_CLOEXEC);
-    const bool kept = made >= 0;
-    if (!kept) {
+    long made = take_cached(flags & SOCK_CLOEXEC);
+    const bool cached = made >= 0;
+    if (!cached) {
         if (!listener_pending(l))
             return -EAGAIN;
         made = placeholder_fd(flags & SOCK_CLOEXEC);
@@ -101,9 +101,9 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a
     File *f = nullptr;
     // Whose names are refused may ask again as fast as that: the call ends all the same.
     for (uint32_t refused = 0;; ++refused) {
-        if (long r = refused < kSynEntries ? take_pending(l, life, &link, &slot) : -EAGAIN; r < 0) {
-            if (kept)
-                park(new_fd);
+        if (long r = refused < kSynEntries ? take_pending(l, generation, &link, &slot) : -EAGAIN; r < 0) {
+            if (cached)
+                cache_placeholder(new_fd);
             else
                 drop_placeholder(new_fd);
             if (f)
@@ -115,7 +115,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t life, sockaddr *a
         if (f && take_over(*f, l, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
             link_unuse(*link); // take_pending's reference; bind_stream has its own
             if (a) {
-                long r = write_sockaddr(f->client, listener.family, a, n);
+                long r = write_sockaddr(f->stream.client, listener.family, a, n);
                 if (r < 0) { // accept() with a bad pointer loses the connection in the kernel too
                     drop_placeholder(new_fd);
                     discard_file(f);
@@ -172,7 +172,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
         if (!spin.again())
             break;
     }
-    (void)pin.hold_open(f, number); // where that fails, this tells:
+    (void)pin.acquire(f, number); // where that fails, this tells:
     if (fd = listener_fd(f, number); fd < 0)
         return 0; // closed before we slept
     Sleep sleep(*bell, deadline);
@@ -180,15 +180,15 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
         sleep.nobody_rings();
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
-    const unsigned mark = Held::mark();
+    const unsigned mark = CleanupStack::mark();
     unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
     if (n > kMax) {
         n = kMax;
         sleep.nobody_rings();
     }
     for (unsigned i = 0; i < n; ++i)
-        Held::note([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); }, links[i],
-                   0, links);
+        CleanupStack::push([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); },
+                           links[i], 0, links);
     for (unsigned i = 0; i < n; ++i) {
         bell_id(*bell, *links[i]);
         if (const unsigned id = sleep.announce(*links[i]))
@@ -201,7 +201,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
         r = sleep.in_poll(list, 1, nullptr, since.handled);
     for (unsigned i = 0; i < n; ++i)
         sleep.withdraw(*links[i]);
-    Held::forget_to(mark);
+    CleanupStack::forget_to(mark);
     for (unsigned i = 0; i < n; ++i)
         link_unuse(*links[i]);
     if (r < 0) {
@@ -223,10 +223,10 @@ void leave_waiting_to_kernel(File &listener) noexcept {
     LinkMap *link;
     uint32_t slot;
     Listener &l = *listener.listener;
-    const uint32_t life = l.life.load(std::memory_order_relaxed);
+    const uint32_t generation = l.generation.load(std::memory_order_relaxed);
     // As many as can wait, though clients may go on asking.
     for (size_t left = size_t{kSynEntries} * listener_links(l, nullptr, 0);
-         left > 0 && take_pending(l, life, &link, &slot) == 0; --left) {
+         left > 0 && take_pending(l, generation, &link, &slot) == 0; --left) {
         File *f = new_file(FileKind::fresh);
         if (f && take_over(*f, l, *link, slot, listener.family, 0)) {
             if (become_kernel_request(*f) == 0)
@@ -261,12 +261,12 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
     // Another thread may close the listener at any time, and its File and Listener become another's. Until a
-    // sleep holds them its life tells.
+    // sleep holds them its generation tells.
     Listener &l = *f->listener;
-    const uint32_t life = l.life.load(std::memory_order_acquire);
+    const uint32_t generation = l.generation.load(std::memory_order_acquire);
     if (file_of(fd) != f || f->listener != &l) [[unlikely]]
         return accept(fd, a, n, flags);
-    Held::drop_abandoned(__builtin_frame_address(0));
+    CleanupStack::drop_abandoned(__builtin_frame_address(0));
     int64_t deadline = 0, busy_since = 0;
     Pin pin;
     const AcceptCall call{fd, *f, pin, a, n, flags};
@@ -276,7 +276,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
         if (kernel_first)
             l.turns.fetch_add(1, std::memory_order_relaxed);
-        else if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+        else if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)
             return r != -EBADF ? r : accept(fd, a, n, flags);
         const bool insist = busy_since != 0 && sys::now_ns() - busy_since > kOthersTurnNs;
         const long from_kernel = accept_from_kernel(fd, call, insist, kernel_first);
@@ -288,7 +288,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             return from_kernel;
         }
         if (kernel_first)
-            if (long r = accept_link(fd, *f, l, life, a, n, flags); r != -EAGAIN)
+            if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)
                 return r != -EBADF ? r : accept(fd, a, n, flags);
         if (from_kernel == -EBUSY && self.interrupts == since.interrupts) {
             // Its turn comes although what is in a link's queue is none that is taken.
@@ -321,14 +321,14 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
 }
 
 long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
-    if (!f || f->kind != FileKind::listener || confined())
+    if (!f || f->kind != FileKind::listener || sandboxed())
         return kPass;
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
     Listener &l = *f->listener;
-    return accept_link(fd, *f, l, l.life.load(std::memory_order_acquire), a, n, flags);
+    return accept_link(fd, *f, l, l.generation.load(std::memory_order_acquire), a, n, flags);
 }
 
 } // namespace vfs

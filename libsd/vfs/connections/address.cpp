@@ -43,7 +43,7 @@ void from_sockaddr(const sockaddr_storage &s, SlotAddress *out) noexcept {
 
 } // namespace
 
-long kernel_name(int fd, SlotAddress *out) noexcept {
+long kernel_address(int fd, SlotAddress *out) noexcept {
     sockaddr_storage s{};
     socklen_t n = sizeof s;
     long r = sys::getsockname(fd, &s, &n);
@@ -76,7 +76,7 @@ bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept {
     }
     long r = sys::connect(static_cast<int>(fd), &s, n);
     if (r == 0)
-        r = kernel_name(static_cast<int>(fd), source);
+        r = kernel_address(static_cast<int>(fd), source);
     sys::close(static_cast<int>(fd));
     return r == 0 && memcmp(source->ip, to.ip, 16) == 0;
 }

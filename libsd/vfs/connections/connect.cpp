@@ -1,9 +1,9 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a
 // link exists.
 #include "libsd/vfs/connections/connect.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/address.hpp"
@@ -143,8 +143,8 @@ void hear_of_ends() noexcept {
 
 /// Everything that decides before any memory is touched. None: go ahead.
 Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, ListenerEntry *entry) noexcept {
-    if (f.refuse_cause)
-        return static_cast<Cause>(f.refuse_cause);
+    if (f.unconnected.refuse_cause)
+        return static_cast<Cause>(f.unconnected.refuse_cause);
     // HAProxy's checks connect so, and reset the connection at once: servers never see them.
     if (handshake_waits(f))
         return Cause::option;
@@ -186,9 +186,9 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
             set_loopback(source.ip, false); // the kernel answers from 127.0.0.1 whatever 127.x it is
     }
     source.port = 0;
-    if (f.bound) {
+    if (f.unconnected.bound) {
         SlotAddress own;
-        if (kernel_name(fd, &own) < 0)
+        if (kernel_address(fd, &own) < 0)
             return -1;
         if (own.port != 0 && own.port < kFirstFreePort) { // no server would take our word for it
             *why_out = static_cast<int64_t>(Cause::bound_source);
@@ -230,8 +230,8 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     s.identity.server = to;
     s.identity.arrival = now;
     s.identity.connected_ns = static_cast<uint64_t>(sys::coarse_now_ns());
-    f.client = source;
-    f.server = to;
+    f.stream.client = source;
+    f.stream.server = to;
     if (!bind_stream(f, *l, static_cast<uint32_t>(slot), f.family)) {
         give_back(*l, static_cast<uint32_t>(slot));
         link_unuse(*l);
@@ -291,7 +291,7 @@ void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
     const bool keep = pinned.load(std::memory_order_acquire) != 0;
     if (keep)
         ring_own(link, slot, link.view.header().side[link.side].sleep_mask.load(std::memory_order_seq_cst));
-    if (!keep || (!f.undone.compare_exchange_strong(none, &link) && none == &link))
+    if (!keep || (!f.stream.undone.compare_exchange_strong(none, &link) && none == &link))
         link_unuse(link);
     // else kept for as long as the File, or, where it has another one already, for good
 }
@@ -305,13 +305,13 @@ void disconnect(File &f, int error) noexcept {
     f.generation.fetch_add(1, std::memory_order_release); // what calls are blocked in has gone
     close_stream(f, true);
     f.status.store(status, std::memory_order_relaxed);
-    f.connect_pending = false;
-    f.fresh_error.store(error, std::memory_order_relaxed);
-    f.last_port = f.client.port;
+    f.stream.connect_pending = false;
+    f.unconnected.error.store(error, std::memory_order_relaxed);
+    f.unconnected.last_port = f.stream.client.port;
     f.kind = FileKind::fresh;
     epoll_stream_ends(f); // we have the link still
     // A kernel socket that only answered for options knows nothing of the error.
-    if (long spare = f.real_socket && !f.bound ? placeholder_fd(false) : -1; spare >= 0) {
+    if (long spare = f.real_socket && !f.unconnected.bound ? placeholder_fd(false) : -1; spare >= 0) {
         for_each_number(f, [&](int fd) { replace_number(fd, static_cast<int>(spare)); });
         sys::close(static_cast<int>(spare));
         f.real_socket = false;
@@ -326,7 +326,7 @@ void disconnect(File &f, int error) noexcept {
 namespace vfs {
 
 long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f || f->kind == FileKind::epoll)
         return kPass;
@@ -345,9 +345,9 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (f->kind == FileKind::stream) {
         if (len < sizeof copy.ss_family)
             return -EINVAL;
-        if (!f->connect_pending)
+        if (!f->stream.connect_pending)
             return -EISCONN;
-        f->connect_pending = false;
+        f->stream.connect_pending = false;
         if (tcp_state(*f) != TCP_CLOSE)
             return 0;
         const int error = take_error(*f->ofd); // it was made, and ended since
@@ -377,7 +377,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         epoll_file_became_stream(*f);
         // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
         if (f->ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK) {
-            f->connect_pending = true;
+            f->stream.connect_pending = true;
             return -EINPROGRESS;
         }
         return 0;

@@ -1,6 +1,6 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 
 #include "libsd/control/client.hpp"
@@ -58,12 +58,12 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
     f.tx_place = {s.ring[side]};
     f.rx_place = {s.ring[1 - side]};
     l.users.fetch_add(1, std::memory_order_relaxed);
-    __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what Bound reads with it
+    __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what ConnectionSnapshot reads with it
     std::atomic_signal_fence(std::memory_order_release);
     f.kind = FileKind::stream;
 }
 
-void Held::look_for_abandoned(const void *frame) noexcept {
+void CleanupStack::look_for_abandoned(const void *frame) noexcept {
     // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its
     // own could be anywhere.
     char local;
@@ -89,7 +89,7 @@ uint32_t absorb_flags(File &f) noexcept {
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= !ring::all_shown_taken(o.tx.s, f.mine->control.back, f.peer->credit) &&
+        flags |= !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) &&
                          !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
                      ? kFlagReset
                      : kFlagWriteShut;
@@ -157,8 +157,8 @@ bool unbind_stream(File &f) noexcept {
     f.kind = FileKind::fresh;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     {
-        const Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
-        const Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
+        const Claim tx(seg, o.tx.token, f.tx_token_id(), Claim::patient, ours(seg, o.tx.token));
+        const Claim rx(seg, o.rx.token, f.rx_token_id(), Claim::patient, ours(seg, o.rx.token));
         last = drop_ofd(seg, index);
         bury(f);
     }
@@ -184,12 +184,12 @@ void close_stream(File &f, bool reset) noexcept {
     f.kind = FileKind::free;
     std::atomic_thread_fence(std::memory_order_seq_cst);
     {
-        Claim tx(seg, o.tx.token, f.tx_name(), Claim::patient, ours(seg, o.tx.token));
-        Claim rx(seg, o.rx.token, f.rx_name(), Claim::patient, ours(seg, o.rx.token));
+        Claim tx(seg, o.tx.token, f.tx_token_id(), Claim::patient, ours(seg, o.tx.token));
+        Claim rx(seg, o.rx.token, f.rx_token_id(), Claim::patient, ours(seg, o.rx.token));
         last = drop_ofd(seg, index);
         if (last) {
             uint32_t flags = kFlagClosed;
-            show_overdue(f);
+            uncork_overdue(f);
             bool unread = rx_pending(f);
             // When both directions have ended, so has the connection: nobody is there to reset.
             const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&
@@ -203,7 +203,7 @@ void close_stream(File &f, bool reset) noexcept {
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset))
                 flags |= kFlagWriteShut;
             if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
-                ring::show(o.tx.s, f.tx_place, mine->control.back, peer->credit);
+                ring::uncork(o.tx.s, f.tx_place, mine->control.back, peer->credit);
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             set_ended(*mine, flags);
         }

@@ -1,8 +1,8 @@
 // The life of an accelerated connection in this process: from a link's slot to its end.
 #pragma once
 #include "libsd/control/libc_threads.hpp"
+#include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
-#include "libsd/vfs/descriptors/held.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 
 namespace sd {
@@ -74,51 +74,52 @@ class Pin {
     ~Pin() { drop(); }
     /// False: the number stands for something else by now. Where the thread has too much noted the File is
     /// not held.
-    [[nodiscard]] bool hold_open(File &f, int fd) noexcept {
-        if (held_)
+    [[nodiscard]] bool acquire(File &f, int fd) noexcept {
+        if (noted_)
             return true;
-        Held::drop_abandoned();
-        Held::drop_abandoned_like(this);
+        CleanupStack::drop_abandoned();
+        CleanupStack::drop_abandoned_like(this);
         if (!pin(f))
             return false;
-        if (file_of(fd) != &f && !Held::is_noted(unpin, &f)) { // it may be a part of a call that holds it
+        // It may be a part of a call that holds it
+        if (file_of(fd) != &f && !CleanupStack::is_noted(unpin, &f)) {
             unpin(&f, 0);
             return false;
         }
-        mark_ = Held::mark();
-        held_ = Held::note(unpin, &f, 0, this);
-        if (!held_)
+        mark_ = CleanupStack::mark();
+        noted_ = CleanupStack::push(unpin, &f, 0, this);
+        if (!noted_)
             unpin(&f, 0);
         return true;
     }
     /// The same for a call that does not block: in a program of one thread nobody but its own handlers could
     /// close the number meanwhile, and these come between two looks of the call at worst.
-    bool hold_among_threads(File &f, int fd) noexcept { return one_thread() || hold_open(f, fd); }
+    bool acquire_among_threads(File &f, int fd) noexcept { return one_thread() || acquire(f, fd); }
     void drop() noexcept {
-        if (!held_)
+        if (!noted_)
             return;
-        held_ = false;
-        Held::give_back_to(mark_);
+        noted_ = false;
+        CleanupStack::give_back_to(mark_);
     }
     Pin(const Pin &) = delete;
     Pin &operator=(const Pin &) = delete;
 
   private:
     unsigned mark_ = 0;
-    bool held_ = false;
+    bool noted_ = false;
 };
 
 /// What the number of a call that does not block stands for. Among several threads it is kept from being
 /// closed, and from becoming another's, until the call ends.
-class InUse {
+class PinnedFile {
   public:
-    explicit InUse(int fd) noexcept {
-        while ((file_ = still_ours(fd, file_of(fd))) && !pin_.hold_among_threads(*file_, fd)) {
+    explicit PinnedFile(int fd) noexcept {
+        while ((file_ = still_ours(fd, file_of(fd))) && !pin_.acquire_among_threads(*file_, fd)) {
         }
     }
     /// The same where it has been looked up already; null afterwards, if the number stands for something else
     /// by now.
-    InUse(int fd, File *f) noexcept : file_(f && pin_.hold_among_threads(*f, fd) ? f : nullptr) {}
+    PinnedFile(int fd, File *f) noexcept : file_(f && pin_.acquire_among_threads(*f, fd) ? f : nullptr) {}
     File *file() const noexcept { return file_; }
 
   private:

@@ -3,7 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 
 namespace sd {
@@ -83,7 +83,7 @@ void leave(void *what, size_t extra) noexcept {
     }
 }
 
-void cancelled(void *) noexcept { Held::give_back_all(); }
+void cancelled(void *) noexcept { CleanupStack::give_back_all(); }
 
 /// `r` of accept4, with what every call that has the kernel give out a number does.
 long numbered(long r) noexcept {
@@ -112,7 +112,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
     Bell *bell = looking_bell();
     if (!bell)
         return -EMFILE;
-    (void)call.pin.hold_open(call.listener, call.number); // where that fails, this tells:
+    (void)call.pin.acquire(call.listener, call.number); // where that fails, this tells:
     fd = listener_fd(call.listener, call.number);
     if (fd < 0)
         return -EAGAIN; // closed just now
@@ -120,8 +120,8 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
     const unsigned place = take_place(*l.seg, insist);
     if (place == kKernelPlaces)
         return -EBUSY;
-    const unsigned mark = Held::mark();
-    if (!Held::note(leave, &l, place, &call)) {
+    const unsigned mark = CleanupStack::mark();
+    if (!CleanupStack::push(leave, &l, place, &call)) {
         l.seg->in_kernel[place].store(0, std::memory_order_release);
         return -EBUSY;
     }
@@ -133,7 +133,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
         if (r == -EMFILE && vacated())
             r = wait();
     }
-    Held::give_back_to(mark);
+    CleanupStack::give_back_to(mark);
     return numbered(r);
 }
 

@@ -1,7 +1,7 @@
 // Accelerated listeners: registration, their doorbells, and their end.
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -88,26 +88,26 @@ uint64_t cookie_of(int fd) noexcept {
 // the number: a call that begins to wait in between ends as one that began after it.
 void keep_for_waiters(File &f, int fd) noexcept {
     if (f.kind != FileKind::listener || pinned.load(std::memory_order_seq_cst) == 0 ||
-        f.listener->kept.load() >= 0)
+        f.listener->waiters_fd.load() >= 0)
         return;
     const long copy = hide_copy(fd);
     int none = -1;
-    if (copy >= 0 && !f.listener->kept.compare_exchange_strong(none, static_cast<int>(copy)))
+    if (copy >= 0 && !f.listener->waiters_fd.compare_exchange_strong(none, static_cast<int>(copy)))
         close_hidden(static_cast<int>(copy));
 }
 
 int listener_fd(const File &f, int fd) noexcept {
     if (f.kind != FileKind::listener)
         return -1;
-    const int kept = f.listener->kept.load(std::memory_order_acquire);
-    return kept >= 0 ? kept : file_of(fd) == &f ? fd : -1;
+    const int waiters = f.listener->waiters_fd.load(std::memory_order_acquire);
+    return waiters >= 0 ? waiters : file_of(fd) == &f ? fd : -1;
 }
 
 void listeners_moved(int from, int to) noexcept {
     LockGuard g(all_lock);
     for (File *f : all) {
         int expected = from;
-        f->listener->kept.compare_exchange_strong(expected, to);
+        f->listener->waiters_fd.compare_exchange_strong(expected, to);
     }
 }
 
@@ -156,7 +156,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         return -ENOMEM;
     }
     l->cookie = cookie_of(fd);
-    if (kernel_name(fd, &l->name) < 0) {
+    if (kernel_address(fd, &l->address) < 0) {
         pool.release(l);
         *why = Cause::raw_use;
         return -ENOTSOCK;
@@ -176,7 +176,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     l->turns.store(reply.was_orphan ? 0 : Listener::kKernelNext, std::memory_order_relaxed);
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
-    l->kept.store(-1, std::memory_order_relaxed);
+    l->waiters_fd.store(-1, std::memory_order_relaxed);
     l->seen_sequence = 0;
     l->links.truncate(0);
     l->options.begin(*f);
@@ -205,7 +205,7 @@ namespace {
 void let_go(Listener &l, bool closed) noexcept {
     if (closed) {
         QuietGuard g(l.lock);
-        l.life.fetch_add(1, std::memory_order_release);
+        l.generation.fetch_add(1, std::memory_order_release);
     }
     retirements.fetch_add(1, std::memory_order_relaxed);
     LinkMap *links[64];
@@ -242,7 +242,8 @@ void close_listener(File *f) noexcept {
                 all.remove_unordered(i);
                 break;
             }
-        close_hidden(l->kept.exchange(-1)); // first: the monitor looks whether the kernel's socket has ended
+        // First: the monitor looks whether the kernel's socket has ended
+        close_hidden(l->waiters_fd.exchange(-1));
         // Somebody may have noticed the socket under another number, too late to find this File.
         if (!l->retired.exchange(true))
             unlisten_unless_held(l->id);
@@ -294,7 +295,7 @@ void restore_listeners() noexcept {
     for (File *f : all) {
         Listener *l = f->listener;
         // Any descriptor of the listener will do to show it to the monitor.
-        int fd = l->kept.load();
+        int fd = l->waiters_fd.load();
         if (fd < 0)
             fd = any_number(*f);
         wire::ListenReply reply;

@@ -24,17 +24,17 @@ inline uint32_t syn_at(const ListenerLinkRef &ref, uint32_t head) noexcept {
 
 struct Listener {
     uint32_t id = 0;
-    uint64_t cookie = 0; ///< the kernel's name of the socket, SO_COOKIE; 0: it has none
-    SlotAddress name{};  ///< what it is bound to
+    uint64_t cookie = 0;   ///< the kernel's name of the socket, SO_COOKIE; 0: it has none
+    SlotAddress address{}; ///< what it is bound to
     ListenerSegment *seg = nullptr;
     uint64_t seen_sequence = 0;      ///< of seg->link_sequence
     uint32_t next = 0;               ///< rotates over the links, so that none starves
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
     /// Bumped under the lock when it is closed, before it can become another's
-    std::atomic<uint32_t> life{0};
+    std::atomic<uint32_t> generation{0};
     std::atomic<bool> retired{false};
-    std::atomic<int> kept{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
+    std::atomic<int> waiters_fd{-1}; ///< hidden descriptor of the kernel's socket, see keep_for_waiters()
     static constexpr uint32_t kKernelNext = 15;
     std::atomic<uint32_t> turns{
         kKernelNext}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first

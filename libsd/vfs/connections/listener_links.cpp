@@ -163,10 +163,10 @@ size_t first_link(Listener &l) noexcept {
 
 } // namespace
 
-long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept {
+long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *slot) noexcept {
     listener_refresh(l);
     QuietGuard g(l.lock);
-    if (l.life.load(std::memory_order_relaxed) != life) [[unlikely]]
+    if (l.generation.load(std::memory_order_relaxed) != generation) [[unlikely]]
         return -EBADF;
     const size_t n = l.links.size();
     const size_t first = n ? first_link(l) : 0;

@@ -13,7 +13,7 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
 bool listener_pending(Listener &l) noexcept;
 /// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
-/// -EBADF when the listener was closed after `life` was read. Any thread, any process.
-[[nodiscard]] long take_pending(Listener &l, uint32_t life, LinkMap **link, uint32_t *slot) noexcept;
+/// -EBADF when the listener was closed after `generation` was read. Any thread, any process.
+[[nodiscard]] long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *slot) noexcept;
 
 } // namespace sd

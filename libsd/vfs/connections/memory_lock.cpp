@@ -1,5 +1,5 @@
 #include "libsd/vfs/connections/memory_lock.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/transport/link.hpp"

@@ -6,9 +6,9 @@
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>
 
@@ -40,14 +40,14 @@ long leave_to_kernel(int fd, File &f, Cause why) noexcept {
         count_fallback(why, nullptr);
         unlist(*f.listener);
     } else if (f.kind == FileKind::fresh) {
-        f.refuse_cause = static_cast<uint8_t>(why);
+        f.unconnected.refuse_cause = static_cast<uint8_t>(why);
         if (long r = materialise(fd, f); r < 0)
             return r;
     }
     return vfs::kPass;
 }
 
-Reference::Reference(int fd, bool wanted) noexcept {
+ReferencedFile::ReferencedFile(int fd, bool wanted) noexcept {
     while (wanted) {
         File *f = file_of(fd);
         if (!f)
@@ -85,7 +85,7 @@ long enter(long fd, File *f) noexcept {
 
 /// Moves a descriptor of ours away from a number the program wants.
 long clear_number(int fd) noexcept {
-    if (give_up_kept(fd)) {
+    if (give_up_reserved(fd)) {
         unhide(fd);
         return 0;
     }
@@ -123,25 +123,25 @@ namespace vfs {
 long close(int fd) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    Held::drop_abandoned();
+    CleanupStack::drop_abandoned();
     File *f = take_fd(fd);
     if (!f)
         return kPass;
     keep_for_waiters(*f, fd);
-    const bool keep = can_park(fd, *f);
+    const bool keep = can_cache(fd, *f);
     long r = keep ? 0 : sys::close(fd);
     if (!keep)
         number_freed(fd);
     release_file(f);
     if (keep)
-        park(fd);
+        cache_placeholder(fd);
     return r;
 }
 
 long dup(int fd, int min, bool cloexec) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    const Reference copied(fd);
+    const ReferencedFile copied(fd);
     make_room_below();
     long r = sys::fcntl(fd, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, min);
     if (r == -EMFILE && vacated())
@@ -167,14 +167,15 @@ long dup_to(int from, int to, int flags, bool allow_equal) noexcept {
         if (long r = clear_number(to); r < 0 && !(r == -EMFILE && vacated()))
             return r;
     }
-    // A placeholder kept under that number is given up, or it would be closed under the new owner later.
+    // A placeholder cached under that number is given up, or it would be closed under the new owner later.
     if (has_entry(to)) {
-        Held::drop_abandoned();       // as in close()
-        const Reference replaced(to); // else another thread might close it, and nobody what is kept for it
+        CleanupStack::drop_abandoned(); // as in close()
+        // Else another thread might close it, and nobody what is kept for it
+        const ReferencedFile replaced(to);
         if (replaced.file())
             keep_for_waiters(*replaced.file(), to);
     }
-    const Reference copied(from);
+    const ReferencedFile copied(from);
     if (copied.file() && static_cast<unsigned>(to) >= kMaxFd)
         return -EBADF;
     return enter(sys::dup3(from, to, flags), copied.file());
@@ -192,7 +193,7 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
     for (unsigned fd = first; fd < high && fd <= last; ++fd)
         if (fd_table[fd].load(std::memory_order_relaxed) && !is_hidden(static_cast<int>(fd)))
             close(static_cast<int>(fd));
-    // What is kept is given up: its numbers are free, so no flag of theirs is the program's
+    // What is cached is given up: its numbers are free, so no flag of theirs is the program's
     make_room_below();
     // The rest in one go each, around our own descriptors: sdrun's channel stays open in programs to come.
     for (unsigned from = first;;) {
@@ -215,7 +216,7 @@ long close_range(unsigned first, unsigned last, unsigned flags) noexcept {
 long fcntl(int fd, int cmd, long arg) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f)
         return kPass;

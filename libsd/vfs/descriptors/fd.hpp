@@ -14,15 +14,15 @@ inline bool is_placeholder(const File &f) noexcept {
 
 /// What a number stands for, with a reference for the time of a call that neither blocks nor can be
 /// cancelled. Null: none of ours, or none wanted.
-class Reference {
+class ReferencedFile {
   public:
-    explicit Reference(int fd, bool wanted = true) noexcept;
-    ~Reference() {
+    explicit ReferencedFile(int fd, bool wanted = true) noexcept;
+    ~ReferencedFile() {
         if (file_)
             release_file(file_);
     }
-    Reference(const Reference &) = delete;
-    Reference &operator=(const Reference &) = delete;
+    ReferencedFile(const ReferencedFile &) = delete;
+    ReferencedFile &operator=(const ReferencedFile &) = delete;
     File *file() const noexcept { return file_; }
 
   private:

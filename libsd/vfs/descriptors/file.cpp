@@ -1,14 +1,14 @@
 // The descriptor table and the life of Files.
 #include "libsd/vfs/descriptors/file.hpp"
-#include "libsd/control/around_fork.hpp"
-#include "libsd/control/asked_first.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/control/hot_section.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/descriptors/held.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/cleanup_stack.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -18,8 +18,8 @@
 
 namespace sd {
 
-SD_ASKED_FIRST std::atomic<File *> *fd_table = nullptr;
-SD_ASKED_FIRST std::atomic<uint32_t> fd_high{0};
+SD_HOT_STATE std::atomic<File *> *fd_table = nullptr;
+SD_HOT_STATE std::atomic<uint32_t> fd_high{0};
 
 namespace {
 
@@ -50,12 +50,12 @@ File *new_file(FileKind kind) noexcept {
     upward.expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
-    f->real_socket = f->connect_pending = f->bound = f->carried = false;
+    f->real_socket = f->stream.connect_pending = f->unconnected.bound = f->stream.carried = false;
     f->exchanged.store(false, std::memory_order_relaxed);
     f->status.store(0, std::memory_order_relaxed);
-    f->refuse_cause = 0;
-    f->last_port = 0;
-    f->fresh_error.store(0, std::memory_order_relaxed);
+    f->unconnected.refuse_cause = 0;
+    f->unconnected.last_port = 0;
+    f->unconnected.error.store(0, std::memory_order_relaxed);
     // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it
     // was closed may be about to go there.
     bury(*f);
@@ -66,7 +66,7 @@ File *new_file(FileKind kind) noexcept {
 namespace {
 
 void enter(int fd, File *f, Origin origin) noexcept {
-    SD_ASSERT(static_cast<unsigned>(fd) < kMaxFd && f != &parked_file && f->kind != FileKind::free);
+    SD_ASSERT(static_cast<unsigned>(fd) < kMaxFd && f != &cached_placeholder && f->kind != FileKind::free);
     note_origin(fd, origin);
     f->refs.fetch_add(1, std::memory_order_relaxed);
     uint32_t high = fd_high.load(std::memory_order_relaxed);
@@ -74,8 +74,8 @@ void enter(int fd, File *f, Origin origin) noexcept {
            !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_relaxed)) {
     }
     File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel);
-    if (stale == &parked_file)
-        forget_parked(fd);
+    if (stale == &cached_placeholder)
+        forget_cached(fd);
     else if (stale)
         release_file(stale);
     if (f->kind == FileKind::fresh)
@@ -105,8 +105,8 @@ void forget_fd(int fd) noexcept {
     if (!has_entry(fd))
         return;
     File *stale = fd_table[fd].load(std::memory_order_relaxed);
-    if (stale == &parked_file)
-        forget_parked(fd);
+    if (stale == &cached_placeholder)
+        forget_cached(fd);
     else if (stale && (stale = take_fd(fd)))
         release_file(stale);
 }
@@ -119,7 +119,7 @@ File *take_fd(int fd) noexcept {
 
 void release_file(File *f) noexcept {
     const uint32_t refs = f->refs.fetch_sub(1, std::memory_order_acq_rel);
-    SD_ASSERT(refs != 0 && f != &parked_file);
+    SD_ASSERT(refs != 0 && f != &cached_placeholder);
     if (refs != 1)
         return;
     epoll_file_closed(*f);
@@ -137,11 +137,11 @@ void release_file(File *f) noexcept {
     default:
         break;
     }
-    if (f->fresh) {
-        free_fresh(f->fresh);
-        f->fresh = nullptr;
+    if (f->unconnected.options) {
+        free_fresh(f->unconnected.options);
+        f->unconnected.options = nullptr;
     }
-    if (LinkMap *l = f->undone.exchange(nullptr)) [[unlikely]]
+    if (LinkMap *l = f->stream.undone.exchange(nullptr)) [[unlikely]]
         link_unuse(*l);
     f->kind = FileKind::free;
     f->generation.fetch_add(1, std::memory_order_release);
@@ -165,7 +165,7 @@ long plain_socket() noexcept {
 bool has_tcp_sockets() noexcept {
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
         if (const File *f = fd_table[fd].load(std::memory_order_acquire);
-            f && f != &parked_file && f->kind != FileKind::epoll)
+            f && f != &cached_placeholder && f->kind != FileKind::epoll)
             return true;
     return false;
 }
@@ -179,7 +179,7 @@ long dummy_socket() noexcept {
     LockGuard g(dummy_lock);
     if (fd = dummy.load(std::memory_order_relaxed); fd >= 0)
         return fd;
-    if (confined())
+    if (sandboxed())
         return -EPERM;
     long s = plain_socket();
     if (s < 0 || (s = hide_fd(static_cast<int>(s))) < 0)
@@ -192,7 +192,7 @@ long dummy_socket() noexcept {
 bool may_make_v4() noexcept { return dummy_socket() >= 0 && !v4_refused.load(std::memory_order_relaxed); }
 
 void give_up_dummy() noexcept {
-    close_parked();
+    close_all_cached();
     if (has_tcp_sockets())
         return;
     LockGuard g(dummy_lock);
@@ -202,7 +202,7 @@ void give_up_dummy() noexcept {
 }
 
 void replace_dummy() noexcept {
-    close_parked();
+    close_all_cached();
     LockGuard g(dummy_lock);
     const int number = dummy.load(std::memory_order_relaxed);
     if (number < 0)
@@ -237,8 +237,8 @@ void dummy_moved(int from, int to) noexcept {
 }
 
 long placeholder_fd(bool cloexec) noexcept {
-    if (long kept = take_parked(cloexec); kept >= 0)
-        return kept;
+    if (long cached = take_cached(cloexec); cached >= 0)
+        return cached;
     make_room_below();
     long d = dummy_socket();
     if (d < 0)
@@ -270,7 +270,7 @@ SD_FORK_CODE bool files_fork_child() noexcept {
     const uint32_t high = fd_high.load(std::memory_order_relaxed);
     const auto each = [high](auto act) {
         for (uint32_t fd = 0; fd < high; ++fd)
-            if (File *f = fd_table[fd].load(std::memory_order_relaxed); f && f != &parked_file)
+            if (File *f = fd_table[fd].load(std::memory_order_relaxed); f && f != &cached_placeholder)
                 act(*f);
     };
     uncount_listeners(); // they may have no number any more, and so may connections
@@ -280,7 +280,7 @@ SD_FORK_CODE bool files_fork_child() noexcept {
     });
     each([](File &f) { f.refs.store(0, std::memory_order_relaxed); });
     each([](File &f) { f.refs.fetch_add(1, std::memory_order_relaxed); });
-    Held::for_each_own(unpin, [](void *f) noexcept {
+    CleanupStack::for_each_own(unpin, [](void *f) noexcept {
         static_cast<File *>(f)->refs.fetch_add(1, std::memory_order_relaxed);
         pinned.fetch_add(1, std::memory_order_relaxed);
     });

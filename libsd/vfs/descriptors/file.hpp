@@ -2,7 +2,7 @@
 #pragma once
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/layout/file_kind.hpp"
-#include "libsd/layout/passport.hpp"
+#include "libsd/layout/handoff_record.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/ring.hpp"
 #include "libsd/vfs/family/segment.hpp"
@@ -41,47 +41,54 @@ struct alignas(64) File {
     LinkMap *link = nullptr;
     uint32_t slot = 0, ofd_index = 0;
 
-    // Rarely used.
+    // Rarely used, by files of any kind.
     uint8_t family = 0; ///< AF_INET, AF_INET6
-    bool connect_pending =
-        false; ///< a non-blocking connect was answered EINPROGRESS, and connect was not called again since
-    bool bound = false;
-    bool carried = false; ///< this process is the bridge of the connection, which may have moved (moved.hpp)
     /// Its numbers are a kernel socket's. Set before they change; read by whoever still holds it.
     std::atomic<bool> exchanged{false};
-    uint16_t last_port = 0; ///< after connect(AF_UNSPEC): the kernel goes on telling the port
-    /// Pending error of an unconnected socket (after connect(AF_UNSPEC)); positive errno
-    std::atomic<int> fresh_error{0};
-    uint8_t refuse_cause = 0;        ///< Cause: an option was set that keeps this socket with the kernel
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd
-    /// Stream: names of both ends, checked and copied when the connection was made
-    SlotAddress client{}, server{};
-    FreshState *fresh = nullptr;
+    /// Neither connected nor listening. The options stay when it becomes a stream, see FreshState.
+    struct Unconnected {
+        bool bound = false;
+        uint8_t refuse_cause = 0; ///< Cause: an option was set that keeps this socket with the kernel
+        uint16_t last_port = 0;   ///< after connect(AF_UNSPEC): the kernel goes on telling the port
+        /// Pending error (after connect(AF_UNSPEC)); positive errno
+        std::atomic<int> error{0};
+        FreshState *options = nullptr;
+    } unconnected;
+    /// Accelerated; what every operation reads stands above.
+    struct Stream {
+        /// A non-blocking connect was answered EINPROGRESS, and connect was not called again since
+        bool connect_pending = false;
+        /// This process is the bridge of the connection, which may have moved (moved.hpp)
+        bool carried = false;
+        uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
+        /// Addresses of both ends, checked and copied when the connection was made
+        SlotAddress client{}, server{};
+        /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
+        std::atomic<LinkMap *> undone{nullptr};
+    } stream;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;
     EpollItem *items = nullptr;          ///< registrations in epoll instances, under the epoll lock
     std::atomic<uint32_t> generation{0}; ///< bumped on release, and when its connection is undone
-    std::atomic<LinkMap *> undone{
-        nullptr}; ///< connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
-    uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
     File *pool_next = nullptr;
 
-    uint64_t tx_name() const noexcept { return uint64_t{ofd_index} * 2 + 2; }
-    uint64_t rx_name() const noexcept { return uint64_t{ofd_index} * 2 + 3; }
+    uint64_t tx_token_id() const noexcept { return uint64_t{ofd_index} * 2 + 2; }
+    uint64_t rx_token_id() const noexcept { return uint64_t{ofd_index} * 2 + 3; }
 };
 
 /// Sparse: only the pages of numbers in use cost memory.
 extern std::atomic<File *> *fd_table;
 /// Stands in the table for numbers that the program has closed and the library keeps open
-/// (vfs/descriptors/parked.hpp); never of use as a File.
-extern File parked_file;
+/// (vfs/descriptors/placeholder_cache.hpp); never of use as a File.
+extern File cached_placeholder;
 /// Closes such a number for good. Returns nullptr.
-File *unpark(int fd) noexcept;
+File *close_cached(int fd) noexcept;
 /// Entries of the table from here on have never been used; raised before an entry is set, at most kMaxFd,
 /// never lowered. Looked at first: whoever has no sockets pays for one comparison that falls through.
 extern std::atomic<uint32_t> fd_high;
 
-/// What the table says about a number, which may be parked_file; nullptr: nothing.
+/// What the table says about a number, which may be cached_placeholder; nullptr: nothing.
 inline File *entry_of(int fd) noexcept {
     if (static_cast<unsigned>(fd) >= fd_high.load(std::memory_order_relaxed))
         return nullptr;
@@ -92,8 +99,8 @@ inline File *entry_of(int fd) noexcept {
 /// call.
 inline File *file_of(int fd) noexcept {
     File *f = entry_of(fd);
-    if (f == &parked_file) [[unlikely]]
-        return unpark(fd);
+    if (f == &cached_placeholder) [[unlikely]]
+        return close_cached(fd);
     return f;
 }
 

@@ -1,8 +1,8 @@
 // ioctl on sockets that are accelerated or not connected yet.
 #include "libsd/control/client.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
@@ -40,10 +40,10 @@ long set_status(int fd, File &f, unsigned long request, void *arg) noexcept {
 }
 
 long bytes_to_read(File &f) noexcept {
-    ReceiveClaim c(Bound(f), f);
+    ReceiveClaim c(ConnectionSnapshot(f), f);
     if (!c)
         return c.error();
-    show_overdue(f);
+    uncork_overdue(f);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }
@@ -51,14 +51,14 @@ long bytes_to_read(File &f) noexcept {
 /// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact
 /// when nothing is left.
 long bytes_not_taken(File &f) noexcept {
-    SendClaim c(Bound(f), f);
+    SendClaim c(ConnectionSnapshot(f), f);
     if (!c)
         return c.error();
     const TxState &s = f.ofd->tx.s;
     uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
-    const HeldBack &back = f.mine->control.back;
-    if (ring::all_shown_taken(s, back, f.peer->credit))
-        return ring::holding(back, f.peer->credit) ? ring::hold_place(back).payload : 0;
+    const Corked &back = f.mine->control.back;
+    if (ring::all_uncorked_taken(s, back, f.peer->credit))
+        return ring::is_corked(back, f.peer->credit) ? ring::cork_place(back).payload : 0;
     uint64_t behind = s.tail - consumed;
     if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
         behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
@@ -67,12 +67,12 @@ long bytes_not_taken(File &f) noexcept {
     return static_cast<long>(share ? share : 1);
 }
 
-long bytes_held_back(File &f) noexcept {
-    SendClaim c(Bound(f), f);
+long bytes_corked(File &f) noexcept {
+    SendClaim c(ConnectionSnapshot(f), f);
     if (!c)
         return c.error();
-    const HeldBack &back = f.mine->control.back;
-    return ring::holding(back, f.peer->credit) ? ring::hold_place(back).payload : 0;
+    const Corked &back = f.mine->control.back;
+    return ring::is_corked(back, f.peer->credit) ? ring::cork_place(back).payload : 0;
 }
 
 long contact() noexcept {
@@ -90,7 +90,7 @@ namespace vfs {
 long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (is_hidden(fd))
         return -EBADF;
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f)
         return kPass;
@@ -130,7 +130,7 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
         r = bytes_not_taken(*f);
         break;
     case SIOCOUTQNSD:
-        r = bytes_held_back(*f);
+        r = bytes_corked(*f);
         break;
     case SIOCATMARK:
         r = at_urgent_mark(*f);

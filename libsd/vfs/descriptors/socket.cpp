@@ -1,8 +1,8 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -67,8 +67,8 @@ long materialise(int fd, File &f) noexcept {
     if (r < 0)
         return r;
     f.real_socket = true;
-    if (f.fresh)
-        replay_options(fd, *f.fresh);
+    if (f.unconnected.options)
+        replay_options(fd, *f.unconnected.options);
     if (f.kind == FileKind::stream)
         return 0;
     epoll_file_became_kernel(f);
@@ -79,7 +79,7 @@ void materialise_all() noexcept {
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
         if (!has_entry(static_cast<int>(fd)))
             continue;
-        const InUse use(static_cast<int>(fd));
+        const PinnedFile use(static_cast<int>(fd));
         if (File *f = use.file(); f && f->kind == FileKind::fresh)
             (void)materialise(static_cast<int>(fd), *f); // what cannot be had is asked for when it is used
     }
@@ -97,21 +97,21 @@ namespace vfs {
 
 namespace {
 SD_FORK_STATE bool on = false; ///< every fork reads it
-SD_FORK_STATE bool borrows = false;
+SD_FORK_STATE bool vforking = false;
 bool has_v6 = false;
 } // namespace
 
 bool enabled() noexcept { return on; }
-bool borrowing() noexcept { return borrows; }
+bool in_vfork() noexcept { return vforking; }
 
-void begin_borrowing() noexcept {
-    borrows = borrows || on;
+void begin_vfork() noexcept {
+    vforking = vforking || on;
     on = false;
 }
 
-SD_FORK_CODE void end_borrowing_in_child() noexcept {
-    if (borrows) {
-        borrows = false;
+SD_FORK_CODE void end_vfork_in_child() noexcept {
+    if (vforking) {
+        vforking = false;
         on = true;
     }
 }
@@ -135,7 +135,7 @@ void init(const ApiCalls &api) noexcept {
 }
 
 long socket(int domain, int type, int protocol) noexcept {
-    if (!on || confined() || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
+    if (!on || sandboxed() || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
         (protocol != 0 && protocol != IPPROTO_TCP) ||
         !(domain == AF_INET ? may_make_v4() : domain == AF_INET6 && has_v6))
         return kPass;
@@ -154,7 +154,7 @@ long socket(int domain, int type, int protocol) noexcept {
 }
 
 long bind(int fd, const sockaddr *a, socklen_t n) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f || f->kind == FileKind::listener)
         return kPass;
@@ -170,13 +170,13 @@ long bind(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (f->kind == FileKind::fresh) {
         if (long r = materialise(fd, *f); r < 0)
             return r;
-        f->bound = true; // if the kernel refuses, connect() sees a wildcard name and port 0
+        f->unconnected.bound = true; // if the kernel refuses, connect() sees a wildcard name and port 0
     }
     return kPass;
 }
 
 long listen(int fd, int backlog) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f)
         return kPass;
@@ -191,7 +191,7 @@ long listen(int fd, int backlog) noexcept {
         r = -EINVAL;
     if (r < 0)
         return r;
-    Cause why = static_cast<Cause>(f->refuse_cause);
+    Cause why = static_cast<Cause>(f->unconnected.refuse_cause);
     if (why == Cause::shared_early) // one that listens is a kernel socket anyway
         why = Cause::none;
     if (why != Cause::none || namespace_changed || register_listener(fd, f, backlog, &why) < 0)

@@ -1,9 +1,9 @@
 // Sockets that are shared before they are connected; see unconnected.hpp.
 #include "libsd/vfs/descriptors/unconnected.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
-#include "libsd/vfs/descriptors/parked.hpp"
+#include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -16,7 +16,7 @@ namespace {
 /// Most programs make their sockets under the same few numbers again and again, so it is mostly read.
 constinit std::atomic<uint64_t> noted[kMaxFd / 64];
 
-/// What is in the table under a number meanwhile is `parked_file`, which sends other threads to
+/// What is in the table under a number meanwhile is `cached_placeholder`, which sends other threads to
 /// await_shared().
 SD_FORK_STATE std::atomic<bool> converting{false};
 
@@ -31,13 +31,13 @@ class Numbers {
         converting.store(true, std::memory_order_seq_cst);
         for_each_number(f, [&](int fd) {
             if (File *expected = &f;
-                count_ < kMostNumbers && fd_table[fd].compare_exchange_strong(expected, &parked_file))
+                count_ < kMostNumbers && fd_table[fd].compare_exchange_strong(expected, &cached_placeholder))
                 number_[count_++] = fd;
         });
     }
     ~Numbers() {
         for (int fd : *this)
-            if (File *expected = &parked_file; !fd_table[fd].compare_exchange_strong(expected, &file_))
+            if (File *expected = &cached_placeholder; !fd_table[fd].compare_exchange_strong(expected, &file_))
                 release_file(&file_); // a close past the library, and the number is another's
         converting.store(false, std::memory_order_seq_cst);
         sys::restore_signals(&mask_);
@@ -46,8 +46,8 @@ class Numbers {
     Numbers &operator=(const Numbers &) = delete;
     const int *begin() const noexcept { return number_; }
     const int *end() const noexcept { return number_ + count_; }
-    /// No call is under way on the File: each that is holds a reference (InUse), unless the program has one
-    /// thread.
+    /// No call is under way on the File: each that is holds a reference (PinnedFile), unless the program has
+    /// one thread.
     bool are_all() const noexcept { return file_.refs.load(std::memory_order_seq_cst) == count_; }
 
   private:
@@ -70,8 +70,8 @@ void make_real(File &f) noexcept {
         const long s = sys::socket(f.family, SOCK_STREAM | SOCK_CLOEXEC | (waits ? 0 : SOCK_NONBLOCK), 0);
         if (s < 0)
             return;
-        if (f.fresh)
-            replay_options(static_cast<int>(s), *f.fresh);
+        if (f.unconnected.options)
+            replay_options(static_cast<int>(s), *f.unconnected.options);
         for (int fd : numbers)
             made |= replace_number(fd, static_cast<int>(s)) >= 0;
         sys::close(static_cast<int>(s));
@@ -91,12 +91,12 @@ void note_unconnected(int fd) noexcept {
 }
 
 void mark_shared(File &f) noexcept {
-    if (f.refuse_cause == 0)
-        f.refuse_cause = static_cast<uint8_t>(Cause::shared_early);
+    if (f.unconnected.refuse_cause == 0)
+        f.unconnected.refuse_cause = static_cast<uint8_t>(Cause::shared_early);
 }
 
 void await_shared(int fd) noexcept {
-    while (converting.load(std::memory_order_seq_cst) && entry_of(fd) == &parked_file)
+    while (converting.load(std::memory_order_seq_cst) && entry_of(fd) == &cached_placeholder)
         sys::sched_yield();
 }
 
@@ -109,7 +109,7 @@ SD_FORK_CODE void share_unconnected(bool executes) noexcept {
         for (uint64_t bits = noted[w].exchange(0, std::memory_order_seq_cst); bits; bits &= bits - 1) {
             const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
             File *f = fd_table[fd].load(std::memory_order_seq_cst);
-            if (!f || f == &parked_file || f->kind != FileKind::fresh)
+            if (!f || f == &cached_placeholder || f->kind != FileKind::fresh)
                 continue;
             note_unconnected(fd); // for the next fork
             if (executes && (sys::fcntl(fd, F_GETFD) & FD_CLOEXEC))

@@ -14,7 +14,7 @@
 // members of a family, and the client at the other end of the link.
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -111,9 +111,9 @@ void leave_connections(Marks which) noexcept {
 namespace vfs {
 
 void before_crossing(bool everything) noexcept {
-    if (!enabled() || borrowing() || confined())
+    if (!enabled() || in_vfork() || sandboxed())
         return;
-    Held::drop_abandoned();
+    CleanupStack::drop_abandoned();
     if (!everything && !shared_segments() && !shared_links())
         return;
     Cause why;

@@ -7,13 +7,13 @@
 // whether a token's owner is dead, and takes the token.
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/connections/connection.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 
 namespace sd {
 
 // The caller has the token, hence nobody else works on this direction.
-void repair_direction(unsigned seg, uint64_t name) noexcept {
-    const auto index = static_cast<uint32_t>((name - 2) / 2);
+void repair_direction(unsigned seg, uint64_t token_id) noexcept {
+    const auto index = static_cast<uint32_t>((token_id - 2) / 2);
     if (index == 0 || index >= kOfds)
         return;
     Ofd &o = segments[seg].view.ofd(index);
@@ -26,7 +26,7 @@ void repair_direction(unsigned seg, uint64_t name) noexcept {
         return;
     Slot &s = l->view.slot(slot);
     SlotSide &mine = s.side[side], &peer = s.side[1 - side];
-    if (name & 1) {
+    if (token_id & 1) {
         ring::recover_rx(o.rx.s, mine.credit.consumed);
         notify(*l, slot, peer.control.tx_arm);
         return;
@@ -47,12 +47,12 @@ void adopt(File &f) noexcept {
     if (!take_reference(f))
         return;
     if (f.kind == FileKind::stream) {
-        const Bound b(f);
+        const ConnectionSnapshot b(f);
         Ofd &o = *b.ofd;
         if (orphaned(b.seg, o.tx.token))
-            Claim tx(b.seg, o.tx.token, b.tx_name());
+            Claim tx(b.seg, o.tx.token, b.tx_token_id());
         if (orphaned(b.seg, o.rx.token))
-            Claim rx(b.seg, o.rx.token, b.rx_name());
+            Claim rx(b.seg, o.rx.token, b.rx_token_id());
     }
     release_file(&f);
 }

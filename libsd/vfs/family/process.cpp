@@ -1,23 +1,23 @@
 // The process as a whole.
 #include "libsd/vfs/family/process.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/control/memory.hpp"
-#include "libsd/queue/life.hpp"
+#include "libsd/control/sandbox_state.hpp"
+#include "libsd/queue/thread_liveness.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
-#include "libsd/vfs/descriptors/held.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/cleanup_stack.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
-#include "libsd/vfs/streams/rings.hpp"
+#include "libsd/vfs/streams/ring_shrink.hpp"
 #include "libsd/vfs/streams/sendfile.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstdio>
@@ -42,7 +42,7 @@ bool thread_key_made = false;
 SD_FORK_STATE std::atomic<bool> stats_written{false};
 
 void thread_exit(void *) noexcept {
-    Held::give_back_all(); // of calls that handlers jumped out of
+    CleanupStack::give_back_all(); // of calls that handlers jumped out of
     unregister_thread();
 }
 
@@ -106,13 +106,13 @@ SD_FORK_CODE void fork_parent() noexcept {
 }
 
 // The list of all that is done in a child, however it was made: fork() runs it as a handler, api calls it for
-// _Fork(), clone() and syscall(), and vfork() forks where memory cannot be lent. A lock may have been held by
-// a thread that is not there any more, so each of the library is in here (tests/unit/fork_locks_test.py).
+// _Fork(), clone() and syscall(), and vfork() forks where memory cannot be shared. A lock may have been held
+// by a thread that is not there any more, so each of the library is in here (tests/unit/fork_locks_test.py).
 SD_FORK_CODE void fork_child() noexcept {
     child_starts_program = false;
     upward.reset_in_child();
     if (!enabled()) {
-        end_borrowing_in_child(); // where nothing of ours had been used
+        end_vfork_in_child(); // where nothing of ours had been used
         return;
     }
     identity_fork_child();
@@ -120,15 +120,15 @@ SD_FORK_CODE void fork_child() noexcept {
     reset_link_locks_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
-    notice_fork_child();
+    import_fork_child();
     connect_fork_child();
     control::kernel_listener_fork_child();
-    rings_fork_child();
+    ring_shrink_fork_child();
     options_fork_child();
     spare_numbers_fork_child();
     memory_lock_fork_child();
     sendfile_fork_child();
-    passing_fork_child();
+    descriptor_passing_fork_child();
     moved_fork_child();
     if (stats_written.load(std::memory_order_relaxed))
         stats_written.store(false);
@@ -140,7 +140,7 @@ SD_FORK_CODE void fork_child() noexcept {
 }
 
 void at_exit() noexcept {
-    if (!stats_path[0] || confined() || stats_written.exchange(true))
+    if (!stats_path[0] || sandboxed() || stats_written.exchange(true))
         return;
     const SegmentStats &s = stats();
     char line[2048];

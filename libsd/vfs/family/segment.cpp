@@ -1,14 +1,14 @@
 // Making and sharing family segments; allocation of their records.
 #include "libsd/vfs/family/segment.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/queue/bell.hpp"
-#include "libsd/queue/life.hpp"
+#include "libsd/queue/thread_liveness.hpp"
 #include "libsd/transport/link.hpp"
 #include <ctime>
 #include <initializer_list>
@@ -356,7 +356,7 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
             for (Token *t : {&o.tx.token, &o.rx.token}) {
                 for (auto *w : {&t->owner, &t->lock, &t->prev})
                     w->store(0, std::memory_order_relaxed);
-                for (auto *w : {&t->last, &t->streak, &t->quick, &t->stamp})
+                for (auto *w : {&t->last, &t->streak, &t->bounces, &t->stamp})
                     w->store(0, std::memory_order_relaxed);
             }
             for (auto *w : {&o.opt.nodelay, &o.opt.cork, &o.opt.keepalive, &o.opt.oobinline, &o.opt.reuseaddr,

@@ -1,9 +1,9 @@
 // What the layers below vfs have done by vfs and api (base/upward.hpp says who calls each, and when).
 #include "libsd/base/upward.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/confine.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -75,7 +75,7 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
         have_monitor_ring(l, id);
         return -EAGAIN;
     }
-    if (!confined())
+    if (!sandboxed())
         r = control::request(wire::Op::peer_bell, &ref, sizeof ref);
     if (r.status == -EMFILE) { // we cannot have it, so the monitor rings in our place
         control::request(wire::Op::ring, &ref, sizeof ref);

@@ -73,9 +73,9 @@ void add_extra(InheritedSet &s, int level, int name, const void *value, int leng
 
 void read_from_kernel(int fd, InheritedSet &s) noexcept {
     memset(&s, 0, sizeof s);
-    for (unsigned i = 0; i < InheritedSet::kKept; ++i) {
+    for (unsigned i = 0; i < InheritedSet::kStored; ++i) {
         const KnownOption *k = known_option_at(i);
-        s.kept[i] = encode(*k, ask(fd, k->level, k->name, 0));
+        s.stored[i] = encode(*k, ask(fd, k->level, k->name, 0));
     }
     linger l{};
     socklen_t n = sizeof l;
@@ -117,8 +117,8 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
 
 void apply(Ofd &o, const InheritedSet &s) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
-    for (unsigned i = 0; i < InheritedSet::kKept; ++i)
-        (o.opt.*known_option_at(i)->kept).store(s.kept[i], relaxed);
+    for (unsigned i = 0; i < InheritedSet::kStored; ++i)
+        (o.opt.*known_option_at(i)->stored).store(s.stored[i], relaxed);
     if (o.opt.cork.load(relaxed))
         o.tx_block.fetch_or(kTxCork, relaxed);
     o.opt.linger_on.store(s.linger_on, relaxed);
@@ -143,8 +143,8 @@ void ListenerOptions::note(int level, int name, const void *value, socklen_t n) 
 void ListenerOptions::begin(const File &f) noexcept {
     for (auto &w : no_wait_)
         w.store(false, std::memory_order_relaxed);
-    for (uint32_t i = 0, n = f.fresh ? f.fresh->count : 0; i < n; ++i) {
-        const FreshOption &o = f.fresh->option[i];
+    for (uint32_t i = 0, n = f.unconnected.options ? f.unconnected.options->count : 0; i < n; ++i) {
+        const FreshOption &o = f.unconnected.options->option[i];
         note(o.level, o.name, o.value, static_cast<socklen_t>(o.length));
     }
     forget();
@@ -203,22 +203,22 @@ void ListenerOptions::read_kernels(int fd, InheritedSet &out) noexcept {
 void inherit_options(Ofd &o, const File &f, int fd) noexcept {
     InheritedSet s{};
     s.rcvlowat = 1;
-    if (f.fresh && f.fresh->incomplete) {
+    if (f.unconnected.options && f.unconnected.options->incomplete) {
         read_from_kernel(fd, s);
         apply(o, s);
         return;
     }
-    const uint32_t count = f.fresh ? f.fresh->count : 0;
+    const uint32_t count = f.unconnected.options ? f.unconnected.options->count : 0;
     for (uint32_t i = 0; i < count; ++i) {
-        const FreshOption &r = f.fresh->option[i];
+        const FreshOption &r = f.unconnected.options->option[i];
         ParsedOption p;
         const KnownOption *k = known_option(r.level, r.name);
         if (!k || parse_option(*k, r.value, static_cast<socklen_t>(r.length), p) != 0)
             continue;
-        if (k->kept) {
-            for (unsigned j = 0; j < InheritedSet::kKept; ++j)
+        if (k->stored) {
+            for (unsigned j = 0; j < InheritedSet::kStored; ++j)
                 if (known_option_at(j) == k)
-                    s.kept[j] = encode(*k, p.number);
+                    s.stored[j] = encode(*k, p.number);
         } else if (k->rule == Rule::linger) {
             s.linger_on = p.on;
             s.linger_s = p.on ? p.seconds : 0;

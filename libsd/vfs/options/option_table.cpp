@@ -12,7 +12,7 @@ namespace {
 using Options = Ofd::Options;
 
 constexpr KnownOption kKnown[] = {
-    // The first entries are those of InheritedSet::kept, in its order.
+    // The first entries are those of InheritedSet::stored, in its order.
     {SOL_SOCKET, SO_REUSEADDR, Rule::boolean, true, 0, 0, &Options::reuseaddr},
     {SOL_SOCKET, SO_REUSEPORT, Rule::boolean, true, 0, 0, &Options::reuseport},
     {SOL_SOCKET, SO_KEEPALIVE, Rule::boolean, true, 0, 0, &Options::keepalive},

@@ -13,13 +13,13 @@ enum class Rule : uint8_t {
     timeout,
 };
 
-/// An option that is recorded before connecting, and kept in the Ofd afterwards if `kept` is not null.
+/// An option that is recorded before connecting, and kept in the Ofd afterwards if `stored` is not null.
 struct KnownOption {
     int level, name;
     Rule rule;
     bool exact; ///< the kernel reads back what was set
     int lo, hi;
-    std::atomic<int32_t> Ofd::Options::*kept;
+    std::atomic<int32_t> Ofd::Options::*stored;
 };
 
 const KnownOption *known_option(int level, int name) noexcept;

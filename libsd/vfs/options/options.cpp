@@ -5,15 +5,15 @@
 // is asked of a kernel socket, which a placeholder is turned into for that purpose; a connection then keeps
 // the unconnected kernel socket under its number.
 #include "libsd/vfs/options/options.hpp"
-#include "libsd/control/around_fork.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/accept.hpp"
+#include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/connections/names.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -31,11 +31,11 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 /// With the lock.
 FreshState *state_of(File &f) noexcept {
-    if (!f.fresh && (f.fresh = pool.allocate())) {
-        f.fresh->count = 0;
-        f.fresh->incomplete = false;
+    if (!f.unconnected.options && (f.unconnected.options = pool.allocate())) {
+        f.unconnected.options->count = 0;
+        f.unconnected.options->incomplete = false;
     }
-    return f.fresh;
+    return f.unconnected.options;
 }
 
 /// With the lock. The last one set counts and goes last: some options change others.
@@ -53,12 +53,12 @@ bool record(FreshState &s, const FreshOption &o) noexcept {
 }
 
 bool find_record(const File &f, int level, int name, FreshOption *out) noexcept {
-    if (!f.fresh)
+    if (!f.unconnected.options)
         return false;
     LockGuard g(fresh_lock);
-    for (uint32_t i = 0; f.fresh && i < f.fresh->count; ++i)
-        if (f.fresh->option[i].level == level && f.fresh->option[i].name == name) {
-            *out = f.fresh->option[i];
+    for (uint32_t i = 0; f.unconnected.options && i < f.unconnected.options->count; ++i)
+        if (f.unconnected.options->option[i].level == level && f.unconnected.options->option[i].name == name) {
+            *out = f.unconnected.options->option[i];
             return true;
         }
     return false;
@@ -112,9 +112,10 @@ long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n)
         bool recorded = false, related = false;
         {
             LockGuard g(fresh_lock);
-            const uint32_t count = f.fresh ? f.fresh->count : 0;
+            const uint32_t count = f.unconnected.options ? f.unconnected.options->count : 0;
             for (uint32_t i = 0; i < count; ++i)
-                recorded |= f.fresh->option[i].level == level && f.fresh->option[i].name == name;
+                recorded |= f.unconnected.options->option[i].level == level &&
+                            f.unconnected.options->option[i].name == name;
             // Some options change the value of others.
             related =
                 count &&
@@ -132,7 +133,7 @@ long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n)
 
 long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, int room) noexcept {
     if (level == SOL_SOCKET && name == SO_ERROR)
-        return give_int(f.fresh_error.exchange(0, std::memory_order_relaxed), value, n, room);
+        return give_int(f.unconnected.error.exchange(0, std::memory_order_relaxed), value, n, room);
     FreshOption rec;
     const KnownOption *k = known_option(level, name);
     if (k && k->exact) {
@@ -150,8 +151,8 @@ long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, 
 long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n, int room) noexcept {
     Ofd &o = *f.ofd;
     const KnownOption *k = known_option(level, name);
-    if (k && k->kept) {
-        int32_t v = (o.opt.*k->kept).load(relaxed);
+    if (k && k->stored) {
+        int32_t v = (o.opt.*k->stored).load(relaxed);
         if (level == IPPROTO_TCP && name == TCP_QUICKACK)
             v = v == 0 ? 1 : v - 1;
         if (level == SOL_SOCKET && name == SO_ZEROCOPY)
@@ -201,7 +202,7 @@ void note_refusal(File &f, int level, int name, const void *value, socklen_t n) 
     if (v == 0 && !named)
         return;
     Cause why = level == IPPROTO_TCP && name == TCP_FASTOPEN_CONNECT ? Cause::fast_open : Cause::option;
-    f.refuse_cause = static_cast<uint8_t>(why);
+    f.unconnected.refuse_cause = static_cast<uint8_t>(why);
 }
 
 /// A socket that is not connected and already the kernel's, or has to become so.
@@ -227,7 +228,7 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
     const KnownOption *k = known_option(level, name);
     // Only sockets of the fitting family know these.
     if (!k || (level == IPPROTO_IP && f.family != AF_INET) ||
-        (level == IPPROTO_IPV6 && (f.family != AF_INET6 || f.bound)))
+        (level == IPPROTO_IPV6 && (f.family != AF_INET6 || f.unconnected.bound)))
         return fresh_set_in_kernel(fd, f, level, name, value, n, nullptr);
     ParsedOption p;
     long r = parse_option(*k, value, n, p);
@@ -253,15 +254,15 @@ void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
 }
 
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
-    if (k.kept == &Ofd::Options::zerocopy_next) {
+    if (k.stored == &Ofd::Options::zerocopy_next) {
         int32_t off = 0; // the count goes on while it stays on
         if (p.number == 0)
             o.opt.zerocopy_next.store(0, relaxed);
         else if (o.opt.zerocopy_next.compare_exchange_strong(off, 1))
             o.opt.zerocopy_told.store(0, relaxed);
-    } else if (k.kept) {
+    } else if (k.stored) {
         bool quick = k.level == IPPROTO_TCP && k.name == TCP_QUICKACK;
-        (o.opt.*k.kept).store(quick ? 1 + (p.number != 0) : p.number, relaxed);
+        (o.opt.*k.stored).store(quick ? 1 + (p.number != 0) : p.number, relaxed);
     } else if (k.rule == Rule::linger) {
         if (p.on)
             o.opt.linger_s.store(p.seconds, relaxed);
@@ -276,7 +277,7 @@ void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
 long stream_set(int fd, File &f, int level, int name, const void *value, socklen_t n) noexcept {
     Ofd &o = *f.ofd;
     const KnownOption *k = known_option(level, name);
-    const bool ours = k && (k->kept || k->rule == Rule::linger || k->rule == Rule::timeout ||
+    const bool ours = k && (k->stored || k->rule == Rule::linger || k->rule == Rule::timeout ||
                             (level == SOL_SOCKET && name == SO_RCVLOWAT));
     if (ours) {
         ParsedOption p;
@@ -332,7 +333,7 @@ long replay_options(int fd, const FreshState &s) noexcept {
     return first;
 }
 
-void replay_kept_options(int fd, const File &f) noexcept {
+void replay_stored_options(int fd, const File &f) noexcept {
     const Ofd &o = *f.ofd;
     const auto set = [fd](int level, int name, const auto &value) {
         sys::setsockopt(fd, level, name, &value, sizeof value);
@@ -341,9 +342,9 @@ void replay_kept_options(int fd, const File &f) noexcept {
     const auto differs = [&](bool is_set, int level, int name) {
         return is_set || find_record(f, level, name, &before);
     };
-    for (unsigned i = 0; i < InheritedSet::kKept; ++i) {
+    for (unsigned i = 0; i < InheritedSet::kStored; ++i) {
         const KnownOption &k = *known_option_at(i);
-        const int32_t v = (o.opt.*k.kept).load(relaxed);
+        const int32_t v = (o.opt.*k.stored).load(relaxed);
         const bool quick = k.level == IPPROTO_TCP && k.name == TCP_QUICKACK;
         if (v == 0 && (quick || k.rule != Rule::boolean || !find_record(f, k.level, k.name, &before)))
             continue;
@@ -379,9 +380,9 @@ void record_extras(File &f, const InheritedSet &set) noexcept {
 
 uint32_t copy_options(const File &f, FreshOption *out) noexcept {
     LockGuard g(fresh_lock);
-    const uint32_t count = f.fresh ? f.fresh->count : 0;
+    const uint32_t count = f.unconnected.options ? f.unconnected.options->count : 0;
     for (uint32_t i = 0; i < count; ++i)
-        out[i] = f.fresh->option[i];
+        out[i] = f.unconnected.options->option[i];
     return count;
 }
 
@@ -410,7 +411,7 @@ SD_FORK_CODE void options_fork_child() noexcept {
 namespace vfs {
 
 long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f || (f->kind != FileKind::stream && (f->kind != FileKind::fresh || f->real_socket)))
         return kPass;
@@ -427,7 +428,7 @@ long getsockopt(int fd, int level, int name, void *value, socklen_t *n) noexcept
 }
 
 long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f || f->kind == FileKind::epoll)
         return kPass;
@@ -439,12 +440,13 @@ long setsockopt(int fd, int level, int name, const void *value, socklen_t n) noe
         if (r < 0)
             return r;
         f->listener->options.note(level, name, value, n);
-        const uint8_t before = f->refuse_cause;
+        const uint8_t before = f->unconnected.refuse_cause;
         note_refusal(*f, level, name, value, n);
-        if (f->refuse_cause != before) { // a filter or a device, say: the kernel is to judge who comes
+        // A filter or a device, say: the kernel is to judge who comes
+        if (f->unconnected.refuse_cause != before) {
             unlist(*f->listener);
             leave_waiting_to_kernel(*f);
-            count_fallback(static_cast<Cause>(f->refuse_cause), nullptr);
+            count_fallback(static_cast<Cause>(f->unconnected.refuse_cause), nullptr);
         }
         return 0;
     }

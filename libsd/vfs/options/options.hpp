@@ -10,8 +10,8 @@ namespace sd {
 /// come first; `extra` holds those that differ from a new socket's and matter only to a kernel socket made
 /// later.
 struct InheritedSet {
-    static constexpr unsigned kKept = 12, kExtras = 16;
-    int32_t kept[kKept]; ///< in the order of the option table
+    static constexpr unsigned kStored = 12, kExtras = 16;
+    int32_t stored[kStored]; ///< in the order of the option table
     int32_t linger_on, linger_s;
     int32_t rcvlowat, sndbuf;
     uint32_t extras;
@@ -52,7 +52,7 @@ class ListenerOptions {
 long replay_options(int fd, const FreshState &s) noexcept;
 /// Sets what `f`, a connection, was told and keeps itself on kernel socket `fd`, on which its recorded
 /// options have been set.
-void replay_kept_options(int fd, const File &f) noexcept;
+void replay_stored_options(int fd, const File &f) noexcept;
 void free_fresh(FreshState *s) noexcept;
 
 /// For option_inherit.cpp: puts the extras into the File's record.

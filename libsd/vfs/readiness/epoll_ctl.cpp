@@ -1,6 +1,6 @@
 // epoll_ctl: where the events of a member come from, and the kernel's answers to wrong changes.
 #include "libsd/vfs/descriptors/fd.hpp"
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -208,11 +208,11 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
         return kPass;
     Epoll &x = *ef->epoll;
     if (op == EPOLL_CTL_ADD && !file_of(fd))
-        notice_listener(fd);
+        import_listener(fd);
     // What is added may be closed by another thread meanwhile: an item made after that would stay for ever. A
     // handler that jumps away would leave the reference.
     PutOff quiet;
-    const Reference added(fd, op == EPOLL_CTL_ADD);
+    const ReferencedFile added(fd, op == EPOLL_CTL_ADD);
     File *f = added.file() ? added.file() : file_of(fd);
     if (!f) {
         long r = sys::epoll_ctl(ep, op, fd, event);

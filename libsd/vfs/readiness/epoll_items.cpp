@@ -1,8 +1,8 @@
 // Epoll instances and their items: making and ending them, and what happens to registrations when sockets
 // change, close or are inherited.
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
@@ -21,7 +21,7 @@ SD_FORK_STATE constinit Pool<EpollItem> item_pool;
 /// those are small.
 constexpr unsigned kMostRoom = 2;
 constexpr size_t kSmallRoom = 65536;
-std::atomic<unsigned> rooms_kept{0};
+std::atomic<unsigned> rooms_cached{0};
 constexpr size_t kTableBytes = kLinkSlots * sizeof(EpollItem *);
 constexpr unsigned kStripes = 16;
 SD_FORK_STATE constinit BiasedLock stripes[kStripes];
@@ -256,8 +256,8 @@ void empty_arrays(Epoll &x) noexcept {
     const size_t bytes = x.items.capacity_bytes() + x.hot.capacity_bytes() + x.unconfirmed.capacity_bytes() +
                          x.links.capacity_bytes() + x.link_place.capacity_bytes();
     // Or one more than that
-    if (bytes <= kSmallRoom && rooms_kept.load(std::memory_order_relaxed) < kMostRoom) {
-        rooms_kept.fetch_add(1, std::memory_order_relaxed);
+    if (bytes <= kSmallRoom && rooms_cached.load(std::memory_order_relaxed) < kMostRoom) {
+        rooms_cached.fetch_add(1, std::memory_order_relaxed);
         x.keeps_room = true;
         x.items.truncate(0);
         x.hot.truncate(0);
@@ -291,7 +291,7 @@ bool new_set(File &f, int fd) noexcept {
     x->lock.favour_next();
     if (x->keeps_room) {
         x->keeps_room = false;
-        rooms_kept.fetch_sub(1, std::memory_order_relaxed);
+        rooms_cached.fetch_sub(1, std::memory_order_relaxed);
     }
     x->file = &f;
     x->fd = fd;

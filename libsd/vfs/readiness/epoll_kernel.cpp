@@ -1,6 +1,6 @@
 // The kernel's half of an epoll instance: our own registrations in it, and what it returns.
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 

@@ -4,7 +4,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -28,7 +28,7 @@ uint32_t state_of(const File &f) noexcept {
 
 /// Is another thread inside a receive call on the connection, so that its positions may be half changed?
 bool receiving_elsewhere(const File &f) noexcept {
-    return used_elsewhere(f.seg, f.ofd->rx.token, f.rx_name());
+    return used_elsewhere(f.seg, f.ofd->rx.token, f.rx_token_id());
 }
 
 /// Has data been published since the last look? Moves `rx_at` to the end of what is there.
@@ -196,7 +196,7 @@ uint32_t file_events(File &f) noexcept {
         return stream_events(f);
     case FileKind::fresh:
         return EPOLLOUT | EPOLLWRNORM | EPOLLHUP |
-               (f.fresh_error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);
+               (f.unconnected.error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);
     case FileKind::listener:
         return listener_events(f);
     case FileKind::epoll:

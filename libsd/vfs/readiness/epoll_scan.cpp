@@ -4,7 +4,7 @@
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <algorithm>
@@ -118,7 +118,7 @@ void confirm(Epoll &x) noexcept {
                 i.due = true; // the pass that reports it looks again
                 make_hot(x, i);
             } else if (waits_unarmed(i) ||
-                       (!i.off && i.file->kind == FileKind::stream && peer_holds_back(*i.file))) {
+                       (!i.off && i.file->kind == FileKind::stream && peer_has_corked(*i.file))) {
                 make_hot(x, i); // it cannot be armed, or becomes ready by time
             }
         }
@@ -360,7 +360,7 @@ bool any_ready_after_barrier(Epoll &x) noexcept {
     if (x.links.size())
         collect(x, true);
     confirm(x);
-    x.held_until = INT64_MAX;
+    x.corked_until = INT64_MAX;
     bool ready = false;
     for (EpollItem *i : x.hot) {
         if (look(*i, true)) {
@@ -370,17 +370,17 @@ bool any_ready_after_barrier(Epoll &x) noexcept {
             ready = true;
         }
         const File &f = *i->file;
-        const int64_t t = f.kind == FileKind::stream && !i->off ? held_until(f)
-                          : f.kind == FileKind::epoll           ? set_held_until(*f.epoll)
+        const int64_t t = f.kind == FileKind::stream && !i->off ? corked_until(f)
+                          : f.kind == FileKind::epoll           ? set_corked_until(*f.epoll)
                                                                 : INT64_MAX;
-        x.held_until = t < x.held_until ? t : x.held_until;
+        x.corked_until = t < x.corked_until ? t : x.corked_until;
     }
     return ready;
 }
 
-int64_t set_held_until(Epoll &x) noexcept {
+int64_t set_corked_until(Epoll &x) noexcept {
     SetGuard g(x);
-    return x.held_until;
+    return x.corked_until;
 }
 
 void prepare_sleep(Epoll &x, bool *blind) noexcept {
@@ -468,7 +468,7 @@ void hand_over(Epoll &x) noexcept {
     Sleeper::barrier();
     const bool ready = any_ready_after_barrier(x);
     // Blind: the sleepers have to get ids for what was added since.
-    if (ready || x.has_moved || blind || x.plain != 0 || x.held_until != INT64_MAX)
+    if (ready || x.has_moved || blind || x.plain != 0 || x.corked_until != INT64_MAX)
         ring_own(x);
     finish_sleep(x);
 }

@@ -186,7 +186,7 @@ struct Epoll {
     int64_t bells_at = 0;         ///< when ids were last asked for because of that
     int64_t kernel_look = 0;      ///< when the kernel's set was last looked at
     /// As of the last any_ready(): when the first of what peers hold back is due
-    int64_t held_until = INT64_MAX;
+    int64_t corked_until = INT64_MAX;
     int64_t barrier_at = 0; ///< when unconfirmed items were last confirmed
     uint64_t reports = 0, passes = 0;
     bool watched = false;  ///< an edge-triggered member of another set
@@ -276,8 +276,8 @@ bool any_ready_after_barrier(Epoll &x) noexcept;
 /// Without locks: members whose connections have moved become the kernel's (moved.hpp), also those of sets in
 /// the set.
 void follow_moved_members(Epoll &x, unsigned depth = 0) noexcept;
-/// Epoll::held_until, without the lock.
-int64_t set_held_until(Epoll &x) noexcept;
+/// Epoll::corked_until, without the lock.
+int64_t set_corked_until(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a
 /// wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;

@@ -22,7 +22,7 @@ struct Wait {
     int64_t timeout; ///< ns, < 0: for ever
     const uint64_t *mask;
     uint64_t handled;  ///< self.handled at entry
-    unsigned held;     ///< Held::mark() at entry
+    unsigned cleanups; ///< CleanupStack::mark() at entry
     bool plain;        ///< counted in Epoll::plain
     bool ours = false; ///< the last round found accelerated members
 };
@@ -50,7 +50,7 @@ void wake_up(void *set, size_t) noexcept {
 /// The thread was cancelled in its sleep.
 void give_up(void *) noexcept {
     outer_mask = nullptr;
-    Held::give_back_all();
+    CleanupStack::give_back_all();
 }
 
 long kernel_sleep(Wait &w, int64_t timeout) noexcept {
@@ -181,13 +181,13 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     provide_bells(x);
     Sleep sleep(*x.bell, deadline);
     bool ready, listens;
-    const unsigned mark = Held::mark();
+    const unsigned mark = CleanupStack::mark();
     {
         SetGuard g(x);
         x.streak = 0;
         bool blind = false;
         prepare_sleep(x, &blind);
-        Held::note(wake_up, &x, 0, &w);
+        CleanupStack::push(wake_up, &x, 0, &w);
         listens = x.duals > 0;
         if (x.streams || listens) {
             sleep.barrier();
@@ -196,7 +196,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         ready = any_ready_after_barrier(x) || x.has_moved;
         if (blind || x.bell->efd < 0 || (x.streams && !control::connected()))
             sleep.nobody_rings();
-        sleep.not_after(x.held_until);
+        sleep.not_after(x.corked_until);
     }
     const int64_t start = sys::now_ns();
     // Without a monitor nobody announces it when there is one again.
@@ -213,7 +213,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     }
     {
         SetGuard g(x);
-        Held::forget_to(mark);
+        CleanupStack::forget_to(mark);
         finish_sleep(x);
     }
     Found f{r, false, false};
@@ -265,20 +265,20 @@ bool only_kernel_can_have_news(Epoll &x) noexcept {
 long wait_accelerated(Wait &w) noexcept {
     Epoll &x = w.x;
     for (;;) {
-        const unsigned mark = Held::mark();
+        const unsigned mark = CleanupStack::mark();
         {
             SetGuard g(x);
             if (!only_kernel_can_have_news(x))
                 break;
             ++x.sleepers;
-            Held::note(wake_up, &x, 0, &w);
+            CleanupStack::push(wake_up, &x, 0, &w);
         }
         // As cheap as without us: servers whose clients are not accelerated live here.
         const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
         long r = kernel_sleep(w, w.timeout);
         {
             SetGuard g(x);
-            Held::forget_to(mark);
+            CleanupStack::forget_to(mark);
             finish_sleep(x);
         }
         if (r <= 0)
@@ -296,7 +296,7 @@ long wait_accelerated(Wait &w) noexcept {
         return r;
     const int64_t start = sys::now_ns();
     const int64_t deadline = w.timeout < 0 || w.timeout > INT64_MAX - start ? INT64_MAX : start + w.timeout;
-    HeldMask during(w.mask);
+    CallMask during(w.mask);
     if (during.blocks_more())
         w.handled = self.handled;
     for (;;) {
@@ -340,8 +340,8 @@ void leave_plain(Wait &w) noexcept {
     SetGuard g(w.x);
     --w.x.plain;
     w.plain = false;
-    Held::forget_to(w.held);
-    Held::note(unuse, &w.x, 0, &w);
+    CleanupStack::forget_to(w.cleanups);
+    CleanupStack::push(unuse, &w.x, 0, &w);
 }
 
 /// No accelerated member: the kernel does it all.
@@ -395,7 +395,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     uint64_t asked;
     if (mask && sd_copy(&asked, mask, sizeof asked))
         return -EFAULT;
-    Held::drop_abandoned(__builtin_frame_address(0));
+    CleanupStack::drop_abandoned(__builtin_frame_address(0));
     Epoll &x = *f->epoll;
     int64_t ns = -1;
     if (timeout)
@@ -414,8 +414,8 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
     }
     if (!open) [[unlikely]] // closed just now
         return epoll_wait(ep, e, n, timeout, mask);
-    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, Held::mark(), plain};
-    Held::note(unuse, &x, plain, &w);
+    Wait w{x, ep, e, n, ns, mask ? &asked : nullptr, self.handled, CleanupStack::mark(), plain};
+    CleanupStack::push(unuse, &x, plain, &w);
     const long r = plain ? wait_plain(w) : wait_accelerated(w);
     if (w.plain)
         leave_plain(w);
@@ -423,7 +423,7 @@ long epoll_wait(int ep, epoll_event *e, int n, const timespec *timeout, const si
         SetGuard g(x);
         hand_over(x);
     }
-    Held::forget_to(w.held);
+    CleanupStack::forget_to(w.cleanups);
     set_unuse(x);
     return r;
 }

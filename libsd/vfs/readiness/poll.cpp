@@ -1,5 +1,5 @@
 // poll and select on lists that may hold accelerated descriptors.
-#include "libsd/vfs/descriptors/notice.hpp"
+#include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/readiness/poll_wait.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -30,7 +30,7 @@ File *known(int fd) noexcept {
     File *f = file_of(fd);
     if (f || static_cast<unsigned>(fd) >= kMaxFd) [[likely]]
         return f;
-    notice_polled(fd);
+    import_polled(fd);
     return file_of(fd);
 }
 
@@ -57,16 +57,16 @@ class BitSets {
             bytes_ = 3 * words * sizeof(Word);
             at = static_cast<Word *>(
                 sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-            mark_ = Held::mark();
+            mark_ = CleanupStack::mark();
             if (at)
-                Held::note(unmap_held, at, bytes_, this);
+                CleanupStack::push(unmap_cleanup, at, bytes_, this);
         }
         for (size_t s = 0; s < 3; ++s)
             set[s] = at ? at + s * words : nullptr;
     }
     ~BitSets() {
         if (bytes_ && set[0]) {
-            Held::forget_to(mark_);
+            CleanupStack::forget_to(mark_);
             sys::munmap(set[0], bytes_);
         }
     }
@@ -88,7 +88,7 @@ long poll(pollfd *fds, nfds_t n, const timespec *timeout, const sigset_t *mask) 
     upward.expect_faults();
     if (!any_ours(fds, n))
         return kPass;
-    Held::drop_abandoned(__builtin_frame_address(0));
+    CleanupStack::drop_abandoned(__builtin_frame_address(0));
     PollSpace space(n);
     if (!space)
         return -ENOMEM;
@@ -111,7 +111,7 @@ long select(int n, fd_set *r, fd_set *w, fd_set *e, const timespec *timeout, con
     if (n <= 0 || n > static_cast<int>(kMaxFd))
         return kPass;
     upward.expect_faults();
-    Held::drop_abandoned(__builtin_frame_address(0));
+    CleanupStack::drop_abandoned(__builtin_frame_address(0));
     fd_set *given[3] = {r, w, e};
     const size_t words = (static_cast<size_t>(n) + kWordBits - 1) / kWordBits;
     BitSets in(words);

@@ -14,12 +14,12 @@ bool can_be_kept(const File &f) noexcept {
 
 } // namespace
 
-bool HeldOpen::begin() noexcept {
+bool PinnedList::begin() noexcept {
     if (on_)
         return true;
     on_ = true;
     bool all = true;
-    mark_ = Held::mark();
+    mark_ = CleanupStack::mark();
     for (size_t i = 0; i < l_.n; ++i) {
         l_.link[i] = nullptr;
         l_.keep[i] = PollList::Keep::not_at_all;
@@ -36,7 +36,7 @@ bool HeldOpen::begin() noexcept {
             const bool stream = f->kind == FileKind::stream;
             if (stream)
                 l_.link[i] = l;
-            if (Held::note(unpin, f, 0, this)) {
+            if (CleanupStack::push(unpin, f, 0, this)) {
                 l_.keep[i] = PollList::Keep::open;
                 continue;
             }
@@ -48,11 +48,11 @@ bool HeldOpen::begin() noexcept {
     return all;
 }
 
-void HeldOpen::end() noexcept {
+void PinnedList::end() noexcept {
     if (!on_)
         return;
     on_ = false;
-    Held::forget_to(mark_);
+    CleanupStack::forget_to(mark_);
     for (size_t i = 0; i < l_.n; ++i) {
         LinkMap *l = l_.link[i];
         l_.link[i] = nullptr;
@@ -63,7 +63,7 @@ void HeldOpen::end() noexcept {
     }
 }
 
-void HeldOpen::find_listeners(size_t n) noexcept {
+void PinnedList::find_listeners(size_t n) noexcept {
     if (!on_)
         return;
     for (size_t k = 0; k < n; ++k) {
@@ -75,7 +75,7 @@ void HeldOpen::find_listeners(size_t n) noexcept {
     }
 }
 
-bool HeldOpen::missed(size_t k) const noexcept {
+bool PinnedList::missed(size_t k) const noexcept {
     const size_t i = l_.from[k];
     if (!on_ || !kept(i))
         return false;
@@ -83,7 +83,7 @@ bool HeldOpen::missed(size_t k) const noexcept {
     return fd >= 0 && fd != l_.kernel[k].fd;
 }
 
-short HeldOpen::look_anew(size_t i) noexcept {
+short PinnedList::look_anew(size_t i) noexcept {
     l_.keep[i] = PollList::Keep::spent;
     PollSpace one(1);
     one.list.all[0] = {l_.all[i].fd, l_.all[i].events, 0};
@@ -93,7 +93,7 @@ short HeldOpen::look_anew(size_t i) noexcept {
     return ready > 0 ? one.list.all[0].revents : short{0};
 }
 
-long HeldOpen::look_anew() noexcept {
+long PinnedList::look_anew() noexcept {
     long ready = 0;
     for (size_t i = 0; i < l_.n; ++i)
         if (taken_away(i)) [[unlikely]]
@@ -108,8 +108,8 @@ PollSpace::PollSpace(size_t n) noexcept {
         mapped_ = sys::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (!mapped_)
             return;
-        mark_ = Held::mark();
-        Held::note(unmap_held, mapped_, bytes_, this);
+        mark_ = CleanupStack::mark();
+        CleanupStack::push(unmap_cleanup, mapped_, bytes_, this);
         at = static_cast<unsigned char *>(mapped_);
     }
     list.n = n;
@@ -123,7 +123,7 @@ PollSpace::PollSpace(size_t n) noexcept {
 
 PollSpace::~PollSpace() {
     if (mapped_) {
-        Held::forget_to(mark_);
+        CleanupStack::forget_to(mark_);
         sys::munmap(mapped_, bytes_);
     }
 }

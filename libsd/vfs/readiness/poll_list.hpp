@@ -1,7 +1,7 @@
 // The descriptors of one poll or select: its arrays, and the sockets it keeps open while it sleeps.
 #pragma once
+#include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
-#include "libsd/vfs/descriptors/held.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include <poll.h>
 
@@ -25,16 +25,17 @@ struct PollList {
 
 /// Keeps the sockets of a list open from the first sleep on, should another thread close one meanwhile, as
 /// the kernel does. For one thread.
-class HeldOpen {
+class PinnedList {
   public:
-    explicit HeldOpen(PollList &l) noexcept : l_(l) {}
-    ~HeldOpen() { end(); }
-    HeldOpen(const HeldOpen &) = delete;
-    HeldOpen &operator=(const HeldOpen &) = delete;
+    explicit PinnedList(PollList &l) noexcept : l_(l) {}
+    ~PinnedList() { end(); }
+    PinnedList(const PinnedList &) = delete;
+    PinnedList &operator=(const PinnedList &) = delete;
 
     /// Only the first one does anything. False: a number stands for something else than when the list was
-    /// sorted, so that there is nothing of it to wait for. Of a list too long for Held the links are kept
-    /// mapped, nothing else: a handler that jumps out of the call must not leave connections that never end.
+    /// sorted, so that there is nothing of it to wait for. Of a list too long for that stack the links are
+    /// kept mapped, nothing else: a handler that jumps out of the call must not leave connections that never
+    /// end.
     [[nodiscard]] bool begin() noexcept;
     void end() noexcept;
     /// Puts the numbers under which the listeners are to be found by now into the `n` entries of `kernel`.

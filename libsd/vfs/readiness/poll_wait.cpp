@@ -4,8 +4,8 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -32,7 +32,7 @@ struct Poll {
     bool links = false;   ///< anything in shared memory to look at
     bool changed = false; ///< a number stands for something else by now: the list is to be sorted anew
     uint64_t handled;
-    HeldOpen held{l}; ///< from the first sleep on
+    PinnedList pinned{l}; ///< from the first sleep on
 };
 
 bool is_set(const File *f) noexcept { return f->kind == FileKind::epoll; }
@@ -53,17 +53,17 @@ long look_at_ours(Poll &p) noexcept {
         pollfd &e = p.l.all[i];
         e.revents = 0;
         if (File *f = p.l.file[i]) {
-            if (f->exchanged.load(std::memory_order_relaxed) || (moved(*f) && !p.held.taken_away(i)))
+            if (f->exchanged.load(std::memory_order_relaxed) || (moved(*f) && !p.pinned.taken_away(i)))
                 [[unlikely]] {
                 p.changed = true;
                 return 1;
             }
-            const bool spent = p.held.spent(i);
+            const bool spent = p.pinned.spent(i);
             e.revents = spent ? short{0} : wanted(e, file_events(*f));
             if (is_set(f) && f->epoll->has_moved) [[unlikely]]
                 follow_moved_members(*f->epoll); // the kernel tells of them from now on
-            if ((spent || e.revents) && p.held.taken_away(i)) [[unlikely]]
-                e.revents = p.held.look_anew(i);
+            if ((spent || e.revents) && p.pinned.taken_away(i)) [[unlikely]]
+                e.revents = p.pinned.look_anew(i);
             ready += e.revents != 0;
         }
     }
@@ -76,8 +76,8 @@ long merge(Poll &p) noexcept {
     long more = 0;
     for (size_t k = 0; k < p.kernel_n; ++k) {
         short r = p.l.kernel[k].revents;
-        if (r && p.listeners && p.held.taken_away(p.l.from[k])) [[unlikely]]
-            r = p.held.missed(k) ? short{0} : p.held.look_anew(p.l.from[k]);
+        if (r && p.listeners && p.pinned.taken_away(p.l.from[k])) [[unlikely]]
+            r = p.pinned.missed(k) ? short{0} : p.pinned.look_anew(p.l.from[k]);
         if (!r)
             continue;
         pollfd &e = p.l.all[p.l.from[k]];
@@ -97,7 +97,7 @@ long look_at_kernel(Poll &p, const uint64_t *mask = nullptr) noexcept {
     if (p.kernel_n == 0 && !mask)
         return 0;
     if (p.listeners)
-        p.held.find_listeners(p.kernel_n);
+        p.pinned.find_listeners(p.kernel_n);
     timespec zero{0, 0};
     const TrueMask before(mask != nullptr);
     long r = sys::ppoll(p.l.kernel, p.kernel_n, &zero, mask);
@@ -180,13 +180,13 @@ void withdraw(Poll &p, Sleep &sleep) noexcept {
 }
 
 /// When the first of what peers hold back is due.
-int64_t earliest_held(Poll &p) noexcept {
+int64_t earliest_corked(Poll &p) noexcept {
     int64_t first = INT64_MAX;
     for (size_t i = 0; i < p.l.n; ++i) {
         File *f = p.l.file[i];
         if (!f || (f->kind != FileKind::stream && !is_set(f)))
             continue;
-        const int64_t t = f->kind == FileKind::stream ? held_until(*f) : set_held_until(*f->epoll);
+        const int64_t t = f->kind == FileKind::stream ? corked_until(*f) : set_corked_until(*f->epoll);
         first = t < first ? t : first;
     }
     return first;
@@ -201,7 +201,7 @@ struct Asleep {
 void give_up(void *asleep) noexcept {
     auto &a = *static_cast<Asleep *>(asleep);
     withdraw(a.p, a.sleep);
-    a.p.held.end();
+    a.p.pinned.end();
 }
 
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
@@ -216,9 +216,9 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
     long r = 0;
     if (ready == 0) {
         if (p.listeners)
-            p.held.find_listeners(p.kernel_n);
+            p.pinned.find_listeners(p.kernel_n);
         if (p.streams)
-            sleep.not_after(earliest_held(p));
+            sleep.not_after(earliest_corked(p));
         Asleep asleep{p, sleep};
         r = sleep.in_poll(p.l.kernel, p.kernel_n, mask, p.handled, give_up, &asleep);
     }
@@ -287,7 +287,7 @@ long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t
     Bell *bell = thread_bell();
     if (!bell)
         return -ENOMEM;
-    HeldMask during(mask);
+    CallMask during(mask);
     if (during.blocks_more())
         p.handled = self.handled;
     for (;;) {
@@ -310,7 +310,7 @@ long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t
             } while (s.again());
         }
         busy.streak = 0;
-        if (!p.held.begin()) {
+        if (!p.pinned.begin()) {
             p.changed = true;
             return 0;
         }
@@ -320,14 +320,14 @@ long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t
         if (self.handled != p.handled)
             return -EINTR;
         if (deadline != INT64_MAX && sys::now_ns() >= deadline)
-            return p.held.look_anew();
+            return p.pinned.look_anew();
     }
 }
 
 /// The kernel has them all.
 long kernel_poll(PollList &l, int64_t timeout_ns, const uint64_t *mask) noexcept {
     const timespec t{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
-    return cancellable([](void *) { Held::give_back_all(); }, nullptr,
+    return cancellable([](void *) { CleanupStack::give_back_all(); }, nullptr,
                        [&] {
                            const TrueMask before(mask != nullptr);
                            return sys::ppoll(l.all, l.n, timeout_ns < 0 ? nullptr : &t, mask);

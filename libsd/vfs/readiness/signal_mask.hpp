@@ -54,9 +54,9 @@ class SpinMask {
 /// In a call with a mask, what that blocks beyond the thread's own stays blocked between looking and
 /// sleeping, too: else a signal that came while the thread looked would end the call. Nothing is let through
 /// here, for that may happen only where a handler is noticed before the thread sleeps.
-class HeldMask {
+class CallMask {
   public:
-    explicit HeldMask(const uint64_t *mask) noexcept {
+    explicit CallMask(const uint64_t *mask) noexcept {
         if (!mask)
             return;
         masked_ = true;
@@ -67,7 +67,7 @@ class HeldMask {
         blocks_more_ = (*mask & ~before_.kernels) != 0;
         outer_mask = &before_;
     }
-    ~HeldMask() {
+    ~CallMask() {
         if (!masked_)
             return;
         outer_mask = nullptr;
@@ -76,8 +76,8 @@ class HeldMask {
     }
     /// Handlers that ran before were not let through by the call, hence do not end it.
     bool blocks_more() const noexcept { return blocks_more_; }
-    HeldMask(const HeldMask &) = delete;
-    HeldMask &operator=(const HeldMask &) = delete;
+    CallMask(const CallMask &) = delete;
+    CallMask &operator=(const CallMask &) = delete;
 
   private:
     bool masked_ = false, blocks_more_ = false;

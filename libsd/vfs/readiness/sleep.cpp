@@ -4,7 +4,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/readiness/poll_by_select.hpp"
-#include "libsd/vfs/streams/rings.hpp"
+#include "libsd/vfs/streams/ring_shrink.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

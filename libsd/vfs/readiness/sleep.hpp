@@ -1,7 +1,7 @@
 // The sleep itself (step 5 of queue/sleeper.hpp), and what libsd does for a process's connections around it.
 #pragma once
 #include "libsd/queue/sleeper.hpp"
-#include "libsd/vfs/descriptors/held.hpp"
+#include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include <poll.h>
@@ -15,7 +15,7 @@ constexpr size_t kWakers = 3;
 /// only. So none falls between the last look at self.handled and the sleep, where it would be slept through.
 class OnlyAsleep {
   public:
-    /// `mask`: what the program asks for during its call (HeldMask holds it already), or null for its own.
+    /// `mask`: what the program asks for during its call (CallMask holds it already), or null for its own.
     explicit OnlyAsleep(const uint64_t *mask) noexcept : nested_(mask != nullptr) {
         sys::block_signals(&before_.kernels);
         before_.pretended = pretended_mask;
@@ -60,7 +60,7 @@ template <class F> long sleep_in_kernel(const uint64_t *mask, uint64_t handled, 
             self.asleep = false;
             outer_mask = nullptr;
             what.undo(what.arg);
-            Held::give_back_all();
+            CleanupStack::give_back_all();
         },
         &cancelled, [&] { return sleep(signals.mask()); });
 }

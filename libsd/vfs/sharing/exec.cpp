@@ -13,9 +13,9 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
+#include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
-#include "libsd/vfs/sharing/passport.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -40,8 +40,8 @@ bool is_handed_on(const File &f) noexcept {
 }
 
 struct Survey {
-    uint32_t kept = 0;  ///< numbers that stay open and are to be handed on
-    bool holds = false; ///< this process holds a connection or a listener, kept or not
+    uint32_t inherited = 0; ///< numbers that stay open and are to be handed on
+    bool holds = false;     ///< this process holds a connection or a listener, kept or not
 };
 
 Survey survey() noexcept {
@@ -51,7 +51,7 @@ Survey survey() noexcept {
         if (!f || !is_handed_on(*f))
             continue;
         s.holds |= f->kind != FileKind::fresh;
-        s.kept += stays_open(static_cast<int>(i));
+        s.inherited += stays_open(static_cast<int>(i));
     }
     return s;
 }
@@ -76,18 +76,18 @@ void fill_file(ExecFile &e, const File &f) noexcept {
     e.kind = static_cast<uint8_t>(f.kind);
     e.family = f.family;
     e.real_socket = f.real_socket;
-    e.bound = f.bound;
+    e.bound = f.unconnected.bound;
     e.status = f.status.load(std::memory_order_relaxed);
     if (f.kind == FileKind::stream) {
-        write_passport(f, e.passport);
+        write_handoff(f, e.handoff);
         e.segment = f.seg;
         e.link = link_ordinal(*f.link);
     } else if (f.kind == FileKind::listener) {
         e.listener_id = f.listener->id;
         e.backlog = f.listener->backlog;
     } else {
-        e.passport.options = copy_options(f, e.passport.option);
-        e.link = f.refuse_cause;
+        e.handoff.options = copy_options(f, e.handoff.option);
+        e.link = f.unconnected.refuse_cause;
     }
 }
 
@@ -250,11 +250,11 @@ void before_exec(bool loadable) noexcept {
     const Survey s = survey();
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.
-    if (s.kept && loadable && links_can_be_mapped() && make_table(s.kept)) {
+    if (s.inherited && loadable && links_can_be_mapped() && make_table(s.inherited)) {
         keep_open(true);
         return;
     }
-    if (s.kept)
+    if (s.inherited)
         hand_over_as_kernel_sockets();
     // What only this process holds ends with its program image.
     if (s.holds)

@@ -5,7 +5,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/options/options.hpp"
-#include "libsd/vfs/sharing/passport.hpp"
+#include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <sys/stat.h>
 
@@ -44,19 +44,19 @@ File *resume_stream(const ExecTable &t, const ExecFile &e, const int *segment, L
     if (e.segment >= t.segments || e.link >= t.links || segment[e.segment] < 0 || !link[e.link])
         return nullptr;
     const auto seg = static_cast<unsigned>(segment[e.segment]);
-    return passport_valid(e.passport, seg, *link[e.link]) ? admit(e.passport, seg, *link[e.link]) : nullptr;
+    return handoff_valid(e.handoff, seg, *link[e.link]) ? admit(e.handoff, seg, *link[e.link]) : nullptr;
 }
 
 File *resume_fresh(const ExecFile &e) noexcept {
-    File *f = e.passport.options <= FreshState::kMax ? new_file(FileKind::fresh) : nullptr;
+    File *f = e.handoff.options <= FreshState::kMax ? new_file(FileKind::fresh) : nullptr;
     if (!f)
         return nullptr;
-    if (e.passport.options)
-        restore_options(*f, e.passport.option, e.passport.options);
+    if (e.handoff.options)
+        restore_options(*f, e.handoff.option, e.handoff.options);
     f->family = e.family;
-    f->bound = e.bound;
+    f->unconnected.bound = e.bound;
     if (e.kind == static_cast<uint8_t>(FileKind::fresh))
-        f->refuse_cause = static_cast<uint8_t>(e.link);
+        f->unconnected.refuse_cause = static_cast<uint8_t>(e.link);
     f->status.store(e.status, std::memory_order_relaxed);
     return f;
 }

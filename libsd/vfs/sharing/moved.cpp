@@ -1,10 +1,10 @@
 // Going over to the kernel socket that the others who hold a connection use, too.
 #include "libsd/vfs/sharing/moved.hpp"
-#include "libsd/control/around_fork.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
 
 namespace sd {
 

@@ -24,11 +24,11 @@ namespace sd {
 inline bool moved(const File &f) noexcept {
     return f.kind == FileKind::stream &&
            (__atomic_load_n(&f.ofd, __ATOMIC_RELAXED)->tx_block.load(std::memory_order_acquire) & kTxMoved) &&
-           !f.carried;
+           !f.stream.carried;
 }
 /// The same with a token in hand, which `o` is known to belong to `f` by.
 inline bool moved(const File &f, const Ofd &o) noexcept {
-    return (o.tx_block.load(std::memory_order_acquire) & kTxMoved) && !f.carried;
+    return (o.tx_block.load(std::memory_order_acquire) & kTxMoved) && !f.stream.carried;
 }
 /// Gives this process's numbers of a connection that has moved to the kernel socket. Without tokens and
 /// locks. False: it has not moved after all.

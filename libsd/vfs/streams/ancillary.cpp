@@ -2,7 +2,7 @@
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include <climits>
 #include <cstddef>
 #include <cstring>

@@ -10,7 +10,7 @@
 
 namespace sd {
 
-enum class Hold : uint8_t {
+enum class Cork : uint8_t {
     none, ///< shows what was held back, too
     more, ///< MSG_MORE: until the next write without it
     cork  ///< TCP_CORK: until it is taken away
@@ -18,49 +18,49 @@ enum class Hold : uint8_t {
 
 // --- the sender; with the send token but for cork_changed()
 /// How something is to be written now. `more`: the call says MSG_MORE or the like.
-inline Hold hold_of(const Ofd &o, bool more) noexcept {
+inline Cork cork_of(const Ofd &o, bool more) noexcept {
     if ((o.tx_block.load(std::memory_order_relaxed) & kTxCork) && o.opt.cork.load(std::memory_order_relaxed))
-        return Hold::cork;
-    return more ? Hold::more : Hold::none;
+        return Cork::cork;
+    return more ? Cork::more : Cork::none;
 }
 /// Is a write other than a plain one?
-inline bool is_plain(const Ofd &o, Hold hold) noexcept {
-    return hold == Hold::none && !(o.tx_block.load(std::memory_order_relaxed) & kTxCork);
+inline bool is_plain(const Ofd &o, Cork cork) noexcept {
+    return cork == Cork::none && !(o.tx_block.load(std::memory_order_relaxed) & kTxCork);
 }
 /// The most that one record may hold, since it would otherwise lie across the end of a segment.
-inline uint64_t most_at_once(const File &f, Hold hold) noexcept {
-    const HeldBack &b = f.mine->control.back;
-    if (hold != Hold::cork)
+inline uint64_t most_at_once(const File &f, Cork cork) noexcept {
+    const Corked &b = f.mine->control.back;
+    if (cork != Cork::cork)
         return ring::kMaxRecord;
-    const uint32_t held = ring::holding(b, f.peer->credit) ? ring::hold_place(b).payload : 0;
-    return held < ring::kSegment ? ring::kSegment - held : 1;
+    const uint32_t corked = ring::is_corked(b, f.peer->credit) ? ring::cork_place(b).payload : 0;
+    return corked < ring::kSegment ? ring::kSegment - corked : 1;
 }
 /// Publishes a record whose payload is in place. True: the receiver has to be told, of data or that it has to
 /// look at the clock.
-bool publish_held(File &f, uint32_t n, Hold hold) noexcept;
+bool publish_corked(File &f, uint32_t n, Cork cork) noexcept;
 /// What was held back can be seen from now on; the caller notifies. False: nothing was.
-bool show_held_back(File &f) noexcept;
+bool uncork(File &f) noexcept;
 /// After setsockopt(TCP_CORK or TCP_NODELAY): but for TCP_NODELAY 0, what is held back goes out, or stays for
 /// as long as TCP_CORK is on.
 void cork_changed(File &f, int name, int value) noexcept;
 
 // --- the receiver
 /// Does the peer hold something back, or may it?
-inline bool peer_holds_back(const File &f) noexcept {
-    return ring::holding(f.peer->control.back, f.mine->credit);
+inline bool peer_has_corked(const File &f) noexcept {
+    return ring::is_corked(f.peer->control.back, f.mine->credit);
 }
 /// When it is due (CLOCK_MONOTONIC ns). 0: now; INT64_MAX: nothing is held back, or it will never come. After
 /// absorb_flags().
-int64_t held_until(const File &f) noexcept;
+int64_t corked_until(const File &f) noexcept;
 /// With the receive token: shows what the peer holds back, and tells it. A sender in the same memory finds
 /// out by itself, and only wakes up in vain where it waits for room.
 inline void show_to_ourselves(File &f) noexcept {
-    ring::show_late(f.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
+    ring::uncork_late(f.ofd->rx.s, f.rx_place, f.peer->control.back, f.mine->credit);
     notify(*f.link, f.slot, f.peer->control.tx_arm);
 }
 /// With the receive token: shows what is due.
-inline void show_overdue(File &f) noexcept {
-    if (peer_holds_back(f) && held_until(f) == 0) [[unlikely]]
+inline void uncork_overdue(File &f) noexcept {
+    if (peer_has_corked(f) && corked_until(f) == 0) [[unlikely]]
         show_to_ourselves(f);
 }
 /// The same without the token.

@@ -3,7 +3,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <netinet/tcp.h>
@@ -11,7 +11,7 @@
 namespace sd::vfs {
 
 long shutdown(int fd, int how) noexcept {
-    const InUse use(fd);
+    const PinnedFile use(fd);
     File *f = use.file();
     if (!f)
         return kPass;
@@ -20,9 +20,10 @@ long shutdown(int fd, int how) noexcept {
             return -EINVAL;
         // The kernel answers ENOTCONN, and yet the socket is shut from then on: it knows best what becomes of
         // it.
-        if (f->fresh_error.load(std::memory_order_relaxed)) // its own kernel socket would not know of it
+        // Its own kernel socket would not know of it
+        if (f->unconnected.error.load(std::memory_order_relaxed))
             return f->real_socket ? kPass : -ENOTCONN;
-        f->refuse_cause = static_cast<uint8_t>(Cause::option);
+        f->unconnected.refuse_cause = static_cast<uint8_t>(Cause::option);
         if (!f->real_socket && materialise(fd, *f) < 0)
             return -ENOTCONN;
         return kPass;
@@ -40,7 +41,7 @@ long shutdown(int fd, int how) noexcept {
     if (how < 0 || how > 2)
         return -EINVAL;
     Ofd &o = *f->ofd;
-    f->connect_pending = false; // nobody will be told any more
+    f->stream.connect_pending = false; // nobody will be told any more
     absorb_flags(*f);
     // Each call wakes whoever waits, also one that changes nothing.
     if (tcp_state(*f) == TCP_CLOSE) {
@@ -54,9 +55,9 @@ long shutdown(int fd, int how) noexcept {
     }
     if (how != SHUT_RD) {
         // With the token, so that no send of ours is half way.
-        Claim c(f->seg, o.tx.token, f->tx_name(), Claim::patient);
+        Claim c(f->seg, o.tx.token, f->tx_token_id(), Claim::patient);
         o.tx_block.fetch_or(kTxShut, std::memory_order_release);
-        ring::show(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
+        ring::uncork(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
         set_ended(*f->mine, flags | kFlagWriteShut);
     } else {
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);

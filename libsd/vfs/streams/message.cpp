@@ -33,7 +33,7 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
         return r;
     if (h.msg_controllen && f->kind == FileKind::stream) [[unlikely]]
         if (long r = check_control(h); r < 0) {
-            const InUse use(fd, f);
+            const PinnedFile use(fd, f);
             if (!use.file())
                 return -EBADF;
             // A connection that takes no more data says so first, also if nobody has noticed yet.
@@ -53,7 +53,7 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
     if (long r = check_header(h, false); r < 0)
         return r;
     if ((flags & MSG_ERRQUEUE) && f->kind == FileKind::stream) [[unlikely]] {
-        const InUse use(fd, f);
+        const PinnedFile use(fd, f);
         return use.file() ? read_error_queue(*f, m, &h) : -EBADF;
     }
     long r = recvv(fd, f, h.msg_iov, static_cast<int>(h.msg_iovlen), flags & ~MSG_CMSG_CLOEXEC);
@@ -76,7 +76,7 @@ long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept {
         return kPass;
     if (n > kMaxIov)
         n = kMaxIov;
-    const InUse use(fd, f);
+    const PinnedFile use(fd, f);
     if (!use.file())
         return -EBADF;
     unsigned done = 0;
@@ -99,7 +99,7 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
         return -EFAULT;
     if (timeout && (limit.tv_sec < 0 || limit.tv_nsec < 0 || limit.tv_nsec >= 1'000'000'000))
         return -EINVAL;
-    const InUse use(fd, f);
+    const PinnedFile use(fd, f);
     if (!use.file())
         return -EBADF;
     // As in the kernel, an error that waits is told before anything is read.

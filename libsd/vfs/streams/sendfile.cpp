@@ -4,8 +4,8 @@
 // while the send token is held; what is not in the page cache goes through a buffer. Nothing is taken from a
 // pipe or a connection before the other side has room for it.
 #include "libsd/vfs/streams/sendfile.hpp"
-#include "libsd/control/around_fork.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -68,7 +68,7 @@ enum class Fill { ok, full, blocked, not_ready, failed };
 /// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the
 /// bytes (0: end of file) or the error. `more`: as MSG_MORE.
 Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
-    const Bound b(f);
+    const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
     SendClaim c(b, f);
     if (!c) {
@@ -88,15 +88,15 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
     if (want > kBounce)
         want = kBounce;
     if (!make_room(f, want, grow_far)) {
-        if (show_held_back(f)) // nothing waits for more that there is no room for
+        if (uncork(f)) // nothing waits for more that there is no room for
             notify(*f.link, f.slot, f.peer->control.rx_arm);
         if (is_nonblocking(f, 0))
             s.stalls = 1; // as in stream_send
         return Fill::full;
     }
-    const Hold hold = hold_of(o, more);
-    const bool plain = is_plain(o, hold);
-    const uint64_t n = record_length(f, want, plain, hold);
+    const Cork cork = cork_of(o, more);
+    const bool plain = is_plain(o, cork);
+    const uint64_t n = record_length(f, want, plain, cork);
     ring::Space space = ring::reserve(s, f.tx_place, static_cast<uint32_t>(n));
     long got = read_at(in, space.piece, space.count, pos, RWF_NOWAIT);
     if (got == -EOPNOTSUPP && pos < 0) { // a pipe of an older kernel: does not block while something is in it
@@ -116,7 +116,7 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
     if (plain)
         ring::commit(s, f.tx_place, static_cast<uint32_t>(got));
     else
-        tell = publish_held(f, static_cast<uint32_t>(got), hold);
+        tell = publish_corked(f, static_cast<uint32_t>(got), cork);
     c.release();
     if (tell)
         notify(*f.link, f.slot, f.peer->control.rx_arm);
@@ -152,7 +152,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     bool direct = true, checked = false;
     RoomWait room;
     Pin pin;
-    if (!pin.hold_among_threads(f, out))
+    if (!pin.acquire_among_threads(f, out))
         return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
@@ -202,7 +202,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
     const bool wait = !(flags & SPLICE_F_NONBLOCK) && !(fl & O_NONBLOCK);
     RoomWait room;
     Pin pin;
-    if (!(wait ? pin.hold_open(f, out) : pin.hold_among_threads(f, out))) // for the pipe, too
+    if (!(wait ? pin.acquire(f, out) : pin.acquire_among_threads(f, out))) // for the pipe, too
         return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
@@ -269,7 +269,7 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
     if (!p)
         return -ENOMEM;
     Pin pin;
-    if (!pin.hold_open(f, in)) // from the first look at the data to the last byte taken
+    if (!pin.acquire(f, in)) // from the first look at the data to the last byte taken
         return -EBADF;
     size_t done = 0;
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };

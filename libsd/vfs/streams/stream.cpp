@@ -47,14 +47,14 @@ long unconnected_recv(File &f, int flags) noexcept {
         return -EAGAIN;
     if (flags & MSG_OOB)
         return -EINVAL;
-    if (int e = f.fresh_error.exchange(0, std::memory_order_relaxed))
+    if (int e = f.unconnected.error.exchange(0, std::memory_order_relaxed))
         return -e;
     return -ENOTCONN;
 }
 
 long unconnected_send(File &f, int flags) noexcept {
     // tcp_sendmsg on a socket in state CLOSE
-    if (int e = f.fresh_error.exchange(0, std::memory_order_relaxed))
+    if (int e = f.unconnected.error.exchange(0, std::memory_order_relaxed))
         return -e;
     if (!(flags & MSG_NOSIGNAL))
         raise_sigpipe();

@@ -3,11 +3,11 @@
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
-#include "libsd/vfs/streams/quick.hpp"
+#include "libsd/vfs/streams/fast_path.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -100,12 +100,12 @@ long recv_rest(int fd, IoCursor &to, size_t done, size_t total, int flags) noexc
 } // namespace
 
 long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_t interrupts) noexcept {
-    const Bound b(f);
+    const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
     const uint64_t handled = self.handled;
     Pin pin;
     if (flags & (MSG_OOB | MSG_ERRQUEUE)) {
-        if (!pin.hold_open(f, fd))
+        if (!pin.acquire(f, fd))
             return -EBADF;
         return flags & MSG_OOB ? recv_urgent(f, to, total, flags) : read_error_queue(f, nullptr, nullptr);
     }
@@ -141,7 +141,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             writer = peers_writer(f);
             // Flags before the ring: data published before a FIN is then seen.
             uint32_t seen = absorb_flags(f);
-            show_overdue(f);
+            uncork_overdue(f);
             if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
@@ -163,7 +163,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         // From here on without the token, so that the File may become another's.
         if (r == 0 && done == 0 && !end && nonblocking)
             return -EAGAIN;
-        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.hold_open(f, fd)) {
+        if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.acquire(f, fd)) {
             if (r <= 0)
                 return done ? done : -EBADF;
             writer.tell();
@@ -252,9 +252,9 @@ enum class Brief { no, looked, shared_core };
 /// out, what came of it. `*interrupts`, where it returns 0: handlers that come after the thread had this many
 /// end the call, also one that does not sleep yet.
 long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *interrupts) noexcept {
-    const Bound b(f);
+    const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
-    Claim c(b.seg, o.rx.token, b.rx_name());
+    Claim c(b.seg, o.rx.token, b.rx_token_id());
     if (!c || f.kind != FileKind::stream || o.rcvlowat.load(std::memory_order_relaxed) > 1 || !b.is_of(f))
         [[unlikely]]
         return 0;

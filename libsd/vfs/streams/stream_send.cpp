@@ -1,12 +1,12 @@
 // Sending over an accelerated connection.
 #include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/queue/spinner.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/ready.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
-#include "libsd/vfs/streams/rings.hpp"
+#include "libsd/vfs/streams/ring_shrink.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -82,15 +82,15 @@ namespace {
 
 /// With the token: writes as much as fits. Bytes written, or -EFAULT when nothing could be read. `whole`:
 /// everything or nothing, if it is small. `*tell` becomes true when the receiver has to be told of it.
-long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold, bool *tell) noexcept {
+long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Cork cork, bool *tell) noexcept {
     TxState &s = f.ofd->tx.s;
     long done = 0;
     const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
-    const bool plain = is_plain(*f.ofd, hold);
+    const bool plain = is_plain(*f.ofd, cork);
     auto has_room = [&](size_t want) {
         if (make_room(f, want, grow_far)) [[likely]]
             return true;
-        *tell |= show_held_back(f); // nothing waits for more that there is no room for
+        *tell |= uncork(f); // nothing waits for more that there is no room for
         return false;
     };
     if (whole != 0 && whole + 16 * pieces <= kWhole && !has_room(whole + 16 * pieces))
@@ -103,12 +103,12 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Hold hold,
             return done;
         if (!has_room(from.now.iov_len))
             return done;
-        const uint64_t n = record_length(f, from.now.iov_len, plain, hold);
+        const uint64_t n = record_length(f, from.now.iov_len, plain, cork);
         long r = plain ? ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n))
                        : ring::copy_in(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
         if (r < 0)
             return done ? done : r;
-        *tell |= plain || publish_held(f, static_cast<uint32_t>(n), hold);
+        *tell |= plain || publish_corked(f, static_cast<uint32_t>(n), cork);
         from.skip(n);
         done += static_cast<long>(n);
         // Large transfers: let the receiver start on the first part while the next is copied.
@@ -149,7 +149,7 @@ void answered_by_reset(File &f) noexcept {
 }
 
 long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
-    const Bound b(f);
+    const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
     Pin pin;
     RoomWait room;
@@ -167,8 +167,8 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             gone = moved(f, o);
             blocked = gone || send_refused(f, o);
             if (!blocked) {
-                const Hold hold = hold_of(o, flags & MSG_MORE);
-                long r = total ? write_some(f, from, room.grow_far, done == 0 ? total : 0, hold, &tell) : 0;
+                const Cork cork = cork_of(o, flags & MSG_MORE);
+                long r = total ? write_some(f, from, room.grow_far, done == 0 ? total : 0, cork, &tell) : 0;
                 if (r < 0 && done == 0)
                     return r;
                 if (r > 0)
@@ -189,7 +189,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         if (blocked) {
             if (done) // what went before counts; the next call is told why it stopped
                 return done;
-            if (!pin.hold_open(f, fd))
+            if (!pin.acquire(f, fd))
                 return -EBADF;
             long r = send_blocked(f, flags);
             if (r < 0)
@@ -219,7 +219,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
 }
 
 long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool started) noexcept {
-    if (!pin.hold_open(f, fd))
+    if (!pin.acquire(f, fd))
         return -EBADF;
     if (nonblocking) {
         epoll_touch(f); // edge-triggered sets watch for room from here on

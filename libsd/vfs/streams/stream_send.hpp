@@ -11,7 +11,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
 [[nodiscard]] bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
 /// With the send token, after make_room(): how much of `want` bytes the next record takes. Of a larger ring
 /// only a part, on which the receiver starts meanwhile. `plain`: is_plain() of this write.
-[[gnu::always_inline]] inline uint64_t record_length(const File &f, uint64_t want, bool plain, Hold hold) noexcept {
+[[gnu::always_inline]] inline uint64_t record_length(const File &f, uint64_t want, bool plain, Cork cork) noexcept {
     const TxState &s = f.ofd->tx.s;
     const uint64_t fits = (ring::room(s) - 8) & ~uint64_t{7};
     const uint64_t cap = s.cls == 0 ? fits : kRingSize[s.cls] / 4;
@@ -19,7 +19,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     n = n < cap ? n : cap;
     n = n < ring::kMaxRecord ? n : ring::kMaxRecord;
     if (!plain) [[unlikely]] {
-        const uint64_t most = most_at_once(f, hold);
+        const uint64_t most = most_at_once(f, cork);
         n = n < most ? n : most;
     }
     return n;

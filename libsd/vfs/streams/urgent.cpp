@@ -1,6 +1,6 @@
 // Urgent data of an accelerated connection; see urgent.hpp.
 #include "libsd/vfs/streams/urgent.hpp"
-#include "libsd/vfs/descriptors/bound.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -14,7 +14,7 @@ uint32_t taken_name(uint64_t mark) noexcept { return static_cast<uint32_t>(mark 
 
 /// One byte with the mark on it. 1, 0 when the ring is full, or what a send returns.
 long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
-    const Bound b(f);
+    const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
     bool blocked;
     {
@@ -29,13 +29,13 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
         if (!blocked) {
             TxState &s = o.tx.s;
             if (!make_room(f, 1, false)) {
-                show_held_back(f);
+                uncork(f);
                 return 0;
             }
             // The word first: who finds the record then knows whether it is the latest.
             f.mine->control.oob.store(s.tail << 9 | uint64_t{byte} << 1 | 1, std::memory_order_release);
             ring::put_urgent(s, f.tx_place, byte);
-            show_held_back(f); // nothing urgent waits, nor what is before it
+            uncork(f); // nothing urgent waits, nor what is before it
             ++s.messages;
         }
     }
@@ -69,7 +69,7 @@ bool urgent_unread(const File &f) noexcept {
 long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept {
     const int plain = flags & ~MSG_OOB;
     Pin pin;
-    if (!pin.hold_open(f, fd))
+    if (!pin.acquire(f, fd))
         return -EBADF;
     if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return stream_send(fd, f, from, total, plain);
@@ -113,7 +113,7 @@ long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
         return -ENOTCONN;
     const char byte = static_cast<char>(word >> 1);
     if (!(flags & MSG_PEEK)) {
-        const Bound b(f);
+        const ConnectionSnapshot b(f);
         ReceiveClaim c(b, f);
         if (!c)
             return c.error();

@@ -23,7 +23,7 @@ namespace sd::hostile {
 namespace {
 
 constexpr unsigned kChannels = 12, kDescriptors = 48, kNumbers = 64;
-constexpr uint16_t kLastOp = static_cast<uint16_t>(wire::Op::confine);
+constexpr uint16_t kLastOp = static_cast<uint16_t>(wire::Op::sandbox);
 
 class Attacker {
   public:
@@ -337,7 +337,7 @@ void Attacker::one_request(Channel &channel) {
     auto op = static_cast<wire::Op>(1 + below(random_, kLastOp));
     // A channel is no use after these, so there are fewer of them than of others.
     using wire::Op;
-    for (const Op ends_it : {Op::confine, Op::leave, Op::image, Op::enter, Op::presence, Op::stay, Op::child})
+    for (const Op ends_it : {Op::sandbox, Op::leave, Op::image, Op::enter, Op::presence, Op::stay, Op::child})
         if (op == ends_it && !chance(random_, channel.careful ? 2 : 20))
             op = Op::connect;
     size_t length = usual_length(op);

@@ -1,0 +1,35 @@
+// What somebody who comes to hold a connection later (the next program image of the process, or a process it
+// is passed to) has to know besides the Ofd, which lies in the family segment. Also travels in messages to
+// the monitor.
+#pragma once
+#include "libsd/layout/link_layout.hpp"
+
+namespace sd {
+
+/// A socket option as it was set, to be set again on a kernel socket.
+struct FreshOption {
+    int32_t level, name, length;
+    unsigned char value[16];
+};
+constexpr uint32_t kMaxFreshOptions = 20;
+
+/// Comes from a process of the same trust domain; it is checked against the Ofd all the same.
+struct HandoffRecord {
+    uint64_t link_id;
+    uint32_t ofd_index;
+    uint32_t slot;
+    uint16_t generation; ///< Ofd::generation: the record may have been used again
+    uint8_t side, family;
+    uint8_t connect_pending;
+    uint8_t pad[3];
+    SlotAddress client, server;
+    uint32_t options; ///< how many of the following are valid
+    FreshOption option[kMaxFreshOptions];
+};
+
+/// TCP_NOTSENT_LOWAT of a kernel socket that stands for a passed connection: so a receiver with libsd knows
+/// at the price of one system call that it is worth asking the monitor. As a limit it means nothing, being
+/// larger than any send buffer.
+constexpr int kParcelMark = 0x7d5dc0de;
+
+} // namespace sd

@@ -1,0 +1,153 @@
+// Listeners and links: who is attached, and how they end when nobody is.
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <spdlog/spdlog.h>
+
+namespace sd::monitor {
+
+/// `payer`: of one that nobody has come from before.
+Namespace &Monitor::find_namespace(uint64_t cookie, const Payer &payer) {
+    if (const auto it = namespaces_.find(cookie); it != namespaces_.end()) {
+        return *it->second;
+    }
+    Charge paid = charge(payer, Resource::segments, kDescriptorsOfNamespace);
+    auto made = std::make_unique<Namespace>(cookie, epoch_);
+    made->charge = std::move(paid);
+    return *(namespaces_[cookie] = std::move(made));
+}
+
+/// If there is one, nobody is in it, and nobody holds a listener of it: a process can have listeners in
+/// namespaces that it has left.
+void Monitor::forget_namespace(uint64_t cookie) {
+    const auto it = namespaces_.find(cookie);
+    if (it == namespaces_.end()) {
+        return;
+    }
+    Namespace &ns = *it->second;
+    const auto is_in = [&](const auto &entry) { return entry.second->ns == &ns; };
+    if (std::any_of(clients_.begin(), clients_.end(), is_in) ||
+        std::any_of(listeners_.begin(), listeners_.end(),
+                    [&](const auto &entry) { return is_in(entry) && !entry.second->holders.empty(); })) {
+        return;
+    }
+    close_orphans(ns);
+    if (ns.filter_watch != 0) {
+        loop_.remove(ns.filter_watch, ns.filter->fd());
+    }
+    if (ns.rules_timer != 0) {
+        loop_.cancel(ns.rules_timer);
+    }
+    namespaces_.erase(it);
+}
+
+/// False if the client uses that name for another link already, or knows this link by another name. (Names
+/// come from clients after a restart, and one link under two names would be let go of twice.)
+bool Monitor::attach(Client &client, Link &link, uint64_t name, unsigned side) {
+    const auto it = client.links.find(name);
+    if (it != client.links.end()
+            ? it->second.link != &link
+            : link.side[0].attached.count(&client) + link.side[1].attached.count(&client) != 0) {
+        return false;
+    }
+    auto &attachment = client.links.try_emplace(name, Client::Attachment{&link, {false, false}}).first->second;
+    attachment.side[side] = true;
+    link.side[side].attached.insert(&client);
+    link.note_holder(side, client.kind == Client::Kind::expected ? 0 : client.pid, client.start);
+    return true;
+}
+
+/// The client lets go of one side of a link, or has died.
+void Monitor::detach(Client &client, uint64_t name, unsigned side) {
+    const auto it = client.links.find(name);
+    Link &link = *it->second.link;
+    client.no_room = false;
+    it->second.side[side] = false;
+    if (!it->second.side[1 - side]) {
+        client.links.erase(it);
+    }
+    client.bells_given -= std::min(client.bells_given, link.take_bells(side, &client));
+    link.side[side].attached.erase(&client);
+    link.forget_holder(side, client.pid, client.start);
+    if (side == 0) {
+        ring_acceptors(link);
+    }
+    side_changed(link, side);
+}
+
+/// After somebody left a side: if that was the last one, says so to the other side; ends the link if it has
+/// nobody, either.
+void Monitor::side_changed(Link &link, unsigned side) {
+    if (!link.side[side].empty()) {
+        return;
+    }
+    // Who closed in order has said so in the slot. The rest was held by the dead, recorded or not: one may
+    // have been killed between taking a connection and noting it.
+    mark_all(link, side);
+    if (side == 0) {
+        link.mark(0, kLinkClientDead);
+        if (link.listener != nullptr) {
+            link.listener->bump();
+        }
+    } else if (link.listener == nullptr) {
+        link.mark(1, kLinkServerDead);
+        close_to_requests(link);
+    }
+    if (!link.side[0].empty() || !link.side[1].empty()) {
+        return;
+    }
+    // The listener may still come for what a client that has gone sent with its connection request.
+    if (link.listener == nullptr || !link.has_pending_syn()) {
+        forget(link);
+    }
+}
+
+void Monitor::forget(Link &link) {
+    if (link.listener != nullptr) {
+        link.listener->remove(link);
+    }
+    links_.erase(link.file);
+}
+
+Listener *Monitor::held_listener(const Client &client, uint32_t id) const {
+    const auto it = listeners_.find(id);
+    return it != listeners_.end() && client.listeners.count(it->second.get()) != 0 ? it->second.get() : nullptr;
+}
+
+void Monitor::leave_listener(Client &client, Listener &listener) {
+    client.listeners.erase(&listener);
+    listener.holders.erase(&client);
+    listener.forget_acceptors(wire::folded(client.id));
+    std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
+    if (!listener.holders.empty()) {
+        return;
+    }
+    const uint64_t ns = listener.ns->cookie;
+    abandon(listener);
+    if (client.ns == nullptr || client.ns->cookie != ns) {
+        forget_namespace(ns);
+    }
+}
+
+void Monitor::close_listener(Listener &listener) {
+    spdlog::debug("listener {} on port {} has closed", listener.id, listener.address.port);
+    if (listener.directory_index >= 0) {
+        listener.ns->directory.remove(listener.directory_index);
+    }
+    if (listener.timer != 0) {
+        loop_.cancel(listener.timer);
+    }
+    forget_watch(listener);
+    listener.segment().closed.store(1, std::memory_order_seq_cst);
+    for (Link *link : std::exchange(listener.place, {})) {
+        if (link != nullptr) {
+            link->listener = nullptr;
+            close_to_requests(*link);
+            side_changed(*link, 1);
+        }
+    }
+    listener_by_socket_.erase({listener.ns->cookie, listener.cookie});
+    listeners_.erase(listener.id);
+}
+
+} // namespace sd::monitor
