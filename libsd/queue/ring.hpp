@@ -92,9 +92,6 @@ using cpu::in_order;
 inline bool sound(const TxState &s) noexcept {
     return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.tail | s.base) & 7) == 0;
 }
-inline bool sound(const RxState &s) noexcept {
-    return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.head | s.base) & 7) == 0;
-}
 
 /// Takes the peer's `consumed`; false when it is not a value an honest peer could have written.
 [[nodiscard]] inline bool refresh_credit(TxState &s, const std::atomic<uint64_t> &consumed) noexcept {
@@ -343,9 +340,17 @@ struct Record {
 inline bool inside(const RxState &s) noexcept {
     return s.part != 0 && (s.part >> 34 << 34) == part_tag(s.head);
 }
-inline Record part_of(const RxState &s) noexcept {
+constexpr Record part_in(uint64_t part) {
     constexpr uint32_t kMask = (1u << 17) - 1;
-    return {static_cast<uint32_t>(s.part >> 17) & kMask, static_cast<uint32_t>(s.part) & kMask};
+    return {static_cast<uint32_t>(part >> 17) & kMask, static_cast<uint32_t>(part) & kMask};
+}
+inline Record part_of(const RxState &s) noexcept { return part_in(s.part); }
+/// As sound() of a TxState. A part is one word, so that what is read of it is of one moment.
+inline bool sound(const RxState &s) noexcept {
+    const uint64_t part = *const_cast<const volatile uint64_t *>(&s.part);
+    const Record r = part_in(part);
+    return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.head | s.base) & 7) == 0 &&
+           (part == 0 || (r.read < r.length && r.length <= kMaxRecord));
 }
 /// Up to where everything was read: what the sender is told.
 inline uint64_t read_up_to(const RxState &s) noexcept {

@@ -223,6 +223,10 @@ TEST_CASE("positions that nobody can have written lead to no place between two r
     REQUIRE(d.rx.base == 0);
     REQUIRE(ring::sound(d.tx));
     REQUIRE(ring::sound(d.rx));
+    d.rx.part = ring::part_word(0, 0, 1); // of which nothing could be read, for ever
+    REQUIRE_FALSE(ring::sound(d.rx));
+    d.rx.part = ring::part_word(0, 2, 1);
+    REQUIRE(ring::sound(d.rx));
 }
 
 TEST_CASE("a receiver that dies leaves each byte to be read once") {
