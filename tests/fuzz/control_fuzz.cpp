@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdlib>
 #include <fcntl.h>
+#include <iterator>
 #include <netinet/in.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
@@ -174,28 +175,152 @@ void read_replies(int channel, std::vector<UniqueFd> &received, std::vector<uint
     }
 }
 
+/// What an operation comes with when it is honest. Descriptors: segment, tcp socket, listener, eventfd, unix
+/// socket, memory, or whatever the monitor has sent.
+struct Shape {
+    wire::Op op;
+    size_t length;
+    const char *fds;
+};
+constexpr Shape kShapes[] = {
+    {wire::Op::hello, sizeof(wire::Hello), "st"},
+    {wire::Op::presence, 0, ""},
+    {wire::Op::fork, sizeof(wire::Fork), ""},
+    {wire::Op::child, sizeof(wire::Child), ""},
+    {wire::Op::segment, sizeof(wire::Segment), "s"},
+    {wire::Op::listen, sizeof(wire::Listen), "l"},
+    {wire::Op::unlisten, sizeof(wire::ListenerRef), ""},
+    {wire::Op::links, sizeof(wire::Links), ""},
+    {wire::Op::connect, sizeof(wire::Connect), ""},
+    {wire::Op::drop_link, sizeof(wire::LinkRef), ""},
+    {wire::Op::bell, sizeof(wire::Bell), "e"},
+    {wire::Op::unbell, sizeof(wire::BellRef), ""},
+    {wire::Op::peer_bell, sizeof(wire::BellRef), ""},
+    {wire::Op::accept_bell, sizeof(wire::ListenerRef), "e"},
+    {wire::Op::adopt_link, sizeof(wire::Adopt), "r"},
+    {wire::Op::log, sizeof(wire::Log), ""},
+    {wire::Op::status, 0, ""},
+    {wire::Op::image, sizeof(wire::Image), "mt"},
+    {wire::Op::pass, sizeof(wire::Pass), "tt"},
+    {wire::Op::claim, 0, "t"},
+    {wire::Op::claimed, sizeof(wire::ParcelRef), ""},
+    {wire::Op::unlist, sizeof(wire::ListenerRef), ""},
+    {wire::Op::ring, sizeof(wire::BellRef), ""},
+    {wire::Op::enter, 0, "u"},
+    {wire::Op::foreign_bell, sizeof(wire::BellRef), "u"},
+    {wire::Op::mute_bell, 0, "e"},
+    {wire::Op::memory, sizeof(wire::Memory), ""},
+    {wire::Op::ends, 0, ""},
+    {wire::Op::check, sizeof(wire::ListenerRef), ""},
+    {wire::Op::moved, sizeof(wire::Moved), ""},
+    {wire::Op::let_go, sizeof(wire::Moved), ""},
+    {wire::Op::part, sizeof(wire::SegmentRef), ""},
+    {wire::Op::leave, sizeof(wire::Leave), ""},
+    {wire::Op::stay, 0, ""},
+    {wire::Op::no_room, sizeof(wire::LinkRef), ""},
+    {wire::Op::withdraw, sizeof(wire::LinkRef), ""},
+    {wire::Op::confine, 0, ""},
+};
+
+UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd> &received) {
+    int pair[2];
+    switch (kind) {
+    case 's':
+        return segment();
+    case 't':
+        return UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    case 'l':
+        return tcp_listener();
+    case 'e':
+        return UniqueFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    case 'u':
+        must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
+        close(pair[1]);
+        return UniqueFd(pair[0]);
+    case 'r':
+        if (!received.empty()) {
+            return UniqueFd(
+                fcntl(received[in.below(static_cast<unsigned>(received.size()))].get(), F_DUPFD_CLOEXEC, 0));
+        }
+        [[fallthrough]];
+    default:
+        return sealed_memory(in, 4096);
+    }
+}
+
+/// What even a hostile client would rather get right.
+void fill_in(wire::Op op, unsigned char *body, sdfuzz::Input &in) {
+    const auto put = [body](size_t at, uint32_t value) { memcpy(body + at, &value, sizeof value); };
+    switch (op) {
+    case wire::Op::hello:
+        put(offsetof(wire::Hello, layout_version), kLayoutVersion);
+        put(offsetof(wire::Hello, pid), static_cast<uint32_t>(getpid()));
+        put(offsetof(wire::Hello, proc_index), in.below(2));
+        break;
+    case wire::Op::image:
+        put(offsetof(wire::Image, layout_version), kLayoutVersion);
+        put(offsetof(wire::Image, pid), static_cast<uint32_t>(getpid()));
+        break;
+    case wire::Op::connect:
+        put(offsetof(wire::Connect, wanted), 1 + in.below(2));
+        break;
+    case wire::Op::links:
+        put(offsetof(wire::Links, from), in.below(2));
+        break;
+    case wire::Op::segment:
+        put(offsetof(wire::Segment, proc_index), in.below(2) != 0 ? wire::kAnyProc : in.below(4));
+        break;
+    case wire::Op::drop_link:
+    case wire::Op::no_room:
+    case wire::Op::withdraw:
+        put(offsetof(wire::LinkRef, side), in.below(2));
+        break;
+    case wire::Op::bell:
+    case wire::Op::unbell:
+    case wire::Op::peer_bell:
+    case wire::Op::ring:
+    case wire::Op::foreign_bell:
+        put(offsetof(wire::BellRef, side), in.below(2));
+        put(offsetof(wire::BellRef, id), in.below(3));
+        break;
+    case wire::Op::pass:
+        put(offsetof(wire::Pass, passport.ofd_index), 1 + in.below(3));
+        put(offsetof(wire::Pass, passport.slot), in.below(8));
+        put(offsetof(wire::Pass, start), 0); // else an sd-bridge would be started
+        break;
+    default:
+        break;
+    }
+}
+
 void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received,
-                 const std::vector<uint64_t> &words) {
+                 const std::vector<uint64_t> &words, std::vector<UniqueFd> &kept) {
     alignas(8) std::array<unsigned char, sizeof(wire::Header) + wire::kMaxBody> packet{};
+    const bool honest = !in.rarely(8);
+    const Shape &shape = kShapes[in.below(sizeof kShapes / sizeof kShapes[0])];
     wire::Header header{};
-    header.magic = in.below(50) != 0 ? wire::kMagic : in.take<uint32_t>();
-    header.version = in.below(50) != 0 ? wire::kVersion : in.take<uint16_t>();
-    header.op = in.below(20) != 0 ? static_cast<uint16_t>(1 + in.below(40)) : in.take<uint16_t>();
-    header.sequence = in.below(8) != 0 ? 1 + in.below(200) : 0;
-    const unsigned length = in.below(static_cast<unsigned>(std::min<size_t>(wire::kMaxBody, 255)));
-    header.length = in.below(30) != 0 ? static_cast<uint16_t>(length) : in.take<uint16_t>();
+    header.magic = honest || in.below(4) != 0 ? wire::kMagic : in.take<uint32_t>();
+    header.version = honest || in.below(4) != 0 ? wire::kVersion : in.take<uint16_t>();
+    header.op = honest || in.below(4) != 0 ? static_cast<uint16_t>(shape.op) : in.take<uint16_t>();
+    header.sequence = !in.rarely(8) ? 1 + in.below(200) : 0;
+    const auto length = static_cast<unsigned>(honest ? shape.length : in.take<uint16_t>() % wire::kMaxBody);
+    header.length = honest || in.below(4) != 0 ? static_cast<uint16_t>(length) : in.take<uint16_t>();
     unsigned char *body = packet.data() + sizeof header;
-    in.fill(body, length);
-    for (unsigned k = 0; k + 8 <= length; k += 8) {
+    in.fill(body, std::min(length, 64U));
+    for (unsigned k = 0; k + 8 <= length && k < 64; k += 8) {
         if (const unsigned how = in.below(8); how < 4 && !words.empty()) {
             const uint64_t word = words[in.below(static_cast<unsigned>(words.size()))];
             memcpy(body + k, &word, sizeof word);
         }
     }
-    const unsigned fds = in.below(4);
-    header.fds = in.below(30) != 0 ? fds : in.take<uint8_t>();
+    if (honest) {
+        fill_in(shape.op, body, in);
+    }
+    const bool right_kinds = honest || in.below(2) != 0;
+    const auto fds = static_cast<unsigned>(right_kinds ? strlen(shape.fds) : in.below(4));
+    header.fds = honest || in.below(4) != 0 ? fds : in.take<uint8_t>();
     memcpy(packet.data(), &header, sizeof header);
-    iovec io{packet.data(), in.below(40) != 0 ? sizeof header + length : in.below(200)};
+    iovec io{packet.data(), honest || in.below(4) != 0 ? sizeof header + length : in.below(200)};
     msghdr message{};
     message.msg_iov = &io;
     message.msg_iovlen = 1;
@@ -209,7 +334,8 @@ void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received
         c->cmsg_type = SCM_RIGHTS;
         c->cmsg_len = CMSG_LEN(fds * sizeof(int));
         for (unsigned k = 0; k < fds; ++k) {
-            passed.push_back(descriptor(in, received));
+            passed.push_back(right_kinds && !in.rarely(16) ? descriptor_of(shape.fds[k], in, received)
+                                                           : descriptor(in, received));
             if (passed.back().get() < 0) {
                 return;
             }
@@ -218,6 +344,9 @@ void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received
         }
     }
     (void)sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!in.rarely(4)) { // what listens is closed, or it goes on
+        std::move(passed.begin(), passed.end(), std::back_inserter(kept));
+    }
 }
 
 } // namespace
@@ -228,6 +357,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::array<UniqueFd, kChannels> channel;
     std::vector<UniqueFd> received;
     std::vector<uint64_t> words;
+    std::vector<UniqueFd> kept;
     for (unsigned step = 0; step < kSteps && !in.empty(); ++step) {
         UniqueFd &c = channel[in.below(kChannels)];
         if (c.get() < 0) {
@@ -236,7 +366,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             c = UniqueFd();
         }
         if (c.get() >= 0) {
-            send_packet(c.get(), in, received, words);
+            send_packet(c.get(), in, received, words, kept);
         }
         server.work();
         for (const UniqueFd &each : channel) {
@@ -249,6 +379,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         each = UniqueFd();
     }
     received.clear();
+    kept.clear();
     server.work();
     return 0;
 }

@@ -28,6 +28,8 @@ class Input {
     }
     /// 0 to limit - 1.
     unsigned below(unsigned limit) { return take<uint8_t>() % limit; }
+    /// Once in so many times; never once the input has ended.
+    bool rarely(unsigned limit) { return below(limit) == limit - 1; }
 
   private:
     const uint8_t *at_;

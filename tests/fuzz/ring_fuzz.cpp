@@ -76,6 +76,10 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             ring::uncork_late(s, place, slot.side[1].control.back, slot.side[0].credit);
             break;
         case 4:
+            if (in.rarely(2)) { // killed in a change of ring, before or after the new one began
+                s.changing = static_cast<uint16_t>(in.below(kRingClasses + 2));
+                s.base = in.below(2) != 0 ? s.head + 8 : s.base;
+            }
             ring::recover_rx(s, consumed);
             break;
         default:
@@ -114,8 +118,7 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             break;
         case 3: {
             const unsigned cls = in.below(kRingClasses);
-            if (cls > s.cls && ring::may_grow(s) && provide_ring(own_link(), kSlot, cls) &&
-                place.settle(cls) == 0) {
+            if (cls > s.cls && ring::may_grow(s) && provide_ring(own_link(), kSlot, cls)) {
                 (void)ring::change_class(s, place, cls);
             }
             break;
@@ -130,6 +133,13 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             (void)ring::uncork(s, place, back, receiver);
             break;
         default:
+            if (in.rarely(2)) {
+                s.changing = static_cast<uint16_t>(1 + in.below(kRingClasses + 1));
+                s.base = in.below(2) != 0 ? s.tail + 8 : s.base;
+            } else if (in.rarely(2)) { // the header stands there, and was not counted
+                ring::word_at(place, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)) =
+                    ring::make_header(static_cast<ring::RecordKind>(1 + in.below(3)), in.below(64), s.tail);
+            }
             ring::recover_tx(s, place, back);
         }
         if (ring::room(s) > kRingSize[s.cls] || s.cls >= kRingClasses) {

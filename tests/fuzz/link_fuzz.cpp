@@ -1,0 +1,573 @@
+// A program that sends, receives, waits, accepts and dies on a connection whose other side writes anywhere in
+// the link: between its calls as the input says, and in every fourth run from a second thread while they go
+// on.
+#include "libsd/queue/cork.hpp"
+#include "libsd/vfs/family/orphans.hpp"
+#include "tests/fuzz/input.hpp"
+#include "tests/fuzz/process.hpp"
+
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <thread>
+#include <vector>
+
+using namespace sd;
+
+namespace {
+
+constexpr unsigned kSteps = 64;
+
+/// The side that is not to be trusted: it knows how an honest one would go on, and does so or not.
+struct Peer {
+    LinkMap *link;
+    unsigned side;
+    uint32_t slot;
+    TxState tx{};
+    RxState rx{};
+
+    Slot &words() const { return link->view.slot(slot); }
+    void speak(sdfuzz::Input &in) {
+        Slot &s = words();
+        const ring::Place place{s.ring[side]};
+        static const std::array<char, 512> data{};
+        auto &back = s.side[side].control.back;
+        const uint32_t n = 1 + in.below(255) * 2;
+        (void)ring::refresh_credit(tx, s.side[1 - side].credit.consumed);
+        if (place.settle(tx.cls) < 0) {
+            return;
+        }
+        switch (in.below(8)) {
+        case 0:
+            if (const unsigned cls = 1 + in.below(kRingClasses - 1);
+                cls > tx.cls && ring::may_grow(tx) && provide_ring(*link, slot, cls)) {
+                ring::change_class(tx, place, cls);
+            }
+            break;
+        case 1:
+            if (back.header.load() == 0 && ring::room(tx) >= 8 + ring::pad8(n) && n <= kInlineRing &&
+                ring::copy_in(tx, place, data.data(), n) == 0) {
+                ring::hold(tx, place, back, n, in.below(2) != 0 ? 1 : sys::now_ns(), 0);
+            }
+            break;
+        case 2:
+            (void)ring::show(tx, place, back, s.side[1 - side].credit.consumed);
+            break;
+        case 3:
+            if (ring::room(tx) >= 16) {
+                s.side[side].control.oob = tx.tail << 9 | 'u' << 1 | 1;
+                ring::put_urgent(tx, place, 'u');
+            }
+            break;
+        default:
+            if (ring::room(tx) >= 8 + ring::pad8(n) && n <= data.size()) {
+                (void)ring::put(tx, place, data.data(), n);
+            }
+        }
+    }
+    void listen(sdfuzz::Input &in) {
+        Slot &s = words();
+        const ring::Place place{s.ring[1 - side]};
+        auto &consumed = s.side[side].credit.consumed;
+        if (place.settle(rx.cls) < 0) {
+            return;
+        }
+        for (unsigned n = in.below(16); n > 0; --n) {
+            ring::Record r{};
+            const int got = ring::next_record(rx, place, consumed, &r);
+            if (got == ring::kUrgentNext) {
+                ring::skip_urgent(rx);
+            } else if (got == 1) {
+                ring::skip(rx, r, r.length);
+            } else {
+                return;
+            }
+            consumed = ring::read_up_to(rx);
+        }
+    }
+    /// Ends, in any of the ways there are.
+    void end(sdfuzz::Input &in) { words().side[side].control.flags.fetch_or(in.take<uint8_t>() & 63); }
+};
+
+/// Any word of the link that a connection, its waiters or an acceptor look at.
+void scribble(sdfuzz::Input &in, const LinkView &v) {
+    const uint32_t slot = sdfuzz::kFirstSlot + in.below(2);
+    uint64_t value = 0;
+    switch (in.below(6)) {
+    case 0:
+        break;
+    case 1:
+        value = ~uint64_t{0};
+        break;
+    case 2:
+        value = in.take<uint8_t>();
+        break;
+    case 3: { // a header where it might belong
+        const uint64_t at = uint64_t{in.below(255)} * 8;
+        value = ring::make_header(static_cast<ring::RecordKind>(in.below(5)), in.take<uint16_t>(), at);
+        break;
+    }
+    default:
+        value = in.take<uint64_t>();
+    }
+    switch (in.below(10)) {
+    case 0: {
+        auto *words = reinterpret_cast<std::atomic<uint64_t> *>(&v.header().side[in.below(2)]);
+        words[in.below(sizeof(LinkHeader::Side) / 8)] = value;
+        break;
+    }
+    case 1:
+        v.header().bell_generation[in.below(2)][in.below(kDoorbells)] = static_cast<uint32_t>(value);
+        break;
+    case 2:
+        v.syn(in.below(sdfuzz::kSynUsed)) = static_cast<uint32_t>(value);
+        break;
+    case 3: {
+        const unsigned side = in.below(2), bell = in.below(8);
+        (in.below(2) != 0 ? v.ready_summary(side, bell) : v.ready_word(side, bell, in.below(2))) = value;
+        break;
+    }
+    case 4:
+        v.piece(slot, in.below(2), 1 + in.below(kRingClasses - 1)) = static_cast<uint32_t>(value);
+        break;
+    case 5: { // the words of either side
+        auto *words = reinterpret_cast<std::atomic<uint64_t> *>(&v.slot(slot).side[in.below(2)]);
+        words[in.below(sizeof(SlotSide) / 8)] = value;
+        break;
+    }
+    default: {
+        auto *words = reinterpret_cast<std::atomic<uint64_t> *>(&v.slot(slot));
+        words[in.take<uint8_t>() % (sizeof(Slot) / 8)] = value;
+    }
+    }
+}
+
+/// The second thread. It begins and ends with a run; what it writes follows from the seed, but not when.
+class Scribbler {
+  public:
+    explicit Scribbler(LinkView v) : view_(v), thread_([this] { work(); }) { thread_.detach(); }
+    void begin(uint64_t seed) {
+        const std::lock_guard g(mutex_);
+        seed_ = seed | 1;
+        on_.store(true);
+        wake_.notify_one();
+    }
+    void end() {
+        on_.store(false);
+        const std::lock_guard g(mutex_); // it holds it while it writes
+    }
+
+  private:
+    void work() {
+        std::unique_lock lock(mutex_);
+        for (;;) {
+            wake_.wait(lock, [this] { return on_.load(); });
+            uint64_t x = seed_;
+            while (on_.load()) {
+                std::array<uint64_t, 64> bytes;
+                for (uint64_t &b : bytes) {
+                    x ^= x << 13;
+                    x ^= x >> 7;
+                    x ^= x << 17;
+                    b = x;
+                }
+                sdfuzz::Input in(reinterpret_cast<const uint8_t *>(bytes.data()), sizeof bytes);
+                while (!in.empty() && on_.load()) {
+                    scribble(in, view_);
+                }
+            }
+        }
+    }
+    LinkView view_;
+    std::mutex mutex_;
+    std::condition_variable wake_;
+    std::atomic<bool> on_{false};
+    uint64_t seed_ = 1;
+    std::thread thread_;
+};
+
+struct Option {
+    int level, name;
+};
+constexpr Option kOptions[] = {
+    {SOL_SOCKET, SO_LINGER},       {SOL_SOCKET, SO_SNDBUF},    {SOL_SOCKET, SO_RCVLOWAT},
+    {SOL_SOCKET, SO_OOBINLINE},    {SOL_SOCKET, SO_ZEROCOPY},  {SOL_SOCKET, SO_ERROR},
+    {SOL_SOCKET, SO_KEEPALIVE},    {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_CORK},
+    {IPPROTO_TCP, TCP_QUICKACK},   {IPPROTO_TCP, TCP_INFO},    {IPPROTO_TCP, TCP_USER_TIMEOUT},
+    {IPPROTO_IPV6, IPV6_ADDRFORM}, {SOL_SOCKET, SO_RCVTIMEO},  {SOL_SOCKET, SO_SNDTIMEO},
+};
+
+/// The program.
+class Victim {
+  public:
+    Victim(sdfuzz::Process &process, unsigned side) : process_(process), side_(side) {
+        fds_.push_back(process.connection(0, side));
+        static const int set = [] {
+            const int fd = epoll_create1(EPOLL_CLOEXEC);
+            vfs::epoll_created(fd);
+            return fd;
+        }();
+        set_ = set;
+    }
+    ~Victim() {
+        for (const int fd : fds_) {
+            if (file_of(fd) != nullptr) {
+                vfs::close(fd);
+            } else {
+                close(fd);
+            }
+        }
+    }
+    Victim(const Victim &) = delete;
+    Victim &operator=(const Victim &) = delete;
+
+    void act(sdfuzz::Input &in) {
+        const int fd = any(in);
+        File *f = file_of(fd);
+        if (f == nullptr || f->kind != FileKind::stream) {
+            return;
+        }
+        const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
+        switch (in.below(24)) {
+        case 0:
+        case 1:
+        case 2: {
+            const size_t n = size(in);
+            const int more = in.below(4) == 0 ? MSG_MORE : in.below(8) == 0 ? MSG_OOB : 0;
+            (void)vfs::send(fd, f, out_.last(n), n, flags | more);
+            break;
+        }
+        case 3:
+        case 4:
+        case 5: {
+            const size_t n = size(in);
+            constexpr int kKinds[] = {0,       0,           MSG_PEEK, MSG_TRUNC,
+                                      MSG_OOB, MSG_WAITALL, MSG_PEEK, MSG_ERRQUEUE};
+            must_fit(vfs::recv(fd, f, in_.last(n), n, flags | kKinds[in.below(8)]), n, in);
+            break;
+        }
+        case 6:
+            gather(fd, *f, in, flags);
+            break;
+        case 7:
+            message(fd, *f, in, flags);
+            break;
+        case 8:
+        case 9:
+            look(fd, in);
+            break;
+        case 10:
+        case 11:
+            watch(fd, in);
+            break;
+        case 12:
+            set_option(fd, in);
+            break;
+        case 13: {
+            const Option o = kOptions[in.below(sizeof kOptions / sizeof kOptions[0])];
+            socklen_t n = static_cast<socklen_t>(in.below(255));
+            (void)vfs::getsockopt(fd, o.level, o.name, in_.last(n), &n);
+            break;
+        }
+        case 14: {
+            int n = 0;
+            constexpr unsigned long kAsked[] = {FIONREAD, TIOCOUTQ, SIOCATMARK};
+            (void)vfs::ioctl(fd, kAsked[in.below(3)], &n);
+            break;
+        }
+        case 15:
+            (void)vfs::shutdown(fd, static_cast<int>(in.below(3)));
+            break;
+        case 16:
+        case 17:
+            take(in);
+            break;
+        case 18:
+            if (const long copy = vfs::dup(fd, 0, true); copy >= 0) {
+                fds_.push_back(static_cast<int>(copy));
+            }
+            break;
+        case 19: {
+            sockaddr_storage a{};
+            socklen_t n = sizeof a;
+            (void)vfs::getpeername(fd, reinterpret_cast<sockaddr *>(&a), &n);
+            break;
+        }
+        case 20:
+            die(*f, in);
+            break;
+        case 21:
+            move_file(fd, in);
+            break;
+        case 22:
+            block(fd, *f, in);
+            break;
+        default:
+            if (in.rarely(8)) {
+                narrow_arena(*process_.link[side_]); // its address space is limited from now on
+            } else if (in.below(4) == 0) {           // ends one, begins another
+                vfs::close(fd);
+                std::erase(fds_, fd);
+                if (fds_.empty()) {
+                    process_.slot(1).side[0].control.flags = process_.slot(1).side[1].control.flags = 0;
+                    fds_.push_back(process_.connection(1, side_));
+                }
+            }
+        }
+    }
+
+  private:
+    int any(sdfuzz::Input &in) const { return fds_[in.below(static_cast<unsigned>(fds_.size()))]; }
+    static size_t size(sdfuzz::Input &in) {
+        const size_t n = in.take<uint8_t>();
+        return in.below(8) == 0 ? n * 512 : n * 2; // 0 is one, too
+    }
+    /// More than was asked for has never been received.
+    static void must_fit(long got, size_t n, const sdfuzz::Input &) {
+        sdfuzz::must(got == vfs::kPass || got <= static_cast<long>(n) || got <= 1 << 22);
+    }
+    void gather(int fd, File &f, sdfuzz::Input &in, int flags) {
+        std::array<iovec, 3> v;
+        for (iovec &part : v) {
+            const size_t n = in.take<uint8_t>();
+            part = {in_.last(n), n};
+        }
+        if (in.below(2) != 0) {
+            (void)vfs::recvv(fd, &f, v.data(), 3, flags);
+        } else {
+            (void)vfs::sendv(fd, &f, v.data(), 3, flags);
+        }
+    }
+    void message(int fd, File &f, sdfuzz::Input &in, int flags) {
+        std::array<mmsghdr, 2> two{};
+        std::array<iovec, 2> v;
+        alignas(cmsghdr) std::array<char, 64> control{};
+        sockaddr_storage name{};
+        for (unsigned i = 0; i < 2; ++i) {
+            const size_t n = in.take<uint8_t>();
+            v[i] = {in_.last(n), n};
+            two[i].msg_hdr.msg_iov = &v[i];
+            two[i].msg_hdr.msg_iovlen = 1;
+            if (in.below(4) == 0) {
+                two[i].msg_hdr.msg_control = control.data();
+                two[i].msg_hdr.msg_controllen = control.size();
+                two[i].msg_hdr.msg_name = &name;
+                two[i].msg_hdr.msg_namelen = sizeof name;
+            }
+        }
+        const int peek = in.below(4) == 0 ? MSG_PEEK : in.below(8) == 0 ? MSG_ERRQUEUE : 0;
+        switch (in.below(4)) {
+        case 0:
+            (void)vfs::recvmsg(fd, &f, &two[0].msg_hdr, flags | peek);
+            break;
+        case 1:
+            two[0].msg_hdr.msg_controllen = 0;
+            (void)vfs::sendmsg(fd, &f, &two[0].msg_hdr, flags);
+            break;
+        case 2:
+            (void)vfs::recvmmsg(fd, &f, two.data(), 2, flags, nullptr);
+            break;
+        default:
+            two[0].msg_hdr.msg_controllen = two[1].msg_hdr.msg_controllen = 0;
+            (void)vfs::sendmmsg(fd, &f, two.data(), 2, flags);
+        }
+    }
+    void look(int fd, sdfuzz::Input &in) const {
+        const timespec now{0, in.below(32) == 0 ? 1000 : 0};
+        if (in.below(2) != 0) {
+            std::array<pollfd, 2> p{pollfd{fd, POLLIN | POLLOUT | POLLPRI | POLLRDHUP, 0},
+                                    pollfd{process_.listening, POLLIN, 0}};
+            (void)vfs::poll(p.data(), 1 + in.below(2), &now, nullptr);
+            return;
+        }
+        fd_set r, w, e;
+        FD_ZERO(&r);
+        FD_ZERO(&w);
+        FD_ZERO(&e);
+        FD_SET(fd, &r);
+        FD_SET(fd, &w);
+        FD_SET(fd, &e);
+        (void)vfs::select(fd + 1, &r, &w, &e, &now, nullptr);
+    }
+    void watch(int fd, sdfuzz::Input &in) const {
+        epoll_event e{};
+        e.events = in.below(2) != 0 ? uint32_t{EPOLLIN | EPOLLOUT | EPOLLRDHUP} : uint32_t{EPOLLIN};
+        constexpr uint32_t kKinds[] = {0, EPOLLET, EPOLLONESHOT, EPOLLPRI};
+        e.events |= kKinds[in.below(4)];
+        const int member = in.below(8) == 0 ? process_.listening : fd;
+        switch (in.below(6)) {
+        case 0:
+        case 1:
+            (void)vfs::epoll_ctl(set_, EPOLL_CTL_ADD, member, &e);
+            break;
+        case 2:
+            (void)vfs::epoll_ctl(set_, EPOLL_CTL_MOD, member, &e);
+            break;
+        case 3:
+            (void)vfs::epoll_ctl(set_, EPOLL_CTL_DEL, member, nullptr);
+            break;
+        default: {
+            std::array<epoll_event, 4> events;
+            const timespec wait{0, in.below(32) == 0 ? 1000 : 0};
+            (void)vfs::epoll_wait(set_, events.data(), 1 + static_cast<int>(in.below(4)), &wait, nullptr);
+        }
+        }
+    }
+    static void set_option(int fd, sdfuzz::Input &in) {
+        const Option o = kOptions[in.below(sizeof kOptions / sizeof kOptions[0])];
+        std::array<int, 4> value{static_cast<int>(in.take<uint8_t>()), static_cast<int>(in.below(4)), 0, 0};
+        socklen_t n = sizeof(int);
+        if (o.name == SO_LINGER && o.level == SOL_SOCKET) {
+            n = sizeof(linger);
+            value[0] = static_cast<int>(in.below(2));
+            value[1] = 0; // nobody waits
+        } else if (o.name == SO_SNDBUF && o.level == SOL_SOCKET) {
+            value[0] <<= 12;
+        } else if (o.level == SOL_SOCKET && (o.name == SO_RCVTIMEO || o.name == SO_SNDTIMEO)) {
+            const timeval soon{0, 1};
+            memcpy(value.data(), &soon, sizeof soon);
+            n = sizeof soon;
+        } else if (o.level == IPPROTO_IPV6) {
+            value[0] = AF_INET;
+        }
+        (void)vfs::setsockopt(fd, o.level, o.name, value.data(), in.below(16) != 0 ? n : in.below(16));
+    }
+    /// accept(), with nothing from the kernel's queue.
+    void take(sdfuzz::Input &in) {
+        if (in.below(2) != 0) { // an honest request comes first
+            Slot &s = process_.slot(1);
+            s.identity.client = sdfuzz::Process::name(static_cast<uint16_t>(40000 + in.below(255)));
+            s.identity.server = sdfuzz::Process::name(80);
+            s.identity.state = static_cast<uint32_t>(SlotState::syn);
+            process_.link[0]->view.syn(process_.listener_segment->link[0].syn_head) = sdfuzz::kFirstSlot + 2;
+        }
+        if (const long fd = vfs::accept(process_.listening, nullptr, nullptr, SOCK_NONBLOCK); fd >= 0) {
+            fds_.push_back(static_cast<int>(fd));
+        }
+    }
+    /// The thread that had a direction was killed in the middle, and the survivors go on.
+    static void die(File &f, sdfuzz::Input &in) {
+        Ofd &o = *f.ofd;
+        SegmentView v = segments[f.seg].view;
+        constexpr uint32_t kDead = 5, kLife = 9;
+        ThreadRecord &dead = v.thread(kDead);
+        dead.generation = kLife;
+        dead.state = in.below(4) == 0 ? 1 : 0; // or another has the record by now
+        if (dead.state != 0) {
+            dead.generation = kLife + 1;
+        }
+        if (in.below(2) != 0) {
+            o.rx.token.owner = make_thread_id(kDead, kLife);
+            if (in.below(2) != 0 && !ring::inside(o.rx.s)) {
+                o.rx.s.changing = static_cast<uint16_t>(o.rx.s.cls + 1);
+            }
+        }
+        if (in.below(2) != 0) {
+            o.tx.token.owner = make_thread_id(kDead, kLife);
+            if (in.below(2) != 0 && o.tx.s.tail == o.tx.s.base && o.tx.s.tail != 0) {
+                o.tx.s.tail -= 8; // changed to this ring, and did not say so
+                o.tx.s.changing = static_cast<uint16_t>(o.tx.s.cls + 1);
+            }
+        }
+        v.header().deaths.fetch_add(1);
+        look_after_orphans();
+        dead.state = 0;
+    }
+    void move_file(int fd, sdfuzz::Input &in) const {
+        static const int file = [] {
+            const int made = memfd_create("file", MFD_CLOEXEC);
+            sdfuzz::must(ftruncate(made, 1 << 20) == 0);
+            return made;
+        }();
+        static const std::array<int, 2> pipe = [] {
+            int ends[2];
+            sdfuzz::must(pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);
+            return std::array<int, 2>{ends[0], ends[1]};
+        }();
+        (void)vfs::fcntl(fd, F_SETFL, O_NONBLOCK);
+        off64_t at = 0;
+        const size_t n = size(in);
+        switch (in.below(3)) {
+        case 0:
+            (void)vfs::sendfile(fd, file, &at, n);
+            break;
+        case 1:
+            (void)vfs::splice(fd, nullptr, pipe[1], nullptr, n, SPLICE_F_NONBLOCK);
+            break;
+        default:
+            (void)vfs::splice(pipe[0], nullptr, fd, nullptr, n, SPLICE_F_NONBLOCK);
+        }
+    }
+    /// A call that waits, for as short as there is.
+    void block(int fd, File &f, sdfuzz::Input &in) const {
+        if (in.below(2) != 0) {
+            return;
+        }
+        const timeval soon{0, 1};
+        (void)vfs::fcntl(fd, F_SETFL, 0);
+        (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+        (void)vfs::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon);
+        const size_t n = size(in);
+        if (in.below(2) != 0) {
+            (void)vfs::recv(fd, &f, in_.last(n), n, MSG_NOSIGNAL | (in.below(2) != 0 ? MSG_WAITALL : 0));
+        } else {
+            (void)vfs::send(fd, &f, out_.last(n), n, MSG_NOSIGNAL);
+        }
+    }
+
+    sdfuzz::Process &process_;
+    unsigned side_;
+    int set_ = -1;
+    std::vector<int> fds_;
+    static inline const sdfuzz::Room in_, out_;
+};
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static sdfuzz::Process process;
+    static Scribbler &scribbler = *new Scribbler(process.link[0]->view); // waits for work when all ends
+    static bool bells = [] { // ids for the thread and for the set, which they keep
+        const wire::BellReply reply{5, 1, 0, 0}, other{6, 1, 0, 0};
+        process.monitor.answer(&reply, sizeof reply, nullptr, 0);
+        process.monitor.answer(&other, sizeof other, nullptr, 0);
+        return true;
+    }();
+    (void)bells;
+    sdfuzz::Input in(data, size);
+    const uint8_t how = in.take<uint8_t>();
+    const unsigned side = how & 1;
+    {
+        Victim victim(process, side);
+        Peer peer{process.link[1 - side], 1 - side, sdfuzz::kFirstSlot};
+        if ((how & 6) == 6) {
+            scribbler.begin(in.take<uint64_t>());
+        }
+        for (unsigned step = 0; step < kSteps && !in.empty(); ++step) {
+            switch (in.below(8)) {
+            case 0:
+            case 1:
+                peer.speak(in);
+                break;
+            case 2:
+                peer.listen(in);
+                break;
+            case 3:
+                if (in.below(4) == 0) {
+                    peer.end(in);
+                } else {
+                    scribble(in, process.link[0]->view);
+                }
+                break;
+            default:
+                victim.act(in);
+            }
+        }
+        scribbler.end();
+    }
+    process.reset();
+    return 0;
+}
