@@ -9,15 +9,13 @@ namespace sd::control {
 
 namespace {
 SD_FORK_STATE uint32_t sequence = 0;
+} // namespace
 
-/// Another number for each request.
 uint32_t next_sequence() noexcept {
     if (++sequence == wire::kNoAnswer)
         ++sequence;
     return sequence;
 }
-
-} // namespace
 
 wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept {
     wire::Header h{};

@@ -8,6 +8,9 @@ namespace sd::control {
 
 struct Reply;
 
+/// The number of the next request: each has another.
+uint32_t next_sequence() noexcept;
+
 wire::Header make_header(wire::Op op, uint32_t number, size_t length, unsigned nfds) noexcept;
 /// Sends one packet; what sendmsg says.
 long send_packet(int fd, const wire::Header &h, const void *body, const int *fds, int flags = 0) noexcept;

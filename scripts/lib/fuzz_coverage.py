@@ -26,20 +26,20 @@ PARSERS = {
         "monitor/operations/requests.cpp"]),
     "libsd's end of the channel": (["accept_fuzz", "exec_fuzz", "segment_fuzz"], ["libsd/control/packets.cpp: receive_answer"]),
     "a link's rings": (["link_fuzz", "ring_fuzz"], [
-        "libsd/queue/ring.hpp", "libsd/queue/cork.hpp", "libsd/queue/quick.hpp",
+        "libsd/queue/ring.hpp", "libsd/queue/cork.hpp", "libsd/queue/small_record.hpp",
         "libsd/transport/arena.cpp: larger_ring sound address_of mapped_part map_ahead map_until provide_ring next_piece"]),
     "a link's flags and arms": (["link_fuzz"], [
-        "libsd/vfs/connections/connection.cpp", "libsd/vfs/readiness/ready.cpp", "libsd/vfs/streams/urgent.cpp",
+        "libsd/vfs/connections/connection.cpp", "libsd/vfs/readiness/stream_readiness.cpp", "libsd/vfs/streams/urgent.cpp",
         "libsd/vfs/streams/cork.cpp"]),
     "send and recv": (["link_fuzz"], ["libsd/vfs/streams/stream_recv.cpp", "libsd/vfs/streams/stream_send.cpp"]),
     "accept": (["accept_fuzz", "link_fuzz"], [
         "libsd/vfs/connections/listener_links.cpp",
         "libsd/vfs/connections/accept.cpp: can_be_names take_over accept_link refuse credible"]),
     "segments and passports": (["segment_fuzz", "exec_fuzz", "link_fuzz"], [
-        "libsd/vfs/sharing/passport.cpp: passport_valid admit",
+        "libsd/vfs/sharing/handoff.cpp: handoff_valid admit",
         "libsd/vfs/family/orphans.cpp: repair_direction adopt look_after_orphans",
         "libsd/vfs/family/segment.cpp: map_segment join_segment find_segment",
-        "libsd/vfs/sharing/passing.cpp: claim claim_parcel take_over admit_once link_for file_we_have"]),
+        "libsd/vfs/sharing/descriptor_passing.cpp: claim claim_parcel take_over admit_once link_for file_we_have"]),
     "segments and links, at the monitor": (["reap_fuzz"], ["monitor/records/segment.cpp", "monitor/records/link.cpp"]),
     "exec tables": (["exec_fuzz", "image_fuzz"], [
         "libsd/layout/exec_table.hpp", "libsd/vfs/sharing/exec_resume.cpp",

@@ -148,12 +148,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     // What the listener is bound to.
     Listener &l = p.listener();
     const unsigned bound = in.below(8);
-    l.name = sdfuzz::Process::name(80);
+    l.address = sdfuzz::Process::name(80);
     if (bound > 1) {
-        memset(l.name.ip, 0, sizeof l.name.ip);
-        l.name.family = bound == 2 ? AF_INET : AF_INET6;
+        memset(l.address.ip, 0, sizeof l.address.ip);
+        l.address.family = bound == 2 ? AF_INET : AF_INET6;
     }
-    file_of(p.listening)->family = l.name.family == AF_INET ? AF_INET : AF_INET6;
+    file_of(p.listening)->family = l.address.family == AF_INET ? AF_INET : AF_INET6;
     std::array<int, 16> accepted{};
     unsigned count = 0;
     for (unsigned step = 0; step < 48 && !in.empty(); ++step) {
@@ -181,8 +181,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                             in.below(2) != 0 ? SOCK_CLOEXEC : SOCK_NONBLOCK);
             if (fd >= 0) {
                 const File *f = file_of(static_cast<int>(fd));
-                sdfuzz::must(f != nullptr && f->kind == FileKind::stream && f->client.port >= 1024 &&
-                             f->server.port == 80 && f->client.family == f->server.family);
+                sdfuzz::must(f != nullptr && f->kind == FileKind::stream && f->stream.client.port >= 1024 &&
+                             f->stream.server.port == 80 && f->stream.client.family == f->stream.server.family);
                 if (count < accepted.size()) {
                     accepted[count++] = static_cast<int>(fd);
                 } else {

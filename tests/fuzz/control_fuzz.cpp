@@ -219,7 +219,7 @@ constexpr Shape kShapes[] = {
     {wire::Op::stay, 0, ""},
     {wire::Op::no_room, sizeof(wire::LinkRef), ""},
     {wire::Op::withdraw, sizeof(wire::LinkRef), ""},
-    {wire::Op::confine, 0, ""},
+    {wire::Op::sandbox, 0, ""},
 };
 
 UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd> &received) {
@@ -284,8 +284,8 @@ void fill_in(wire::Op op, unsigned char *body, sdfuzz::Input &in) {
         put(offsetof(wire::BellRef, id), in.below(3));
         break;
     case wire::Op::pass:
-        put(offsetof(wire::Pass, passport.ofd_index), 1 + in.below(3));
-        put(offsetof(wire::Pass, passport.slot), in.below(8));
+        put(offsetof(wire::Pass, handoff.ofd_index), 1 + in.below(3));
+        put(offsetof(wire::Pass, handoff.slot), in.below(8));
         put(offsetof(wire::Pass, start), 0); // else an sd-bridge would be started
         break;
     default:

@@ -1,6 +1,7 @@
 // The table that an exec leaves, as the next program reads it, and the segments and links it names: what is
 // sound is taken over, and the rest left alone.
 #include "libsd/layout/exec_table.hpp"
+#include "libsd/vfs/sharing/exec_resume.hpp"
 #include "tests/fuzz/segments.hpp"
 
 #include <array>
@@ -83,7 +84,7 @@ Writer write_table(sdfuzz::Input &in, const sdfuzz::Process &p, const sdfuzz::Fo
         f.segment = !in.rarely(8) ? in.below(2) : in.take<uint32_t>();
         f.link = !in.rarely(8) ? in.below(2) : in.take<uint32_t>();
         f.backlog = in.take<uint8_t>();
-        Passport &pass = f.passport;
+        HandoffRecord &pass = f.handoff;
         const uint32_t index = sdfuzz::ForeignSegment::index(in.below(sdfuzz::kOfdsUsed));
         pass.link_id = sdfuzz::kLinkId;
         pass.ofd_index = !in.rarely(16) ? index : in.take<uint32_t>();

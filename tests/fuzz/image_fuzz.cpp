@@ -1,6 +1,7 @@
 // The table that an exec leaves, as the monitor reads it: what it says is kept is something that the client
 // has.
-#include "monitor/operations/images.cpp" // NOLINT(bugprone-suspicious-include): the parser is not to be reached otherwise
+// NOLINT(bugprone-suspicious-include): the parser is not to be reached otherwise
+#include "monitor/operations/images.cpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/memory.hpp"
 
@@ -85,13 +86,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         f.kind = static_cast<uint8_t>(in.below(8));
         f.segment = in.below(8) != 0 ? in.below(4) : in.take<uint32_t>();
         f.listener_id = 2 + in.below(3);
-        f.passport.ofd_index = in.below(4) != 0 ? in.take<uint16_t>() : in.take<uint32_t>();
+        f.handoff.ofd_index = in.below(4) != 0 ? in.take<uint16_t>() : in.take<uint32_t>();
         put(f);
     }
     const bool sealed = in.below(32) != 0;
     const int fd = sealed ? memory.fd : memory.unsealed;
     sdfuzz::must(pwrite(fd, table.data(), at, 0) == static_cast<ssize_t>(at));
-    const std::optional<Kept> kept = read_table(fd, client);
+    const std::optional<Retained> kept = read_table(fd, client);
     if (!kept) {
         return 0;
     }

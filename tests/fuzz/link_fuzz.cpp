@@ -33,6 +33,7 @@ struct Peer {
     void speak(sdfuzz::Input &in) {
         Slot &s = words();
         const ring::Place place{s.ring[side]};
+        const auto &receiver = s.side[1 - side].credit;
         static const std::array<char, 512> data{};
         auto &back = s.side[side].control.back;
         const uint32_t n = 1 + in.below(255) * 2;
@@ -44,17 +45,17 @@ struct Peer {
         case 0:
             if (const unsigned cls = 1 + in.below(kRingClasses - 1);
                 cls > tx.cls && ring::may_grow(tx) && provide_ring(*link, slot, cls)) {
-                ring::change_class(tx, place, cls);
+                (void)ring::change_class(tx, place, cls);
             }
             break;
         case 1:
-            if (back.header.load() == 0 && ring::room(tx) >= 8 + ring::pad8(n) && n <= kInlineRing &&
+            if (!ring::is_corked(back, receiver) && ring::room(tx) >= 8 + ring::pad8(n) && n <= kInlineRing &&
                 ring::copy_in(tx, place, data.data(), n) == 0) {
-                ring::hold(tx, place, back, n, in.below(2) != 0 ? 1 : sys::now_ns(), 0);
+                ring::cork(tx, place, back, receiver, n, in.below(2) != 0 ? 1 : sys::now_ns(), 0);
             }
             break;
         case 2:
-            (void)ring::show(tx, place, back, s.side[1 - side].credit.consumed);
+            (void)ring::uncork(tx, place, back, receiver);
             break;
         case 3:
             if (ring::room(tx) >= 16) {

@@ -5,6 +5,8 @@
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/connections/listener_links.hpp"
+#include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include "tests/fuzz/fake_monitor.hpp"
@@ -36,7 +38,7 @@ struct Process {
             leave_gap(sd::kLinkMapped);
             const long hidden = sd::hide_copy(link_fd);
             must(hidden >= 0);
-            link[side] = sd::map_link(static_cast<int>(hidden), kLinkId, side, &error);
+            link[side] = sd::map_link(static_cast<int>(hidden), kLinkId, side, 0, &error);
             must(link[side] != nullptr);
         }
         listen();
@@ -101,8 +103,8 @@ struct Process {
         must(made >= 0);
         const int fd = static_cast<int>(made);
         sd::File &f = *sd::file_of(fd);
-        f.client = name(41000);
-        f.server = name(80);
+        f.stream.client = name(41000);
+        f.stream.server = name(80);
         must(sd::bind_stream(f, *link[side], kFirstSlot + i, static_cast<unsigned>(family)));
         sd::inherit_options(*f.ofd, f, fd);
         return fd;
@@ -134,7 +136,7 @@ struct Process {
         must(made >= 0);
         listening = static_cast<int>(made);
         must(sd::vfs::listen(listening, 16) == 0 && sd::file_of(listening) != nullptr);
-        listener().name = name(80);
+        listener().address = name(80);
     }
 };
 

@@ -49,7 +49,7 @@ void scribble_ofd(sdfuzz::Input &in, const SegmentView &v) {
 }
 
 void scribble_link(sdfuzz::Input &in, const Link &link) {
-    const LinkView &v = link.view();
+    const LinkView &v = link.view(0);
     const uint32_t slot = in.below(8);
     switch (in.below(6)) {
     case 0:
@@ -272,12 +272,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     SegmentHeader &h = w.segment->view().header();
     memset(static_cast<void *>(&h.ofd_high), 0, sizeof h - offsetof(SegmentHeader, ofd_high));
     for (uint32_t i = 0; i < 8; ++i) {
-        memset(static_cast<void *>(&w.link->view().slot(i)), 0, sizeof(Slot));
-        memset(static_cast<void *>(&w.link->view().slot(kLinkSlots - 1 - i)), 0, sizeof(Slot));
+        memset(static_cast<void *>(&w.link->view(0).slot(i)), 0, sizeof(Slot));
+        memset(static_cast<void *>(&w.link->view(0).slot(kLinkSlots - 1 - i)), 0, sizeof(Slot));
     }
     for (uint32_t i = 0; i < 32; ++i) {
-        w.link->view().syn(i) = 0;
+        w.link->view(0).syn(i) = 0;
     }
-    memset(static_cast<void *>(w.link->header().side), 0, sizeof w.link->header().side);
+    memset(static_cast<void *>(w.link->header(0).side), 0, sizeof w.link->header(0).side);
     return 0;
 }

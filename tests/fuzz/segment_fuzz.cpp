@@ -1,7 +1,7 @@
-// A connection that is passed here with a segment and a passport which both lie: it is claimed or refused,
-// what a dead thread left half done is put right, and it is looked at and closed.
+// A connection that is passed here with a segment and a handoff record which both lie: it is claimed or
+// refused, what a dead thread left half done is put right, and it is looked at and closed.
 #include "libsd/vfs/family/orphans.hpp"
-#include "libsd/vfs/sharing/passing.hpp"
+#include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "tests/fuzz/segments.hpp"
 
 #include <array>
@@ -33,7 +33,7 @@ int claim(sdfuzz::Input &in, sdfuzz::Process &p, const sdfuzz::ForeignSegment &s
     static const int no_segment = sdfuzz::sealed_memory("none", 4096);
     static const int other_link = sdfuzz::link_memory(2);
     wire::ClaimReply reply{};
-    Passport &pass = reply.passport;
+    HandoffRecord &pass = reply.handoff;
     if (in.rarely(16)) {
         in.fill(&pass, sizeof pass);
     }

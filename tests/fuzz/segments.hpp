@@ -76,7 +76,7 @@ class ForeignSegment {
             t->owner = in.below(2) != 0 ? nobody(in) : in.rarely(4) ? sd::Token::kShared : 0;
             t->lock = !in.rarely(64) ? 0 : nobody(in);
             t->prev = !in.rarely(8) ? 0 : nobody(in);
-            t->streak = t->quick = t->last = in.take<uint8_t>();
+            t->streak = t->bounces = t->last = in.take<uint8_t>();
         }
     }
     void scribble_thread(Input &in, sd::ThreadRecord &t) const {
