@@ -248,8 +248,8 @@ bool leave_segment(unsigned seg) noexcept {
 }
 
 void hold_ofd(unsigned seg, uint32_t index) noexcept {
-    SD_ASSERT(index != 0 && index < kOfds && !holds_ofd(seg, index));
-    if (segments[seg].proc < kSegProcs) // see segments_fork_prepare
+    SD_ASSERT(index != 0 && index < kOfds); // who else holds it, relatives may lie about
+    if (segments[seg].proc < kSegProcs)     // see segments_fork_prepare
         segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
 }
 
