@@ -224,6 +224,7 @@ void leave_waiting_to_kernel(File &listener) noexcept {
     uint32_t slot;
     Listener &l = *listener.listener;
     const uint32_t generation = l.generation.load(std::memory_order_relaxed);
+    listener_refresh(l); // links may have come since anybody looked
     // As many as can wait, though clients may go on asking.
     for (size_t left = size_t{kSynEntries} * listener_links(l, nullptr, 0);
          left > 0 && take_pending(l, generation, &link, &slot) == 0; --left) {
