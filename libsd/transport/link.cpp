@@ -146,7 +146,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     sys::madvise(p, kLinkMapped, MADV_DONTDUMP);
     const LinkView v{static_cast<uint8_t *>(p)};
     l->view = l->far = v;
-    l->side = static_cast<uint8_t>(side);
+    __atomic_store_n(&l->side, static_cast<uint8_t>(side), __ATOMIC_RELAXED);
     l->memfd = memfd;
     l->begins_at = fake ? fake_half(side) : 0;
     l->transport = fake ? &fake_transport : &shm_transport;

@@ -283,7 +283,7 @@ TEST_CASE("padding between records is passed over, and counts as nothing") {
         if (ring::room(d.tx) < 200)
             REQUIRE(ring::refresh_credit(d.tx, d.consumed));
         const uint64_t before = d.tx.bytes;
-        ring::publish(d.tx, d.place().inline_ring, kInlineRing - 1, ring::RecordKind::pad, round % 3 * 8);
+        ring::publish(d.tx, d.place().inline_ring, kInlineRing - 1, ring::RecordKind::pad, (round % 3 + 1) * 8);
         d.tx.bytes = before;
         REQUIRE(d.receive(out, 100) == 0);
         REQUIRE(d.send(pattern(24, round)));

@@ -114,7 +114,9 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) n
 /// No new connections there, if it is one of this process's that `which` says yes to.
 template <class Which> void retire_link(uint32_t index, Which which) noexcept {
     LinkMap *l = link_by_index(index);
-    const auto to_be_retired = [&] { return l->side == 0 && !l->retired.load() && which(*l); };
+    const auto to_be_retired = [&] { // without a reference at first, when it may become another
+        return __atomic_load_n(&l->side, __ATOMIC_RELAXED) == 0 && !l->retired.load() && which(*l);
+    };
     if (!l || !to_be_retired() || !link_use(*l))
         return;
     if (to_be_retired() && !l->retired.exchange(true)) // held: it is the same still
