@@ -35,12 +35,15 @@ bool is_stranger(pid_t pid) {
     return any && !found;
 }
 
+fs::directory_iterator all_processes() {
+    std::error_code error; // processes and descriptors come and go, and some are not ours to see
+    return fs::directory_iterator("/proc", error);
+}
+
 } // namespace
 
-SocketSearch::SocketSearch(ino_t inode) : inode_(inode), wanted_("socket:[" + std::to_string(inode) + "]") {
-    std::error_code error; // processes and descriptors come and go, and some are not ours to see
-    processes_ = fs::directory_iterator("/proc", error);
-}
+SocketSearch::SocketSearch(ino_t inode)
+    : inode_(inode), wanted_("socket:[" + std::to_string(inode) + "]"), processes_(all_processes()) {}
 
 /// Of the process that it is at, from the descriptor on that it is at. False: it is time to stop.
 bool SocketSearch::go_through_descriptors(Clock::time_point until) {
