@@ -141,7 +141,8 @@ def check_manual():
 
 
 def check_hardening():
-    text = run("systemd-analyze", "security", "--no-pager", "--threshold=26", MONITOR)
+    # 2.6 before it came to read rules and programs on control groups (CAP_NET_ADMIN, CAP_BPF).
+    text = run("systemd-analyze", "security", "--no-pager", "--threshold=28", MONITOR)
     return text.strip().splitlines()[-1].split(": ")[-1]
 
 
@@ -325,7 +326,7 @@ CHECKS = [  # name, what it does, whether the others need it
     ("apt installs the packages", check_install, True),
     ("nothing starts and nothing is enabled by itself", check_nothing_starts, False),
     ("manual pages, completion and help", check_manual, False),
-    ("the monitor's exposure is at most 2.6", check_hardening, False),
+    ("the monitor's exposure is at most 2.8", check_hardening, False),
     ("the monitor starts at first use", check_first_use, True),
     ("sdctl enables nginx", enable("nginx"), True),
     ("sdctl enables redis-server", enable("redis"), True),
