@@ -101,6 +101,7 @@ long lock_what_there_is(bool on_fault) noexcept {
 } // namespace
 
 long lock_memory(int flags) noexcept {
+    (void)make_fd_table(); // now: what is mapped later would be filled
     const bool before = mappings_are_locked.load(std::memory_order_relaxed), later = flags & MCL_FUTURE;
     if (!(flags & (MCL_CURRENT | MCL_FUTURE)) || (flags & ~(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT)))
         return sys::call(SYS_mlockall, flags);

@@ -29,7 +29,9 @@ std::atomic<int> dummy{-1};
 
 } // namespace
 
-bool init_fd_table() noexcept {
+bool make_fd_table() noexcept {
+    if (__atomic_load_n(&fd_table, __ATOMIC_ACQUIRE)) [[likely]]
+        return true;
     // Almost empty, but all of it would count for the program's RLIMIT_DATA. What may grow downwards counts
     // as a stack; the page below keeps it from growing.
     constexpr size_t kBytes = kMaxFd * sizeof(std::atomic<File *>), kGuard = 4096;
@@ -39,12 +41,15 @@ bool init_fd_table() noexcept {
         return false;
     void *p = sys::mmap(static_cast<char *>(room) + kGuard, kBytes, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_GROWSDOWN | MAP_FIXED, -1, 0);
-    fd_table = static_cast<std::atomic<File *> *>(p);
-    return p != nullptr;
+    std::atomic<File *> *none = nullptr;
+    if (!p || !__atomic_compare_exchange_n(&fd_table, &none, static_cast<std::atomic<File *> *>(p), false,
+                                           __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        sys::munmap(room, kGuard + kBytes); // or another thread was faster
+    return p || __atomic_load_n(&fd_table, __ATOMIC_ACQUIRE);
 }
 
 File *new_file(FileKind kind) noexcept {
-    File *f = files.allocate<QuietGuard>();
+    File *f = make_fd_table() ? files.allocate<QuietGuard>() : nullptr;
     if (!f)
         return nullptr;
     upward.expect_faults();
@@ -71,7 +76,7 @@ void enter(int fd, File *f, Origin origin) noexcept {
     f->refs.fetch_add(1, std::memory_order_relaxed);
     uint32_t high = fd_high.load(std::memory_order_relaxed);
     while (high <= static_cast<uint32_t>(fd) &&
-           !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_relaxed)) {
+           !fd_high.compare_exchange_weak(high, static_cast<uint32_t>(fd) + 1, std::memory_order_release)) {
     }
     File *stale = fd_table[fd].exchange(f, std::memory_order_acq_rel);
     if (stale == &cached_placeholder)

@@ -77,7 +77,7 @@ struct alignas(64) File {
     uint64_t rx_token_id() const noexcept { return uint64_t{ofd_index} * 2 + 3; }
 };
 
-/// Sparse: only the pages of numbers in use cost memory.
+/// Sparse: only the pages of numbers in use cost memory. Null until there is a first File; fd_high is 0 then.
 extern std::atomic<File *> *fd_table;
 /// Stands in the table for numbers that the program has closed and the library keeps open
 /// (vfs/descriptors/placeholder_cache.hpp); never of use as a File.
@@ -90,7 +90,8 @@ extern std::atomic<uint32_t> fd_high;
 
 /// What the table says about a number, which may be cached_placeholder; nullptr: nothing.
 inline File *entry_of(int fd) noexcept {
-    if (static_cast<unsigned>(fd) >= fd_high.load(std::memory_order_relaxed))
+    // Acquire: the table was there before the mark was raised for the first time
+    if (static_cast<unsigned>(fd) >= fd_high.load(std::memory_order_acquire))
         return nullptr;
     return fd_table[fd].load(std::memory_order_acquire);
 }
@@ -107,7 +108,8 @@ inline File *file_of(int fd) noexcept {
 /// Does the table say anything about the number, be it that it is kept?
 inline bool has_entry(int fd) noexcept { return entry_of(fd) != nullptr; }
 
-bool init_fd_table() noexcept;
+/// Maps the table, if it is not yet: a program without sockets has none. False: no memory. Any thread.
+bool make_fd_table() noexcept;
 File *new_file(FileKind kind) noexcept;
 /// Gives back a File that was never installed.
 void discard_file(File *f) noexcept;

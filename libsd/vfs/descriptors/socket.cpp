@@ -98,7 +98,21 @@ namespace vfs {
 namespace {
 SD_FORK_STATE bool on = false; ///< every fork reads it
 SD_FORK_STATE bool vforking = false;
-bool has_v6 = false;
+/// Whether the kernel has IPv6. Unknown: nobody has asked yet.
+enum class Answer : int { unknown, yes, no };
+std::atomic<Answer> v6{Answer::unknown};
+
+bool may_make_v6() noexcept {
+    if (v6.load(std::memory_order_relaxed) == Answer::unknown) {
+        const long s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        if (s >= 0)
+            sys::close(static_cast<int>(s));
+        else if (s != -EAFNOSUPPORT)
+            return false; // no room for a descriptor now, say: asked again
+        v6.store(s >= 0 ? Answer::yes : Answer::no, std::memory_order_relaxed);
+    }
+    return v6.load(std::memory_order_relaxed) == Answer::yes;
+}
 } // namespace
 
 bool enabled() noexcept { return on; }
@@ -118,17 +132,11 @@ SD_FORK_CODE void end_vfork_in_child() noexcept {
 
 void init(const ApiCalls &api) noexcept {
     fill_upward(api);
-    if (!init_fd_table())
-        return;
     init_process();
     const char *off = getenv("SD_DISABLE");
     if (off && *off && *off != '0')
         return;
     register_barrier();
-    long s = sys::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    has_v6 = s >= 0;
-    if (s >= 0)
-        sys::close(static_cast<int>(s));
     on = true;
     if (const char *table = getenv("SD_EXEC_FD"))
         resume_after_exec(decimal(table));
@@ -137,7 +145,7 @@ void init(const ApiCalls &api) noexcept {
 long socket(int domain, int type, int protocol) noexcept {
     if (!on || sandboxed() || (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM ||
         (protocol != 0 && protocol != IPPROTO_TCP) ||
-        !(domain == AF_INET ? may_make_v4() : domain == AF_INET6 && has_v6))
+        !(domain == AF_INET ? may_make_v4() : domain == AF_INET6 && may_make_v6()))
         return kPass;
     long fd = placeholder_fd(type & SOCK_CLOEXEC);
     if (fd < 0)
