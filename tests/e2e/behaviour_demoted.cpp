@@ -1,28 +1,10 @@
-// Processes that give up rights while they hold connections with others.
+// Processes that give up rights while they hold connections with others: what is counted.
 #include "tests/e2e/runner.hpp"
 #include "tests/support/skip.hpp"
 
 #include <catch2/catch.hpp>
 
 #include <unistd.h>
-
-BEHAVES("another user, the parent has closed its copy", demoted, parent_closes_before, accelerated)
-BEHAVES("another user, and the parent closes its copy afterwards", demoted, parent_closes_afterwards, accelerated)
-BEHAVES("a seccomp filter", demoted, by_a_filter, accelerated)
-BEHAVES("no capabilities", demoted, by_capabilities, accelerated)
-BEHAVES("a user namespace", demoted, by_a_user_namespace, accelerated)
-BEHAVES("what it inherited and does not use", demoted, it_keeps_what_is_not_its_own, accelerated)
-BEHAVES("both go on with one connection", demoted, both_go_on, accelerated)
-BEHAVES("the parent waits on it meanwhile", demoted, the_parent_waits_meanwhile, accelerated)
-BEHAVES("connections in any state", demoted, in_any_state, accelerated)
-BEHAVES("a client", demoted, as_a_client, accelerated)
-BEHAVES("a connection of its own over its master's link", demoted, over_a_shared_link, accelerated)
-BEHAVES("the parent of a process that does not", demoted, the_parent_changes, accelerated)
-BEHAVES("nobody else has what it has", demoted, alone, all_accelerated)
-BEHAVES("in an epoll set", demoted, watched, accelerated)
-BEHAVES("in an epoll set of its parent's", demoted, watched_by_an_inherited_set, accelerated)
-BEHAVES("a thread is blocked on a connection", demoted, with_a_thread_that_waits, accelerated)
-BEHAVES("other threads", demoted, with_threads, accelerated)
 
 namespace sd::e2e {
 

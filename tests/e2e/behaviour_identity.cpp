@@ -1,4 +1,5 @@
-// Processes that become another user, or have another root directory, before their first socket.
+// Processes that become another user, or have another root directory, before their first socket:
+// whether they find the monitor, and which rules it looks at.
 #include "tests/e2e/runner.hpp"
 #include "tests/support/skip.hpp"
 
@@ -10,20 +11,6 @@
 #include <memory>
 #include <thread>
 #include <unistd.h>
-
-BEHAVES("a server that became another user", identity, listens_as_another_user, all_accelerated)
-BEHAVES("a client that became another user", identity, connects_as_another_user, all_accelerated)
-BEHAVES("another effective user", identity, listens_as_another_user_for_a_while, all_accelerated)
-BEHAVES("another user once it listens", identity, listens_as_root_and_accepts_as_another_user, all_accelerated)
-BEHAVES("another root directory", identity, another_root, all_accelerated)
-BEHAVES("another root directory, by system call", identity, another_root_by_system_call, all_accelerated)
-BEHAVES("another root directory and another user", identity, another_root_and_another_user, all_accelerated)
-BEHAVES("chroot that fails", identity, a_root_that_is_not_there, all_accelerated)
-BEHAVES("workers of another user", identity, workers_of_another_user, all_accelerated)
-BEHAVES("workers that become another user, of a master that does not", identity,
-        workers_that_become_another_user, all_accelerated)
-BEHAVES("ports below 1024 as another user", identity, privileged_ports, all_accelerated)
-BEHAVES("another user and root without sockets", identity, no_sockets, untouched)
 
 namespace sd::e2e {
 

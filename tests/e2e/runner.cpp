@@ -307,19 +307,4 @@ void same_as_kernel(const char *program_name, const char *behaviour, Expect expe
     }
 }
 
-namespace {
-
-std::vector<std::pair<std::string, std::string>> &covered() {
-    static std::vector<std::pair<std::string, std::string>> list;
-    return list;
-}
-
-} // namespace
-
-Covered::Covered(const char *program_name, const char *behaviour) {
-    covered().emplace_back(program_name, behaviour);
-}
-
-const std::vector<std::pair<std::string, std::string>> &Covered::all() { return covered(); }
-
 } // namespace sd::e2e

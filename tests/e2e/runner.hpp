@@ -6,6 +6,8 @@
 // the two sides are strangers to each other.
 #pragma once
 
+#include "tests/programs/expect.hpp"
+
 #include <chrono>
 #include <string>
 #include <sys/types.h>
@@ -19,13 +21,7 @@ enum class Mode {
     preloaded ///< with LD_PRELOAD only: nobody starts a monitor for it
 };
 
-/// What a behaviour must show under sdrun besides the same lines.
-enum class Expect {
-    accelerated,     ///< connections went through shared memory
-    all_accelerated, ///< and no cause for a fallback was counted
-    any,             ///< some or none, as suits
-    untouched        ///< no connection was accelerated, and none fell back
-};
+using sdtest::Expect;
 
 struct Outcome {
     std::string output, errors;
@@ -92,17 +88,4 @@ void same_as_kernel(const char *program_name, const char *behaviour, Expect expe
 /// Checks that a run ended well.
 void require_success(const Outcome &outcome);
 
-/// The pairs (program, behaviour) that some test case covers.
-struct Covered {
-    Covered(const char *program_name, const char *behaviour);
-    static const std::vector<std::pair<std::string, std::string>> &all();
-};
-
 } // namespace sd::e2e
-
-/// A test case that runs `behaviour` of tests/programs/`program_name`.cpp.
-#define BEHAVES(title, program_name, behaviour, expectation)                                                 \
-    static const ::sd::e2e::Covered covered_##program_name##_##behaviour(#program_name, #behaviour);         \
-    TEST_CASE(#program_name ": " title, "[" #program_name "]") {                                             \
-        ::sd::e2e::same_as_kernel(#program_name, #behaviour, ::sd::e2e::Expect::expectation);                \
-    }

@@ -107,7 +107,7 @@ void set_handler() {
 
 } // namespace
 
-BEHAVIOUR(jumps) {
+BEHAVIOUR("abandoned: jumps out of every call", jumps, accelerated) {
     set_handler();
     for (const BlockingCall &call : blocking_calls()) {
         Scene scene(call.why);
@@ -116,7 +116,7 @@ BEHAVIOUR(jumps) {
     }
 }
 
-BEHAVIOUR(cancellations) {
+BEHAVIOUR("abandoned: every call cancelled", cancellations, accelerated) {
     for (const BlockingCall &call : blocking_calls()) {
         if (strcmp(call.name, "sendfile") == 0)
             continue; // no cancellation point
@@ -127,7 +127,8 @@ BEHAVIOUR(cancellations) {
 }
 
 // Whatever takes the descriptor away ends the connection: nothing of the call holds it.
-BEHAVIOUR(number_taken_after_a_jump) {
+BEHAVIOUR("abandoned: the descriptor of a call jumped out of is taken away", number_taken_after_a_jump,
+          accelerated) {
     struct sigaction action {};
     action.sa_handler = leave;
     MUST(sigaction(SIGALRM, &action, nullptr));
@@ -156,7 +157,7 @@ BEHAVIOUR(number_taken_after_a_jump) {
 }
 
 // Each time another listener, hence another link: what is kept of a call that was left keeps the link.
-BEHAVIOUR(jumps_leave_nothing) {
+BEHAVIOUR("abandoned: jumps leave nothing", jumps_leave_nothing, accelerated) {
     set_handler();
     for (const BlockingCall &call : blocking_calls()) {
         if (call.why != Blocked::data && call.why != Blocked::connection)
@@ -172,7 +173,7 @@ BEHAVIOUR(jumps_leave_nothing) {
     }
 }
 
-BEHAVIOUR(cancellations_leave_nothing) {
+BEHAVIOUR("abandoned: cancellations leave nothing", cancellations_leave_nothing, accelerated) {
     for (const BlockingCall &call : blocking_calls()) {
         if (call.why != Blocked::data && call.why != Blocked::connection)
             continue;
@@ -188,7 +189,7 @@ BEHAVIOUR(cancellations_leave_nothing) {
 }
 
 // Lists too long for the stack.
-BEHAVIOUR(jumps_out_of_long_lists) {
+BEHAVIOUR("abandoned: jumps out of polls of long lists", jumps_out_of_long_lists, accelerated) {
     set_handler();
     long before = 0;
     const Pair pair = make_pair();

@@ -5,7 +5,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(readiness) {
+BEHAVIOUR("readiness and EAGAIN", readiness, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     SHOW(accept(listener, nullptr, nullptr));
@@ -21,7 +21,7 @@ BEHAVIOUR(readiness) {
     close(two);
 }
 
-BEHAVIOUR(edge_triggered) {
+BEHAVIOUR("edge-triggered listener", edge_triggered, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     const int set = MUST(epoll_create1(0));
@@ -40,7 +40,7 @@ BEHAVIOUR(edge_triggered) {
     SHOW(epoll_wait(set, &event, 1, 0));
 }
 
-BEHAVIOUR(flags) {
+BEHAVIOUR("flags of accept4", flags, accelerated) {
     const int listener = make_listener();
     for (const int flags : {0, +SOCK_NONBLOCK, +SOCK_CLOEXEC, SOCK_NONBLOCK | SOCK_CLOEXEC}) {
         const int client = connect_to(listener);
@@ -52,7 +52,7 @@ BEHAVIOUR(flags) {
     SHOW(accept4(listener, nullptr, nullptr, SOCK_STREAM));
 }
 
-BEHAVIOUR(does_not_wait) {
+BEHAVIOUR("a timeout that is no wait at all", does_not_wait, accelerated) {
     const timeval none{-1, 0}, forever{};
     const int early = MUST(socket(AF_INET, SOCK_STREAM, 0));
     MUST(setsockopt(early, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none));
@@ -75,7 +75,7 @@ BEHAVIOUR(does_not_wait) {
     close(client);
 }
 
-BEHAVIOUR(first_come_first_served) {
+BEHAVIOUR("first come, first served", first_come_first_served, accelerated) {
     const int listener = make_listener();
     std::vector<int> clients;
     for (int i = 0; i < 20; ++i)
@@ -89,7 +89,7 @@ BEHAVIOUR(first_come_first_served) {
     SHOW_BOOL(in_order);
 }
 
-BEHAVIOUR(data_before_accept) {
+BEHAVIOUR("data before accept", data_before_accept, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     SHOW(send(client, "early", 5, 0));
@@ -102,7 +102,7 @@ BEHAVIOUR(data_before_accept) {
     say("%s", receive(client, 5).c_str());
 }
 
-BEHAVIOUR(closed_before_accept) {
+BEHAVIOUR("closed before accept", closed_before_accept, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     SHOW(send(client, "bye", 3, 0));
@@ -115,7 +115,7 @@ BEHAVIOUR(closed_before_accept) {
     SHOW(send(server, "x", 1, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(shut_before_accept) {
+BEHAVIOUR("half-closed before accept", shut_before_accept, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     SHOW(send(client, "request", 7, 0));
@@ -127,7 +127,7 @@ BEHAVIOUR(shut_before_accept) {
     say("%s", receive_to_end(client).c_str());
 }
 
-BEHAVIOUR(reset_before_accept) {
+BEHAVIOUR("reset before accept", reset_before_accept, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     wait_for(listener, POLLIN);
@@ -142,7 +142,7 @@ BEHAVIOUR(reset_before_accept) {
 }
 
 // Closing the listener resets those who were not accepted.
-BEHAVIOUR(listener_closed) {
+BEHAVIOUR("listener closed with connections waiting", listener_closed, accelerated) {
     const int listener = make_listener();
     const int accepted = connect_to(listener);
     const int server = MUST(accept(listener, nullptr, nullptr));
@@ -162,7 +162,7 @@ BEHAVIOUR(listener_closed) {
 }
 
 // The same address can be listened on again at once, and old connections live on.
-BEHAVIOUR(listen_again) {
+BEHAVIOUR("the address used again", listen_again, accelerated) {
     const int listener = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set_option(listener, SOL_SOCKET, SO_REUSEADDR, 1);
     const Address any = make_address("127.0.0.1", 0);
@@ -181,7 +181,7 @@ BEHAVIOUR(listen_again) {
     say("%s %s", receive(old.server, 3).c_str(), receive(fresh.server, 3).c_str());
 }
 
-BEHAVIOUR(backlog) {
+BEHAVIOUR("a filled backlog", backlog, accelerated) {
     const int listener = make_listener("127.0.0.1", 50);
     std::vector<int> clients;
     for (int i = 0; i < 50; ++i) {
@@ -197,7 +197,7 @@ BEHAVIOUR(backlog) {
 }
 
 // The client has filled the backlog before the server accepts anything.
-BEHAVIOUR(quick_client) {
+BEHAVIOUR("a client that is quicker than accept", quick_client, all_accelerated) {
     const int listener = make_listener("127.0.0.1", 32);
     std::thread server([&] {
         sleep_ms(1);
@@ -217,7 +217,7 @@ BEHAVIOUR(quick_client) {
     say("%d served", served);
 }
 
-BEHAVIOUR(woken_by_connection) {
+BEHAVIOUR("woken by a connection", woken_by_connection, accelerated) {
     const int listener = make_listener();
     std::thread caller([&] {
         sleep_ms(60);
@@ -227,7 +227,7 @@ BEHAVIOUR(woken_by_connection) {
     caller.join();
 }
 
-BEHAVIOUR(woken_by_shutdown) {
+BEHAVIOUR("woken by shutdown", woken_by_shutdown, any) {
     const int listener = make_listener();
     std::thread stopper([&] {
         sleep_ms(60);
@@ -237,7 +237,7 @@ BEHAVIOUR(woken_by_shutdown) {
     stopper.join();
 }
 
-BEHAVIOUR(poll_woken_by_listener_shutdown) {
+BEHAVIOUR("poll woken by shutdown", poll_woken_by_listener_shutdown, any) {
     const int listener = make_listener();
     std::thread stopper([&] {
         sleep_ms(60);
@@ -250,7 +250,7 @@ BEHAVIOUR(poll_woken_by_listener_shutdown) {
 }
 
 // Children that inherited the listener and block in accept: all get work when there is enough of it.
-BEHAVIOUR(several_processes) {
+BEHAVIOUR("several processes share a listener", several_processes, accelerated) {
     const int listener = make_listener();
     constexpr int kChildren = 4, kCalls = 200;
     pid_t children[kChildren];
@@ -302,7 +302,7 @@ BEHAVIOUR(several_processes) {
 }
 
 // The same with non-blocking accept behind epoll, as event-driven servers do it.
-BEHAVIOUR(several_processes_epoll) {
+BEHAVIOUR("several processes with epoll share a listener", several_processes_epoll, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     constexpr int kChildren = 3, kCalls = 150;
@@ -341,7 +341,7 @@ BEHAVIOUR(several_processes_epoll) {
 
 // Each acceptor takes one connection and is gone. One that was woken for a connection that another took must
 // be woken for the next.
-BEHAVIOUR(acceptors_that_take_one_each) {
+BEHAVIOUR("acceptors that take one connection each are all woken", acceptors_that_take_one_each, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     constexpr int kChildren = 3, kRounds = 40;
@@ -380,7 +380,7 @@ BEHAVIOUR(acceptors_that_take_one_each) {
     say("%d served", served);
 }
 
-BEHAVIOUR(several_threads) {
+BEHAVIOUR("several threads share a listener", several_threads, accelerated) {
     const int listener = make_listener();
     std::atomic<int> served{0};
     std::vector<std::thread> workers;
@@ -411,7 +411,7 @@ BEHAVIOUR(several_threads) {
 }
 
 // Two sockets on one port: every connection reaches one of them.
-BEHAVIOUR(reuse_port) {
+BEHAVIOUR("SO_REUSEPORT", reuse_port, any) {
     const Address any = make_address("127.0.0.1", 0);
     const int one = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     set_option(one, SOL_SOCKET, SO_REUSEPORT, 1);

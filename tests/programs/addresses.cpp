@@ -65,32 +65,34 @@ void meet_at_own_address(int family, const char *wildcard) {
 
 } // namespace
 
-BEHAVIOUR(ipv4) { meet("127.0.0.1", "127.0.0.1"); }
+BEHAVIOUR("IPv4 on loopback", ipv4, accelerated) { meet("127.0.0.1", "127.0.0.1"); }
 
-BEHAVIOUR(ipv6) { meet("::1", "::1"); }
+BEHAVIOUR("IPv6 on loopback", ipv6, accelerated) { meet("::1", "::1"); }
 
-BEHAVIOUR(mapped_client) {
+BEHAVIOUR("IPv6 client with a mapped address, IPv4 server", mapped_client, accelerated) {
     const int listener = make_listener("127.0.0.1");
     const int client = connect_to(make_address("::ffff:127.0.0.1", local_address(listener).port()));
     exchange(client, MUST(accept(listener, nullptr, nullptr)));
 }
 
-BEHAVIOUR(mapped_server) {
+BEHAVIOUR("IPv6 server reached through IPv4", mapped_server, accelerated) {
     meet("::", "127.0.0.1");
     meet("::ffff:127.0.0.1", "127.0.0.1");
 }
 
-BEHAVIOUR(mapped_both) { meet("::ffff:127.0.0.1", "::ffff:127.0.0.1"); }
+BEHAVIOUR("mapped addresses on both sides", mapped_both, accelerated) {
+    meet("::ffff:127.0.0.1", "::ffff:127.0.0.1");
+}
 
-BEHAVIOUR(wildcard_v4) {
+BEHAVIOUR("wildcard listener, several loopback addresses", wildcard_v4, accelerated) {
     meet("0.0.0.0", "127.0.0.1");
     meet("0.0.0.0", "127.0.0.2");
     meet("0.0.0.0", "127.1.2.3");
 }
 
-BEHAVIOUR(wildcard_v6) { meet("::", "::1"); }
+BEHAVIOUR("IPv6 wildcard listener", wildcard_v6, accelerated) { meet("::", "::1"); }
 
-BEHAVIOUR(v6only) {
+BEHAVIOUR("an IPv6-only listener does not hear IPv4", v6only, accelerated) {
     const int listener = MUST(socket(AF_INET6, SOCK_STREAM, 0));
     set_option(listener, IPPROTO_IPV6, IPV6_V6ONLY, 1);
     const Address any = make_address("::", 0);
@@ -105,7 +107,7 @@ BEHAVIOUR(v6only) {
 }
 
 // A socket that is IPv6 only may not speak to a mapped address.
-BEHAVIOUR(v6only_client_to_mapped) {
+BEHAVIOUR("an IPv6-only client may not use mapped addresses", v6only_client_to_mapped, any) {
     const int listener = make_listener("127.0.0.1");
     const int client = MUST(socket(AF_INET6, SOCK_STREAM, 0));
     set_option(client, IPPROTO_IPV6, IPV6_V6ONLY, 1);
@@ -113,7 +115,7 @@ BEHAVIOUR(v6only_client_to_mapped) {
     SHOW(connect(client, address.raw(), address.length));
 }
 
-BEHAVIOUR(other_loopback) {
+BEHAVIOUR("another loopback address, and only that one", other_loopback, accelerated) {
     meet("127.0.0.7", "127.0.0.7");
     // A listener on one loopback address does not answer for another.
     const int listener = make_listener("127.0.0.7");
@@ -122,12 +124,12 @@ BEHAVIOUR(other_loopback) {
     SHOW(connect(client, wrong.raw(), wrong.length));
 }
 
-BEHAVIOUR(own_v4) { meet_at_own_address(AF_INET, "0.0.0.0"); }
+BEHAVIOUR("the host's own IPv4 address", own_v4, accelerated) { meet_at_own_address(AF_INET, "0.0.0.0"); }
 
-BEHAVIOUR(own_v6) { meet_at_own_address(AF_INET6, "::"); }
+BEHAVIOUR("the host's own IPv6 address", own_v6, accelerated) { meet_at_own_address(AF_INET6, "::"); }
 
 // Connecting to the wildcard address means this host.
-BEHAVIOUR(connect_to_wildcard) {
+BEHAVIOUR("connecting to the wildcard address", connect_to_wildcard, accelerated) {
     const int listener = make_listener("127.0.0.1");
     const int client = connect_to(make_address("0.0.0.0", local_address(listener).port()));
     exchange(client, MUST(accept(listener, nullptr, nullptr)));
@@ -136,7 +138,7 @@ BEHAVIOUR(connect_to_wildcard) {
     exchange(client6, MUST(accept(listener6, nullptr, nullptr)));
 }
 
-BEHAVIOUR(bound_client) {
+BEHAVIOUR("a client bound to its own address", bound_client, accelerated) {
     const int listener = make_listener("0.0.0.0");
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const Address from = make_address("127.0.0.9", 0);
@@ -149,7 +151,7 @@ BEHAVIOUR(bound_client) {
 }
 
 // The most specific listener gets the connection, whichever came first.
-BEHAVIOUR(specific_before_wildcard) {
+BEHAVIOUR("one port, two addresses", specific_before_wildcard, accelerated) {
     const int specific = make_listener("127.0.0.1");
     const uint16_t port = local_address(specific).port();
     const int wildcard = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -162,7 +164,7 @@ BEHAVIOUR(specific_before_wildcard) {
     exchange(two, MUST(accept(wildcard, nullptr, nullptr)));
 }
 
-BEHAVIOUR(names_before_and_after) {
+BEHAVIOUR("names before, during and after a connection", names_before_and_after, accelerated) {
     const int listener = make_listener();
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     Address name;
@@ -187,7 +189,7 @@ BEHAVIOUR(names_before_and_after) {
     SHOW_BOOL(name.port() != 0);
 }
 
-BEHAVIOUR(names_after_reset) {
+BEHAVIOUR("names after a reset", names_after_reset, accelerated) {
     const Pair pair = make_pair();
     abort_connection(pair.server);
     wait_for(pair.client, POLLHUP);
@@ -197,7 +199,7 @@ BEHAVIOUR(names_after_reset) {
 }
 
 // IPV6_ADDRFORM makes an IPv4 connection of one that was accepted through IPv6, for good.
-BEHAVIOUR(address_form) {
+BEHAVIOUR("from IPv6 to IPv4", address_form, accelerated) {
     const auto change = [](int fd, int form) {
         return setsockopt(fd, IPPROTO_IPV6, IPV6_ADDRFORM, &form, sizeof form);
     };
@@ -235,7 +237,7 @@ BEHAVIOUR(address_form) {
     exchange(again, MUST(accept(server, nullptr, nullptr)));
 }
 
-BEHAVIOUR(short_name_buffers) {
+BEHAVIOUR("short name buffers", short_name_buffers, accelerated) {
     for (const int family : {AF_INET, AF_INET6}) {
         const Pair pair = make_pair(family);
         for (const socklen_t room : {0u, 1u, 2u, 4u, 8u, 16u, 28u, 128u}) {
@@ -259,7 +261,7 @@ BEHAVIOUR(short_name_buffers) {
     }
 }
 
-BEHAVIOUR(bad_name_buffers) {
+BEHAVIOUR("bad name buffers", bad_name_buffers, accelerated) {
     const Pair pair = make_pair();
     Address name;
     socklen_t negative = static_cast<socklen_t>(-1);
@@ -274,7 +276,7 @@ BEHAVIOUR(bad_name_buffers) {
     SHOW(getpeername(0, name.raw(), &name.length));
 }
 
-BEHAVIOUR(accept_name_buffers) {
+BEHAVIOUR("name buffers of accept", accept_name_buffers, accelerated) {
     const int listener = make_listener();
     for (const socklen_t room : {0u, 2u, 8u, 16u, 100u}) {
         const int client = connect_to(listener);

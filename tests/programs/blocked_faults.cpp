@@ -25,7 +25,7 @@ void with_signal_later(int signal, const std::function<void()> &call) {
 
 // The library keeps these two deliverable for itself. Sent ones are pending all the same while the program
 // has them blocked.
-BEHAVIOUR(sent_while_blocked) {
+BEHAVIOUR("faults' signals sent while blocked", sent_while_blocked, accelerated) {
     const Pair pair = make_pair();
     for (const int signal : kFaults) {
         count_with(signal, with(informed, 0));
@@ -96,7 +96,7 @@ BEHAVIOUR(sent_while_blocked) {
     });
 }
 
-BEHAVIOUR(sent_faults_waited_for) {
+BEHAVIOUR("faults' signals waited for", sent_faults_waited_for, accelerated) {
     const Pair pair = make_pair();
     const timespec limit{5, 0};
     for (const int signal : kFaults) {
@@ -169,7 +169,7 @@ BEHAVIOUR(sent_faults_waited_for) {
     }
 }
 
-BEHAVIOUR(sent_faults_in_handlers) {
+BEHAVIOUR("faults' signals sent in handlers", sent_faults_in_handlers, accelerated) {
     const Pair pair = make_pair();
     static int fault;
     for (const int signal : kFaults) {

@@ -20,7 +20,7 @@ pid_t hand_to(const char *what, const Pair &pair) {
 
 } // namespace
 
-BEHAVIOUR(inherited) {
+BEHAVIOUR("inherited", inherited, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "before ");
     const pid_t child = hand_to("echo", pair);
@@ -31,7 +31,7 @@ BEHAVIOUR(inherited) {
     reap("child", child);
 }
 
-BEHAVIOUR(as_standard_input_and_output) {
+BEHAVIOUR("as standard input and output", as_standard_input_and_output, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.client);
@@ -48,7 +48,7 @@ BEHAVIOUR(as_standard_input_and_output) {
 }
 
 // Ten megabytes there and back.
-BEHAVIOUR(a_lot) {
+BEHAVIOUR("ten megabytes", a_lot, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("echo", pair);
     constexpr size_t kSize = 10 << 20;
@@ -68,21 +68,21 @@ BEHAVIOUR(a_lot) {
     reap("child", child);
 }
 
-BEHAVIOUR(names_of_the_ends) {
+BEHAVIOUR("names", names_of_the_ends, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("names", pair);
     say("%s", receive_to_end(pair.client).c_str());
     reap("child", child);
 }
 
-BEHAVIOUR(it_ends) {
+BEHAVIOUR("the program ends", it_ends, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("writes", pair);
     say("%s", receive_to_end(pair.client).c_str());
     reap("child", child);
 }
 
-BEHAVIOUR(it_is_killed) {
+BEHAVIOUR("the program is killed", it_is_killed, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("echo", pair);
     send_all(pair.client, "ping");
@@ -92,14 +92,14 @@ BEHAVIOUR(it_is_killed) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(the_peer_ends) {
+BEHAVIOUR("the peer ends", the_peer_ends, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("waits", pair);
     close(pair.client);
     reap("child", child);
 }
 
-BEHAVIOUR(the_peer_resets) {
+BEHAVIOUR("the peer resets", the_peer_resets, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = hand_to("waits", pair);
     const linger now{1, 0};
@@ -110,7 +110,7 @@ BEHAVIOUR(the_peer_resets) {
 }
 
 // An exec that fails gives the connection back.
-BEHAVIOUR(not_executable) {
+BEHAVIOUR("an exec that fails", not_executable, accelerated) {
     const Pair pair = make_pair();
     char name[] = "/tmp/sd-bridged-XXXXXX";
     const int file = MUST(mkstemp(name));
@@ -123,7 +123,7 @@ BEHAVIOUR(not_executable) {
     say("%s", receive(pair.client, 3).c_str());
 }
 
-BEHAVIOUR(spawned) {
+BEHAVIOUR("posix_spawn", spawned, accelerated) {
     const Pair pair = make_pair();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -144,7 +144,7 @@ BEHAVIOUR(spawned) {
 }
 
 // The connection goes on after one of its holders has ended, however that came to it.
-BEHAVIOUR(the_parent_keeps_it) {
+BEHAVIOUR("the parent keeps it", the_parent_keeps_it, accelerated) {
     const Pair pair = make_pair();
     for (int i = 0; i < 3; ++i) {
         const pid_t child = spawn([&] { become("writes", pair.server); });
@@ -160,7 +160,7 @@ BEHAVIOUR(the_parent_keeps_it) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(a_listener) {
+BEHAVIOUR("a listener", a_listener, any) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     int executed[2];
@@ -178,7 +178,7 @@ BEHAVIOUR(a_listener) {
 }
 
 // As inetd starts a server: the first client waits already when the program is executed.
-BEHAVIOUR(a_listener_with_clients) {
+BEHAVIOUR("a listener on which clients wait", a_listener_with_clients, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const int early = connect_to(address), silent = connect_to(address);
@@ -234,7 +234,7 @@ void serve_until_q(int listener) {
 
 // Who of the two gets a client is open, but each gets an answer, and whoever waits is told of each kind of
 // client: also when the other one was faster to take what both had seen.
-BEHAVIOUR(a_listener_that_a_stranger_accepts_on_too) {
+BEHAVIOUR("a listener that a stranger accepts on, too", a_listener_that_a_stranger_accepts_on_too, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     int channel[2];
@@ -262,7 +262,7 @@ BEHAVIOUR(a_listener_that_a_stranger_accepts_on_too) {
     reap("own", own);
 }
 
-BEHAVIOUR(passed) {
+BEHAVIOUR("passed by SCM_RIGHTS", passed, accelerated) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     const pid_t child = spawn([&] {
@@ -285,7 +285,7 @@ BEHAVIOUR(passed) {
 }
 
 // A program that inherited a connection by accident takes nothing from those who use it.
-BEHAVIOUR(inherited_by_accident) {
+BEHAVIOUR("inherited by accident", inherited_by_accident, accelerated) {
     const Pair pair = make_pair();
     int done[2];
     MUST(pipe(done)); // the program lives until the write end is closed
@@ -309,7 +309,7 @@ BEHAVIOUR(inherited_by_accident) {
 }
 
 // It writes while the parent waits, and the parent goes on afterwards.
-BEHAVIOUR(as_standard_output_only) {
+BEHAVIOUR("only written to", as_standard_output_only, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.client);

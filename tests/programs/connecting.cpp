@@ -41,7 +41,7 @@ int pending_connection(const Address &to) {
 
 } // namespace
 
-BEHAVIOUR(blocking) {
+BEHAVIOUR("blocking connect", blocking, accelerated) {
     const int listener = make_listener();
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const Address to = local_address(listener);
@@ -53,7 +53,7 @@ BEHAVIOUR(blocking) {
     SHOW(connect(server, to.raw(), to.length));
 }
 
-BEHAVIOUR(non_blocking) {
+BEHAVIOUR("non-blocking connect, poll for writing, SO_ERROR", non_blocking, accelerated) {
     const int listener = make_listener();
     const int client = non_blocking_socket();
     const Address to = local_address(listener);
@@ -74,7 +74,7 @@ BEHAVIOUR(non_blocking) {
     SHOW(recv(client, &byte, 1, 0));
 }
 
-BEHAVIOUR(non_blocking_epoll) {
+BEHAVIOUR("non-blocking connect behind edge-triggered epoll", non_blocking_epoll, accelerated) {
     const int listener = make_listener();
     const int client = non_blocking_socket();
     const int set = MUST(epoll_create1(0));
@@ -96,7 +96,7 @@ BEHAVIOUR(non_blocking_epoll) {
     SHOW_FD(accept(listener, nullptr, nullptr));
 }
 
-BEHAVIOUR(refused) {
+BEHAVIOUR("refused connect", refused, any) {
     for (const int family : {AF_INET, AF_INET6}) {
         const int client = MUST(socket(family, SOCK_STREAM, 0));
         const Address nobody = closed_port(family);
@@ -111,7 +111,7 @@ BEHAVIOUR(refused) {
     }
 }
 
-BEHAVIOUR(refused_non_blocking) {
+BEHAVIOUR("refused non-blocking connect", refused_non_blocking, any) {
     const int client = non_blocking_socket();
     const Address nobody = closed_port();
     const int result = connect(client, nobody.raw(), nobody.length);
@@ -125,7 +125,7 @@ BEHAVIOUR(refused_non_blocking) {
     show_ready("client", client);
 }
 
-BEHAVIOUR(refused_then_accepted) {
+BEHAVIOUR("a refused socket connects elsewhere", refused_then_accepted, any) {
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const Address nobody = closed_port();
     SHOW(connect(client, nobody.raw(), nobody.length));
@@ -138,7 +138,7 @@ BEHAVIOUR(refused_then_accepted) {
 }
 
 // The options set on the socket survive a refusal and count for the connection made later.
-BEHAVIOUR(options_survive_refusal) {
+BEHAVIOUR("options survive a refusal", options_survive_refusal, any) {
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set_option(client, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(client, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -153,7 +153,7 @@ BEHAVIOUR(options_survive_refusal) {
 
 // Without quick acknowledgements the client ends the handshake with its first data, or some time later.
 // HAProxy's checks reset the connection before that, and no server sees them.
-BEHAVIOUR(handshake_that_waits) {
+BEHAVIOUR("a handshake that waits for data", handshake_that_waits, any) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const auto client = [&to] {
@@ -183,7 +183,7 @@ BEHAVIOUR(handshake_that_waits) {
     say("%s", receive(silent, 5).c_str());
 }
 
-BEHAVIOUR(already) {
+BEHAVIOUR("EALREADY while a connection is pending", already, any) {
     const int listener = make_listener("127.0.0.1", 0);
     const Address to = local_address(listener);
     const int pending = pending_connection(to);
@@ -195,7 +195,7 @@ BEHAVIOUR(already) {
     SHOW(send(pending, "x", 1, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(blocking_times_out) {
+BEHAVIOUR("blocking connect with a deadline", blocking_times_out, any) {
     const int listener = make_listener("127.0.0.1", 0);
     const Address to = local_address(listener);
     pending_connection(to);
@@ -206,7 +206,7 @@ BEHAVIOUR(blocking_times_out) {
 }
 
 // A connection that had to wait is made as soon as there is room.
-BEHAVIOUR(pending_gets_in) {
+BEHAVIOUR("a pending connection gets in when there is room", pending_gets_in, any) {
     const int listener = make_listener("127.0.0.1", 0);
     const int pending = pending_connection(local_address(listener));
     SHOW_FD(accept(listener, nullptr, nullptr));
@@ -214,7 +214,7 @@ BEHAVIOUR(pending_gets_in) {
     say("SO_ERROR %s", socket_error(pending).c_str());
 }
 
-BEHAVIOUR(bad_arguments) {
+BEHAVIOUR("bad addresses", bad_arguments, any) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -243,7 +243,7 @@ BEHAVIOUR(bad_arguments) {
 }
 
 // Only the kernel can say that the port is the program's to use.
-BEHAVIOUR(from_a_low_port) {
+BEHAVIOUR("connect from a port below 1024", from_a_low_port, any) {
     const int listener = make_listener(), client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     uint16_t port = 1023;
     while (port > 512 && bind(client, make_address("127.0.0.1", port).raw(), sizeof(sockaddr_in)) < 0 &&
@@ -256,7 +256,7 @@ BEHAVIOUR(from_a_low_port) {
     say("%s", receive(server, 3).c_str());
 }
 
-BEHAVIOUR(data_with_the_request) {
+BEHAVIOUR("connect with TCP Fast Open", data_with_the_request, any) {
     const int listener = make_listener(), client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set_option(client, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1);
     SHOW(connect(client, local_address(listener).raw(), sizeof(sockaddr_in)));
@@ -264,7 +264,7 @@ BEHAVIOUR(data_with_the_request) {
     say("%s", receive(MUST(accept(listener, nullptr, nullptr)), 5).c_str());
 }
 
-BEHAVIOUR(in_another_namespace) {
+BEHAVIOUR("connect in a network namespace made since", in_another_namespace, any) {
     reap("child", spawn([] {
              MUST(unshare(geteuid() == 0 ? CLONE_NEWNET : CLONE_NEWNET | CLONE_NEWUSER));
              ifreq interface {};
@@ -277,7 +277,7 @@ BEHAVIOUR(in_another_namespace) {
          }));
 }
 
-BEHAVIOUR(ipv6_address_lengths) {
+BEHAVIOUR("lengths of IPv6 addresses", ipv6_address_lengths, any) {
     const int listener = make_listener("::1");
     const Address to = local_address(listener);
     const int fd = MUST(socket(AF_INET6, SOCK_STREAM, 0));
@@ -291,7 +291,7 @@ BEHAVIOUR(ipv6_address_lengths) {
 }
 
 // AF_UNSPEC undoes a connection; the socket can then connect elsewhere.
-BEHAVIOUR(disconnect) {
+BEHAVIOUR("AF_UNSPEC undoes a connection", disconnect, any) {
     const Pair pair = make_pair();
     Address nothing;
     nothing.storage.ss_family = AF_UNSPEC;
@@ -312,7 +312,7 @@ BEHAVIOUR(disconnect) {
 }
 
 // A socket bound to a port that connects to it meets itself.
-BEHAVIOUR(to_itself) {
+BEHAVIOUR("a socket connects to itself", to_itself, any) {
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const Address any = make_address("127.0.0.1", 0);
     MUST(bind(fd, any.raw(), any.length));
@@ -325,7 +325,7 @@ BEHAVIOUR(to_itself) {
     SHOW(recv(fd, &byte, 1, 0));
 }
 
-BEHAVIOUR(many_in_a_row) {
+BEHAVIOUR("many short connections", many_in_a_row, accelerated) {
     const int listener = make_listener();
     uint64_t hash = 0;
     for (unsigned i = 0; i < 300; ++i) {
@@ -341,7 +341,7 @@ BEHAVIOUR(many_in_a_row) {
     say("hash %016llx", static_cast<unsigned long long>(hash));
 }
 
-BEHAVIOUR(many_at_once) {
+BEHAVIOUR("200 connections at once", many_at_once, accelerated) {
     const int listener = make_listener("127.0.0.1", 256);
     std::vector<Pair> pairs;
     for (int i = 0; i < 200; ++i)

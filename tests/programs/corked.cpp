@@ -7,7 +7,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(cork_and_uncork) {
+BEHAVIOUR("TCP_CORK holds back", cork_and_uncork, accelerated) {
     for (const int family : {AF_INET, AF_INET6})
         in_time(
             [](Attempt &a) {
@@ -27,7 +27,7 @@ BEHAVIOUR(cork_and_uncork) {
             family);
 }
 
-BEHAVIOUR(more_and_no_more) {
+BEHAVIOUR("MSG_MORE holds back", more_and_no_more, accelerated) {
     in_time([](Attempt &a) {
         a.write("one ", MSG_MORE);
         a.take();
@@ -44,7 +44,7 @@ BEHAVIOUR(more_and_no_more) {
 }
 
 // What is sent before stays where it is, and a peek ends where the rest is held back.
-BEHAVIOUR(behind_what_was_sent) {
+BEHAVIOUR("what is held back stands behind what was sent", behind_what_was_sent, accelerated) {
     in_time([](Attempt &a) {
         char buffer[16];
         a.write("sent ");
@@ -60,7 +60,7 @@ BEHAVIOUR(behind_what_was_sent) {
     });
 }
 
-BEHAVIOUR(sending_nothing_pushes_nothing) {
+BEHAVIOUR("a send of nothing pushes nothing", sending_nothing_pushes_nothing, accelerated) {
     in_time([](Attempt &a) {
         a.write("held", MSG_MORE);
         a.note("send of nothing %zd", send(a.client, "", 0, 0));
@@ -72,7 +72,7 @@ BEHAVIOUR(sending_nothing_pushes_nothing) {
     });
 }
 
-BEHAVIOUR(options_that_push) {
+BEHAVIOUR("options that push what is held back", options_that_push, accelerated) {
     in_time([](Attempt &a) {
         a.cork(true);
         a.write("one");
@@ -104,7 +104,7 @@ BEHAVIOUR(options_that_push) {
     });
 }
 
-BEHAVIOUR(corked_before_connecting) {
+BEHAVIOUR("TCP_CORK before a connection", corked_before_connecting, accelerated) {
     const int listener = make_listener();
     set_option(listener, IPPROTO_TCP, TCP_CORK, 1);
     const Address address = local_address(listener);
@@ -129,7 +129,7 @@ BEHAVIOUR(corked_before_connecting) {
     }
 }
 
-BEHAVIOUR(urgent_does_not_wait) {
+BEHAVIOUR("urgent data of a corked connection", urgent_does_not_wait, accelerated) {
     in_time([](Attempt &a) {
         a.cork(true);
         a.write("before");
@@ -139,7 +139,7 @@ BEHAVIOUR(urgent_does_not_wait) {
     });
 }
 
-BEHAVIOUR(queues) {
+BEHAVIOUR("SIOCOUTQ and SIOCOUTQNSD of a corked connection", queues, accelerated) {
     in_time([](Attempt &a) {
         const auto held = [&] {
             int all = 0, not_sent = 0;
@@ -157,7 +157,7 @@ BEHAVIOUR(queues) {
 
 // Nothing but whole segments goes; then the rest. In every size, and over every ring that libsd changes to
 // meanwhile.
-BEHAVIOUR(large) {
+BEHAVIOUR("more than a segment on a corked connection", large, accelerated) {
     for (const size_t piece : {100u, 1000u, 5000u, 30000u})
         in_time([piece](Attempt &a) {
             const std::string data = pattern(piece, 3);
@@ -186,7 +186,7 @@ BEHAVIOUR(large) {
         });
 }
 
-BEHAVIOUR(many_at_random) {
+BEHAVIOUR("corked and not at random, 6 MiB", many_at_random, accelerated) {
     const Pair pair = make_pair();
     constexpr size_t kAll = 6u << 20;
     const std::string data = pattern(kAll, 9);
@@ -209,7 +209,7 @@ BEHAVIOUR(many_at_random) {
     SHOW_BOOL(all == data);
 }
 
-BEHAVIOUR(files_and_pipes) {
+BEHAVIOUR("sendfile and splice on a corked connection", files_and_pipes, accelerated) {
     const int file = MUST(memfd_create("data", 0));
     MUST(write(file, "from a file", 11));
     in_time([&](Attempt &a) {

@@ -72,11 +72,15 @@ const sock_fprog filter{std::size(all_pass), all_pass};
 
 } // namespace
 
-BEHAVIOUR(parent_closes_before) { session(become_nobody, true); }
+BEHAVIOUR("another user, the parent has closed its copy", parent_closes_before, accelerated) {
+    session(become_nobody, true);
+}
 
-BEHAVIOUR(parent_closes_afterwards) { session(become_nobody, false); }
+BEHAVIOUR("another user, and the parent closes its copy afterwards", parent_closes_afterwards, accelerated) {
+    session(become_nobody, false);
+}
 
-BEHAVIOUR(by_a_filter) {
+BEHAVIOUR("a seccomp filter", by_a_filter, accelerated) {
     session(
         [] {
             MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -85,7 +89,7 @@ BEHAVIOUR(by_a_filter) {
         true);
 }
 
-BEHAVIOUR(by_capabilities) {
+BEHAVIOUR("no capabilities", by_capabilities, accelerated) {
     session(
         [] {
             __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
@@ -95,15 +99,17 @@ BEHAVIOUR(by_capabilities) {
         true);
 }
 
-BEHAVIOUR(by_a_user_namespace) {
+BEHAVIOUR("a user namespace", by_a_user_namespace, accelerated) {
     session([] { MUST(unshare(CLONE_NEWUSER)); }, true);
 }
 
 // What it inherited beside is everybody's kernel socket afterwards, and goes on.
-BEHAVIOUR(it_keeps_what_is_not_its_own) { session(become_nobody, true, false); }
+BEHAVIOUR("what it inherited and does not use", it_keeps_what_is_not_its_own, accelerated) {
+    session(become_nobody, true, false);
+}
 
 // Both have it, and both use it; so do the two ends that wait meanwhile.
-BEHAVIOUR(both_go_on) {
+BEHAVIOUR("both go on with one connection", both_go_on, accelerated) {
     const Pair pair = make_pair();
     const std::set<std::string> before = all_shared();
     const Gate to_child, to_parent;
@@ -136,7 +142,7 @@ BEHAVIOUR(both_go_on) {
 }
 
 // One waits for data when the other one changes.
-BEHAVIOUR(the_parent_waits_meanwhile) {
+BEHAVIOUR("the parent waits on it meanwhile", the_parent_waits_meanwhile, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.client);
@@ -155,7 +161,7 @@ BEHAVIOUR(the_parent_waits_meanwhile) {
 }
 
 // Unread, unsent, ended: the connection is as it was.
-BEHAVIOUR(in_any_state) {
+BEHAVIOUR("connections in any state", in_any_state, accelerated) {
     const Pair unread = make_pair(), ended = make_pair(), shut = make_pair(), full = make_pair();
     send_all(unread.client, "unread");
     send_all(ended.client, "the end");
@@ -182,7 +188,7 @@ BEHAVIOUR(in_any_state) {
 }
 
 // The client's end.
-BEHAVIOUR(as_a_client) {
+BEHAVIOUR("a client", as_a_client, accelerated) {
     const Pair pair = make_pair(), kept = make_pair();
     const std::set<std::string> before = all_shared();
     const Gate closed;
@@ -206,7 +212,7 @@ BEHAVIOUR(as_a_client) {
 }
 
 // It made the connection itself, over a link that its master has accepted from.
-BEHAVIOUR(over_a_shared_link) {
+BEHAVIOUR("a connection of its own over its master's link", over_a_shared_link, accelerated) {
     const int listener = make_listener();
     const Gate ready, accepted;
     const pid_t client = spawn([&] {
@@ -236,7 +242,7 @@ BEHAVIOUR(over_a_shared_link) {
 }
 
 // The parent changes itself; its child keeps the rights, and the connections that it had then.
-BEHAVIOUR(the_parent_changes) {
+BEHAVIOUR("the parent of a process that does not", the_parent_changes, accelerated) {
     const Pair its = make_pair(), own = make_pair();
     const std::set<std::string> before = all_shared();
     const Gate changed;
@@ -265,7 +271,7 @@ BEHAVIOUR(the_parent_changes) {
 }
 
 // Its former parent has ended: nobody else has what it has, and it stays that way.
-BEHAVIOUR(alone) {
+BEHAVIOUR("nobody else has what it has", alone, all_accelerated) {
     const int listener = make_listener();
     const Gate parent_ended, told;
     const pid_t server = spawn([&] {
@@ -290,7 +296,7 @@ BEHAVIOUR(alone) {
 }
 
 // In an epoll set, before and after.
-BEHAVIOUR(watched) {
+BEHAVIOUR("in an epoll set", watched, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.client);
@@ -314,7 +320,7 @@ BEHAVIOUR(watched) {
 }
 
 // The set is its parent's, and not used by the child before.
-BEHAVIOUR(watched_by_an_inherited_set) {
+BEHAVIOUR("in an epoll set of its parent's", watched_by_an_inherited_set, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     epoll_event event{EPOLLIN, {.u32 = 7}};
@@ -331,7 +337,7 @@ BEHAVIOUR(watched_by_an_inherited_set) {
 }
 
 // A thread is blocked on one of the connections just then: they stay as they are, and work.
-BEHAVIOUR(with_a_thread_that_waits) {
+BEHAVIOUR("a thread is blocked on a connection", with_a_thread_that_waits, accelerated) {
     const Pair one = make_pair(), two = make_pair();
     const pid_t child = spawn([&] {
         close(one.client);
@@ -353,7 +359,7 @@ BEHAVIOUR(with_a_thread_that_waits) {
 }
 
 // Other threads, none of which waits on a socket.
-BEHAVIOUR(with_threads) {
+BEHAVIOUR("other threads", with_threads, accelerated) {
     const Pair pair = make_pair();
     const std::set<std::string> before = all_shared();
     const pid_t child = spawn([&] {

@@ -25,7 +25,7 @@ bool peer_is_there(int fd) { return (poll_now(fd, POLLRDHUP, 50) & POLLRDHUP) ==
 
 } // namespace
 
-BEHAVIOUR(duplicates_share_status) {
+BEHAVIOUR("duplicates share O_NONBLOCK and the stream", duplicates_share_status, accelerated) {
     const Pair pair = make_pair();
     const int copies[] = {MUST(dup(pair.client)), MUST(dup2(pair.client, 100)),
                           MUST(dup3(pair.client, 101, O_CLOEXEC)), MUST(fcntl(pair.client, F_DUPFD, 102)),
@@ -51,7 +51,7 @@ BEHAVIOUR(duplicates_share_status) {
     say("%s", receive(pair.server, 4).c_str());
 }
 
-BEHAVIOUR(status_flags) {
+BEHAVIOUR("status flags", status_flags, accelerated) {
     const Pair pair = make_pair();
     const int flagged = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     say("%o %d", static_cast<unsigned>(fcntl(flagged, F_GETFL)), fcntl(flagged, F_GETFD));
@@ -68,7 +68,7 @@ BEHAVIOUR(status_flags) {
     SHOW(fcntl(pair.client, F_DUPFD, 100000000));
 }
 
-BEHAVIOUR(last_close_ends) {
+BEHAVIOUR("the last close ends the connection", last_close_ends, accelerated) {
     const Pair pair = make_pair();
     const int copy = MUST(dup(pair.client));
     SHOW(close(pair.client));
@@ -79,7 +79,7 @@ BEHAVIOUR(last_close_ends) {
     SHOW_BOOL(peer_is_gone(pair.server));
 }
 
-BEHAVIOUR(dup2_replaces) {
+BEHAVIOUR("dup2 over a connection", dup2_replaces, accelerated) {
     const Pair one = make_pair(), two = make_pair();
     // The connection that held the number is closed by it.
     SHOW_BOOL(dup2(one.client, two.client) == two.client);
@@ -109,7 +109,7 @@ BEHAVIOUR(dup2_replaces) {
     say("%s", receive(three.server, 13).c_str());
 }
 
-BEHAVIOUR(lowest_number_first) {
+BEHAVIOUR("lowest number first", lowest_number_first, accelerated) {
     const int base = MUST(dup(0));
     close(base);
     const auto number = [base](const char *what, int fd) {
@@ -155,7 +155,7 @@ BEHAVIOUR(lowest_number_first) {
     number("open", open("/dev/null", O_RDONLY));
 }
 
-BEHAVIOUR(numbers_of_short_connections) {
+BEHAVIOUR("numbers of short connections", numbers_of_short_connections, accelerated) {
     const int base = MUST(dup(0));
     close(base);
     const auto number = [base](const char *what, int fd) {
@@ -295,7 +295,7 @@ BEHAVIOUR(numbers_of_short_connections) {
     end(connection(0));
 }
 
-BEHAVIOUR(standard_numbers) {
+BEHAVIOUR("connections on 0, 1 and 2", standard_numbers, accelerated) {
     output_fd = MUST(fcntl(STDOUT_FILENO, F_DUPFD, 20));
     const int listener = MUST(fcntl(make_listener(), F_DUPFD, 30));
     for (int fd = 0; fd < 10; ++fd)
@@ -309,7 +309,7 @@ BEHAVIOUR(standard_numbers) {
     SHOW(socket(AF_INET, SOCK_STREAM, 0));
 }
 
-BEHAVIOUR(close_ranges) {
+BEHAVIOUR("close_range and closefrom", close_ranges, accelerated) {
     const Pair one = make_pair(), two = make_pair(), three = make_pair();
     MUST(dup2(one.client, 200));
     MUST(dup2(two.client, 201));
@@ -337,7 +337,7 @@ BEHAVIOUR(close_ranges) {
     say("%s", receive(four.server, 3).c_str());
 }
 
-BEHAVIOUR(close_everything_loop) {
+BEHAVIOUR("closing everything in a loop", close_everything_loop, accelerated) {
     make_pair();
     rlimit limit{};
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
@@ -351,7 +351,7 @@ BEHAVIOUR(close_everything_loop) {
     say("%s", receive(pair.server, 3).c_str());
 }
 
-BEHAVIOUR(no_numbers_left) {
+BEHAVIOUR("EMFILE", no_numbers_left, accelerated) {
     const int listener = make_listener();
     const int waiting = connect_to(listener);
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -372,7 +372,7 @@ BEHAVIOUR(no_numbers_left) {
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
 }
 
-BEHAVIOUR(file_status) {
+BEHAVIOUR("fstat and /proc/self/fd", file_status, accelerated) {
     const Pair pair = make_pair();
     const int fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     std::vector<ino_t> inodes;
@@ -404,7 +404,7 @@ BEHAVIOUR(file_status) {
     SHOW_BOOL(original.st_ino == copy.st_ino && original.st_dev == copy.st_dev);
 }
 
-BEHAVIOUR(reused_number_is_a_stranger) {
+BEHAVIOUR("a reused number knows nothing of before", reused_number_is_a_stranger, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     set_option(pair.client, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -426,7 +426,7 @@ BEHAVIOUR(reused_number_is_a_stranger) {
 }
 
 // The number of a closed socket, taken over by dup2 or dup3, belongs to the copy from then on.
-BEHAVIOUR(duplicate_onto_a_closed_number) {
+BEHAVIOUR("a copy under the number of a closed socket", duplicate_onto_a_closed_number, accelerated) {
     const int listener = make_listener();
     for (const bool newer : {false, true}) {
         const Pair old = connect_through(listener), pair = connect_through(listener);
@@ -451,7 +451,7 @@ BEHAVIOUR(duplicate_onto_a_closed_number) {
 
 // close_range marks what is open: what a later socket gets under a number that was free then is not marked,
 // and what it marks stays marked.
-BEHAVIOUR(marked_by_range) {
+BEHAVIOUR("close_range with CLOSE_RANGE_CLOEXEC", marked_by_range, any) {
     const auto marked = [](int fd) { return (MUST(fcntl(fd, F_GETFD)) & FD_CLOEXEC) != 0; };
     const int open_one = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const int closed_one = MUST(socket(AF_INET, SOCK_STREAM, 0));

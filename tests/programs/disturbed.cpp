@@ -51,18 +51,18 @@ void taken_away(void (*take)(int)) {
 
 } // namespace
 
-BEHAVIOUR(closed) {
+BEHAVIOUR("disturbed: the socket of a blocked call is closed", closed, accelerated) {
     taken_away([](int fd) { close(fd); });
 }
 
-BEHAVIOUR(replaced) {
+BEHAVIOUR("disturbed: another file under the number of a blocked call", replaced, accelerated) {
     static const int nothing = MUST(open("/dev/null", O_RDWR));
     taken_away([](int fd) { MUST(dup2(nothing, fd)); });
 }
 
 // What poll says of a number that another thread takes away from under it, when its socket wakes it up, and
 // when the time is up.
-BEHAVIOUR(polled_numbers) {
+BEHAVIOUR("disturbed: what poll says of a number taken away", polled_numbers, accelerated) {
     static const int nothing = MUST(open("/dev/null", O_RDWR));
     for (const Blocked why : {Blocked::data, Blocked::connection})
         for (const bool replace : {false, true})
@@ -91,7 +91,7 @@ BEHAVIOUR(polled_numbers) {
 }
 
 // A child made while only a blocked call holds the listener does not have it.
-BEHAVIOUR(forked_beside) {
+BEHAVIOUR("disturbed: a fork while only a blocked call holds the listener", forked_beside, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     std::atomic<pid_t> entered{0};
@@ -126,7 +126,7 @@ BEHAVIOUR(forked_beside) {
     MUST(waitpid(child, nullptr, 0));
 }
 
-BEHAVIOUR(shut_down) {
+BEHAVIOUR("disturbed: the socket of a blocked call is shut down", shut_down, accelerated) {
     watch_signals();
     for (const BlockingCall &call : blocking_calls()) {
         if (skipped(call))
@@ -145,7 +145,7 @@ BEHAVIOUR(shut_down) {
 }
 
 // The connection is undone: calls that transfer end, and what waits for readiness hears of it.
-BEHAVIOUR(undone) {
+BEHAVIOUR("disturbed: the connection of a blocked call is undone", undone, any) {
     watch_signals();
     sockaddr nothing{};
     nothing.sa_family = AF_UNSPEC;
@@ -174,7 +174,7 @@ BEHAVIOUR(undone) {
 }
 
 // O_NONBLOCK is for the calls that come afterwards.
-BEHAVIOUR(made_non_blocking) {
+BEHAVIOUR("disturbed: the socket of a blocked call is made non-blocking", made_non_blocking, accelerated) {
     watch_signals();
     static const BlockingCall all_of_it{"all of it", Blocked::data, [](Scene &s) -> long {
                                             return recv(s.fd, calls::small, 4, MSG_WAITALL);

@@ -29,7 +29,7 @@ int watch(int fd, uint32_t events) {
 
 } // namespace
 
-BEHAVIOUR(reset_after_half_close) {
+BEHAVIOUR("a reset after the peer's end of file", reset_after_half_close, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     MUST(shutdown(pair.client, SHUT_WR));
@@ -39,7 +39,7 @@ BEHAVIOUR(reset_after_half_close) {
     say("%s", socket_error(pair.server).c_str());
 }
 
-BEHAVIOUR(data_for_a_peer_that_shut_both) {
+BEHAVIOUR("data for a peer that shut both directions", data_for_a_peer_that_shut_both, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     MUST(shutdown(pair.client, SHUT_RDWR));
@@ -51,7 +51,7 @@ BEHAVIOUR(data_for_a_peer_that_shut_both) {
     SHOW(recv(pair.client, buffer, 8, 0));
 }
 
-BEHAVIOUR(close_after_a_reset) {
+BEHAVIOUR("close after a reset", close_after_a_reset, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     MUST(shutdown(pair.client, SHUT_RDWR));
@@ -60,7 +60,7 @@ BEHAVIOUR(close_after_a_reset) {
     SHOW(recv(pair.client, buffer, 8, 0));
 }
 
-BEHAVIOUR(nothing_sent_to_a_closed_peer) {
+BEHAVIOUR("nothing sent to a closed peer resets nothing", nothing_sent_to_a_closed_peer, accelerated) {
     const Pair pair = make_pair();
     MUST(close(pair.client));
     SHOW(send(pair.server, "", 0, MSG_NOSIGNAL));
@@ -71,7 +71,7 @@ BEHAVIOUR(nothing_sent_to_a_closed_peer) {
 
 // Wholly, and in part: the end of the buffer lies on a page that may not be touched. What was not received is
 // still there.
-BEHAVIOUR(small_messages_at_bad_addresses) {
+BEHAVIOUR("small messages at bad addresses", small_messages_at_bad_addresses, accelerated) {
     const Pair pair = make_pair();
     const size_t page = 4096;
     char *two =
@@ -93,7 +93,7 @@ BEHAVIOUR(small_messages_at_bad_addresses) {
 }
 
 // What a buffer cannot hold is refused after the reset, so a program that sends much learns of it.
-BEHAVIOUR(much_sent_to_a_closed_peer) {
+BEHAVIOUR("much sent to a closed peer", much_sent_to_a_closed_peer, accelerated) {
     signal(SIGPIPE, SIG_IGN);
     const std::string data(10 << 20, 'x');
     for (const bool wait : {false, true}) {
@@ -111,7 +111,7 @@ BEHAVIOUR(much_sent_to_a_closed_peer) {
     }
 }
 
-BEHAVIOUR(undone_connection) {
+BEHAVIOUR("a connection undone with AF_UNSPEC", undone_connection, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     const uint16_t port = local_address(pair.client).port();
@@ -128,7 +128,7 @@ BEHAVIOUR(undone_connection) {
     show_events(set);
 }
 
-BEHAVIOUR(undone_listener) {
+BEHAVIOUR("a listener undone with AF_UNSPEC", undone_listener, any) {
     const int listener = make_listener();
     const Address there = local_address(listener);
     undo_connection(listener);
@@ -136,7 +136,7 @@ BEHAVIOUR(undone_listener) {
     SHOW(connect(client, there.raw(), there.length));
 }
 
-BEHAVIOUR(bind_looks_at_the_address_first) {
+BEHAVIOUR("bind of a connection looks at the address first", bind_looks_at_the_address_first, accelerated) {
     const Pair pair = make_pair();
     const Address foreign = make_address("203.0.113.77", 0), six = make_address("::1", 0),
                   any = make_address("127.0.0.1", 0);
@@ -147,7 +147,7 @@ BEHAVIOUR(bind_looks_at_the_address_first) {
     SHOW(connect(pair.client, any.raw(), 0));
 }
 
-BEHAVIOUR(shutdown_before_connecting) {
+BEHAVIOUR("shutdown before connecting", shutdown_before_connecting, any) {
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const int copy = MUST(dup(fd));
     const int set = watch(fd, EPOLLIN | EPOLLET);
@@ -157,7 +157,7 @@ BEHAVIOUR(shutdown_before_connecting) {
     show_ready("shut", fd);
 }
 
-BEHAVIOUR(accept_in_order_of_arrival) {
+BEHAVIOUR("accept takes clients in the order of arrival", accept_in_order_of_arrival, accelerated) {
     const int listener = make_listener();
     uint16_t ports[3];
     int ends[2];
@@ -185,7 +185,7 @@ BEHAVIOUR(accept_in_order_of_arrival) {
     }
 }
 
-BEHAVIOUR(no_edge_at_a_close_that_sends_nothing) {
+BEHAVIOUR("no edge at a close that sends nothing", no_edge_at_a_close_that_sends_nothing, accelerated) {
     const Pair pair = make_pair();
     const int set = watch(pair.client, EPOLLIN | EPOLLRDHUP | EPOLLET);
     show_events(set);
@@ -197,7 +197,7 @@ BEHAVIOUR(no_edge_at_a_close_that_sends_nothing) {
 }
 
 // The call has been interrupted before the handler does what it waited for.
-BEHAVIOUR(handler_sends_to_the_call_it_interrupts) {
+BEHAVIOUR("a handler that sends to the call it interrupts", handler_sends_to_the_call_it_interrupts, accelerated) {
     static Pair pair;
     pair = make_pair();
     struct sigaction action {};
@@ -214,7 +214,7 @@ BEHAVIOUR(handler_sends_to_the_call_it_interrupts) {
     signaller.join();
 }
 
-BEHAVIOUR(edge_at_each_shutdown) {
+BEHAVIOUR("each shutdown is an edge", edge_at_each_shutdown, accelerated) {
     const Pair pair = make_pair();
     const int set = watch(pair.client, EPOLLIN | EPOLLET);
     SHOW(shutdown(pair.client, SHUT_RDWR));
@@ -224,7 +224,7 @@ BEHAVIOUR(edge_at_each_shutdown) {
     show_events(set);
 }
 
-BEHAVIOUR(edge_of_data_read_meanwhile) {
+BEHAVIOUR("data is an edge also when read meanwhile", edge_of_data_read_meanwhile, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     const int set = watch(pair.client, EPOLLIN | EPOLLOUT | EPOLLET);
@@ -236,7 +236,7 @@ BEHAVIOUR(edge_of_data_read_meanwhile) {
     show_events(set);
 }
 
-BEHAVIOUR(select_that_cannot_end_is_interrupted) {
+BEHAVIOUR("select that cannot end is interrupted", select_that_cannot_end_is_interrupted, accelerated) {
     const Pair pair = make_pair();
     struct sigaction action {};
     action.sa_handler = [](int) {};
@@ -249,7 +249,7 @@ BEHAVIOUR(select_that_cannot_end_is_interrupted) {
     SHOW(select(pair.server + 1, nullptr, nullptr, &exceptions, nullptr));
 }
 
-BEHAVIOUR(peek_for_all_is_interrupted) {
+BEHAVIOUR("MSG_PEEK with MSG_WAITALL is interrupted", peek_for_all_is_interrupted, accelerated) {
     const Pair pair = make_pair();
     struct sigaction action {};
     action.sa_handler = [](int) {};
@@ -261,7 +261,7 @@ BEHAVIOUR(peek_for_all_is_interrupted) {
     SHOW(recv(pair.server, buffer, 8, MSG_PEEK | MSG_WAITALL));
 }
 
-BEHAVIOUR(peek_for_all_ends_with_the_data) {
+BEHAVIOUR("MSG_PEEK with MSG_WAITALL ends with the data", peek_for_all_ends_with_the_data, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     MUST(send(pair.client, "data", 4, 0));
@@ -269,7 +269,7 @@ BEHAVIOUR(peek_for_all_ends_with_the_data) {
     SHOW(recv(pair.server, buffer, 8, MSG_PEEK | MSG_WAITALL));
 }
 
-BEHAVIOUR(a_part_sent_is_told_at_a_restarting_signal) {
+BEHAVIOUR("a part sent is told at a signal", a_part_sent_is_told_at_a_restarting_signal, accelerated) {
     const Pair pair = make_pair();
     struct sigaction action {};
     action.sa_handler = [](int) {};
@@ -281,7 +281,7 @@ BEHAVIOUR(a_part_sent_is_told_at_a_restarting_signal) {
     SHOW_BOOL(sent > 0 && sent < static_cast<ssize_t>(much.size()));
 }
 
-BEHAVIOUR(connecting_again_after_asking_for_the_error) {
+BEHAVIOUR("connect again after SO_ERROR", connecting_again_after_asking_for_the_error, accelerated) {
     const int listener = make_listener();
     const Address there = local_address(listener);
     const int client = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
@@ -292,7 +292,7 @@ BEHAVIOUR(connecting_again_after_asking_for_the_error) {
     SHOW(connect(client, there.raw(), there.length));
 }
 
-BEHAVIOUR(waiting_for_all_ends_at_urgent_data) {
+BEHAVIOUR("MSG_WAITALL ends at urgent data", waiting_for_all_ends_at_urgent_data, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     MUST(send(pair.client, "ab", 2, MSG_OOB));
@@ -303,7 +303,7 @@ BEHAVIOUR(waiting_for_all_ends_at_urgent_data) {
     SHOW(send(other.server, "abcde", 5, MSG_OOB | MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(shutdown_wakes_readers_elsewhere) {
+BEHAVIOUR("shutdown wakes readers in other processes", shutdown_wakes_readers_elsewhere, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         char buffer[8];
@@ -314,7 +314,7 @@ BEHAVIOUR(shutdown_wakes_readers_elsewhere) {
     reap("reader", child);
 }
 
-BEHAVIOUR(errors_told_by_recvmmsg) {
+BEHAVIOUR("recvmmsg tells a waiting error first", errors_told_by_recvmmsg, accelerated) {
     const Pair pair = make_pair();
     char buffer[8];
     iovec part{buffer, 8};
@@ -328,7 +328,7 @@ BEHAVIOUR(errors_told_by_recvmmsg) {
     SHOW(recvmmsg(pair.server, &message, 1, 0, nullptr));
 }
 
-BEHAVIOUR(unreadable_messages) {
+BEHAVIOUR("messages that cannot be read", unreadable_messages, untouched) {
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
     SHOW(sendmsg(ends[0], bad_pointer<msghdr>(), 0));
@@ -337,7 +337,7 @@ BEHAVIOUR(unreadable_messages) {
     SHOW(connect(set, bad_pointer<sockaddr>(), 16));
 }
 
-BEHAVIOUR(how_a_dead_process_ends_connections) {
+BEHAVIOUR("how a dead process ends its connections", how_a_dead_process_ends_connections, accelerated) {
     const int listener = make_listener();
     for (const bool abrupt : {false, true}) {
         Gate go;

@@ -20,7 +20,7 @@ void catch_pipe_signals() {
 
 } // namespace
 
-BEHAVIOUR(shut_write) {
+BEHAVIOUR("SHUT_WR", shut_write, accelerated) {
     const Pair pair = make_pair();
     catch_pipe_signals();
     char buffer[16];
@@ -47,7 +47,7 @@ BEHAVIOUR(shut_write) {
     show_ready("client", pair.client);
 }
 
-BEHAVIOUR(shut_read) {
+BEHAVIOUR("SHUT_RD", shut_read, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     SHOW(shutdown(pair.server, SHUT_RD));
@@ -64,7 +64,7 @@ BEHAVIOUR(shut_read) {
     SHOW(shutdown(pair.server, SHUT_RD));
 }
 
-BEHAVIOUR(shut_read_with_data_waiting) {
+BEHAVIOUR("SHUT_RD with data waiting", shut_read_with_data_waiting, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     SHOW(send(pair.client, "early", 5, 0));
@@ -76,7 +76,7 @@ BEHAVIOUR(shut_read_with_data_waiting) {
     SHOW(recv(pair.server, buffer, sizeof buffer, 0));
 }
 
-BEHAVIOUR(shut_both) {
+BEHAVIOUR("SHUT_RDWR", shut_both, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     SHOW(send(pair.server, "before", 6, 0));
@@ -98,7 +98,7 @@ BEHAVIOUR(shut_both) {
     SHOW(shutdown(pair.server, SHUT_RD));
 }
 
-BEHAVIOUR(shut_twice) {
+BEHAVIOUR("shutdown again", shut_twice, accelerated) {
     const Pair pair = make_pair();
     SHOW(shutdown(pair.client, SHUT_WR));
     SHOW(shutdown(pair.client, SHUT_WR));
@@ -106,7 +106,7 @@ BEHAVIOUR(shut_twice) {
     SHOW(shutdown(pair.client, SHUT_RDWR));
 }
 
-BEHAVIOUR(bad_shutdown) {
+BEHAVIOUR("shutdown that must fail", bad_shutdown, accelerated) {
     const Pair pair = make_pair();
     SHOW(shutdown(pair.client, 3));
     SHOW(shutdown(pair.client, -1));
@@ -119,7 +119,7 @@ BEHAVIOUR(bad_shutdown) {
     say("%s", receive(pair.server, 4).c_str());
 }
 
-BEHAVIOUR(half_close_request) {
+BEHAVIOUR("half-close and a large answer", half_close_request, accelerated) {
     const Pair pair = make_pair();
     const std::string request = pattern(300000, 1), answer = pattern(500000, 2);
     std::thread server([&] {
@@ -134,7 +134,7 @@ BEHAVIOUR(half_close_request) {
     show_data("answer", got);
 }
 
-BEHAVIOUR(end_of_file) {
+BEHAVIOUR("end of file", end_of_file, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     send_all(pair.client, "abc");
@@ -150,7 +150,7 @@ BEHAVIOUR(end_of_file) {
     say("SO_ERROR %s", socket_error(pair.server).c_str());
 }
 
-BEHAVIOUR(write_after_peer_closed) {
+BEHAVIOUR("first and second write after the peer closed", write_after_peer_closed, accelerated) {
     const Pair pair = make_pair();
     catch_pipe_signals();
     SHOW(close(pair.server));
@@ -168,7 +168,7 @@ BEHAVIOUR(write_after_peer_closed) {
     show_ready("client", pair.client);
 }
 
-BEHAVIOUR(write_after_peer_closed_read_first) {
+BEHAVIOUR("reading after such a write", write_after_peer_closed_read_first, accelerated) {
     const Pair pair = make_pair();
     SHOW(close(pair.server));
     wait_for(pair.client, POLLRDHUP);
@@ -181,7 +181,7 @@ BEHAVIOUR(write_after_peer_closed_read_first) {
     SHOW(send(pair.client, "second", 6, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(sigpipe_kills) {
+BEHAVIOUR("SIGPIPE kills", sigpipe_kills, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         shutdown(pair.client, SHUT_WR);
@@ -191,7 +191,7 @@ BEHAVIOUR(sigpipe_kills) {
     reap("child", child);
 }
 
-BEHAVIOUR(sigpipe_ignored) {
+BEHAVIOUR("SIGPIPE ignored", sigpipe_ignored, accelerated) {
     const Pair pair = make_pair();
     signal(SIGPIPE, SIG_IGN);
     shutdown(pair.client, SHUT_WR);
@@ -201,7 +201,7 @@ BEHAVIOUR(sigpipe_ignored) {
     SHOW(send(pair.client, "x", 1, 0));
 }
 
-BEHAVIOUR(sigpipe_counts) {
+BEHAVIOUR("SIGPIPE for each call", sigpipe_counts, accelerated) {
     const Pair pair = make_pair();
     catch_pipe_signals();
     shutdown(pair.client, SHUT_WR);
@@ -218,7 +218,7 @@ BEHAVIOUR(sigpipe_counts) {
     say("SIGPIPE %d", static_cast<int>(pipe_signals));
 }
 
-BEHAVIOUR(close_delivers) {
+BEHAVIOUR("close delivers what was written", close_delivers, accelerated) {
     const Pair pair = make_pair();
     const std::string data = pattern(1 << 20, 9);
     std::thread writer([&] {
@@ -230,7 +230,7 @@ BEHAVIOUR(close_delivers) {
 }
 
 // SO_LINGER with time to spare: close returns when all has been taken.
-BEHAVIOUR(linger_delivers) {
+BEHAVIOUR("SO_LINGER with time", linger_delivers, accelerated) {
     const Pair pair = make_pair();
     const linger patient{1, 10};
     MUST(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &patient, sizeof patient));
@@ -242,7 +242,7 @@ BEHAVIOUR(linger_delivers) {
     say("close %d", closed);
 }
 
-BEHAVIOUR(shutdown_listener) {
+BEHAVIOUR("shutdown of a listener", shutdown_listener, any) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     SHOW(shutdown(listener, SHUT_WR));

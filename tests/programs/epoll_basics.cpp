@@ -20,7 +20,7 @@ void show_set(const char *label, int set, int timeout = 0, int room = 16) {
 
 } // namespace
 
-BEHAVIOUR(level) {
+BEHAVIOUR("level triggering", level, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(EPOLL_CLOEXEC));
     SHOW(add(set, pair.server, EPOLLIN, 1));
@@ -47,7 +47,7 @@ BEHAVIOUR(level) {
     show_set("both ends closed", set);
 }
 
-BEHAVIOUR(edge) {
+BEHAVIOUR("edge triggering", edge, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLIN | EPOLLET, 1));
@@ -72,7 +72,7 @@ BEHAVIOUR(edge) {
     show_set("not again", set);
 }
 
-BEHAVIOUR(edge_and_a_peer_that_stops_reading) {
+BEHAVIOUR("edge triggering, and a peer that stops reading", edge_and_a_peer_that_stops_reading, accelerated) {
     Pair p = make_pair();
     const int set = MUST(epoll_create1(0));
     epoll_event event{};
@@ -86,7 +86,7 @@ BEHAVIOUR(edge_and_a_peer_that_stops_reading) {
     say("events %#x", static_cast<unsigned>(event.events));
 }
 
-BEHAVIOUR(edge_writable) {
+BEHAVIOUR("edge triggering for writing", edge_writable, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     set_nonblocking(pair.client);
@@ -104,7 +104,7 @@ BEHAVIOUR(edge_writable) {
     SHOW(send(pair.client, "x", 1, 0));
 }
 
-BEHAVIOUR(edge_and_level_writable_after_drain) {
+BEHAVIOUR("EPOLLOUT after a drain", edge_and_level_writable_after_drain, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     set_nonblocking(pair.client);
@@ -124,7 +124,7 @@ BEHAVIOUR(edge_and_level_writable_after_drain) {
     show_set("still", set);
 }
 
-BEHAVIOUR(one_shot) {
+BEHAVIOUR("one-shot", one_shot, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLIN | EPOLLONESHOT, 1));
@@ -144,7 +144,7 @@ BEHAVIOUR(one_shot) {
     show_set("disarmed", set);
 }
 
-BEHAVIOUR(hang_up_bits) {
+BEHAVIOUR("EPOLLRDHUP and EPOLLHUP", hang_up_bits, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLIN | EPOLLRDHUP | EPOLLET, 1));
@@ -157,7 +157,7 @@ BEHAVIOUR(hang_up_bits) {
     show_set("unconnected", set);
 }
 
-BEHAVIOUR(already_ready_when_added) {
+BEHAVIOUR("ready before it is added", already_ready_when_added, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     send_all(pair.client, "abc");
@@ -172,7 +172,7 @@ BEHAVIOUR(already_ready_when_added) {
     show_set("added again", set);
 }
 
-BEHAVIOUR(wrong_changes) {
+BEHAVIOUR("changes that must fail", wrong_changes, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     const int file = MUST(open("/proc/self/exe", O_RDONLY));
@@ -200,7 +200,7 @@ BEHAVIOUR(wrong_changes) {
     SHOW(read(set, &event, 1));
 }
 
-BEHAVIOUR(closed_members_leave) {
+BEHAVIOUR("closed members leave", closed_members_leave, accelerated) {
     const Pair one = make_pair(), two = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, one.server, EPOLLIN, 1));
@@ -226,7 +226,7 @@ BEHAVIOUR(closed_members_leave) {
 }
 
 // A member stays as long as any duplicate of it is open.
-BEHAVIOUR(duplicates_keep_members) {
+BEHAVIOUR("duplicates keep members", duplicates_keep_members, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     const int copy = MUST(dup(pair.server));
@@ -242,7 +242,7 @@ BEHAVIOUR(duplicates_keep_members) {
     show_set("both closed", set);
 }
 
-BEHAVIOUR(removed_members_are_silent) {
+BEHAVIOUR("removed members are silent", removed_members_are_silent, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLIN, 1));
@@ -254,7 +254,7 @@ BEHAVIOUR(removed_members_are_silent) {
     show_set("back for writing", set);
 }
 
-BEHAVIOUR(data_word_is_kept) {
+BEHAVIOUR("the data word is kept", data_word_is_kept, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLOUT, 0xfedcba9876543210ull));
@@ -266,7 +266,7 @@ BEHAVIOUR(data_word_is_kept) {
 }
 
 // A set shared by a duplicate, and members of two sets at once.
-BEHAVIOUR(several_sets) {
+BEHAVIOUR("several sets", several_sets, accelerated) {
     const Pair pair = make_pair();
     const int one = MUST(epoll_create1(0)), two = MUST(epoll_create1(0)), copy = MUST(dup(one));
     SHOW(add(one, pair.server, EPOLLIN | EPOLLET, 1));

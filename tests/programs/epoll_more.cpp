@@ -15,7 +15,7 @@ volatile sig_atomic_t handled = 0;
 
 } // namespace
 
-BEHAVIOUR(mixed_kinds) {
+BEHAVIOUR("mixed kinds of members", mixed_kinds, accelerated) {
     const Pair pair = make_pair();
     int ends[2];
     MUST(pipe(ends));
@@ -75,7 +75,7 @@ BEHAVIOUR(mixed_kinds) {
 }
 
 // With room for one event, every ready member gets its turn.
-BEHAVIOUR(fair_with_little_room) {
+BEHAVIOUR("fair with room for one event", fair_with_little_room, accelerated) {
     std::vector<Pair> pairs;
     const int listener = make_listener();
     const int set = MUST(epoll_create1(0));
@@ -99,7 +99,7 @@ BEHAVIOUR(fair_with_little_room) {
 }
 
 // However long a program has been busy, every ready member gets its turn, and each edge is told once.
-BEHAVIOUR(fair_when_busy) {
+BEHAVIOUR("fair to all when busy", fair_when_busy, accelerated) {
     constexpr int kMembers = 40;
     const int listener = make_listener();
     const int set = MUST(epoll_create1(0));
@@ -144,7 +144,7 @@ BEHAVIOUR(fair_when_busy) {
 }
 
 // A busy connection does not keep a pipe from being noticed.
-BEHAVIOUR(busy_socket_and_quiet_pipe) {
+BEHAVIOUR("a busy socket does not hide a pipe", busy_socket_and_quiet_pipe, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     int ends[2];
@@ -164,7 +164,7 @@ BEHAVIOUR(busy_socket_and_quiet_pipe) {
     SHOW_BOOL(seen);
 }
 
-BEHAVIOUR(exclusive) {
+BEHAVIOUR("rules of EPOLLEXCLUSIVE", exclusive, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.listener, EPOLLIN | EPOLLEXCLUSIVE, 1));
@@ -183,7 +183,7 @@ BEHAVIOUR(exclusive) {
 }
 
 // Several sets wait exclusively on one listener: at least one is woken for each connection, none is lost.
-BEHAVIOUR(exclusive_listeners) {
+BEHAVIOUR("several exclusive waiters", exclusive_listeners, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     std::atomic<int> accepted{0};
@@ -218,7 +218,7 @@ BEHAVIOUR(exclusive_listeners) {
     say("accepted %d", accepted.load());
 }
 
-BEHAVIOUR(changed_while_waiting) {
+BEHAVIOUR("changed while somebody waits", changed_while_waiting, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     std::string seen;
@@ -240,7 +240,7 @@ BEHAVIOUR(changed_while_waiting) {
 }
 
 // Several threads wait on one set; one message in one-shot mode wakes exactly one of them.
-BEHAVIOUR(several_waiters_one_shot) {
+BEHAVIOUR("several waiters, one-shot", several_waiters_one_shot, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     MUST(add(set, pair.server, EPOLLIN | EPOLLONESHOT, 1));
@@ -260,7 +260,7 @@ BEHAVIOUR(several_waiters_one_shot) {
 }
 
 // The set made before a fork is one set for both.
-BEHAVIOUR(shared_with_a_child) {
+BEHAVIOUR("shared with a child", shared_with_a_child, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     MUST(add(set, pair.server, EPOLLIN, 1));
@@ -279,7 +279,7 @@ BEHAVIOUR(shared_with_a_child) {
     say("parent %s", wait_set(set, kPatience).c_str());
 }
 
-BEHAVIOUR(deadlines) {
+BEHAVIOUR("deadlines", deadlines, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     MUST(add(set, pair.server, EPOLLIN, 1));
@@ -300,7 +300,7 @@ BEHAVIOUR(deadlines) {
     SHOW(epoll_wait(set, &event, 1, -1));
 }
 
-BEHAVIOUR(signal_masks) {
+BEHAVIOUR("signal masks", signal_masks, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     MUST(add(set, pair.server, EPOLLIN, 1));
@@ -322,7 +322,7 @@ BEHAVIOUR(signal_masks) {
 }
 
 // A ping-pong that sleeps on both sides, many times: no wake-up may be lost.
-BEHAVIOUR(no_lost_wakeup) {
+BEHAVIOUR("no lost wake-up", no_lost_wakeup, accelerated) {
     const Pair pair = make_pair();
     std::thread echo([&] {
         const int set = MUST(epoll_create1(0));
@@ -355,7 +355,8 @@ BEHAVIOUR(no_lost_wakeup) {
 }
 
 // A client that another thread connects, while the set has known nothing but an idle listener.
-BEHAVIOUR(client_added_beside_an_idle_listener) {
+BEHAVIOUR("a client that another thread adds beside an idle listener", client_added_beside_an_idle_listener,
+          accelerated) {
     const int idle = make_listener(), listener = make_listener();
     const int set = MUST(epoll_create1(0));
     MUST(add(set, idle, EPOLLIN, 1));
@@ -376,7 +377,8 @@ BEHAVIOUR(client_added_beside_an_idle_listener) {
 
 // The listener is waited for on the link that a connection of the set had as well, the last of which another
 // thread takes out meanwhile.
-BEHAVIOUR(client_after_the_last_connection_has_left) {
+BEHAVIOUR("a client after the last connection has left the set", client_after_the_last_connection_has_left,
+          accelerated) {
     const int listener = make_listener(), set = MUST(epoll_create1(0));
     const int first = connect_to(local_address(listener));
     const int server = MUST(accept(listener, nullptr, nullptr));

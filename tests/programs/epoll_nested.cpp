@@ -6,7 +6,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(nested) {
+BEHAVIOUR("nested sets", nested, accelerated) {
     const Pair pair = make_pair();
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
     SHOW(add(inner, pair.server, EPOLLIN, 1));
@@ -27,7 +27,7 @@ BEHAVIOUR(nested) {
     SHOW(add(inner, outer, EPOLLIN, 3)); // a loop
 }
 
-BEHAVIOUR(set_in_poll_and_select) {
+BEHAVIOUR("a set in poll and select", set_in_poll_and_select, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     SHOW(add(set, pair.server, EPOLLIN, 1));
@@ -60,7 +60,7 @@ BEHAVIOUR(set_in_poll_and_select) {
 
 // Ready through a member of the kernel's: each question finds it, however often and in whatever order the two
 // halves are asked.
-BEHAVIOUR(nested_set_with_a_readable_pipe) {
+BEHAVIOUR("a set with a readable pipe in another", nested_set_with_a_readable_pipe, accelerated) {
     const Pair pair = make_pair();
     int ends[2];
     MUST(pipe(ends));
@@ -79,7 +79,7 @@ BEHAVIOUR(nested_set_with_a_readable_pipe) {
 
 // One thread sleeps in each of two sets when one is put into the other, or taken out of it, and the outer
 // one's gives up first.
-BEHAVIOUR(nested_beneath_sleepers) {
+BEHAVIOUR("sets nested beneath sleepers", nested_beneath_sleepers, accelerated) {
     const Pair pair = make_pair(), quiet = make_pair();
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
     MUST(add(inner, pair.server, EPOLLIN, 1));
@@ -106,7 +106,7 @@ BEHAVIOUR(nested_beneath_sleepers) {
 }
 
 // Each arrival is an edge of the set that holds the member, be it ready already; reading is none.
-BEHAVIOUR(arrivals_in_an_edge_triggered_set) {
+BEHAVIOUR("arrivals in an edge-triggered nested set", arrivals_in_an_edge_triggered_set, accelerated) {
     const Pair pair = make_pair(), other = connect_through(pair.listener);
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
     constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);

@@ -65,18 +65,22 @@ void several_rounds(const Server &s) {
 
 } // namespace
 
-BEHAVIOUR(level_triggered) { several_rounds(Server(EPOLLIN)); }
+BEHAVIOUR("epoll reports in order of arrival, level-triggered", level_triggered, accelerated) {
+    several_rounds(Server(EPOLLIN));
+}
 
-BEHAVIOUR(edge_triggered) { several_rounds(Server(EPOLLIN | EPOLLET | EPOLLRDHUP)); }
+BEHAVIOUR("epoll reports in order of arrival, edge-triggered", edge_triggered, accelerated) {
+    several_rounds(Server(EPOLLIN | EPOLLET | EPOLLRDHUP));
+}
 
-BEHAVIOUR(with_interest_in_writing) {
+BEHAVIOUR("epoll reports in order of arrival, with EPOLLOUT", with_interest_in_writing, accelerated) {
     const Server s(EPOLLIN | EPOLLOUT | EPOLLET);
     s.report();
     several_rounds(s);
 }
 
 // The end of a connection has its place among what is sent over others.
-BEHAVIOUR(ends) {
+BEHAVIOUR("epoll reports ends in order of arrival", ends, accelerated) {
     for (const bool both_ways : {false, true})
         for (const uint32_t events :
              {EPOLLIN | EPOLLET, EPOLLIN | EPOLLET | EPOLLRDHUP, EPOLLIN | EPOLLOUT | EPOLLET}) {
@@ -100,7 +104,8 @@ BEHAVIOUR(ends) {
 
 // A program that is client and server at once, as a proxy that talks to itself: both ends of different
 // connections in one set.
-BEHAVIOUR(client_and_server_in_one_set) {
+BEHAVIOUR("epoll reports in order what comes to a program that is client and server",
+          client_and_server_in_one_set, accelerated) {
     for (const bool client_first : {false, true})
         for (const bool close_first : {false, true}) {
             const int outside = make_listener(), inside = make_listener();
@@ -134,7 +139,8 @@ BEHAVIOUR(client_and_server_in_one_set) {
 
 // A program that connects to itself: the listener was ready before a client could be, wherever the last look
 // ended. Servers that stop with their first client rely on it.
-BEHAVIOUR(listener_before_its_clients) {
+BEHAVIOUR("epoll reports a listener before the clients that wait for it", listener_before_its_clients,
+          accelerated) {
     constexpr int kClients = 4, kBusy = 3;
     for (int looks = 0; looks < 6; ++looks) {
         const int listener = make_listener(), set = MUST(epoll_create1(EPOLL_CLOEXEC));
@@ -173,7 +179,7 @@ BEHAVIOUR(listener_before_its_clients) {
 }
 
 // What is said over one connection comes before what is said over the other because of it.
-BEHAVIOUR(cause_before_effect) {
+BEHAVIOUR("epoll reports the cause before the effect", cause_before_effect, accelerated) {
     const Server s(EPOLLIN | EPOLLET);
     int wrong = 0;
     std::thread writer([&] {
@@ -209,7 +215,7 @@ BEHAVIOUR(cause_before_effect) {
 
 // Requests that come in two writes, to an edge-triggered server that reads until there is nothing: no arrival
 // may be overlooked.
-BEHAVIOUR(no_edge_is_lost) {
+BEHAVIOUR("edge-triggered epoll overlooks no arrival", no_edge_is_lost, accelerated) {
     constexpr int kClients = 8, kRounds = 1000;
     const int listener = make_listener();
     const pid_t server = spawn([&] {
@@ -271,7 +277,8 @@ BEHAVIOUR(no_edge_is_lost) {
 
 // ab has more connections under way than it has requests left: a server that takes one at a time waits for
 // the silent ones if they are not the last.
-BEHAVIOUR(clients_are_writable_as_they_connected) {
+BEHAVIOUR("clients are writable in the order of their connecting", clients_are_writable_as_they_connected,
+          accelerated) {
     const int listener = make_listener(), set = MUST(epoll_create1(0));
     constexpr int kClients = 12;
     int client[kClients];

@@ -26,7 +26,7 @@ char *edge_of_memory() {
 
 } // namespace
 
-BEHAVIOUR(efault_send) {
+BEHAVIOUR("EFAULT when sending", efault_send, accelerated) {
     const Pair pair = make_pair();
     iovec bad{bad_pointer<void>(), 10};
     msghdr message = message_of(&bad, 1);
@@ -50,7 +50,7 @@ BEHAVIOUR(efault_send) {
     say("%s", receive(pair.server, 5).c_str());
 }
 
-BEHAVIOUR(efault_receive) {
+BEHAVIOUR("EFAULT when receiving loses nothing", efault_receive, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "precious");
     wait_for(pair.server, POLLIN);
@@ -76,7 +76,7 @@ BEHAVIOUR(efault_receive) {
 }
 
 // A buffer that begins in good memory and ends in bad.
-BEHAVIOUR(efault_half_way) {
+BEHAVIOUR("EFAULT half way", efault_half_way, accelerated) {
     const Pair pair = make_pair();
     char *const edge = edge_of_memory();
     SHOW(send(pair.client, edge - 100, 200, 0));
@@ -89,7 +89,7 @@ BEHAVIOUR(efault_half_way) {
     say("%s", receive(pair.server, 10).c_str());
 }
 
-BEHAVIOUR(efault_elsewhere) {
+BEHAVIOUR("EFAULT in other calls", efault_elsewhere, accelerated) {
     const Pair pair = make_pair();
     Address name = make_address("127.0.0.1", 0);
     SHOW(bind(MUST(socket(AF_INET, SOCK_STREAM, 0)), bad_pointer<sockaddr>(), sizeof(sockaddr_in)));
@@ -117,7 +117,7 @@ BEHAVIOUR(efault_elsewhere) {
 }
 
 // The name of a message means nothing to a connection, but it is looked at.
-BEHAVIOUR(names_of_messages) {
+BEHAVIOUR("names that come with messages", names_of_messages, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "ab");
     wait_for(pair.client, POLLIN);
@@ -144,7 +144,7 @@ BEHAVIOUR(names_of_messages) {
     say("%zu sent", receive_to_end(pair.server).size());
 }
 
-BEHAVIOUR(not_connected) {
+BEHAVIOUR("ENOTCONN and EPIPE without a connection", not_connected, any) {
     const int fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const int listener = make_listener();
     for (const int fd : {fresh, listener}) {
@@ -166,7 +166,7 @@ BEHAVIOUR(not_connected) {
     }
 }
 
-BEHAVIOUR(wrong_state) {
+BEHAVIOUR("calls in the wrong state", wrong_state, accelerated) {
     const Pair pair = make_pair();
     const Address any = make_address("127.0.0.1", 0);
     SHOW(listen(pair.client, 5));
@@ -180,7 +180,7 @@ BEHAVIOUR(wrong_state) {
     say("%s", receive(pair.server, 4).c_str());
 }
 
-BEHAVIOUR(bad_descriptor) {
+BEHAVIOUR("EBADF", bad_descriptor, accelerated) {
     for (const int fd : {-1, 999}) {
         char buffer[8];
         iovec part{buffer, sizeof buffer};
@@ -208,7 +208,7 @@ BEHAVIOUR(bad_descriptor) {
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(not_a_socket) {
+BEHAVIOUR("ENOTSOCK", not_a_socket, any) {
     int ends[2];
     MUST(pipe(ends));
     char buffer[8];
@@ -225,7 +225,7 @@ BEHAVIOUR(not_a_socket) {
     SHOW(bind(ends[0], any.raw(), any.length));
 }
 
-BEHAVIOUR(not_supported) {
+BEHAVIOUR("EOPNOTSUPP and its kin", not_supported, any) {
     const int datagram = MUST(socket(AF_INET, SOCK_DGRAM, 0));
     SHOW(listen(datagram, 1));
     SHOW(accept(datagram, nullptr, nullptr));
@@ -239,7 +239,7 @@ BEHAVIOUR(not_supported) {
     SHOW(socket(AF_INET, SOCK_SEQPACKET, 0));
 }
 
-BEHAVIOUR(bind_errors) {
+BEHAVIOUR("bind that must fail", bind_errors, accelerated) {
     const int first = make_listener();
     const Address taken = local_address(first);
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
@@ -260,7 +260,7 @@ BEHAVIOUR(bind_errors) {
     close(client);
 }
 
-BEHAVIOUR(listen_without_bind) {
+BEHAVIOUR("listen without bind", listen_without_bind, accelerated) {
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
     SHOW(listen(fd, 5));
     const Address name = local_address(fd);
@@ -271,7 +271,7 @@ BEHAVIOUR(listen_without_bind) {
     say("%s", receive(client, 2).c_str());
 }
 
-BEHAVIOUR(sizes) {
+BEHAVIOUR("absurd sizes", sizes, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     char byte;

@@ -49,7 +49,7 @@ void serve_before_and_after(const Address &address, const Gate &gate, pid_t chil
 } // namespace
 
 // In the middle of a stream: what was sent before, and not read or half read, is read by the next image.
-BEHAVIOUR(data_on_the_way) {
+BEHAVIOUR("data that was on the way", data_on_the_way, accelerated) {
     const Pair pair = make_pair();
     const int ready = MUST(fcntl(pair.listener, F_DUPFD, 70)); // something else that stays open
     send_all(pair.client, "one two three");
@@ -67,7 +67,7 @@ BEHAVIOUR(data_on_the_way) {
 }
 
 // Flags, options, names and duplicates are those of the former image.
-BEHAVIOUR(state_of_the_socket) {
+BEHAVIOUR("flags, options, names, duplicates", state_of_the_socket, accelerated) {
     const Pair pair = make_pair();
     const int one = 1;
     const timeval limit{0, 50'000};
@@ -90,7 +90,7 @@ BEHAVIOUR(state_of_the_socket) {
 }
 
 // What is marked ends with the image, although the process lives on.
-BEHAVIOUR(marked_ones_end) {
+BEHAVIOUR("what is marked ends", marked_ones_end, accelerated) {
     const int listener = make_listener();
     const int kept_client = connect_to(listener), kept = MUST(accept(listener, nullptr, nullptr));
     const int gone_client = connect_to(listener), gone = MUST(accept(listener, nullptr, nullptr));
@@ -110,7 +110,7 @@ BEHAVIOUR(marked_ones_end) {
 }
 
 // The same where nothing is kept, and the next image has no use for sockets.
-BEHAVIOUR(all_marked_end) {
+BEHAVIOUR("all that is marked ends", all_marked_end, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     const int server = MUST(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -127,7 +127,7 @@ BEHAVIOUR(all_marked_end) {
 }
 
 // A connection that was passed and not taken yet belongs to neither image.
-BEHAVIOUR(in_the_mail) {
+BEHAVIOUR("a connection in the mail", in_the_mail, accelerated) {
     const Pair pair = make_pair();
     int mail[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, mail));
@@ -143,7 +143,7 @@ BEHAVIOUR(in_the_mail) {
 }
 
 // A listener and what waits on it survive an exec of the only process that holds it.
-BEHAVIOUR(a_listener_with_a_queue) {
+BEHAVIOUR("a listener with a queue", a_listener_with_a_queue, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const Gate gate;
@@ -158,7 +158,7 @@ BEHAVIOUR(a_listener_with_a_queue) {
 // The next image may have too little address space for accelerated connections, as a mail server gives its
 // login processes: what reaches the listener must not wait for the parent, which holds it, too, but never
 // accepts.
-BEHAVIOUR(a_listener_for_an_image_with_little_memory) {
+BEHAVIOUR("a listener for an image with little memory", a_listener_for_an_image_with_little_memory, any) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     int replaced[2];
@@ -180,7 +180,8 @@ BEHAVIOUR(a_listener_for_an_image_with_little_memory) {
 }
 
 // The same with a client that waits already, because of whom the program is executed.
-BEHAVIOUR(a_queue_for_an_image_with_little_memory) {
+BEHAVIOUR("a listener on which clients wait for an image with little memory",
+          a_queue_for_an_image_with_little_memory, any) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const Gate gate;
@@ -194,7 +195,7 @@ BEHAVIOUR(a_queue_for_an_image_with_little_memory) {
 }
 
 // A listener that ends with the former image, but for the copy in the mail, where the next image finds it.
-BEHAVIOUR(a_listener_in_the_mail) {
+BEHAVIOUR("a listener in the mail", a_listener_in_the_mail, any) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const Gate gate;
@@ -211,7 +212,7 @@ BEHAVIOUR(a_listener_in_the_mail) {
 }
 
 // Both ends of a connection in one process, and more than one exec.
-BEHAVIOUR(both_ends_twice) {
+BEHAVIOUR("both ends, twice", both_ends_twice, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "before");
     const pid_t child = spawn([&] { become("again", {pair.client, pair.server}); });
@@ -221,7 +222,7 @@ BEHAVIOUR(both_ends_twice) {
 }
 
 // An exec that fails leaves everything as it was, and so does a second one.
-BEHAVIOUR(failed_exec) {
+BEHAVIOUR("an exec that fails", failed_exec, accelerated) {
     const Pair pair = make_pair();
     set_cloexec(pair.client);
     for (int i = 0; i < 3; ++i) {
@@ -246,7 +247,7 @@ BEHAVIOUR(failed_exec) {
 }
 
 // The parent uses the connection too, before and after its child has executed another program.
-BEHAVIOUR(shared_with_the_parent) {
+BEHAVIOUR("a connection shared with the parent", shared_with_the_parent, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "parent ");
     const pid_t child = spawn([&] {
@@ -260,7 +261,7 @@ BEHAVIOUR(shared_with_the_parent) {
 }
 
 // A socket that is not connected yet keeps its options and can be connected by the next image.
-BEHAVIOUR(connected_afterwards) {
+BEHAVIOUR("a socket connected afterwards", connected_afterwards, any) {
     const int listener = make_listener();
     const int fd = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const int one = 1;
@@ -274,7 +275,7 @@ BEHAVIOUR(connected_afterwards) {
 }
 
 // Many at once.
-BEHAVIOUR(three_hundred) {
+BEHAVIOUR("three hundred connections", three_hundred, accelerated) {
     const int listener = make_listener("127.0.0.1", 512);
     std::vector<int> clients, servers;
     for (int i = 0; i < 300; ++i) {
@@ -303,7 +304,7 @@ BEHAVIOUR(three_hundred) {
 }
 
 // Programs that know nothing of sockets: a shell, cat, and what inetd does.
-BEHAVIOUR(inetd_style) {
+BEHAVIOUR("inetd style", inetd_style, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     for (const char *command :

@@ -24,7 +24,7 @@ int use_up_numbers() {
 } // namespace
 
 // The calls that find no number for themselves must not need one of their own either.
-BEHAVIOUR(waiting_without_numbers) {
+BEHAVIOUR("waiting without a number to spare", waiting_without_numbers, accelerated) {
     const Pair pair = make_pair();
     const Pair watched = make_pair();
     const int set = MUST(epoll_create1(0));
@@ -56,7 +56,7 @@ BEHAVIOUR(waiting_without_numbers) {
 }
 
 // The last number there is goes to a socket that a plain listener is connected to.
-BEHAVIOUR(last_number_connects) {
+BEHAVIOUR("the last number connects", last_number_connects, any) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const int spare = MUST(dup(0));
@@ -74,7 +74,7 @@ BEHAVIOUR(last_number_connects) {
 }
 
 // The same in a process that never had a number to spare for the library.
-BEHAVIOUR(last_number_from_the_start) {
+BEHAVIOUR("the last number connects, with no number for the library before", last_number_from_the_start, any) {
     rlimit limit{40, 40};
     MUST(setrlimit(RLIMIT_NOFILE, &limit));
     const int listener = make_listener();
@@ -150,11 +150,15 @@ void no_number_until_one_is_closed(bool final) {
 
 // Who was told that no number is left finds one when one was closed, and not because the library needs one of
 // its own no more.
-BEHAVIOUR(final_limit_stays_used_up) { no_number_until_one_is_closed(true); }
-BEHAVIOUR(threads_limit_stays_used_up) { no_number_until_one_is_closed(false); }
+BEHAVIOUR("used up numbers stay used up, with a final limit", final_limit_stays_used_up, any) {
+    no_number_until_one_is_closed(true);
+}
+BEHAVIOUR("used up numbers stay used up, with several threads", threads_limit_stays_used_up, any) {
+    no_number_until_one_is_closed(false);
+}
 
 // Clients of the kernel's queue get the lowest free number, too, where the library's own descriptors begin.
-BEHAVIOUR(kernel_clients_get_each_number) {
+BEHAVIOUR("clients of the kernel's queue get each number", kernel_clients_get_each_number, any) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     while (MUST(dup(0)) < 1009) {
@@ -178,7 +182,7 @@ BEHAVIOUR(kernel_clients_get_each_number) {
 
 // A program may have as many descriptors as its limit says, and has no other number when it was told so,
 // whatever ends meanwhile.
-BEHAVIOUR(all_numbers) {
+BEHAVIOUR("every number below the limit is the program's", all_numbers, accelerated) {
     rlimit limit{};
     MUST(getrlimit(RLIMIT_NOFILE, &limit));
     if (limit.rlim_cur > 2000)

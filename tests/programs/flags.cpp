@@ -4,7 +4,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(peek) {
+BEHAVIOUR("MSG_PEEK", peek, accelerated) {
     const Pair pair = make_pair();
     char buffer[16] = {};
     SHOW(recv(pair.server, buffer, 4, MSG_PEEK | MSG_DONTWAIT));
@@ -25,7 +25,7 @@ BEHAVIOUR(peek) {
 }
 
 // A peek sees across the borders of several writes.
-BEHAVIOUR(peek_many_records) {
+BEHAVIOUR("MSG_PEEK across many writes", peek_many_records, accelerated) {
     const Pair pair = make_pair();
     std::string sent;
     for (int i = 0; i < 200; ++i) {
@@ -50,7 +50,7 @@ BEHAVIOUR(peek_many_records) {
     SHOW_BOOL(receive(pair.server, sent.size()) == sent);
 }
 
-BEHAVIOUR(waitall) {
+BEHAVIOUR("MSG_WAITALL", waitall, accelerated) {
     const Pair pair = make_pair();
     std::thread writer([&] {
         for (int i = 0; i < 10; ++i) {
@@ -71,7 +71,7 @@ BEHAVIOUR(waitall) {
     SHOW(recv(pair.server, buffer, sizeof buffer, MSG_WAITALL));
 }
 
-BEHAVIOUR(waitall_peek) {
+BEHAVIOUR("MSG_WAITALL with MSG_PEEK", waitall_peek, accelerated) {
     const Pair pair = make_pair();
     std::thread writer([&] {
         for (int i = 0; i < 4; ++i) {
@@ -86,7 +86,7 @@ BEHAVIOUR(waitall_peek) {
     show_data("all", std::string(buffer, sizeof buffer));
 }
 
-BEHAVIOUR(waitall_times_out) {
+BEHAVIOUR("MSG_WAITALL with a deadline", waitall_times_out, accelerated) {
     const Pair pair = make_pair();
     set_timeout(pair.server, SO_RCVTIMEO, 100);
     send_all(pair.client, "some");
@@ -95,7 +95,7 @@ BEHAVIOUR(waitall_times_out) {
     SHOW(recv(pair.server, buffer, sizeof buffer, MSG_WAITALL));
 }
 
-BEHAVIOUR(waitall_large) {
+BEHAVIOUR("MSG_WAITALL for megabytes", waitall_large, accelerated) {
     const Pair pair = make_pair();
     const std::string data = pattern(3000000, 12);
     std::thread writer([&] { send_all(pair.client, data); });
@@ -105,7 +105,7 @@ BEHAVIOUR(waitall_large) {
     SHOW_BOOL(got == data);
 }
 
-BEHAVIOUR(dontwait) {
+BEHAVIOUR("MSG_DONTWAIT", dontwait, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     SHOW(recv(pair.server, buffer, sizeof buffer, MSG_DONTWAIT));
@@ -119,7 +119,7 @@ BEHAVIOUR(dontwait) {
     SHOW_BOOL(receive(pair.server, static_cast<size_t>(total)).size() == static_cast<size_t>(total));
 }
 
-BEHAVIOUR(nosignal) {
+BEHAVIOUR("MSG_NOSIGNAL", nosignal, accelerated) {
     const Pair pair = make_pair();
     shutdown(pair.client, SHUT_WR);
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
@@ -134,7 +134,7 @@ BEHAVIOUR(nosignal) {
 }
 
 // On a stream MSG_TRUNC throws the data away and says how much.
-BEHAVIOUR(trunc) {
+BEHAVIOUR("MSG_TRUNC discards", trunc, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "abcdefghij");
     wait_for(pair.server, POLLIN);
@@ -147,7 +147,7 @@ BEHAVIOUR(trunc) {
     say("%.3s", buffer);
 }
 
-BEHAVIOUR(more) {
+BEHAVIOUR("MSG_MORE", more, accelerated) {
     const Pair pair = make_pair();
     SHOW(send(pair.client, "head ", 5, MSG_MORE));
     SHOW(send(pair.client, "middle ", 7, MSG_MORE));
@@ -160,13 +160,13 @@ BEHAVIOUR(more) {
 }
 
 // Held back data goes out after a while even if nothing follows.
-BEHAVIOUR(more_alone) {
+BEHAVIOUR("MSG_MORE with nothing following", more_alone, accelerated) {
     const Pair pair = make_pair();
     SHOW(send(pair.client, "alone", 5, MSG_MORE));
     say("%s", receive(pair.server, 5).c_str());
 }
 
-BEHAVIOUR(cork) {
+BEHAVIOUR("TCP_CORK", cork, accelerated) {
     const Pair pair = make_pair();
     set_option(pair.client, IPPROTO_TCP, TCP_CORK, 1);
     SHOW(write(pair.client, "one ", 4));
@@ -175,7 +175,7 @@ BEHAVIOUR(cork) {
     say("%s", receive(pair.server, 7).c_str());
 }
 
-BEHAVIOUR(harmless_flags) {
+BEHAVIOUR("flags without effect", harmless_flags, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     SHOW(send(pair.client, "a", 1, MSG_DONTROUTE));
@@ -185,7 +185,7 @@ BEHAVIOUR(harmless_flags) {
     SHOW(recv(pair.server, buffer, sizeof buffer, MSG_CMSG_CLOEXEC));
 }
 
-BEHAVIOUR(error_queue) {
+BEHAVIOUR("MSG_ERRQUEUE", error_queue, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "data");
     char buffer[16];
@@ -193,7 +193,7 @@ BEHAVIOUR(error_queue) {
     SHOW(recv(pair.server, buffer, sizeof buffer, 0));
 }
 
-BEHAVIOUR(flags_of_recvmsg) {
+BEHAVIOUR("flags that recvmsg returns", flags_of_recvmsg, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "abcdef");
     wait_for(pair.server, POLLIN);
@@ -213,7 +213,7 @@ BEHAVIOUR(flags_of_recvmsg) {
     say("flags %x", static_cast<unsigned>(message.msg_flags));
 }
 
-BEHAVIOUR(no_urgent_data) {
+BEHAVIOUR("MSG_OOB without urgent data", no_urgent_data, accelerated) {
     const Pair pair = make_pair();
     char byte;
     SHOW(recv(pair.server, &byte, 1, MSG_OOB));
@@ -225,7 +225,7 @@ BEHAVIOUR(no_urgent_data) {
     SHOW(sockatmark(pair.server));
 }
 
-BEHAVIOUR(urgent_data) {
+BEHAVIOUR("urgent data", urgent_data, any) {
     const Pair pair = make_pair();
     SHOW(send(pair.client, "ab!", 3, MSG_OOB));
     SHOW(send(pair.client, "cd", 2, 0));
@@ -241,7 +241,7 @@ BEHAVIOUR(urgent_data) {
     say("%.2s", buffer);
 }
 
-BEHAVIOUR(urgent_data_inline) {
+BEHAVIOUR("urgent data in line", urgent_data_inline, any) {
     const Pair pair = make_pair();
     set_option(pair.server, SOL_SOCKET, SO_OOBINLINE, 1);
     SHOW(send(pair.client, "ab!", 3, MSG_OOB));

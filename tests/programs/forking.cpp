@@ -32,7 +32,7 @@ bool talk(int fd, const std::string &text) { return send_all(fd, text) && receiv
 
 } // namespace
 
-BEHAVIOUR(server_forks_for_each) {
+BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerated) {
     const int listener = make_listener();
     signal(SIGCHLD, SIG_IGN);
     const pid_t server = spawn([&] {
@@ -65,7 +65,7 @@ BEHAVIOUR(server_forks_for_each) {
 }
 
 // Each generation makes the next one and ends without waiting for anything.
-BEHAVIOUR(parents_end_at_once) {
+BEHAVIOUR("parents that end at once", parents_end_at_once, accelerated) {
     int right = 0;
     for (int i = 0; i < 20; ++i) {
         const int listener = make_listener();
@@ -99,7 +99,7 @@ BEHAVIOUR(parents_end_at_once) {
 }
 
 // Whoever closes a listener last, nobody can connect any more when close has returned.
-BEHAVIOUR(last_to_close_a_listener) {
+BEHAVIOUR("whoever closes a listener last", last_to_close_a_listener, accelerated) {
     int refused[2] = {};
     for (int i = 0; i < 60; ++i) {
         const bool child_is_last = i % 2 == 0;
@@ -140,7 +140,7 @@ BEHAVIOUR(last_to_close_a_listener) {
 }
 
 // The parent closes what it has given its child while a third process that has it, too, is killed.
-BEHAVIOUR(handed_on_while_another_dies) {
+BEHAVIOUR("a connection is handed on while another holder dies", handed_on_while_another_dies, accelerated) {
     int right = 0;
     for (int i = 0; i < 60; ++i) {
         const Pair pair = make_pair();
@@ -166,7 +166,7 @@ BEHAVIOUR(handed_on_while_another_dies) {
 
 // One thread reads, another closes the number and forks, a signal ends the read: the child has nothing of the
 // connection, so it ends.
-BEHAVIOUR(closed_in_a_call_before_fork) {
+BEHAVIOUR("a connection closed in a blocked call before a fork", closed_in_a_call_before_fork, accelerated) {
     struct sigaction action {};
     action.sa_handler = [](int) {};
     MUST(sigaction(SIGUSR1, &action, nullptr));
@@ -235,7 +235,7 @@ class StoppedMonitor {
 } // namespace
 
 // A child that has only what it inherited keeps it when the monitor does not answer for a while.
-BEHAVIOUR(monitor_stopped_for_a_while) {
+BEHAVIOUR("a monitor that is stopped for a while", monitor_stopped_for_a_while, any) {
     const Pair pair = make_pair();
     const int listener = make_listener();
     const pid_t child = spawn([&] {
@@ -292,7 +292,7 @@ bool is_refused(const Address &address) {
 } // namespace
 
 // The kernel closes what a process held before anybody can have waited for it.
-BEHAVIOUR(refused_once_waited_for) {
+BEHAVIOUR("a connect to a server that was waited for", refused_once_waited_for, accelerated) {
     int by_parent = 0, by_child = 0;
     for (int i = 0; i < 30; ++i) {
         Address address;
@@ -322,7 +322,7 @@ BEHAVIOUR(refused_once_waited_for) {
 }
 
 // The first contact with the monitor comes while another thread forks.
-BEHAVIOUR(forks_during_the_first_contact) {
+BEHAVIOUR("forks during the first contact with the monitor", forks_during_the_first_contact, any) {
     constexpr int kRounds = 40, kForks = 20;
     int good = 0;
     for (int round = 0; round < kRounds; ++round) {
@@ -390,7 +390,7 @@ template <class F> int children_that_end(F make) {
 } // namespace
 
 // However a child is made, what another thread held at that moment is free in it.
-BEHAVIOUR(made_while_other_threads_work) {
+BEHAVIOUR("children made while other threads work", made_while_other_threads_work, accelerated) {
     const int listener = make_listener(), fd = connect_to(local_address(listener));
     io_uring_params params{};
     const long ring = syscall(SYS_io_uring_setup, 8, &params); // one to look for

@@ -5,7 +5,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(listeners_come_and_go) {
+BEHAVIOUR("listeners that come and go leave nothing", listeners_come_and_go, accelerated) {
     long before = 0;
     for (int i = 0; i < 300; ++i) {
         if (i == 20)
@@ -20,7 +20,7 @@ BEHAVIOUR(listeners_come_and_go) {
 
 // Children are the last to close connections that their parent made, or was passed; one stays open all the
 // time.
-BEHAVIOUR(children_close_last) {
+BEHAVIOUR("connections that children close last leave nothing", children_close_last, accelerated) {
     const Pair stays = make_pair();
     constexpr int kRounds = 30, kEach = 500;
     long before = 0;

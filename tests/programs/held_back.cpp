@@ -6,7 +6,7 @@
 using namespace sdtest;
 
 // Without another call of the sender.
-BEHAVIOUR(goes_by_itself) {
+BEHAVIOUR("what is held back goes by itself", goes_by_itself, accelerated) {
     const auto wait_in = [](const char *label, const Pair &pair, const std::function<void()> &wait) {
         MUST(send(pair.client, label, strlen(label), MSG_MORE));
         wait();
@@ -51,7 +51,7 @@ BEHAVIOUR(goes_by_itself) {
 }
 
 // The receiver sleeps already when something begins to be held back, one among many.
-BEHAVIOUR(found_asleep) {
+BEHAVIOUR("what is held back finds those who sleep", found_asleep, accelerated) {
     for (const bool polls : {false, true}) {
         std::vector<Pair> pairs;
         const int listener = make_listener(), set = MUST(epoll_create1(0));
@@ -98,7 +98,7 @@ BEHAVIOUR(found_asleep) {
 }
 
 // Whoever answers has what was held back for him, unless by TCP_CORK.
-BEHAVIOUR(pushed_by_the_peer) {
+BEHAVIOUR("an answer pushes what MSG_MORE holds back", pushed_by_the_peer, accelerated) {
     for (const bool cork : {false, true})
         in_time([cork](Attempt &a) {
             a.cork(cork);
@@ -110,7 +110,7 @@ BEHAVIOUR(pushed_by_the_peer) {
 }
 
 // So does who ends what he sends.
-BEHAVIOUR(pushed_by_the_peers_end) {
+BEHAVIOUR("the peer's end pushes what MSG_MORE holds back", pushed_by_the_peers_end, accelerated) {
     in_time([](Attempt &a) {
         a.write("held", MSG_MORE);
         a.note("SHUT_WR %d", shutdown(a.server, SHUT_WR));
@@ -125,7 +125,7 @@ BEHAVIOUR(pushed_by_the_peers_end) {
     });
 }
 
-BEHAVIOUR(the_end_pushes) {
+BEHAVIOUR("the end pushes what is held back", the_end_pushes, accelerated) {
     in_time([](Attempt &a) {
         a.write("shutdown", MSG_MORE);
         a.note("SHUT_RD %d", shutdown(a.client, SHUT_RD));
@@ -155,7 +155,7 @@ BEHAVIOUR(the_end_pushes) {
     say("%s", receive_to_end(pair.server).c_str());
 }
 
-BEHAVIOUR(a_killed_sender) {
+BEHAVIOUR("a killed sender loses nothing that it held back", a_killed_sender, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const pid_t child = spawn([&] {
@@ -172,7 +172,7 @@ BEHAVIOUR(a_killed_sender) {
 }
 
 // A reset takes along what was not sent.
-BEHAVIOUR(a_reset_drops) {
+BEHAVIOUR("a reset drops what is held back", a_reset_drops, accelerated) {
     in_time([](Attempt &a) {
         a.cork(true);
         a.write("lost");
@@ -189,7 +189,7 @@ BEHAVIOUR(a_reset_drops) {
     });
 }
 
-BEHAVIOUR(nobody_reads_it) {
+BEHAVIOUR("what is held back for a peer that has closed", nobody_reads_it, accelerated) {
     in_time([](Attempt &a) {
         a.cork(true);
         a.write("held");
@@ -204,7 +204,7 @@ BEHAVIOUR(nobody_reads_it) {
     });
 }
 
-BEHAVIOUR(shared) {
+BEHAVIOUR("processes that share a corked connection", shared, accelerated) {
     in_time([](Attempt &a) {
         a.cork(true);
         a.write("one ");

@@ -39,7 +39,7 @@ char *find_payload(const Mapping &link, const std::string &payload) {
 
 } // namespace
 
-BEHAVIOUR(scribbled_record) {
+BEHAVIOUR("rubbish in a ring resets the connection", scribbled_record, accelerated) {
     const int listener = make_listener();
     const pid_t peer = spawn([&] {
         const int fd = connect_to(listener);
@@ -72,7 +72,7 @@ BEHAVIOUR(scribbled_record) {
 // Random words all over the slots, rings, queues and bitmaps, again and again, while the victim goes on
 // accepting, reading, writing and waiting. Only that the victim lives, and serves somebody else afterwards,
 // is looked at.
-BEHAVIOUR(victim_survives_anything) {
+BEHAVIOUR("a victim survives whatever a peer writes", victim_survives_anything, accelerated) {
     const int listener = make_listener();
     set_nonblocking(listener);
     const pid_t victim = spawn([&] {

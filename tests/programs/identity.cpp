@@ -78,9 +78,11 @@ void serve_changed(
 
 } // namespace
 
-BEHAVIOUR(listens_as_another_user) { serve_changed(become_nobody); }
+BEHAVIOUR("a server that became another user", listens_as_another_user, all_accelerated) {
+    serve_changed(become_nobody);
+}
 
-BEHAVIOUR(connects_as_another_user) {
+BEHAVIOUR("a client that became another user", connects_as_another_user, all_accelerated) {
     const int listener = make_listener();
     const pid_t client = spawn([&] {
         const Address address = local_address(listener);
@@ -93,25 +95,25 @@ BEHAVIOUR(connects_as_another_user) {
 }
 
 // As ftp servers do around the one call that needs it.
-BEHAVIOUR(listens_as_another_user_for_a_while) {
+BEHAVIOUR("another effective user", listens_as_another_user_for_a_while, all_accelerated) {
     serve_changed([] { SHOW(seteuid(kNobody)); }, [] { SHOW(seteuid(0)); });
 }
 
-BEHAVIOUR(listens_as_root_and_accepts_as_another_user) {
+BEHAVIOUR("another user once it listens", listens_as_root_and_accepts_as_another_user, all_accelerated) {
     serve_changed([] {}, become_nobody);
 }
 
-BEHAVIOUR(another_root) {
+BEHAVIOUR("another root directory", another_root, all_accelerated) {
     const EmptyRoot root;
     serve_changed([&] { SHOW(chroot(root.path())); });
 }
 
-BEHAVIOUR(another_root_by_system_call) {
+BEHAVIOUR("another root directory, by system call", another_root_by_system_call, all_accelerated) {
     const EmptyRoot root;
     serve_changed([&] { SHOW(syscall(SYS_chroot, root.path())); });
 }
 
-BEHAVIOUR(another_root_and_another_user) {
+BEHAVIOUR("another root directory and another user", another_root_and_another_user, all_accelerated) {
     const EmptyRoot root;
     serve_changed([&] {
         SHOW(chroot(root.path()));
@@ -120,7 +122,7 @@ BEHAVIOUR(another_root_and_another_user) {
     });
 }
 
-BEHAVIOUR(a_root_that_is_not_there) {
+BEHAVIOUR("chroot that fails", a_root_that_is_not_there, all_accelerated) {
     SHOW(chroot("/nowhere/at/all"));
     SHOW(chroot(bad_pointer<char>()));
     serve_changed([] {});
@@ -128,7 +130,7 @@ BEHAVIOUR(a_root_that_is_not_there) {
 
 // Nobody has had a socket before the change; the children of the one who changed each accept and connect on
 // their own.
-BEHAVIOUR(workers_of_another_user) {
+BEHAVIOUR("workers of another user", workers_of_another_user, all_accelerated) {
     constexpr int kWorkers = 3;
     const Gate done;
     int ends[2];
@@ -155,7 +157,8 @@ BEHAVIOUR(workers_of_another_user) {
 
 // A master that keeps its rights has sockets of its own; what it has written down about them is not within
 // reach of those who gave theirs up.
-BEHAVIOUR(workers_that_become_another_user) {
+BEHAVIOUR("workers that become another user, of a master that does not", workers_that_become_another_user,
+          all_accelerated) {
     const int listener = make_listener();
     const int own = connect_to(listener);
     const int accepted = MUST(accept(listener, nullptr, nullptr));
@@ -186,7 +189,7 @@ BEHAVIOUR(workers_that_become_another_user) {
 }
 
 // The kernel decides on ports, whoever the monitor thinks that this is.
-BEHAVIOUR(privileged_ports) {
+BEHAVIOUR("ports below 1024 as another user", privileged_ports, all_accelerated) {
     serve_changed([] {
         close(make_listener()); // what there is to say to the monitor, it has been told as root
         become_nobody();
@@ -198,7 +201,7 @@ BEHAVIOUR(privileged_ports) {
 }
 
 // No sockets: nothing is opened for them, and nothing is to be seen.
-BEHAVIOUR(no_sockets) {
+BEHAVIOUR("another user and root without sockets", no_sockets, untouched) {
     const EmptyRoot root;
     reap("the other", spawn([&] {
              SHOW(chroot(root.path()));

@@ -91,7 +91,7 @@ void keep_busy(const Worker &first, int messages, int pause_ms) {
 
 } // namespace
 
-BEHAVIOUR(threads_with_nothing_to_do) {
+BEHAVIOUR("threads with nothing to do sleep", threads_with_nothing_to_do, accelerated) {
     const int listener = make_listener();
     Worker workers[] = {listener, listener, listener, listener};
     long before = 0, after = 0;
@@ -105,7 +105,7 @@ BEHAVIOUR(threads_with_nothing_to_do) {
 }
 
 // The busy one goes to sleep after each message, and is woken for the next.
-BEHAVIOUR(one_that_is_woken) {
+BEHAVIOUR("traffic of one of four threads wakes no other", one_that_is_woken, accelerated) {
     constexpr int kMessages = 100;
     Worker workers[] = {make_listener(), make_listener(), make_listener(), make_listener()};
     long before[kThreads];

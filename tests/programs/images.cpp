@@ -20,7 +20,7 @@ bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDH
 } // namespace
 
 // The second image of the tests below: `images serve NUMBER` answers one request on that descriptor.
-BEHAVIOUR(exec_keeps_connection) {
+BEHAVIOUR("exec keeps a connection", exec_keeps_connection, accelerated) {
     const Pair pair = make_pair();
     const int kept = MUST(fcntl(pair.server, F_DUPFD, 60));
     const pid_t child = spawn([&] {
@@ -36,7 +36,7 @@ BEHAVIOUR(exec_keeps_connection) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(exec_closes_marked) {
+BEHAVIOUR("exec closes what is marked", exec_closes_marked, accelerated) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     const int server = MUST(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
@@ -50,7 +50,7 @@ BEHAVIOUR(exec_closes_marked) {
     reap("child", child);
 }
 
-BEHAVIOUR(exec_keeps_listener) {
+BEHAVIOUR("exec keeps a listener", exec_keeps_listener, accelerated) {
     const int listener = MUST(fcntl(make_listener(), F_DUPFD, 61));
     const pid_t child = spawn([&] {
         const std::string path = own_path();
@@ -63,7 +63,7 @@ BEHAVIOUR(exec_keeps_listener) {
     reap("child", child);
 }
 
-BEHAVIOUR(exec_of_standard_numbers) {
+BEHAVIOUR("exec with a connection as standard input and output", exec_of_standard_numbers, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.client);
@@ -83,7 +83,7 @@ BEHAVIOUR(exec_of_standard_numbers) {
 
 // sdrun's channel is not the program's to close, not even at an exec: what it starts would outlive its
 // monitor.
-BEHAVIOUR(exec_after_marking_all) {
+BEHAVIOUR("exec after everything was marked", exec_after_marking_all, any) {
     const pid_t child = spawn([&] {
         MUST(close_range(3, ~0u, CLOSE_RANGE_CLOEXEC));
         const std::string path = own_path();
@@ -93,7 +93,7 @@ BEHAVIOUR(exec_after_marking_all) {
     reap("child", child);
 }
 
-BEHAVIOUR(spawned_with_file_actions) {
+BEHAVIOUR("posix_spawn with file actions", spawned_with_file_actions, accelerated) {
     const Pair pair = make_pair();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -115,7 +115,7 @@ BEHAVIOUR(spawned_with_file_actions) {
 }
 
 // Commands that have nothing to do with the sockets leave them alone.
-BEHAVIOUR(commands_in_between) {
+BEHAVIOUR("system, popen and vfork in between", commands_in_between, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "one");
     SHOW(system("true"));
@@ -139,7 +139,7 @@ BEHAVIOUR(commands_in_between) {
 }
 
 // An image with an empty environment still gets the connection.
-BEHAVIOUR(exec_with_empty_environment) {
+BEHAVIOUR("exec with an empty environment", exec_with_empty_environment, accelerated) {
     const Pair pair = make_pair();
     const int kept = MUST(fcntl(pair.server, F_DUPFD, 60));
     const pid_t child = spawn([&] {
@@ -156,7 +156,7 @@ BEHAVIOUR(exec_with_empty_environment) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(passed_to_a_relative) {
+BEHAVIOUR("SCM_RIGHTS to a child", passed_to_a_relative, accelerated) {
     const Pair pair = make_pair();
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -175,7 +175,7 @@ BEHAVIOUR(passed_to_a_relative) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(passed_to_itself) {
+BEHAVIOUR("SCM_RIGHTS to itself", passed_to_itself, accelerated) {
     const Pair pair = make_pair();
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -191,7 +191,7 @@ BEHAVIOUR(passed_to_itself) {
 
 // Servers throw away what they inherited before they open their first socket; with it goes what names the
 // monitor.
-BEHAVIOUR(environment_emptied_first) {
+BEHAVIOUR("a program that empties its environment first", environment_emptied_first, accelerated) {
     clearenv();
     const Pair pair = make_pair();
     SHOW(send(pair.client, "bare", 4, 0));

@@ -9,7 +9,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(the_parent_does_not_read) {
+BEHAVIOUR("the parent does not read", the_parent_does_not_read, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = start("answer", pair);
     sleep_ms(50); // it waits for the request by now
@@ -22,7 +22,7 @@ BEHAVIOUR(the_parent_does_not_read) {
 }
 
 // Of which the parent has read a part.
-BEHAVIOUR(a_request_that_came_before) {
+BEHAVIOUR("a request that came before", a_request_that_came_before, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "to the parent, ");
     send_all(pair.client, "to the child");
@@ -34,7 +34,7 @@ BEHAVIOUR(a_request_that_came_before) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(writes_stand_in_order) {
+BEHAVIOUR("writes stand in order", writes_stand_in_order, accelerated) {
     const Pair pair = make_pair();
     std::string expected;
     for (int i = 0; i < 40; ++i) {
@@ -52,7 +52,7 @@ BEHAVIOUR(writes_stand_in_order) {
     say("%s", got == expected ? "as written" : got.c_str());
 }
 
-BEHAVIOUR(the_rest_is_the_parents) {
+BEHAVIOUR("what is left over is the parent's", the_rest_is_the_parents, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "fourand the rest");
     const pid_t child = start("takes four", pair);
@@ -62,7 +62,7 @@ BEHAVIOUR(the_rest_is_the_parents) {
 }
 
 // As a shell does it: the parent's descriptors are the child's, and both write.
-BEHAVIOUR(standard_input_and_output) {
+BEHAVIOUR("standard input and output", standard_input_and_output, accelerated) {
     const Pair pair = make_pair();
     const pid_t shell = spawn([&] {
         MUST(dup2(pair.server, 0));
@@ -87,7 +87,7 @@ BEHAVIOUR(standard_input_and_output) {
     reap("shell", shell);
 }
 
-BEHAVIOUR(system_and_popen) {
+BEHAVIOUR("system and popen", system_and_popen, accelerated) {
     const Pair pair = make_pair();
     const std::string command = "exec " + stranger() + " writes " + std::to_string(pair.server);
     send_all(pair.server, "1 ");
@@ -100,7 +100,7 @@ BEHAVIOUR(system_and_popen) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(spawned) {
+BEHAVIOUR("posix_spawn", spawned, accelerated) {
     const Pair pair = make_pair();
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
@@ -118,7 +118,7 @@ BEHAVIOUR(spawned) {
 }
 
 // Dynamically linked, but it does not load what it is told to.
-BEHAVIOUR(set_user_id) {
+BEHAVIOUR("a set-user-ID program", set_user_id, accelerated) {
     char name[] = "/var/tmp/sd-company-XXXXXX";
     const int file = MUST(mkstemp(name)), source = MUST(open("/usr/bin/head", O_RDONLY | O_CLOEXEC));
     while (sendfile(file, source, nullptr, 1 << 20) > 0) {
@@ -145,7 +145,7 @@ BEHAVIOUR(set_user_id) {
     unlink(name);
 }
 
-BEHAVIOUR(a_child_of_the_child) {
+BEHAVIOUR("a child of the child", a_child_of_the_child, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "zero ");
     const pid_t child = start("has a child", pair);
@@ -156,7 +156,7 @@ BEHAVIOUR(a_child_of_the_child) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(two_at_once) {
+BEHAVIOUR("two of them at once", two_at_once, accelerated) {
     const Pair pair = make_pair();
     const pid_t one = start("answer", pair), two = start("answer", pair);
     std::string answers[2];
@@ -170,7 +170,7 @@ BEHAVIOUR(two_at_once) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(one_after_the_other) {
+BEHAVIOUR("one after the other", one_after_the_other, accelerated) {
     const Pair pair = make_pair();
     for (int i = 0; i < 5; ++i) {
         const pid_t child = start("answer", pair);
@@ -181,7 +181,7 @@ BEHAVIOUR(one_after_the_other) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(a_sibling) {
+BEHAVIOUR("a sibling with libsd", a_sibling, accelerated) {
     const Pair pair = make_pair();
     const Gate go;
     const pid_t sibling = spawn([&] {
@@ -203,7 +203,7 @@ BEHAVIOUR(a_sibling) {
 }
 
 // It has not looked at it since.
-BEHAVIOUR(the_parent_closes) {
+BEHAVIOUR("the parent closes", the_parent_closes, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = start("answer", pair);
     sleep_ms(50);
@@ -213,7 +213,7 @@ BEHAVIOUR(the_parent_closes) {
     reap("child", child);
 }
 
-BEHAVIOUR(the_parent_ends) {
+BEHAVIOUR("the parent ends", the_parent_ends, accelerated) {
     const Pair pair = make_pair();
     const pid_t parent = spawn([&] {
         close(pair.client);
@@ -226,7 +226,7 @@ BEHAVIOUR(the_parent_ends) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-BEHAVIOUR(the_parent_is_killed) {
+BEHAVIOUR("the parent is killed", the_parent_is_killed, accelerated) {
     const Pair pair = make_pair();
     const pid_t parent = spawn([&] {
         close(pair.client);
@@ -245,7 +245,7 @@ BEHAVIOUR(the_parent_is_killed) {
     say("rest %zu", receive_to_end(pair.client).size());
 }
 
-BEHAVIOUR(the_child_is_killed) {
+BEHAVIOUR("a child that stays is killed", the_child_is_killed, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = start_that_stays(pair);
     end(child);
@@ -255,7 +255,7 @@ BEHAVIOUR(the_child_is_killed) {
     SHOW_BOOL(peer_is_gone(pair.client));
 }
 
-BEHAVIOUR(the_child_shuts_down) {
+BEHAVIOUR("the child shuts down", the_child_shuts_down, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "before");
     const pid_t child = start("shuts", pair);
@@ -268,7 +268,7 @@ BEHAVIOUR(the_child_shuts_down) {
     say("rest %zu", receive_to_end(pair.server).size());
 }
 
-BEHAVIOUR(shut_down_before) {
+BEHAVIOUR("shut down before", shut_down_before, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "before");
     MUST(shutdown(pair.server, SHUT_WR));
@@ -281,7 +281,7 @@ BEHAVIOUR(shut_down_before) {
     say("%s", receive(pair.server, 15).c_str());
 }
 
-BEHAVIOUR(both_ends_shut_before) {
+BEHAVIOUR("both ends have been shut", both_ends_shut_before, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "four and more");
     MUST(shutdown(pair.client, SHUT_WR));
@@ -293,7 +293,7 @@ BEHAVIOUR(both_ends_shut_before) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-BEHAVIOUR(the_peer_ends) {
+BEHAVIOUR("the peer ends", the_peer_ends, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = start("waits", pair);
     sleep_ms(50);
@@ -305,7 +305,7 @@ BEHAVIOUR(the_peer_ends) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-BEHAVIOUR(the_peer_resets) {
+BEHAVIOUR("the peer resets", the_peer_resets, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = start_that_stays(pair);
     abort_connection(pair.client);
@@ -315,7 +315,7 @@ BEHAVIOUR(the_peer_resets) {
     end(child);
 }
 
-BEHAVIOUR(linger_zero) {
+BEHAVIOUR("linger 0", linger_zero, accelerated) {
     const Pair pair = make_pair();
     const linger now{1, 0};
     MUST(setsockopt(pair.server, SOL_SOCKET, SO_LINGER, &now, sizeof now));
@@ -328,7 +328,7 @@ BEHAVIOUR(linger_zero) {
     SHOW(recv(pair.client, &byte, 1, 0));
 }
 
-BEHAVIOUR(sendfile_and_splice) {
+BEHAVIOUR("sendfile and splice", sendfile_and_splice, accelerated) {
     const Pair pair = make_pair();
     const int file = MUST(memfd_create("data", MFD_CLOEXEC));
     MUST(write(file, "from a file", 11));
@@ -356,7 +356,7 @@ BEHAVIOUR(sendfile_and_splice) {
 }
 
 // Another image of itself, which knows the connection from a table.
-BEHAVIOUR(the_parent_executes) {
+BEHAVIOUR("the parent executes something", the_parent_executes, accelerated) {
     if (const char *number = getenv("SD_TEST_GOES_ON")) {
         const int fd = atoi(number);
         say("%s", receive(fd, 4).c_str());
@@ -380,7 +380,7 @@ BEHAVIOUR(the_parent_executes) {
     reap("parent", parent);
 }
 
-BEHAVIOUR(the_parent_passes_it_on) {
+BEHAVIOUR("the parent passes it on", the_parent_passes_it_on, accelerated) {
     const Pair pair = make_pair();
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channel));
@@ -401,7 +401,7 @@ BEHAVIOUR(the_parent_passes_it_on) {
 }
 
 // The child has inherited the client's end as well.
-BEHAVIOUR(both_ends) {
+BEHAVIOUR("both ends of one connection", both_ends, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "early ");
     const pid_t child = spawn([&] { become("stays", pair.server); });

@@ -48,11 +48,13 @@ void whole_table(bool limits) {
 
 } // namespace
 
-BEHAVIOUR(every_call) { whole_table(false); }
-BEHAVIOUR(every_call_with_timeouts) { whole_table(true); }
+BEHAVIOUR("interrupted: every call", every_call, accelerated) { whole_table(false); }
+BEHAVIOUR("interrupted: every call with timeouts", every_call_with_timeouts, accelerated) {
+    whole_table(true);
+}
 
 // After some bytes have been transferred a call returns how many, whatever the handler's flags.
-BEHAVIOUR(after_a_part) {
+BEHAVIOUR("interrupted after a part was done", after_a_part, accelerated) {
     for (const BlockingCall &call : blocking_calls()) {
         const std::string name = call.name;
         const bool large = call.why == Blocked::room && !call.polls && name != "send of a few bytes" &&
@@ -64,7 +66,7 @@ BEHAVIOUR(after_a_part) {
 }
 
 // Of two threads in the same call only the one that gets the signal returns.
-BEHAVIOUR(one_of_two_threads) {
+BEHAVIOUR("interrupted: one of two threads", one_of_two_threads, accelerated) {
     set_handler(count, 0);
     for (const BlockingCall &call : blocking_calls()) {
         // A second connect on the socket is another story, two splices wait for each other on the pipe, and
@@ -86,7 +88,7 @@ BEHAVIOUR(one_of_two_threads) {
 }
 
 // The handler uses the socket on which the call it interrupted is blocked; the call goes on afterwards.
-BEHAVIOUR(handler_uses_the_socket) {
+BEHAVIOUR("interrupted by a handler that uses the socket", handler_uses_the_socket, accelerated) {
     static std::atomic<long> did{0};
     static std::atomic<int> how{0};
     set_handler(
@@ -121,7 +123,7 @@ BEHAVIOUR(handler_uses_the_socket) {
 }
 
 // What was told as sent has arrived, and nothing else.
-BEHAVIOUR(amounts_are_right) {
+BEHAVIOUR("interrupted: amounts are right", amounts_are_right, accelerated) {
     set_handler(count, 0);
     for (const BlockingCall &call : blocking_calls()) {
         if (call.why != Blocked::room || call.polls || strcmp(call.name, "sendmmsg") == 0)
@@ -177,7 +179,7 @@ template <class F> bool left_in(F call, int fd, int instead, int microseconds) {
 
 // As Java closes a socket that another thread uses: the number first becomes something else, then the thread
 // gets a signal. It is to end at any moment of the call.
-BEHAVIOUR(number_replaced_first) {
+BEHAVIOUR("interrupted: the number is replaced first", number_replaced_first, any) {
     set_handler(count, 0);
     int ends[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));

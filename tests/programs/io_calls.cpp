@@ -21,7 +21,7 @@ int temporary_file(const std::string &content) {
 
 } // namespace
 
-BEHAVIOUR(read_write) {
+BEHAVIOUR("read and write", read_write, accelerated) {
     const Pair pair = make_pair();
     char buffer[64] = {};
     SHOW(write(pair.client, "hello world", 11));
@@ -35,14 +35,14 @@ BEHAVIOUR(read_write) {
     SHOW(read(pair.client, buffer, 64));
 }
 
-BEHAVIOUR(stream_joins_writes) {
+BEHAVIOUR("a stream has no message borders", stream_joins_writes, accelerated) {
     const Pair pair = make_pair();
     for (int i = 0; i < 10; ++i)
         SHOW(write(pair.client, "0123456789", static_cast<size_t>(i)));
     show_data("joined", receive(pair.server, 45));
 }
 
-BEHAVIOUR(readv_writev) {
+BEHAVIOUR("readv and writev", readv_writev, accelerated) {
     const Pair pair = make_pair();
     std::string one = "first ", two, three = "second ", four = "third";
     const iovec out[] = {slice(one), slice(two), slice(three), slice(four)};
@@ -64,7 +64,7 @@ BEHAVIOUR(readv_writev) {
     show_data("many", receive(pair.server, 1024));
 }
 
-BEHAVIOUR(send_recv) {
+BEHAVIOUR("send and recv, with lengths of 0", send_recv, accelerated) {
     const Pair pair = make_pair();
     char buffer[32] = {};
     SHOW(send(pair.server, "abcdef", 6, 0));
@@ -78,7 +78,7 @@ BEHAVIOUR(send_recv) {
     SHOW(recv(pair.client, buffer, 4, 0));
 }
 
-BEHAVIOUR(sendto_recvfrom) {
+BEHAVIOUR("sendto and recvfrom ignore addresses", sendto_recvfrom, accelerated) {
     const Pair pair = make_pair();
     char buffer[32] = {};
     const Address elsewhere = make_address("127.0.0.1", 9);
@@ -97,7 +97,7 @@ BEHAVIOUR(sendto_recvfrom) {
     SHOW(recvfrom(fresh, buffer, 3, 0, nullptr, nullptr));
 }
 
-BEHAVIOUR(sendmsg_recvmsg) {
+BEHAVIOUR("sendmsg and recvmsg", sendmsg_recvmsg, accelerated) {
     const Pair pair = make_pair();
     std::string one = "alpha", two = "beta";
     iovec out[] = {slice(one), slice(two)};
@@ -128,7 +128,7 @@ BEHAVIOUR(sendmsg_recvmsg) {
     SHOW(recvmsg(pair.client, &message, MSG_DONTWAIT));
 }
 
-BEHAVIOUR(sendmsg_refuses_unknown_control) {
+BEHAVIOUR("control messages that make no sense", sendmsg_refuses_unknown_control, accelerated) {
     const Pair pair = make_pair();
     std::string text = "text";
     iovec out = slice(text);
@@ -149,7 +149,7 @@ BEHAVIOUR(sendmsg_refuses_unknown_control) {
     SHOW(sendmsg(pair.client, &message, 0));
 }
 
-BEHAVIOUR(sendmmsg_recvmmsg) {
+BEHAVIOUR("sendmmsg and recvmmsg", sendmmsg_recvmmsg, accelerated) {
     const Pair pair = make_pair();
     std::string parts[] = {"one", "twotwo", "three"};
     iovec out[3];
@@ -183,7 +183,7 @@ BEHAVIOUR(sendmmsg_recvmmsg) {
     SHOW(recvmmsg(pair.server, got, 0, MSG_DONTWAIT, nullptr));
 }
 
-BEHAVIOUR(sendfile_to_socket) {
+BEHAVIOUR("sendfile", sendfile_to_socket, accelerated) {
     const Pair pair = make_pair();
     const std::string content = pattern(100000, 7);
     const int file = temporary_file(content);
@@ -207,7 +207,7 @@ BEHAVIOUR(sendfile_to_socket) {
     SHOW(sendfile(target, pair.client, nullptr, 10));
 }
 
-BEHAVIOUR(splice_through_pipes) {
+BEHAVIOUR("splice, tee, vmsplice", splice_through_pipes, accelerated) {
     const Pair pair = make_pair();
     int ends[2];
     MUST(pipe(ends));
@@ -234,7 +234,7 @@ BEHAVIOUR(splice_through_pipes) {
     SHOW(splice(pair.client, nullptr, ends[1], nullptr, 100, 0));
 }
 
-BEHAVIOUR(preadv2_pwritev2) {
+BEHAVIOUR("preadv2 and pwritev2 at position -1", preadv2_pwritev2, accelerated) {
     const Pair pair = make_pair();
     std::string text = "versions", room(16, '.');
     const iovec out = slice(text), in = slice(room);
@@ -247,7 +247,7 @@ BEHAVIOUR(preadv2_pwritev2) {
     SHOW(preadv2(pair.server, &in, 1, 0, 0));
 }
 
-BEHAVIOUR(no_positions) {
+BEHAVIOUR("pread and others give ESPIPE", no_positions, accelerated) {
     const Pair pair = make_pair();
     char buffer[16] = {};
     const iovec vector{buffer, sizeof buffer};
@@ -270,7 +270,7 @@ BEHAVIOUR(no_positions) {
 }
 
 // Written and read by the same thread, one after the other: the connection must hold it all meanwhile.
-BEHAVIOUR(write_200k_then_read) {
+BEHAVIOUR("200 KiB written before they are read", write_200k_then_read, accelerated) {
     const Pair pair = make_pair();
     const std::string data = pattern(200 * 1024, 3);
     SHOW(write(pair.client, data.data(), data.size()));
@@ -280,7 +280,7 @@ BEHAVIOUR(write_200k_then_read) {
 }
 
 // How much fits without a reader is the kernel's affair, but it has a lower and an upper bound.
-BEHAVIOUR(full_buffer) {
+BEHAVIOUR("a full connection, bounded", full_buffer, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     const std::string data = pattern(65536, 4);
@@ -303,7 +303,7 @@ BEHAVIOUR(full_buffer) {
 }
 
 // Small buffers asked for are small buffers got, within reason.
-BEHAVIOUR(small_buffers) {
+BEHAVIOUR("small buffers asked for", small_buffers, accelerated) {
     const int listener = make_listener();
     set_option(listener, SOL_SOCKET, SO_RCVBUF, 8192);
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));

@@ -41,7 +41,7 @@ class Ring {
 
 } // namespace
 
-BEHAVIOUR(data) {
+BEHAVIOUR("data by liburing", data, any) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");
@@ -65,7 +65,7 @@ BEHAVIOUR(data) {
     say("%s", receive_to_end(pair.server).c_str());
 }
 
-BEHAVIOUR(connecting) {
+BEHAVIOUR("connect and accept by liburing", connecting, any) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");
@@ -86,7 +86,7 @@ BEHAVIOUR(connecting) {
 }
 
 // Sockets that the ring keeps: their numbers may go.
-BEHAVIOUR(kept_files) {
+BEHAVIOUR("sockets that a ring of liburing keeps", kept_files, any) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");
@@ -112,7 +112,7 @@ BEHAVIOUR(kept_files) {
 }
 
 // A ring as the kernel's interface has it, under liburing's names.
-BEHAVIOUR(bare_calls) {
+BEHAVIOUR("liburing's names of the system calls", bare_calls, any) {
     io_uring_params p{};
     const int fd = io_uring_setup(4, &p);
     if (fd < 0)

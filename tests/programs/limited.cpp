@@ -103,7 +103,7 @@ template <class F> void on_a_live_connection(F set_limits) {
 } // namespace
 
 // SIGXFSZ would end the program.
-BEHAVIOUR(no_file_may_grow) {
+BEHAVIOUR("no file may grow (RLIMIT_FSIZE)", no_file_may_grow, accelerated) {
     under([] { limit(RLIMIT_FSIZE, 0); });
     under([] { limit(RLIMIT_FSIZE, 0, RLIM_INFINITY); });
     under([] { limit(RLIMIT_FSIZE, 100000); });
@@ -111,7 +111,7 @@ BEHAVIOUR(no_file_may_grow) {
 }
 
 // An exec that hands connections on.
-BEHAVIOUR(exec_while_no_file_may_grow) {
+BEHAVIOUR("an exec while no file may grow", exec_while_no_file_may_grow, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.server);
@@ -126,7 +126,7 @@ BEHAVIOUR(exec_while_no_file_may_grow) {
 }
 
 // As sshd does it with those of its processes that see what strangers send.
-BEHAVIOUR(sandbox_by_limits) {
+BEHAVIOUR("a sandbox made of limits", sandbox_by_limits, accelerated) {
     on_a_live_connection([] {
         limit(RLIMIT_FSIZE, 0);
         limit(RLIMIT_NPROC, 0);
@@ -135,7 +135,7 @@ BEHAVIOUR(sandbox_by_limits) {
 }
 
 // recv and send sleep all the same.
-BEHAVIOUR(no_descriptor_at_all) {
+BEHAVIOUR("no descriptor at all (RLIMIT_NOFILE)", no_descriptor_at_all, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         close(pair.server);
@@ -158,7 +158,7 @@ BEHAVIOUR(no_descriptor_at_all) {
     reap("without descriptors", child);
 }
 
-BEHAVIOUR(limits_of_no_consequence) {
+BEHAVIOUR("limits that connections have nothing to do with", limits_of_no_consequence, accelerated) {
     under([] {
         limit(RLIMIT_CORE, 0);
         limit(RLIMIT_RSS, 0);
@@ -175,7 +175,7 @@ BEHAVIOUR(limits_of_no_consequence) {
 
 // Processes of libsd's own count for the user: there are none.
 // The child that was not made holds nothing.
-BEHAVIOUR(fork_that_fails) {
+BEHAVIOUR("a fork that fails", fork_that_fails, any) {
     reap("alone", spawn([] {
              MUST(setgid(65534));
              MUST(setuid(65534));
@@ -190,7 +190,7 @@ BEHAVIOUR(fork_that_fails) {
          }));
 }
 
-BEHAVIOUR(no_further_process) {
+BEHAVIOUR("no further process (RLIMIT_NPROC)", no_further_process, accelerated) {
     on_a_live_connection([] {
         MUST(setgid(65534));
         MUST(setuid(65534));
@@ -210,7 +210,7 @@ BEHAVIOUR(no_further_process) {
 }
 
 // What is blocked and queued stays queued, with what came along.
-BEHAVIOUR(no_signal_may_be_queued) {
+BEHAVIOUR("no signal may be queued (RLIMIT_SIGPENDING)", no_signal_may_be_queued, accelerated) {
     limit(RLIMIT_SIGPENDING, 0);
     const Pair pair = make_pair();
     sigset_t set, pending;
@@ -246,7 +246,7 @@ bool can_have(size_t bytes) {
 } // namespace
 
 // Private memory that can be written: the library's is next to nothing, also after links were given back.
-BEHAVIOUR(little_data) {
+BEHAVIOUR("little data (RLIMIT_DATA)", little_data, accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const pid_t child = spawn([&] {
@@ -270,7 +270,7 @@ BEHAVIOUR(little_data) {
 
 // As much as mail and file servers allow themselves: connections are accelerated, grow, and leave the program
 // its room. A peer that writes what the kernel would buffer does not wait for the reader.
-BEHAVIOUR(little_address_space) {
+BEHAVIOUR("little address space (RLIMIT_AS)", little_address_space, all_accelerated) {
     under([] { limit(RLIMIT_AS, 512 << 20); }, true);
     const int listener = make_listener();
     const Address to = local_address(listener);
@@ -288,7 +288,7 @@ BEHAVIOUR(little_address_space) {
     reap("with little address space", child);
 }
 
-BEHAVIOUR(little_stack) {
+BEHAVIOUR("little stack (RLIMIT_STACK)", little_stack, accelerated) {
     under([] { limit(RLIMIT_STACK, 256 << 10); });
     // Threads of the least stack there is, and handlers on the least of their own.
     const Pair pair = make_pair();
@@ -334,14 +334,14 @@ BEHAVIOUR(little_stack) {
 
 // Locked memory of the program is the program's: what is shared for connections is as large as can be, and
 // almost empty.
-BEHAVIOUR(all_memory_locked) {
+BEHAVIOUR("all memory locked", all_memory_locked, accelerated) {
     under([] { MUST(mlockall(MCL_FUTURE)); }, false);
     under([] { MUST(mlockall(MCL_CURRENT | MCL_FUTURE)); }, false);
     on_a_live_connection([] { SHOW(mlockall(MCL_CURRENT)); });
     on_a_live_connection([] { SHOW(mlockall(MCL_CURRENT | MCL_FUTURE)); });
 }
 
-BEHAVIOUR(little_memory_may_be_locked) {
+BEHAVIOUR("little memory may be locked (RLIMIT_MEMLOCK)", little_memory_may_be_locked, accelerated) {
     auto little = [] {
         limit(RLIMIT_MEMLOCK, 4 << 20);
         MUST(setgid(65534));

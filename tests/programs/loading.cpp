@@ -62,19 +62,27 @@ void converse(const Plugin &plugin) {
 
 } // namespace
 
-BEHAVIOUR(deep_and_lazy) { converse(Plugin("plugin_lazy.so", RTLD_LAZY | RTLD_GLOBAL)); }
-BEHAVIOUR(deep_and_now) { converse(Plugin("plugin_now.so", RTLD_NOW)); }
-BEHAVIOUR(deep_and_sealed) { converse(Plugin("plugin_now.so", RTLD_LAZY)); }
-BEHAVIOUR(deep_as_a_dependency) { converse(Plugin("plugin_user.so", RTLD_LAZY)); }
+BEHAVIOUR("a library with RTLD_DEEPBIND, bound when it calls", deep_and_lazy, all_accelerated) {
+    converse(Plugin("plugin_lazy.so", RTLD_LAZY | RTLD_GLOBAL));
+}
+BEHAVIOUR("a library with RTLD_DEEPBIND, bound at once", deep_and_now, all_accelerated) {
+    converse(Plugin("plugin_now.so", RTLD_NOW));
+}
+BEHAVIOUR("a library with RTLD_DEEPBIND, made to be bound at once", deep_and_sealed, all_accelerated) {
+    converse(Plugin("plugin_now.so", RTLD_LAZY));
+}
+BEHAVIOUR("a library that another with RTLD_DEEPBIND needs", deep_as_a_dependency, all_accelerated) {
+    converse(Plugin("plugin_user.so", RTLD_LAZY));
+}
 
-BEHAVIOUR(deep_keeps_its_own_names) {
+BEHAVIOUR("a library with RTLD_DEEPBIND and names of its own", deep_keeps_its_own_names, accelerated) {
     const Plugin plugin("plugin_lazy.so", RTLD_LAZY);
     SHOW(plugin.call<int>("plugin_own_function", make_pair().server));
     const Plugin again("plugin_lazy.so", RTLD_LAZY); // nothing new is loaded
     SHOW(again.call<int>("plugin_own_function", make_pair().server));
 }
 
-BEHAVIOUR(deep_leaves_no_error) {
+BEHAVIOUR("dlerror after RTLD_DEEPBIND", deep_leaves_no_error, any) {
     const Plugin plugin("plugin_lazy.so", RTLD_LAZY);
     SHOW_BOOL(dlerror() == nullptr);
     SHOW_BOOL(dlopen(beside_us("nothing.so").c_str(), RTLD_LAZY | RTLD_DEEPBIND) == nullptr);
@@ -82,7 +90,7 @@ BEHAVIOUR(deep_leaves_no_error) {
     SHOW_BOOL(dlopen(nullptr, RTLD_LAZY | RTLD_DEEPBIND) != nullptr);
 }
 
-BEHAVIOUR(found_where_the_caller_says) {
+BEHAVIOUR("a library in the caller's search path", found_where_the_caller_says, any) {
     SHOW_BOOL(dlopen("plugin_now.so", RTLD_LAZY) != nullptr);
     SHOW_BOOL(dlopen("plugin_lazy.so", RTLD_LAZY | RTLD_DEEPBIND) != nullptr);
 }

@@ -34,7 +34,7 @@ template <class Call> void interrupt(const char *what, Call call) {
 
 } // namespace
 
-BEHAVIOUR(eintr_without_restart) {
+BEHAVIOUR("EINTR", eintr_without_restart, accelerated) {
     const Pair pair = make_pair();
     install(0);
     char byte;
@@ -67,7 +67,7 @@ BEHAVIOUR(eintr_without_restart) {
     interrupt("wait for all", [&] { return recv(pair.client, buffer, sizeof buffer, MSG_WAITALL); });
 }
 
-BEHAVIOUR(restart) {
+BEHAVIOUR("SA_RESTART", restart, accelerated) {
     const Pair pair = make_pair();
     install(SA_RESTART);
     char byte;
@@ -93,7 +93,7 @@ BEHAVIOUR(restart) {
 }
 
 // A handler that uses the very socket the interrupted thread is waiting on.
-BEHAVIOUR(handler_uses_the_socket) {
+BEHAVIOUR("a handler uses the socket", handler_uses_the_socket, accelerated) {
     const Pair pair = make_pair();
     answer_fd = pair.client;
     install(SA_RESTART, [](int) {
@@ -111,7 +111,7 @@ BEHAVIOUR(handler_uses_the_socket) {
     server.join();
 }
 
-BEHAVIOUR(jump_out_of_a_handler) {
+BEHAVIOUR("siglongjmp out of a handler", jump_out_of_a_handler, accelerated) {
     const Pair pair = make_pair();
     install(0, [](int) { siglongjmp(jump, 1); });
     char byte;
@@ -131,7 +131,7 @@ BEHAVIOUR(jump_out_of_a_handler) {
     say("%s", receive(pair.client, 4).c_str());
 }
 
-BEHAVIOUR(io_signal) {
+BEHAVIOUR("SIGIO", io_signal, accelerated) {
     const Pair pair = make_pair();
     struct sigaction action {};
     action.sa_handler = [](int) { ++handled; };
@@ -146,7 +146,7 @@ BEHAVIOUR(io_signal) {
 }
 
 // In the middle of a conversation, and with data that has come already; both descriptors of the socket go on.
-BEHAVIOUR(urgent_signal) {
+BEHAVIOUR("SIGURG", urgent_signal, accelerated) {
     const Pair pair = make_pair();
     const int copy = MUST(dup(pair.server));
     const int set = MUST(epoll_create1(0));
@@ -176,7 +176,7 @@ BEHAVIOUR(urgent_signal) {
     SHOW_BOOL((poll_now(copy, POLLRDHUP, kPatience) & POLLRDHUP) != 0);
 }
 
-BEHAVIOUR(io_signal_of_a_listener) {
+BEHAVIOUR("SIGIO of a listener", io_signal_of_a_listener, any) {
     const int listener = make_listener();
     struct sigaction action {};
     action.sa_handler = [](int) { ++handled; };
@@ -194,7 +194,7 @@ BEHAVIOUR(io_signal_of_a_listener) {
 }
 
 // The client's end becomes a kernel socket while the connection still waits in the listener's queue.
-BEHAVIOUR(io_signal_before_accept) {
+BEHAVIOUR("SIGIO of a connection that is not accepted yet", io_signal_before_accept, any) {
     const int listener = make_listener();
     const int client = connect_to(listener);
     struct sigaction action {};

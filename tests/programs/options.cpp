@@ -91,7 +91,7 @@ void wait_until_queued(int fd, unsigned long request, int wanted) {
 
 } // namespace
 
-BEHAVIOUR(kinds) {
+BEHAVIOUR("type, domain, protocol, listening", kinds, accelerated) {
     for (const int family : {AF_INET, AF_INET6}) {
         const int fresh = MUST(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP));
         const Pair pair = make_pair(family);
@@ -102,7 +102,7 @@ BEHAVIOUR(kinds) {
     }
 }
 
-BEHAVIOUR(defaults) {
+BEHAVIOUR("defaults", defaults, accelerated) {
     show_options("fresh", MUST(socket(AF_INET, SOCK_STREAM, 0)), false);
     const Pair pair = make_pair();
     show_options("client", pair.client, false);
@@ -111,7 +111,7 @@ BEHAVIOUR(defaults) {
     SHOW_BOOL(get_option(pair.client, SOL_SOCKET, SO_SNDBUF) >= 4096);
 }
 
-BEHAVIOUR(set_before_connect) {
+BEHAVIOUR("set before connecting", set_before_connect, any) {
     const int listener = make_listener();
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set_options(client);
@@ -123,7 +123,7 @@ BEHAVIOUR(set_before_connect) {
     show_options("server", server, false);
 }
 
-BEHAVIOUR(set_after_connect) {
+BEHAVIOUR("set after connecting", set_after_connect, any) {
     const Pair pair = make_pair();
     set_options(pair.client);
     show_options("client", pair.client, true);
@@ -134,7 +134,7 @@ BEHAVIOUR(set_after_connect) {
     say("%s", receive(pair.server, 7).c_str());
 }
 
-BEHAVIOUR(inherited_from_listener) {
+BEHAVIOUR("inherited from the listener, and what is not", inherited_from_listener, any) {
     const int listener = MUST(socket(AF_INET, SOCK_STREAM, 0));
     for (const Option &option : kOptions) {
         if (option.option != TCP_DEFER_ACCEPT || option.level != IPPROTO_TCP)
@@ -168,7 +168,7 @@ BEHAVIOUR(inherited_from_listener) {
     SHOW(fcntl(server, F_GETFD));
 }
 
-BEHAVIOUR(timeouts_and_linger) {
+BEHAVIOUR("SO_RCVTIMEO, SO_SNDTIMEO, SO_LINGER read back", timeouts_and_linger, accelerated) {
     const Pair pair = make_pair();
     for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
         timeval value{};
@@ -193,7 +193,7 @@ BEHAVIOUR(timeouts_and_linger) {
     SHOW(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &value, 4));
 }
 
-BEHAVIOUR(wrong_options) {
+BEHAVIOUR("options that must fail", wrong_options, accelerated) {
     const Pair pair = make_pair();
     const int fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     for (const int fd : {fresh, pair.client}) {
@@ -236,7 +236,7 @@ BEHAVIOUR(wrong_options) {
     SHOW(setsockopt(STDOUT_FILENO, SOL_SOCKET, SO_KEEPALIVE, &value, sizeof value));
 }
 
-BEHAVIOUR(peer_credentials) {
+BEHAVIOUR("SO_PEERCRED", peer_credentials, accelerated) {
     const Pair pair = make_pair();
     ucred who{};
     socklen_t length = sizeof who;
@@ -244,7 +244,7 @@ BEHAVIOUR(peer_credentials) {
     say("pid %d uid %d gid %d length %u", who.pid, static_cast<int>(who.uid), static_cast<int>(who.gid), length);
 }
 
-BEHAVIOUR(odds_and_ends) {
+BEHAVIOUR("cookie, congestion control, segment size", odds_and_ends, accelerated) {
     const Pair pair = make_pair();
     uint64_t cookie = 0, other = 0;
     socklen_t length = sizeof cookie;
@@ -266,7 +266,7 @@ BEHAVIOUR(odds_and_ends) {
     SHOW(setsockopt(six.client, IPPROTO_IPV6, IPV6_V6ONLY, &value, sizeof value));
 }
 
-BEHAVIOUR(tcp_info_state) {
+BEHAVIOUR("TCP_INFO in each state", tcp_info_state, accelerated) {
     show_state("fresh", MUST(socket(AF_INET, SOCK_STREAM, 0)));
     const Pair pair = make_pair();
     show_state("listener", pair.listener);
@@ -291,7 +291,7 @@ BEHAVIOUR(tcp_info_state) {
     say("state %d length %u", room[0], length);
 }
 
-BEHAVIOUR(bytes_to_read) {
+BEHAVIOUR("FIONREAD", bytes_to_read, accelerated) {
     const Pair pair = make_pair();
     say("idle %d", queued(pair.server, FIONREAD));
     send_all(pair.client, "0123456789");
@@ -310,7 +310,7 @@ BEHAVIOUR(bytes_to_read) {
     SHOW(ioctl(pair.server, FIONREAD, bad_pointer<int>()));
 }
 
-BEHAVIOUR(bytes_not_yet_taken) {
+BEHAVIOUR("SIOCOUTQ", bytes_not_yet_taken, accelerated) {
     const Pair pair = make_pair();
     say("idle %d", queued(pair.client, SIOCOUTQ));
     set_nonblocking(pair.client);
@@ -327,7 +327,7 @@ BEHAVIOUR(bytes_not_yet_taken) {
     say("listener %d", queued(pair.listener, SIOCOUTQ));
 }
 
-BEHAVIOUR(other_ioctls) {
+BEHAVIOUR("other ioctls", other_ioctls, accelerated) {
     const Pair pair = make_pair();
     int on = 1, off = 0;
     SHOW(ioctl(pair.client, FIONBIO, &on));
@@ -349,7 +349,7 @@ BEHAVIOUR(other_ioctls) {
 
 // A filter that lets nobody in, set when there are connections already: those go on, and nobody else comes
 // in.
-BEHAVIOUR(filter_on_a_listener) {
+BEHAVIOUR("a filter on a listener that has connections", filter_on_a_listener, accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const int first = connect_to(listener), served = MUST(accept(listener, nullptr, nullptr));
@@ -365,7 +365,7 @@ BEHAVIOUR(filter_on_a_listener) {
     SHOW_BOOL(poll_now(late, POLLOUT, kPatience) == POLLOUT);
 }
 
-BEHAVIOUR(receive_low_water) {
+BEHAVIOUR("SO_RCVLOWAT", receive_low_water, accelerated) {
     const Pair pair = make_pair();
     set_option(pair.server, SOL_SOCKET, SO_RCVLOWAT, 10);
     send_all(pair.client, "12345");

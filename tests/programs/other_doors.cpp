@@ -30,7 +30,7 @@ int __poll_chk(pollfd *, nfds_t, int, size_t);
 int __ppoll_chk(pollfd *, nfds_t, const timespec *, const sigset_t *, size_t);
 }
 
-BEHAVIOUR(raw_connection) {
+BEHAVIOUR("a connection made by syscall()", raw_connection, any) {
     const int listener = static_cast<int>(syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
     Address name = make_address("127.0.0.1", 0);
     SHOW(syscall(SYS_bind, listener, name.raw(), name.length));
@@ -52,7 +52,7 @@ BEHAVIOUR(raw_connection) {
 }
 
 // A connection made through libc, used through syscall().
-BEHAVIOUR(raw_calls) {
+BEHAVIOUR("syscall() with socket numbers", raw_calls, accelerated) {
     const Pair pair = make_pair();
     char buffer[64] = {};
     iovec part{buffer, 5};
@@ -104,7 +104,7 @@ BEHAVIOUR(raw_calls) {
     SHOW(syscall(999999));
 }
 
-BEHAVIOUR(aliases) {
+BEHAVIOUR("glibc's aliases", aliases, accelerated) {
     const int listener = make_listener();
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     const Address to = local_address(listener);
@@ -133,7 +133,7 @@ BEHAVIOUR(aliases) {
     SHOW_BOOL(wait_for(server, POLLRDHUP));
 }
 
-BEHAVIOUR(fortified) {
+BEHAVIOUR("fortified wrappers", fortified, accelerated) {
     const Pair pair = make_pair();
     char buffer[32] = {};
     send_all(pair.client, "0123456789");
@@ -148,7 +148,7 @@ BEHAVIOUR(fortified) {
     SHOW(__ppoll_chk(&entry, 1, &none, nullptr, sizeof entry));
 }
 
-BEHAVIOUR(streams) {
+BEHAVIOUR("stdio over a connection", streams, accelerated) {
     const Pair pair = make_pair();
     FILE *client = fdopen(pair.client, "r+");
     FILE *server = fdopen(pair.server, "r+");
@@ -170,7 +170,7 @@ BEHAVIOUR(streams) {
     SHOW(send(pair.server, "x", 1, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(streams_large) {
+BEHAVIOUR("much data through stdio", streams_large, accelerated) {
     const Pair pair = make_pair();
     const std::string data = pattern(300000);
     std::thread writer([&] {
@@ -188,7 +188,7 @@ BEHAVIOUR(streams_large) {
 
 // As `git daemon` does under inetd, which gives it the connection as stderr. What was written goes to the
 // peer first.
-BEHAVIOUR(streams_opened_again) {
+BEHAVIOUR("stdio streams that are opened again", streams_opened_again, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         const int also = MUST(dup(pair.server));
@@ -221,13 +221,13 @@ BEHAVIOUR(streams_opened_again) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-BEHAVIOUR(formatted_to_descriptor) {
+BEHAVIOUR("dprintf", formatted_to_descriptor, accelerated) {
     const Pair pair = make_pair();
     SHOW(dprintf(pair.client, "number %d\n", 42));
     say("%.9s", receive(pair.server, 10).c_str());
 }
 
-BEHAVIOUR(standard_output) {
+BEHAVIOUR("printf into a connection", standard_output, accelerated) {
     const Pair pair = make_pair();
     output_fd = MUST(fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 90));
     MUST(dup2(pair.client, STDOUT_FILENO));
@@ -252,7 +252,7 @@ aiocb request(int fd, void *buffer, size_t size) {
 
 } // namespace
 
-BEHAVIOUR(asynchronous) {
+BEHAVIOUR("POSIX asynchronous I/O", asynchronous, accelerated) {
     const Pair pair = make_pair();
     char buffer[16] = {};
     aiocb reading = request(pair.server, buffer, sizeof buffer);
@@ -273,7 +273,7 @@ BEHAVIOUR(asynchronous) {
 }
 
 // The C library's helper threads have all signals blocked.
-BEHAVIOUR(asynchronous_to_nobody) {
+BEHAVIOUR("an asynchronous write that nobody can receive raises no SIGPIPE", asynchronous_to_nobody, accelerated) {
     const Pair pair = make_pair();
     signal(SIGPIPE, [](int) { say("SIGPIPE"); });
     SHOW(shutdown(pair.client, SHUT_WR));
@@ -287,7 +287,7 @@ BEHAVIOUR(asynchronous_to_nobody) {
 }
 
 // A read of nothing finds no error; the next one does.
-BEHAVIOUR(asynchronous_of_nothing) {
+BEHAVIOUR("an asynchronous read of nothing", asynchronous_of_nothing, accelerated) {
     const Pair pair = make_pair();
     const linger at_once{1, 0};
     MUST(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once));

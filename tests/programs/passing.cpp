@@ -5,7 +5,7 @@
 using namespace sdtest;
 
 // The sender keeps using it, too.
-BEHAVIOUR(still_at_the_sender) {
+BEHAVIOUR("the sender keeps it", still_at_the_sender, accelerated) {
     const Channel channel;
     const pid_t child = spawn([&] {
         const int fd = take(channel.child)[0];
@@ -25,7 +25,7 @@ BEHAVIOUR(still_at_the_sender) {
 
 // Between processes that are not related: a worker that connected to a Unix socket by itself and executed
 // afterwards.
-BEHAVIOUR(to_an_unrelated_process) {
+BEHAVIOUR("to an unrelated process", to_an_unrelated_process, accelerated) {
     const int listener = MUST(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
@@ -55,7 +55,7 @@ BEHAVIOUR(to_an_unrelated_process) {
     reap("worker", child);
 }
 
-BEHAVIOUR(several_in_one_message) {
+BEHAVIOUR("several in one message", several_in_one_message, accelerated) {
     const Channel channel;
     const int listener = make_listener();
     int clients[4];
@@ -80,7 +80,7 @@ BEHAVIOUR(several_in_one_message) {
 }
 
 // Both directions of sendmmsg and recvmmsg.
-BEHAVIOUR(in_several_messages_at_once) {
+BEHAVIOUR("in several messages at once", in_several_messages_at_once, accelerated) {
     const Channel channel;
     int both[2];
     MUST(socketpair(AF_UNIX, SOCK_DGRAM, 0, both));
@@ -112,7 +112,7 @@ BEHAVIOUR(in_several_messages_at_once) {
 }
 
 // A message that nobody takes: the connection ends with the queue it lies in.
-BEHAVIOUR(lost_on_the_way) {
+BEHAVIOUR("lost on the way", lost_on_the_way, accelerated) {
     const Pair pair = make_pair();
     const Channel channel;
     MUST(pass(channel.parent, {pair.server}));
@@ -124,7 +124,7 @@ BEHAVIOUR(lost_on_the_way) {
 }
 
 // On and on: through three processes, the last of which answers.
-BEHAVIOUR(passed_on) {
+BEHAVIOUR("passed on", passed_on, accelerated) {
     const Channel first, second;
     const pid_t middle = spawn([&] {
         const int fd = take(first.child)[0];
@@ -149,7 +149,7 @@ BEHAVIOUR(passed_on) {
     say("%s", receive_to_end(pair.client).c_str());
 }
 
-BEHAVIOUR(looked_at_first) {
+BEHAVIOUR("looked at first", looked_at_first, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     MUST(pass(channel.parent, {pair.server}));
@@ -163,7 +163,7 @@ BEHAVIOUR(looked_at_first) {
 }
 
 // To oneself: two descriptors of one connection, of which either may be closed first.
-BEHAVIOUR(back_to_where_it_was) {
+BEHAVIOUR("back to where it was", back_to_where_it_was, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     for (int round = 0; round < 3; ++round) {
@@ -186,7 +186,7 @@ BEHAVIOUR(back_to_where_it_was) {
 }
 
 // One connection, several times in the queue.
-BEHAVIOUR(passed_several_times) {
+BEHAVIOUR("passed several times", passed_several_times, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     for (int i = 0; i < 4; ++i)
@@ -226,7 +226,7 @@ bool is_remembered(uint16_t port, uint16_t other) {
 }
 
 // A server that hands each connection on does so thousands of times, and the ports of its clients come again.
-BEHAVIOUR(no_name_is_used_up) {
+BEHAVIOUR("no name is used up", no_name_is_used_up, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     const uint16_t port = local_address(pair.client).port();
@@ -244,7 +244,7 @@ BEHAVIOUR(no_name_is_used_up) {
 
 // The receiver has the kernel's set; what the sender does afterwards with an instance of its own is not seen
 // there.
-BEHAVIOUR(an_epoll_instance) {
+BEHAVIOUR("an epoll instance", an_epoll_instance, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     const auto watch = [&] {
@@ -278,7 +278,7 @@ BEHAVIOUR(an_epoll_instance) {
 }
 
 // A child gives what it has inherited back to its parent.
-BEHAVIOUR(inherited_and_given_back) {
+BEHAVIOUR("inherited and given back", inherited_and_given_back, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
@@ -296,7 +296,7 @@ BEHAVIOUR(inherited_and_given_back) {
 }
 
 // One that is not connected yet; either side connects it.
-BEHAVIOUR(not_connected_yet) {
+BEHAVIOUR("not connected yet", not_connected_yet, any) {
     const Channel channel;
     const int listener = make_listener();
     const Address address = local_address(listener);
@@ -314,7 +314,7 @@ BEHAVIOUR(not_connected_yet) {
     reap("child", child);
 }
 
-BEHAVIOUR(wrong_descriptors) {
+BEHAVIOUR("wrong descriptors", wrong_descriptors, accelerated) {
     const Channel channel;
     const Pair pair = make_pair();
     SHOW(pass(channel.parent, {pair.server, 987}));
@@ -324,7 +324,7 @@ BEHAVIOUR(wrong_descriptors) {
 }
 
 // The sender ends before anybody has taken it.
-BEHAVIOUR(the_sender_dies) {
+BEHAVIOUR("the sender dies", the_sender_dies, accelerated) {
     const Channel channel;
     const int listener = make_listener();
     const Address address = local_address(listener);
@@ -380,7 +380,7 @@ constexpr int kSenders = 60;
 } // namespace
 
 // All at one time, to one receiver. They are there before it gets anything: so they inherit nothing.
-BEHAVIOUR(from_many_processes) {
+BEHAVIOUR("from many processes", from_many_processes, any) {
     std::vector<Sender> senders(kSenders);
     for (Sender &sender : senders)
         sender.begin();
@@ -391,7 +391,7 @@ BEHAVIOUR(from_many_processes) {
 }
 
 // To a receiver that lives longer than each of them.
-BEHAVIOUR(from_one_process_after_another) {
+BEHAVIOUR("from one process after another", from_one_process_after_another, any) {
     std::vector<Sender> senders(kSenders);
     int working = 0;
     for (Sender &sender : senders) {

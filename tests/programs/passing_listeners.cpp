@@ -7,7 +7,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(a_listener) {
+BEHAVIOUR("a listener", a_listener, accelerated) {
     const Channel channel;
     const int listener = make_listener();
     const Address address = local_address(listener);
@@ -31,7 +31,7 @@ BEHAVIOUR(a_listener) {
 }
 
 // A listener that is only in the mail any more goes on listening, and who waits there goes on waiting.
-BEHAVIOUR(a_listener_in_the_mail) {
+BEHAVIOUR("a listener in the mail", a_listener_in_the_mail, any) {
     const Channel channel;
     const int listener = make_listener();
     const int client = connect_to(listener);
@@ -57,7 +57,7 @@ BEHAVIOUR(a_listener_in_the_mail) {
 }
 
 // Asked for signals before it is used in any other way.
-BEHAVIOUR(a_listener_asked_for_signals) {
+BEHAVIOUR("a listener asked for signals", a_listener_asked_for_signals, any) {
     static volatile sig_atomic_t arrived;
     signal(SIGIO, [](int) { arrived = 1; });
     const Channel channel;
@@ -76,7 +76,7 @@ BEHAVIOUR(a_listener_asked_for_signals) {
 }
 
 // One that is lost there ends, and so do those who wait.
-BEHAVIOUR(a_listener_lost_in_the_mail) {
+BEHAVIOUR("a listener lost in the mail", a_listener_lost_in_the_mail, any) {
     Channel channel;
     const int listener = make_listener();
     const int client = connect_to(listener);
@@ -90,7 +90,7 @@ BEHAVIOUR(a_listener_lost_in_the_mail) {
 }
 
 // It has come twice, and one of the two is closed: the other goes on, and has who waits.
-BEHAVIOUR(a_listener_received_twice) {
+BEHAVIOUR("a listener received twice", a_listener_received_twice, accelerated) {
     const Channel channel;
     const int listener = make_listener();
     MUST(pass(channel.parent, {listener}));
@@ -123,7 +123,7 @@ BEHAVIOUR(a_listener_received_twice) {
 
 // Several threads are the first to use it, at the same moment, while clients wait. (In HAProxy, the threads
 // of a worker that a reload has started.)
-BEHAVIOUR(a_listener_used_by_threads_at_once) {
+BEHAVIOUR("a listener used by several threads at once", a_listener_used_by_threads_at_once, accelerated) {
     constexpr int kThreads = 4, kClients = 12;
     const Channel channel;
     for (int i = 0; i < 100; ++i) {
@@ -166,7 +166,8 @@ BEHAVIOUR(a_listener_used_by_threads_at_once) {
 
 // Under a number that was polled before, when it stood for something else; and polled again before anything
 // else is done with it.
-BEHAVIOUR(a_listener_under_a_number_polled_before) {
+BEHAVIOUR("a listener under a number that was polled before", a_listener_under_a_number_polled_before,
+          accelerated) {
     const Channel channel;
     const Pair pair = make_pair(); // so that poll() looks at what it is given
     const int listener = make_listener();
@@ -187,7 +188,7 @@ BEHAVIOUR(a_listener_under_a_number_polled_before) {
 
 // Two processes give it to each other all the time, so it is often with nobody, but never gone: no client is
 // turned away, whenever it comes.
-BEHAVIOUR(a_listener_that_goes_round) {
+BEHAVIOUR("a listener that goes round", a_listener_that_goes_round, any) {
     constexpr int kClients = 4, kConnections = 800;
     const Channel ways[2];
     int stop[2];

@@ -24,7 +24,7 @@ void echo(int fd) {
 
 } // namespace
 
-BEHAVIOUR(child_connects) {
+BEHAVIOUR("a child connects", child_connects, accelerated) {
     const int listener = make_listener();
     const pid_t child = spawn([&] {
         const int client = connect_to(listener);
@@ -38,7 +38,7 @@ BEHAVIOUR(child_connects) {
     SHOW_BOOL(ends_within(server, kPatience));
 }
 
-BEHAVIOUR(child_accepts) {
+BEHAVIOUR("a child accepts", child_accepts, accelerated) {
     const int listener = make_listener();
     const pid_t child = spawn([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
     const int client = connect_to(listener);
@@ -50,7 +50,7 @@ BEHAVIOUR(child_accepts) {
 }
 
 // The server forks for each connection and the parent closes its copy.
-BEHAVIOUR(child_serves_inherited_connection) {
+BEHAVIOUR("a child serves an inherited connection", child_serves_inherited_connection, accelerated) {
     const int listener = make_listener();
     const Gate served;
     const pid_t server = spawn([&] {
@@ -80,7 +80,7 @@ BEHAVIOUR(child_serves_inherited_connection) {
 }
 
 // Parent and child take turns on one connection, each reading what is meant for it.
-BEHAVIOUR(both_use_one_connection) {
+BEHAVIOUR("parent and child use one connection", both_use_one_connection, accelerated) {
     const Pair pair = make_pair();
     const Gate to_child, to_parent;
     const pid_t child = spawn([&] {
@@ -104,7 +104,7 @@ BEHAVIOUR(both_use_one_connection) {
 }
 
 // The end comes when the last holder has gone, not the first.
-BEHAVIOUR(last_holder_ends_it) {
+BEHAVIOUR("the last holder ends it", last_holder_ends_it, accelerated) {
     const Pair pair = make_pair();
     const Gate gate;
     const pid_t child = spawn([&] {
@@ -121,7 +121,7 @@ BEHAVIOUR(last_holder_ends_it) {
     say("rest %zu", receive_to_end(pair.client).size());
 }
 
-BEHAVIOUR(child_exit_leaves_parents_copy) {
+BEHAVIOUR("a child's exit leaves the parent's copy", child_exit_leaves_parents_copy, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([] {});
     reap("child", child);
@@ -130,7 +130,7 @@ BEHAVIOUR(child_exit_leaves_parents_copy) {
     say("got %s", receive(pair.server, 10).c_str());
 }
 
-BEHAVIOUR(status_flags_shared_with_child) {
+BEHAVIOUR("status flags are shared with a child", status_flags_shared_with_child, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] { set_nonblocking(pair.client); });
     reap("child", child);
@@ -144,7 +144,7 @@ BEHAVIOUR(status_flags_shared_with_child) {
     SHOW(recv(pair.server, &byte, 1, 0));
 }
 
-BEHAVIOUR(exit_without_close) {
+BEHAVIOUR("exit without close", exit_without_close, accelerated) {
     const int listener = make_listener();
     const std::string data = pattern(100000, 5);
     const pid_t child = spawn([&] { send_all(connect_to(listener), data); });
@@ -153,7 +153,7 @@ BEHAVIOUR(exit_without_close) {
     SHOW_BOOL(receive_to_end(server) == data);
 }
 
-BEHAVIOUR(immediate_exit_without_close) {
+BEHAVIOUR("_exit without close", immediate_exit_without_close, accelerated) {
     const int listener = make_listener();
     const std::string data = pattern(100000, 6);
     const pid_t child = spawn([&] {
@@ -176,7 +176,7 @@ int on_a_new_stack(const std::function<int()> &body, int flags) {
 
 } // namespace
 
-BEHAVIOUR(cloned_child) {
+BEHAVIOUR("a child made with clone", cloned_child, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = on_a_new_stack(
         [&] {
@@ -206,7 +206,7 @@ BEHAVIOUR(cloned_child) {
     say("%s", receive(other.server, 4).c_str());
 }
 
-BEHAVIOUR(daemon_serves) {
+BEHAVIOUR("a daemon", daemon_serves, accelerated) {
     const int listener = make_listener();
     const pid_t launcher = spawn([&] {
         if (fork() != 0)
@@ -232,7 +232,7 @@ BEHAVIOUR(daemon_serves) {
     }
 }
 
-BEHAVIOUR(prefork) {
+BEHAVIOUR("preforked workers", prefork, accelerated) {
     const int listener = make_listener();
     pid_t workers[3];
     for (pid_t &worker : workers)
@@ -297,17 +297,17 @@ void kill_while(const char *what, bool unread, bool kill_server) {
 
 } // namespace
 
-BEHAVIOUR(killed_server) {
+BEHAVIOUR("SIGKILL of the server", killed_server, accelerated) {
     kill_while("idle", false, true);
     kill_while("with unread data", true, true);
 }
 
-BEHAVIOUR(killed_client) {
+BEHAVIOUR("SIGKILL of the client", killed_client, accelerated) {
     kill_while("idle", false, false);
     kill_while("with unread data", true, false);
 }
 
-BEHAVIOUR(killed_while_peer_is_blocked) {
+BEHAVIOUR("SIGKILL while the peer is blocked", killed_while_peer_is_blocked, accelerated) {
     const int listener = make_listener();
     const Gate ready;
     const pid_t victim = spawn([&] {
@@ -327,7 +327,7 @@ BEHAVIOUR(killed_while_peer_is_blocked) {
     reap("victim", victim);
 }
 
-BEHAVIOUR(killed_while_writing) {
+BEHAVIOUR("SIGKILL while writing", killed_while_writing, accelerated) {
     const int listener = make_listener();
     const pid_t victim = spawn([&] {
         const int fd = connect_to(listener);
@@ -348,7 +348,7 @@ BEHAVIOUR(killed_while_writing) {
     reap("victim", victim);
 }
 
-BEHAVIOUR(killed_listener) {
+BEHAVIOUR("SIGKILL of a listener", killed_listener, accelerated) {
     const Gate ready;
     int ends[2];
     MUST(pipe(ends));
@@ -369,7 +369,7 @@ BEHAVIOUR(killed_listener) {
     SHOW(connect(late, to.raw(), to.length));
 }
 
-BEHAVIOUR(many_short_lived_children) {
+BEHAVIOUR("many short-lived children", many_short_lived_children, accelerated) {
     const int listener = make_listener();
     int right = 0;
     for (int i = 0; i < 30; ++i) {
@@ -389,7 +389,7 @@ BEHAVIOUR(many_short_lived_children) {
 }
 
 // Everything was read long ago.
-BEHAVIOUR(killed_after_being_idle) {
+BEHAVIOUR("killed after it was idle", killed_after_being_idle, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const std::string data = pattern(300000);

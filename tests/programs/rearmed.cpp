@@ -126,19 +126,20 @@ int set_of(const Pair &pair, uint32_t events) {
 
 } // namespace
 
-BEHAVIOUR(full_one_shot_armed_again) {
+BEHAVIOUR("a full one-shot member is armed again while somebody waits", full_one_shot_armed_again, accelerated) {
     const Pair pair = small_pair(make_listener());
     const int set = set_of(pair, EPOLLOUT | EPOLLONESHOT);
     take_turns(set, pair, Filled::before, [&] { modify(set, pair.client, EPOLLOUT | EPOLLONESHOT); });
 }
 
-BEHAVIOUR(one_shot_filled_and_armed_again) {
+BEHAVIOUR("a one-shot member is filled and armed again while somebody waits", one_shot_filled_and_armed_again,
+          accelerated) {
     const Pair pair = small_pair(make_listener());
     const int set = set_of(pair, EPOLLOUT | EPOLLONESHOT);
     take_turns(set, pair, Filled::during, [&] { modify(set, pair.client, EPOLLOUT | EPOLLONESHOT); });
 }
 
-BEHAVIOUR(edge_triggered_and_filled) {
+BEHAVIOUR("an edge-triggered member is filled while somebody waits", edge_triggered_and_filled, accelerated) {
     const Pair pair = small_pair(make_listener());
     const int set = set_of(pair, EPOLLOUT | kEdge);
     take_turns(set, pair, Filled::during, [] {});

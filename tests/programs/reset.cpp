@@ -54,19 +54,25 @@ void option_first(const Pair &pair) {
 
 } // namespace
 
-BEHAVIOUR(unread_data_read_first) { read_first(reset_by_unread_data()); }
+BEHAVIOUR("close with unread data, then recv", unread_data_read_first, accelerated) {
+    read_first(reset_by_unread_data());
+}
 
-BEHAVIOUR(unread_data_write_first) { write_first(reset_by_unread_data()); }
+BEHAVIOUR("close with unread data, then send", unread_data_write_first, accelerated) {
+    write_first(reset_by_unread_data());
+}
 
-BEHAVIOUR(unread_data_option_first) { option_first(reset_by_unread_data()); }
+BEHAVIOUR("close with unread data, then SO_ERROR", unread_data_option_first, accelerated) {
+    option_first(reset_by_unread_data());
+}
 
-BEHAVIOUR(linger_read_first) { read_first(reset_by_linger()); }
+BEHAVIOUR("SO_LINGER 0, then recv", linger_read_first, accelerated) { read_first(reset_by_linger()); }
 
-BEHAVIOUR(linger_write_first) { write_first(reset_by_linger()); }
+BEHAVIOUR("SO_LINGER 0, then send", linger_write_first, accelerated) { write_first(reset_by_linger()); }
 
-BEHAVIOUR(linger_option_first) { option_first(reset_by_linger()); }
+BEHAVIOUR("SO_LINGER 0, then SO_ERROR", linger_option_first, accelerated) { option_first(reset_by_linger()); }
 
-BEHAVIOUR(sigpipe_only_after_the_error) {
+BEHAVIOUR("SIGPIPE only after the error was told", sigpipe_only_after_the_error, accelerated) {
     const Pair pair = reset_by_unread_data();
     static volatile sig_atomic_t signals = 0;
     signal(SIGPIPE, [](int) { signals = signals + 1; });
@@ -76,7 +82,7 @@ BEHAVIOUR(sigpipe_only_after_the_error) {
     say("SIGPIPE %d", static_cast<int>(signals));
 }
 
-BEHAVIOUR(peek_keeps_or_takes_the_error) {
+BEHAVIOUR("MSG_PEEK and the error", peek_keeps_or_takes_the_error, accelerated) {
     const Pair pair = reset_by_unread_data();
     char byte;
     SHOW(recv(pair.client, &byte, 1, MSG_PEEK));
@@ -85,7 +91,7 @@ BEHAVIOUR(peek_keeps_or_takes_the_error) {
 }
 
 // Data that had arrived before the reset can still be read.
-BEHAVIOUR(data_before_reset) {
+BEHAVIOUR("data that came before the reset", data_before_reset, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.server, "already here");
     wait_for(pair.client, POLLIN);
@@ -100,7 +106,7 @@ BEHAVIOUR(data_before_reset) {
 }
 
 // A half closed connection that is then reset.
-BEHAVIOUR(reset_after_end_of_file) {
+BEHAVIOUR("reset after end of file", reset_after_end_of_file, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "unread");
     wait_for(pair.server, POLLIN);
@@ -117,7 +123,7 @@ BEHAVIOUR(reset_after_end_of_file) {
     say("SO_ERROR %s", socket_error(pair.client).c_str());
 }
 
-BEHAVIOUR(epoll_sees_reset) {
+BEHAVIOUR("edge-triggered epoll and a reset", epoll_sees_reset, accelerated) {
     const Pair pair = make_pair();
     const int set = MUST(epoll_create1(0));
     epoll_event event{};
@@ -136,7 +142,7 @@ BEHAVIOUR(epoll_sees_reset) {
     SHOW(epoll_wait(set, &event, 1, 0));
 }
 
-BEHAVIOUR(blocked_reader_sees_reset) {
+BEHAVIOUR("a blocked reader", blocked_reader_sees_reset, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "unread");
     wait_for(pair.server, POLLIN);
@@ -150,7 +156,7 @@ BEHAVIOUR(blocked_reader_sees_reset) {
     closer.join();
 }
 
-BEHAVIOUR(blocked_writer_sees_reset) {
+BEHAVIOUR("a blocked writer", blocked_writer_sees_reset, accelerated) {
     const Pair pair = make_pair();
     std::thread closer([&] {
         wait_for(pair.server, POLLIN);
@@ -170,7 +176,7 @@ BEHAVIOUR(blocked_writer_sees_reset) {
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
 }
 
-BEHAVIOUR(blocked_poll_sees_reset) {
+BEHAVIOUR("a blocked poll", blocked_poll_sees_reset, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "unread");
     wait_for(pair.server, POLLIN);
@@ -185,7 +191,7 @@ BEHAVIOUR(blocked_poll_sees_reset) {
 }
 
 // Closing while the other side still writes: the writer's data is what makes it a reset.
-BEHAVIOUR(data_after_close) {
+BEHAVIOUR("data sent to a closed peer", data_after_close, accelerated) {
     const Pair pair = make_pair();
     close(pair.server);
     wait_for(pair.client, POLLRDHUP);
@@ -197,7 +203,7 @@ BEHAVIOUR(data_after_close) {
     show_ready("cleared", pair.client);
 }
 
-BEHAVIOUR(linger_zero_discards) {
+BEHAVIOUR("SO_LINGER 0 with data on its way", linger_zero_discards, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     const std::string data = pattern(65536);
@@ -214,7 +220,7 @@ BEHAVIOUR(linger_zero_discards) {
     SHOW(recv(pair.server, buffer, sizeof buffer, 0));
 }
 
-BEHAVIOUR(splice_leaves_the_error) {
+BEHAVIOUR("a reset behind data that is spliced", splice_leaves_the_error, accelerated) {
     const Pair pair = make_pair();
     int pipe_ends[2];
     SHOW(pipe(pipe_ends));
@@ -228,7 +234,7 @@ BEHAVIOUR(splice_leaves_the_error) {
     SHOW(splice(pair.server, nullptr, pipe_ends[1], nullptr, 4096, 0));
 }
 
-BEHAVIOUR(both_abort) {
+BEHAVIOUR("both ends abort", both_abort, accelerated) {
     const Pair pair = make_pair();
     abort_connection(pair.client);
     wait_for(pair.server, POLLHUP);
@@ -237,7 +243,7 @@ BEHAVIOUR(both_abort) {
 }
 
 // Nobody has asked the socket anything since: the state of the connection comes before what the message says.
-BEHAVIOUR(wrong_control_message_after_reset) {
+BEHAVIOUR("a wrong control message after a reset", wrong_control_message_after_reset, accelerated) {
     const Pair pair = make_pair();
     char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {};
     iovec part{&byte, 1};

@@ -91,14 +91,14 @@ template <class F> void in_a_sandbox(F enter) {
 
 } // namespace
 
-BEHAVIOUR(seccomp_by_prctl) {
+BEHAVIOUR("a seccomp filter that allows read, write and poll", seccomp_by_prctl, accelerated) {
     in_a_sandbox([] {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &strict_program));
     });
 }
 
-BEHAVIOUR(seccomp_by_system_call) {
+BEHAVIOUR("a seccomp filter, by system call", seccomp_by_system_call, accelerated) {
     in_a_sandbox([] {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
         MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &strict_program));
@@ -106,11 +106,11 @@ BEHAVIOUR(seccomp_by_system_call) {
 }
 
 // The kernel bounds the list of poll() by the same limit.
-BEHAVIOUR(one_descriptor_allowed) {
+BEHAVIOUR("a limit of one descriptor", one_descriptor_allowed, accelerated) {
     in_a_sandbox([] { limit_descriptors(1); });
 }
 
-BEHAVIOUR(seccomp_and_no_descriptors) {
+BEHAVIOUR("a seccomp filter and no descriptors", seccomp_and_no_descriptors, accelerated) {
     in_a_sandbox([] {
         limit_descriptors(1);
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -156,7 +156,7 @@ void forge_requests(const sd::LinkView &link) {
 }
 
 // A listener stays usable: whoever connects once its process is in the sandbox is served, too.
-BEHAVIOUR(accepts_in_a_sandbox) {
+BEHAVIOUR("a listener in a sandbox", accepts_in_a_sandbox, any) {
     const int listener = make_listener();
     const Gate ready;
     const pid_t child = spawn([&] {
@@ -172,7 +172,7 @@ BEHAVIOUR(accepts_in_a_sandbox) {
 }
 
 // The filter decides about everything that it decided about before.
-BEHAVIOUR(seccomp_still_kills) {
+BEHAVIOUR("a seccomp filter still kills", seccomp_still_kills, accelerated) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
@@ -185,7 +185,7 @@ BEHAVIOUR(seccomp_still_kills) {
     reap("the child in the sandbox", child);
 }
 
-BEHAVIOUR(seccomp_errors) {
+BEHAVIOUR("seccomp filters that are refused", seccomp_errors, any) {
     const sock_fprog empty{0, strict_filter};
     const sock_fprog nowhere{3, bad_pointer<sock_filter>()};
     sock_filter no_end[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0)};
@@ -200,7 +200,7 @@ BEHAVIOUR(seccomp_errors) {
 
 // An FTP server allows itself 200 MB once it has its client: what it maps from then on has room, what is too
 // large has none.
-BEHAVIOUR(little_address_space) {
+BEHAVIOUR("little address space", little_address_space, any) {
     const Pair pair = make_pair();
     const pid_t child = spawn([&] {
         const rlimit little{rlim_t{1} << 30, rlim_t{1} << 30};
@@ -243,7 +243,7 @@ BEHAVIOUR(little_address_space) {
 }
 
 // Made in the process itself, and nobody else's: it stays what it is.
-BEHAVIOUR(keeps_its_own_connection) {
+BEHAVIOUR("a connection of the process's own", keeps_its_own_connection, all_accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const pid_t child = spawn([&] {
@@ -255,7 +255,7 @@ BEHAVIOUR(keeps_its_own_connection) {
     talk_to(child, MUST(accept(listener, nullptr, nullptr)));
 }
 
-BEHAVIOUR(closes_what_it_has) {
+BEHAVIOUR("closing connections", closes_what_it_has, all_accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const pid_t child = spawn([&] {
@@ -277,7 +277,7 @@ BEHAVIOUR(closes_what_it_has) {
 }
 
 // What it connected to before is accepted afterwards.
-BEHAVIOUR(accepted_once_it_is_inside) {
+BEHAVIOUR("connections that are accepted afterwards", accepted_once_it_is_inside, all_accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const Gate inside;
@@ -298,7 +298,7 @@ BEHAVIOUR(accepted_once_it_is_inside) {
 }
 
 // It may not call connect, and does not need to where it has a link to write to.
-BEHAVIOUR(makes_no_connection_by_memory) {
+BEHAVIOUR("no connection by memory alone", makes_no_connection_by_memory, all_accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const Gate done;
@@ -328,7 +328,7 @@ BEHAVIOUR(makes_no_connection_by_memory) {
 }
 
 // Who waited at a listener that goes into a sandbox is served there.
-BEHAVIOUR(waited_before_the_filter) {
+BEHAVIOUR("a client that waited before the filter", waited_before_the_filter, accelerated) {
     const int listener = make_listener();
     const Gate waiting, ready;
     const Address to = local_address(listener);
@@ -387,7 +387,7 @@ void try_ports(uint16_t allowed, uint16_t forbidden) {
 } // namespace
 
 // The connection that was there goes on, and listeners are everybody's.
-BEHAVIOUR(landlock_forbids_a_port) {
+BEHAVIOUR("Landlock forbids a port", landlock_forbids_a_port, accelerated) {
     const int one = make_listener(), two = make_listener();
     const uint16_t allowed = local_address(one).port(), forbidden = local_address(two).port();
     const Pair pair = make_pair();
@@ -407,7 +407,7 @@ BEHAVIOUR(landlock_forbids_a_port) {
 }
 
 // Read, write and exit.
-BEHAVIOUR(seccomp_strict_mode) {
+BEHAVIOUR("strict mode", seccomp_strict_mode, accelerated) {
     const int listener = make_listener();
     const Address to = local_address(listener);
     const pid_t child = spawn([&] {

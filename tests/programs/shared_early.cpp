@@ -54,7 +54,7 @@ struct Channel {
 
 } // namespace
 
-BEHAVIOUR(the_parent_connects) {
+BEHAVIOUR("the parent connects after a fork", the_parent_connects, any) {
     const int listener = make_listener(), fd = new_socket();
     const Channel channel;
     const pid_t child = spawn([&] { obey(fd, channel.end[1]); });
@@ -63,7 +63,7 @@ BEHAVIOUR(the_parent_connects) {
     reap("child", child);
 }
 
-BEHAVIOUR(the_child_connects) {
+BEHAVIOUR("the child connects", the_child_connects, any) {
     const int listener = make_listener(), fd = new_socket();
     const Channel channel;
     const pid_t child = spawn([&] {
@@ -74,7 +74,7 @@ BEHAVIOUR(the_child_connects) {
     reap("child", child);
 }
 
-BEHAVIOUR(a_bound_one) {
+BEHAVIOUR("a bound one", a_bound_one, any) {
     const int listener = make_listener(), fd = new_socket();
     const Address any = make_address("127.0.0.1", 0);
     MUST(bind(fd, any.raw(), any.length));
@@ -87,7 +87,7 @@ BEHAVIOUR(a_bound_one) {
     reap("child", child);
 }
 
-BEHAVIOUR(by_another_number) {
+BEHAVIOUR("a duplicate", by_another_number, any) {
     const int listener = make_listener(), first = new_socket();
     const int fd = MUST(dup(first));
     MUST(close(first));
@@ -100,7 +100,7 @@ BEHAVIOUR(by_another_number) {
     reap("child", child);
 }
 
-BEHAVIOUR(the_one_who_was_passed_it) {
+BEHAVIOUR("SCM_RIGHTS", the_one_who_was_passed_it, any) {
     const Address any = make_address("127.0.0.1", 0);
     for (const bool bound : {false, true}) {
         const int listener = make_listener();
@@ -119,7 +119,7 @@ BEHAVIOUR(the_one_who_was_passed_it) {
     }
 }
 
-BEHAVIOUR(the_one_who_passed_it) {
+BEHAVIOUR("SCM_RIGHTS, and the sender connects", the_one_who_passed_it, any) {
     const Address any = make_address("127.0.0.1", 0);
     for (const bool bound : {false, true}) {
         const int listener = make_listener();
@@ -136,7 +136,7 @@ BEHAVIOUR(the_one_who_passed_it) {
 }
 
 // After an exec of the child, with the same library.
-BEHAVIOUR(an_image_that_inherited_it) {
+BEHAVIOUR("an image that inherited it", an_image_that_inherited_it, any) {
     const int listener = make_listener(), fd = new_socket();
     const Channel channel;
     const pid_t child = spawn([&] {
@@ -150,7 +150,7 @@ BEHAVIOUR(an_image_that_inherited_it) {
 }
 
 // What another process does to the socket is seen by who waits on it.
-BEHAVIOUR(seen_by_epoll) {
+BEHAVIOUR("in an epoll instance", seen_by_epoll, any) {
     const int listener = make_listener(), fd = new_socket();
     const int set = MUST(epoll_create1(0));
     epoll_event event{};
@@ -167,7 +167,7 @@ BEHAVIOUR(seen_by_epoll) {
     SHOW_BOOL(peer_address(fd).port() == local_address(listener).port());
 }
 
-BEHAVIOUR(flags_and_options_are_shared) {
+BEHAVIOUR("flags and options", flags_and_options_are_shared, any) {
     const int fd = new_socket();
     const Channel channel;
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -185,7 +185,7 @@ BEHAVIOUR(flags_and_options_are_shared) {
 
 // A fork does not cost an accelerated listener, nor does a program that is started meanwhile cost a client
 // that is not handed on to it.
-BEHAVIOUR(those_that_stay_accelerated) {
+BEHAVIOUR("what is accelerated all the same", those_that_stay_accelerated, accelerated) {
     const int bound = new_socket(), client = new_socket(SOCK_CLOEXEC);
     const Address any = make_address("127.0.0.1", 0);
     MUST(bind(bound, any.raw(), any.length));
@@ -205,7 +205,7 @@ BEHAVIOUR(those_that_stay_accelerated) {
 }
 
 // Threads connect while another one forks all the time.
-BEHAVIOUR(forks_while_threads_connect) {
+BEHAVIOUR("forks while threads connect", forks_while_threads_connect, accelerated) {
     const int listener = make_listener();
     std::atomic<bool> over{false};
     std::atomic<int> right{0};

@@ -32,7 +32,7 @@ void answer(int fd) {
 
 } // namespace
 
-BEHAVIOUR(a_set_for_each_answer) {
+BEHAVIOUR("a set for each answer", a_set_for_each_answer, accelerated) {
     const Pair pair = make_pair();
     std::thread server([&] { answer(pair.server); });
     int told = 0;
@@ -45,7 +45,7 @@ BEHAVIOUR(a_set_for_each_answer) {
     server.join();
 }
 
-BEHAVIOUR(a_set_for_each_client) {
+BEHAVIOUR("a set for each client", a_set_for_each_client, accelerated) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const pid_t child = spawn([&] {
@@ -69,7 +69,7 @@ BEHAVIOUR(a_set_for_each_client) {
     reap("clients", child);
 }
 
-BEHAVIOUR(a_thread_for_each_answer) {
+BEHAVIOUR("a thread for each answer", a_thread_for_each_answer, accelerated) {
     const Pair pair = make_pair();
     std::thread server([&] { answer(pair.server); });
     int told = 0;
@@ -84,7 +84,7 @@ BEHAVIOUR(a_thread_for_each_answer) {
 }
 
 // What one of them slept on the next of the other kind may sleep on; more at a time than are kept for that.
-BEHAVIOUR(sets_and_threads_in_turn) {
+BEHAVIOUR("sets and threads in turn", sets_and_threads_in_turn, accelerated) {
     constexpr int kPairs = 5;
     Pair pairs[kPairs];
     std::vector<std::thread> servers, waiters;
@@ -113,7 +113,7 @@ BEHAVIOUR(sets_and_threads_in_turn) {
 
 // A set that both have inherited stays the child's when the parent closes it, and the parent's next one is
 // its own.
-BEHAVIOUR(a_set_before_a_fork_and_one_after) {
+BEHAVIOUR("a set before a fork and one after", a_set_before_a_fork_and_one_after, accelerated) {
     const Pair one = make_pair(), other = make_pair();
     std::thread server([&] { answer(one.server); });
     const int set = MUST(epoll_create1(0));

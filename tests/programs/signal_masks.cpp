@@ -9,7 +9,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(masks_are_inherited) {
+BEHAVIOUR("masks are inherited", masks_are_inherited, accelerated) {
     const Pair pair = make_pair();
     for (const int signal : kFaults) {
         count_with(signal, with(plain, 0));
@@ -65,7 +65,7 @@ BEHAVIOUR(masks_are_inherited) {
 }
 
 // siglongjmp goes back to the mask of its sigsetjmp: the next fault of the program's own finds its handler.
-BEHAVIOUR(masks_over_jumps) {
+BEHAVIOUR("masks over jumps", masks_over_jumps, accelerated) {
     const Pair pair = make_pair();
     MUST(sigaction(SIGSEGV, opaque(std::make_unique<struct sigaction>(with(leave, 0)).get()), nullptr));
     static const auto fault = [] { *opaque(bad_pointer<volatile char>()) = 1; };
@@ -138,7 +138,7 @@ std::string names_in(const sigset_t &set) {
 
 // A handler's context has the mask that its thread gets back, which the handler may change, also where it
 // ends a blocked call.
-BEHAVIOUR(masks_in_contexts) {
+BEHAVIOUR("masks in handlers' contexts", masks_in_contexts, accelerated) {
     const Pair pair = make_pair();
     struct sigaction action = with(
         [](int, siginfo_t *, void *context) {
@@ -179,7 +179,7 @@ BEHAVIOUR(masks_in_contexts) {
 }
 
 // A call that only looks is ended by a signal that its mask lets through, too.
-BEHAVIOUR(let_through_by_a_look) {
+BEHAVIOUR("a look lets signals through", let_through_by_a_look, accelerated) {
     const Pair pair = make_pair();
     count_with(SIGUSR1, with(plain, SA_RESTART));
     const sigset_t one = set_of({SIGUSR1}), none = set_of({});
@@ -205,7 +205,7 @@ BEHAVIOUR(let_through_by_a_look) {
 }
 
 // Older and lower ways to the mask.
-BEHAVIOUR(other_ways_to_the_mask) {
+BEHAVIOUR("other ways to the mask", other_ways_to_the_mask, accelerated) {
     SHOW(syscall(SYS_rt_sigprocmask, SIG_BLOCK, bad_pointer<char>(), nullptr, sizeof(uint64_t)));
     const Pair pair = make_pair();
 #pragma GCC diagnostic push
@@ -262,7 +262,7 @@ void spin_for(int rounds) {
 
 // A signal that the mask of a call blocks does not end it, also when it comes while the call does not sleep
 // yet, or when its time is up.
-BEHAVIOUR(blocked_for_a_call) {
+BEHAVIOUR("signals blocked for a call", blocked_for_a_call, accelerated) {
     const Pair pair = make_pair();
     count_with(SIGUSR1, with(plain, 0));
     const sigset_t mask = set_of({SIGUSR1});
@@ -307,7 +307,7 @@ BEHAVIOUR(blocked_for_a_call) {
 
 // A program without sockets: its handler runs on a signal stack that becomes read-only, again and again, once
 // the kernel has written the frame.
-BEHAVIOUR(read_only_signal_stack) {
+BEHAVIOUR("a read-only signal stack", read_only_signal_stack, untouched) {
     alignas(4096) static char spare[40960];
     stack_t stack{};
     stack.ss_sp = spare;

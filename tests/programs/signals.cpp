@@ -14,7 +14,7 @@ int handler_fd = -1;
 
 } // namespace
 
-BEHAVIOUR(dispositions) {
+BEHAVIOUR("dispositions are reported as set", dispositions, accelerated) {
     show_action(SIGSEGV);
     struct sigaction action = with(plain, SA_RESTART | SA_NODEFER);
     sigfillset(&action.sa_mask);
@@ -53,7 +53,7 @@ BEHAVIOUR(dispositions) {
     SHOW(send(pair.client, "x", 1, 0));
 }
 
-BEHAVIOUR(masks) {
+BEHAVIOUR("masks", masks, accelerated) {
     const Pair pair = make_pair();
     sigset_t all, before;
     sigfillset(&all);
@@ -78,7 +78,7 @@ BEHAVIOUR(masks) {
 }
 
 // A handler that uses the socket whose send or recv it interrupted.
-BEHAVIOUR(handler_uses_same_socket) {
+BEHAVIOUR("a handler uses the socket it interrupted", handler_uses_same_socket, accelerated) {
     const Pair pair = make_pair();
     handler_fd = pair.client;
     const struct sigaction action = with(
@@ -115,7 +115,7 @@ BEHAVIOUR(handler_uses_same_socket) {
 }
 
 // Queued signals arrive in order and complete, whatever the thread does meanwhile.
-BEHAVIOUR(queued_signals_all_arrive) {
+BEHAVIOUR("queued signals all arrive, in order", queued_signals_all_arrive, accelerated) {
     const Pair pair = make_pair();
     static std::atomic<bool> in_order{true};
     const struct sigaction action = with(
@@ -148,7 +148,7 @@ BEHAVIOUR(queued_signals_all_arrive) {
 }
 
 // siglongjmp out of a handler, again and again, between and out of calls.
-BEHAVIOUR(jumps_out_of_calls) {
+BEHAVIOUR("siglongjmp out of blocked calls", jumps_out_of_calls, accelerated) {
     const Pair pair = make_pair();
     static std::atomic<int> jumps{0};
     const struct sigaction action = with(
@@ -175,7 +175,7 @@ BEHAVIOUR(jumps_out_of_calls) {
 
 // What a call held when a handler jumped out of it is not held any more: a close is the end of the
 // connection.
-BEHAVIOUR(close_after_a_jump) {
+BEHAVIOUR("close after siglongjmp out of a call", close_after_a_jump, accelerated) {
     for (int i = 0; i < 3; ++i) {
         const Pair pair = make_pair();
         const struct sigaction action = with([](int) { siglongjmp(jump, 1); }, 0);
@@ -197,7 +197,7 @@ BEHAVIOUR(close_after_a_jump) {
     }
 }
 
-BEHAVIOUR(faults) {
+BEHAVIOUR("faults of the program's own", faults, accelerated) {
     const Pair pair = make_pair();
     const struct sigaction action = with(leave, 0);
     MUST(sigaction(SIGSEGV, &action, nullptr));
@@ -257,7 +257,7 @@ BEHAVIOUR(faults) {
 }
 
 // An alternate stack is the only way to handle the end of the usual one.
-BEHAVIOUR(stack_overflow) {
+BEHAVIOUR("the end of the stack", stack_overflow, accelerated) {
     const Pair pair = make_pair();
     static char spare[65536];
     stack_t stack{};
@@ -301,7 +301,7 @@ void cancel_in(const char *what, const std::function<void()> &call) {
 
 } // namespace
 
-BEHAVIOUR(cancelled_calls) {
+BEHAVIOUR("cancelled threads", cancelled_calls, accelerated) {
     const Pair pair = make_pair();
     char byte;
     cancel_in("recv", [&] { recv(pair.client, &byte, 1, 0); });
@@ -346,7 +346,7 @@ BEHAVIOUR(cancelled_calls) {
 }
 
 // The only thread of a process cancels itself: the next call that is a cancellation point ends it.
-BEHAVIOUR(cancelled_by_itself) {
+BEHAVIOUR("the only thread cancels itself", cancelled_by_itself, accelerated) {
     const Pair pair = make_pair();
     const auto cancel_before = [](const char *name, const std::function<void()> &call) {
         reap(name, spawn([&] {

@@ -115,7 +115,7 @@ int report() {
 
 } // namespace
 
-BEHAVIOUR(actions_on_files) {
+BEHAVIOUR("file actions on files and pipes", actions_on_files, accelerated) {
     Live live;
     Directory directory;
     const std::string input = directory.file("input", "from a file\n", 0600);
@@ -146,7 +146,7 @@ BEHAVIOUR(actions_on_files) {
     say("mode %o", facts.st_mode & 0777);
 }
 
-BEHAVIOUR(numbers_in_the_child) {
+BEHAVIOUR("numbers in the child", numbers_in_the_child, accelerated) {
     Live live;
     const int marked = MUST(fcntl(0, F_DUPFD_CLOEXEC, 60));
     Actions actions;
@@ -165,7 +165,7 @@ BEHAVIOUR(numbers_in_the_child) {
     SHOW_BOOL(fcntl(62, F_GETFD) == -1);
 }
 
-BEHAVIOUR(spawn_errors) {
+BEHAVIOUR("errors", spawn_errors, accelerated) {
     Live live;
     Directory directory;
     const std::string plain = directory.file("plain", "not a program\n", 0644);
@@ -208,7 +208,7 @@ BEHAVIOUR(spawn_errors) {
     SHOW(waitpid(-1, nullptr, WNOHANG)); // no child is left over
 }
 
-BEHAVIOUR(spawn_attributes) {
+BEHAVIOUR("attributes", spawn_attributes, accelerated) {
     Live live;
     signal(SIGUSR1, SIG_IGN);
     signal(SIGUSR2, on_signal);
@@ -246,7 +246,7 @@ BEHAVIOUR(spawn_attributes) {
     SHOW_BOOL(sigismember(&now, SIGUSR2) && !sigismember(&now, SIGUSR1));
 }
 
-BEHAVIOUR(system_values) {
+BEHAVIOUR("values of system", system_values, accelerated) {
     Live live;
     static int children = 0;
     signal(SIGCHLD, [](int) { ++children; });
@@ -272,7 +272,7 @@ BEHAVIOUR(system_values) {
     SHOW(WEXITSTATUS(system("ls 2>/dev/null")));
 }
 
-BEHAVIOUR(cancelled_system) {
+BEHAVIOUR("a cancelled system", cancelled_system, accelerated) {
     Live live;
     pthread_t thread;
     MUST(-pthread_create(
@@ -289,7 +289,7 @@ BEHAVIOUR(cancelled_system) {
     SHOW_BOOL(now.sa_handler == SIG_DFL);
 }
 
-BEHAVIOUR(popen_both_ways) {
+BEHAVIOUR("popen both ways", popen_both_ways, accelerated) {
     Live live;
     FILE *output = popen("echo one; echo two; exit 7", "r");
     char line[64];
@@ -318,7 +318,7 @@ BEHAVIOUR(popen_both_ways) {
 }
 
 // The command uses the connection itself.
-BEHAVIOUR(commands_on_the_connection) {
+BEHAVIOUR("commands use the connection", commands_on_the_connection, accelerated) {
     const Pair pair = make_pair();
     MUST(dup2(pair.server, 9));
     MUST(close(pair.server));
@@ -342,7 +342,7 @@ BEHAVIOUR(commands_on_the_connection) {
 }
 
 // A command must not hold the pipes of earlier ones, else these would never end.
-BEHAVIOUR(many_commands) {
+BEHAVIOUR("many commands at once", many_commands, accelerated) {
     Live live;
     FILE *streams[20];
     for (FILE *&f : streams)
@@ -362,7 +362,7 @@ BEHAVIOUR(many_commands) {
 }
 
 // The pipe's end has the right number from the start.
-BEHAVIOUR(popen_without_standard_numbers) {
+BEHAVIOUR("popen without standard numbers", popen_without_standard_numbers, accelerated) {
     Live live;
     output_fd = MUST(fcntl(1, F_DUPFD_CLOEXEC, 50));
     close(0);
@@ -378,7 +378,7 @@ BEHAVIOUR(popen_without_standard_numbers) {
 }
 
 // Threads start programs at the same time, and another forks children that go on without exec.
-BEHAVIOUR(spawning_in_threads) {
+BEHAVIOUR("several threads start programs", spawning_in_threads, accelerated) {
     Live live;
     std::atomic<int> good{0};
     std::vector<std::thread> threads;

@@ -162,10 +162,17 @@ void change_hands(Leaving how, bool with_library) {
 
 } // namespace
 
-BEHAVIOUR(next_listener_has_the_library) { change_hands(Leaving::closes, true); }
-BEHAVIOUR(next_listener_has_not) { change_hands(Leaving::closes, false); }
-BEHAVIOUR(first_one_listens_elsewhere) { change_hands(Leaving::disconnects, true); }
-BEHAVIOUR(first_one_listens_elsewhere_and_next_has_no_library) { change_hands(Leaving::disconnects, false); }
+BEHAVIOUR("whoever listens next at an address gets its clients", next_listener_has_the_library, any) {
+    change_hands(Leaving::closes, true);
+}
+BEHAVIOUR("also without the library", next_listener_has_not, any) { change_hands(Leaving::closes, false); }
+BEHAVIOUR("also when the former socket listens elsewhere", first_one_listens_elsewhere, any) {
+    change_hands(Leaving::disconnects, true);
+}
+BEHAVIOUR("also when the former socket listens elsewhere, without the library",
+          first_one_listens_elsewhere_and_next_has_no_library, any) {
+    change_hands(Leaving::disconnects, false);
+}
 
 namespace {
 
@@ -236,12 +243,24 @@ void lie(bool about_server, const char *host, uint16_t port, uint16_t family = A
 
 } // namespace
 
-BEHAVIOUR(forged_privileged_port) { lie(false, "127.0.0.1", 22); }
-BEHAVIOUR(forged_remote_client) { lie(false, "8.8.8.8", 0); }
-BEHAVIOUR(forged_own_name) { lie(true, "8.8.8.8", 443); }
-BEHAVIOUR(forged_own_port) { lie(true, "127.0.0.1", 443); }
-BEHAVIOUR(forged_wildcard) { lie(true, "0.0.0.0", 0); }
-BEHAVIOUR(forged_family) { lie(true, "127.0.0.1", 0, AF_INET6); }
+BEHAVIOUR("a client cannot have a privileged port", forged_privileged_port, accelerated) {
+    lie(false, "127.0.0.1", 22);
+}
+BEHAVIOUR("a client cannot be at another host", forged_remote_client, accelerated) {
+    lie(false, "8.8.8.8", 0);
+}
+BEHAVIOUR("a client cannot give the server another name", forged_own_name, accelerated) {
+    lie(true, "8.8.8.8", 443);
+}
+BEHAVIOUR("a client cannot give the server another port", forged_own_port, accelerated) {
+    lie(true, "127.0.0.1", 443);
+}
+BEHAVIOUR("a client cannot give the server no name", forged_wildcard, accelerated) {
+    lie(true, "0.0.0.0", 0);
+}
+BEHAVIOUR("a client cannot give the server another family", forged_family, accelerated) {
+    lie(true, "127.0.0.1", 0, AF_INET6);
+}
 
 namespace {
 
@@ -262,13 +281,13 @@ void refuse_family(int family) {
 
 } // namespace
 
-BEHAVIOUR(sockets_of_both_families) {
+BEHAVIOUR("sockets of both families", sockets_of_both_families, any) {
     SHOW_BOOL(socket(AF_INET, SOCK_STREAM, 0) >= 0);
     SHOW_BOOL(socket(AF_INET6, SOCK_STREAM, 0) >= 0);
 }
 
 // As with RestrictAddressFamilies=: the filter is there when the program starts.
-BEHAVIOUR(started_without_a_family) {
+BEHAVIOUR("a family that a filter refuses from the start", started_without_a_family, any) {
     for (const int family : {AF_INET, AF_INET6}) {
         reap("child", spawn([&] {
                  refuse_family(family);
@@ -278,7 +297,7 @@ BEHAVIOUR(started_without_a_family) {
 }
 
 // What was made before the filter goes on being what it is; nothing more can be made.
-BEHAVIOUR(sockets_before_a_filter) {
+BEHAVIOUR("sockets made before a filter", sockets_before_a_filter, any) {
     const int outside = make_listener();
     reap("child", spawn([&] {
              const int client = MUST(socket(AF_INET, SOCK_STREAM, 0)),
@@ -312,7 +331,7 @@ int tcp_sockets() {
 } // namespace
 
 // A filter takes the right to make sockets away: none is left over that the program has not got.
-BEHAVIOUR(nothing_kept_behind_a_filter) {
+BEHAVIOUR("no socket of ours is left behind a filter", nothing_kept_behind_a_filter, accelerated) {
     const int listener = make_listener();
     const int fd = connect_to(listener);
     close(MUST(accept(listener, nullptr, nullptr)));
@@ -325,7 +344,7 @@ BEHAVIOUR(nothing_kept_behind_a_filter) {
 }
 
 // A socket stays in the network namespace that it was made in, and those made later are in the new one.
-BEHAVIOUR(sockets_in_two_namespaces) {
+BEHAVIOUR("sockets in two network namespaces", sockets_in_two_namespaces, any) {
     const int outside = make_listener();
     reap("child", spawn([&] {
              const int before = MUST(socket(AF_INET, SOCK_STREAM, 0));

@@ -8,7 +8,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(reader_and_writer) {
+BEHAVIOUR("a reader and a writer on one socket", reader_and_writer, accelerated) {
     const Pair pair = make_pair();
     const std::string up = pattern(5000000, 1), down = pattern(6000000, 2);
     std::thread client_writer([&] { send_all(pair.client, up); });
@@ -24,7 +24,7 @@ BEHAVIOUR(reader_and_writer) {
 }
 
 // Several threads write small messages to one socket: each arrives whole.
-BEHAVIOUR(several_writers) {
+BEHAVIOUR("several writers", several_writers, accelerated) {
     const Pair pair = make_pair();
     std::vector<std::thread> writers;
     for (int i = 0; i < 4; ++i)
@@ -48,7 +48,7 @@ BEHAVIOUR(several_writers) {
 }
 
 // Several threads read from one socket: every byte arrives once.
-BEHAVIOUR(several_readers) {
+BEHAVIOUR("several readers", several_readers, accelerated) {
     const Pair pair = make_pair();
     std::atomic<uint64_t> sum{0}, bytes{0};
     std::vector<std::thread> readers;
@@ -74,7 +74,7 @@ BEHAVIOUR(several_readers) {
     SHOW_BOOL(sum == expected);
 }
 
-BEHAVIOUR(many_connections_many_threads) {
+BEHAVIOUR("many connections, many threads", many_connections_many_threads, accelerated) {
     const int listener = make_listener();
     std::atomic<int> right{0};
     std::vector<std::thread> threads;
@@ -102,7 +102,7 @@ BEHAVIOUR(many_connections_many_threads) {
 }
 
 // Connections opened, used and closed in parallel.
-BEHAVIOUR(connecting_in_parallel) {
+BEHAVIOUR("connecting in parallel", connecting_in_parallel, accelerated) {
     const int listener = make_listener("127.0.0.1", 256);
     std::thread server([&] {
         for (int i = 0; i < 200; ++i) {
@@ -129,7 +129,7 @@ BEHAVIOUR(connecting_in_parallel) {
 }
 
 // A blocked recv keeps the connection alive when another thread closes the number.
-BEHAVIOUR(close_under_blocked_reader) {
+BEHAVIOUR("close under a blocked reader", close_under_blocked_reader, accelerated) {
     const Pair pair = make_pair();
     ssize_t first = -2, second = -2;
     int error = 0;
@@ -149,7 +149,7 @@ BEHAVIOUR(close_under_blocked_reader) {
     SHOW_BOOL(wait_for(pair.client, POLLRDHUP));
 }
 
-BEHAVIOUR(shutdown_wakes_reader) {
+BEHAVIOUR("shutdown wakes a reader", shutdown_wakes_reader, accelerated) {
     const Pair pair = make_pair();
     for (const int how : {+SHUT_RD, +SHUT_RDWR}) {
         const Pair fresh = connect_through(pair.listener);
@@ -171,7 +171,7 @@ BEHAVIOUR(shutdown_wakes_reader) {
     waker.join();
 }
 
-BEHAVIOUR(shutdown_wakes_writer) {
+BEHAVIOUR("shutdown wakes a writer", shutdown_wakes_writer, accelerated) {
     const Pair pair = make_pair();
     fill(pair.client);
     std::thread waker([&] {
@@ -182,7 +182,7 @@ BEHAVIOUR(shutdown_wakes_writer) {
     waker.join();
 }
 
-BEHAVIOUR(reading_wakes_writer) {
+BEHAVIOUR("reading wakes a writer", reading_wakes_writer, accelerated) {
     const Pair pair = make_pair();
     fill(pair.client);
     std::thread reader([&] {
@@ -198,7 +198,7 @@ BEHAVIOUR(reading_wakes_writer) {
 // Threads that write small messages of several pieces: no message is cut in two by another. In rounds that no
 // socket buffer is too small for: where a writer has to wait for room, the kernel does not keep messages
 // whole either.
-BEHAVIOUR(small_writes_stay_whole) {
+BEHAVIOUR("small writes stay whole", small_writes_stay_whole, accelerated) {
     constexpr uint32_t kRounds = 300, kEach = 30;
     const Pair pair = make_pair();
     size_t messages = 0;
@@ -237,7 +237,7 @@ BEHAVIOUR(small_writes_stay_whole) {
 }
 
 // The reader's call is not under way in the child, which must not keep the connection open because of it.
-BEHAVIOUR(fork_beside_blocked_reader) {
+BEHAVIOUR("a fork beside a blocked reader keeps nothing open", fork_beside_blocked_reader, accelerated) {
     const Pair pair = make_pair();
     std::thread reader([&] { say("reader: %s", receive(pair.server, 1).c_str()); });
     sleep_ms(100); // it sleeps
@@ -260,7 +260,7 @@ BEHAVIOUR(fork_beside_blocked_reader) {
     reap("child", child);
 }
 
-BEHAVIOUR(cancelled_reader) {
+BEHAVIOUR("a cancelled reader", cancelled_reader, accelerated) {
     const Pair pair = make_pair();
     pthread_t reader;
     MUST(-pthread_create(
@@ -281,7 +281,7 @@ BEHAVIOUR(cancelled_reader) {
 }
 
 // Every call here has its answer at once; a thread that never sleeps is cancelled all the same.
-BEHAVIOUR(cancelled_without_sleep) {
+BEHAVIOUR("a thread that is cancelled and never sleeps", cancelled_without_sleep, accelerated) {
     static Pair pair;
     pair = make_pair();
     set_nonblocking(pair.listener);
@@ -323,7 +323,7 @@ BEHAVIOUR(cancelled_without_sleep) {
 }
 
 // A call that is made by its number is no cancellation point, asleep or not.
-BEHAVIOUR(cancelled_call_by_number) {
+BEHAVIOUR("a cancelled thread's calls by number", cancelled_call_by_number, accelerated) {
     static Pair pair;
     static std::atomic<bool> asked{false};
     pair = make_pair();

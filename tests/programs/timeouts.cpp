@@ -17,7 +17,7 @@ template <class Call> void gives_up_after(const char *what, long ms, Call call) 
 
 } // namespace
 
-BEHAVIOUR(receive) {
+BEHAVIOUR("SO_RCVTIMEO on each call", receive, accelerated) {
     const Pair pair = make_pair();
     set_timeout(pair.client, SO_RCVTIMEO, 100);
     char buffer[16];
@@ -43,7 +43,7 @@ BEHAVIOUR(receive) {
     writer.join();
 }
 
-BEHAVIOUR(send) {
+BEHAVIOUR("SO_SNDTIMEO", send, accelerated) {
     const Pair pair = make_pair();
     set_timeout(pair.client, SO_SNDTIMEO, 100);
     const std::string data = pattern(1 << 20);
@@ -63,7 +63,7 @@ BEHAVIOUR(send) {
     gives_up_after("send", 0, [&] { return send(pair.client, data.data(), 1, 0); });
 }
 
-BEHAVIOUR(accept_call) {
+BEHAVIOUR("accept with a deadline", accept_call, accelerated) {
     const int listener = make_listener();
     set_timeout(listener, SO_RCVTIMEO, 100);
     gives_up_after("accept", 100, [&] { return accept(listener, nullptr, nullptr); });
@@ -73,7 +73,7 @@ BEHAVIOUR(accept_call) {
 }
 
 // The deadline is a property of the open socket, so a duplicate has it too.
-BEHAVIOUR(shared_by_duplicates) {
+BEHAVIOUR("deadlines are shared by duplicates", shared_by_duplicates, accelerated) {
     const Pair pair = make_pair();
     const int copy = MUST(dup(pair.client));
     set_timeout(copy, SO_RCVTIMEO, 100);
@@ -81,7 +81,7 @@ BEHAVIOUR(shared_by_duplicates) {
     gives_up_after("original", 100, [&] { return recv(pair.client, &byte, 1, 0); });
 }
 
-BEHAVIOUR(set_before_connect) {
+BEHAVIOUR("a deadline set before connecting", set_before_connect, accelerated) {
     const int listener = make_listener();
     const int client = MUST(socket(AF_INET, SOCK_STREAM, 0));
     set_timeout(client, SO_RCVTIMEO, 100);
@@ -91,7 +91,7 @@ BEHAVIOUR(set_before_connect) {
     gives_up_after("recv", 100, [&] { return recv(client, &byte, 1, 0); });
 }
 
-BEHAVIOUR(recvmmsg_deadline) {
+BEHAVIOUR("the deadline of recvmmsg", recvmmsg_deadline, accelerated) {
     const Pair pair = make_pair();
     char buffer[16];
     iovec part{buffer, sizeof buffer};

@@ -201,7 +201,7 @@ std::vector<int> connect_all(int listener) {
 } // namespace
 
 // A thread for each connection, requests only, blocking calls on both sides.
-BEHAVIOUR(blocking) {
+BEHAVIOUR("random sizes, blocking", blocking, accelerated) {
     const int listener = make_listener();
     const uint64_t total = bytes_per_connection();
     const pid_t child = spawn([&] {
@@ -234,7 +234,7 @@ BEHAVIOUR(blocking) {
     say("all bytes right");
 }
 
-BEHAVIOUR(non_blocking) {
+BEHAVIOUR("random sizes both ways, epoll", non_blocking, accelerated) {
     const int listener = make_listener();
     const pid_t child = spawn([&] { event_loop(connect_all(listener), true); });
     event_loop(accept_all(listener), false);
@@ -243,7 +243,7 @@ BEHAVIOUR(non_blocking) {
 }
 
 // One end blocks, the other does not.
-BEHAVIOUR(mixed) {
+BEHAVIOUR("blocking against non-blocking", mixed, accelerated) {
     const int listener = make_listener();
     const uint64_t total = bytes_per_connection();
     const pid_t child = spawn([&] {
@@ -265,7 +265,7 @@ BEHAVIOUR(mixed) {
 
 // A connection that has been idle gives memory back; what is sent next comes before the other side has looked
 // again.
-BEHAVIOUR(burst_after_silence) {
+BEHAVIOUR("a burst after silence", burst_after_silence, accelerated) {
     for (const bool blocking : {true, false}) {
         const Pair pair = make_pair();
         set_nonblocking(pair.client, !blocking);

@@ -13,7 +13,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(udp) {
+BEHAVIOUR("UDP", udp, untouched) {
     const Address any = make_address("127.0.0.1", 0);
     const int one = MUST(socket(AF_INET, SOCK_DGRAM, 0)), two = MUST(socket(AF_INET, SOCK_DGRAM, 0));
     MUST(bind(one, any.raw(), any.length));
@@ -34,7 +34,7 @@ BEHAVIOUR(udp) {
     show_ready("one", one);
 }
 
-BEHAVIOUR(unix_stream) {
+BEHAVIOUR("AF_UNIX", unix_stream, untouched) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "sd-behaviour-%d", getpid());
@@ -55,7 +55,7 @@ BEHAVIOUR(unix_stream) {
     say("rest %zu", receive_to_end(server).size());
 }
 
-BEHAVIOUR(socket_pairs) {
+BEHAVIOUR("socketpair", socket_pairs, untouched) {
     for (const int type : {+SOCK_STREAM, +SOCK_DGRAM, +SOCK_SEQPACKET}) {
         int ends[2];
         SHOW(socketpair(AF_UNIX, type, 0, ends));
@@ -69,7 +69,7 @@ BEHAVIOUR(socket_pairs) {
     }
 }
 
-BEHAVIOUR(pipes) {
+BEHAVIOUR("pipes", pipes, untouched) {
     int ends[2];
     MUST(pipe2(ends, O_NONBLOCK));
     char buffer[16];
@@ -87,7 +87,7 @@ BEHAVIOUR(pipes) {
     SHOW(write(ends[1], "x", 1));
 }
 
-BEHAVIOUR(files) {
+BEHAVIOUR("files", files, untouched) {
     const int one = MUST(memfd_create("one", 0)), two = MUST(memfd_create("two", 0));
     SHOW(write(one, "0123456789", 10));
     char buffer[16];
@@ -106,7 +106,7 @@ BEHAVIOUR(files) {
     say("%ld", static_cast<long>(status.st_size));
 }
 
-BEHAVIOUR(netlink) {
+BEHAVIOUR("netlink", netlink, untouched) {
     const int fd = MUST(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
     struct {
         nlmsghdr header;
@@ -121,7 +121,7 @@ BEHAVIOUR(netlink) {
     SHOW_BOOL(recv(fd, buffer, sizeof buffer, 0) > 0);
 }
 
-BEHAVIOUR(event_counter) {
+BEHAVIOUR("eventfd", event_counter, untouched) {
     const int fd = MUST(eventfd(3, EFD_NONBLOCK));
     uint64_t value = 4;
     SHOW(write(fd, &value, sizeof value));
@@ -131,7 +131,7 @@ BEHAVIOUR(event_counter) {
 }
 
 /// Calls that wait look at their lists before they know whether anything of ours is in there.
-BEHAVIOUR(waits_with_bad_pointers) {
+BEHAVIOUR("waiting with bad pointers", waits_with_bad_pointers, untouched) {
     int ends[2];
     MUST(pipe(ends));
     fd_set set;
@@ -164,7 +164,7 @@ BEHAVIOUR(waits_with_bad_pointers) {
 }
 
 // The library registers for memory barriers, too.
-BEHAVIOUR(memory_barriers) {
+BEHAVIOUR("memory barriers", memory_barriers, untouched) {
     SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0));
     SHOW(syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 1 << 20, 0));
     SHOW(syscall(SYS_membarrier, 1 << 9, 0, 0)); // what is registered

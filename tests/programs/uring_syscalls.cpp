@@ -117,7 +117,7 @@ epoll_event wanted(uint32_t events, int name) {
 } // namespace
 
 // The members of an epoll set, changed in batches.
-BEHAVIOUR(members_of_a_set) {
+BEHAVIOUR("an epoll set changed by io_uring", members_of_a_set, accelerated) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");
@@ -157,7 +157,7 @@ BEHAVIOUR(members_of_a_set) {
 }
 
 // What only the kernel can do for a ring, it does on sockets of its own.
-BEHAVIOUR(data) {
+BEHAVIOUR("data by io_uring", data, any) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");
@@ -176,7 +176,7 @@ BEHAVIOUR(data) {
 }
 
 // Connections made and accepted by a ring.
-BEHAVIOUR(connecting) {
+BEHAVIOUR("connect and accept by io_uring", connecting, any) {
     Ring ring;
     if (!ring.usable())
         return say("no io_uring here");

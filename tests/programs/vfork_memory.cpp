@@ -63,7 +63,7 @@ void show_connection() {
 } // namespace
 
 // What it does to descriptors, dispositions, masks and limits is its own.
-BEHAVIOUR(memory_is_shared) {
+BEHAVIOUR("vfork", memory_is_shared, accelerated) {
     struct sigaction action {};
     action.sa_handler = count_signal;
     action.sa_flags = SA_RESTART;
@@ -112,7 +112,7 @@ BEHAVIOUR(memory_is_shared) {
     show_connection();
 }
 
-BEHAVIOUR(memory_is_shared_by_clone) {
+BEHAVIOUR("clone as vfork does it", memory_is_shared_by_clone, accelerated) {
     static char stack[256 << 10];
     const int fd = MUST(open("/dev/null", O_RDWR | O_CLOEXEC));
     const auto run = [](int (*body)(void *), int argument) {
@@ -140,7 +140,7 @@ BEHAVIOUR(memory_is_shared_by_clone) {
 
 // Handlers run in the process that the signal is for, with the mask it had, and none of the parent's while
 // its memory is shared.
-BEHAVIOUR(signals_while_memory_is_shared) {
+BEHAVIOUR("signals and vfork", signals_while_memory_is_shared, accelerated) {
     MUST(setpgid(0, 0));
     signal(SIGUSR1, count_signal);
     pid_t child = vfork();
@@ -178,7 +178,7 @@ BEHAVIOUR(signals_while_memory_is_shared) {
 }
 
 // Timers and ended children interrupt a program all the time. Its handlers find the memory as it was.
-BEHAVIOUR(timers_while_memory_is_shared) {
+BEHAVIOUR("timers and vfork", timers_while_memory_is_shared, accelerated) {
     static volatile sig_atomic_t wrong = 0;
     signal(SIGCHLD, [](int) { // as System V programs do it
         const int saved = errno;
@@ -209,7 +209,7 @@ BEHAVIOUR(timers_while_memory_is_shared) {
     show_connection();
 }
 
-BEHAVIOUR(vfork_in_a_handler) {
+BEHAVIOUR("vfork in a handler", vfork_in_a_handler, accelerated) {
     signal(SIGUSR1, [](int) {
         const int status = vfork_and_exec();
         const pid_t child = vfork();
@@ -225,7 +225,7 @@ BEHAVIOUR(vfork_in_a_handler) {
 }
 
 // What it forks has memory of its own, and may use connections.
-BEHAVIOUR(forks_in_shared_memory) {
+BEHAVIOUR("fork in a vfork child", forks_in_shared_memory, accelerated) {
     const pid_t child = vfork();
     if (child == 0) {
         const pid_t grandchild = fork();
@@ -243,7 +243,7 @@ BEHAVIOUR(forks_in_shared_memory) {
 }
 
 // Sockets are its own, like everything else under a number.
-BEHAVIOUR(sockets_in_shared_memory) {
+BEHAVIOUR("sockets in a vfork child", sockets_in_shared_memory, accelerated) {
     const pid_t child = vfork();
     if (child == 0) {
         show_connection();
@@ -327,7 +327,7 @@ void show_programs(int channel) {
 } // namespace
 
 // Whatever the child does to numbers and variables, what it executes is accelerated as this is.
-BEHAVIOUR(programs_of_vfork_children) {
+BEHAVIOUR("what vfork children execute", programs_of_vfork_children, accelerated) {
     MUST(readlink("/proc/self/exe", program, sizeof program - 1));
     left_behind = equipped();
     const char *channel = getenv("SD_CONTROL_FD");

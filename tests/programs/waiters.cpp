@@ -128,7 +128,7 @@ struct TwoWaiters {
 
 } // namespace
 
-BEHAVIOUR(one_shot_armed_by_workers) {
+BEHAVIOUR("workers arm one-shot members", one_shot_armed_by_workers, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN | EPOLLONESHOT,
@@ -139,19 +139,19 @@ BEHAVIOUR(one_shot_armed_by_workers) {
         nullptr);
 }
 
-BEHAVIOUR(level_triggered_with_many_waiters) {
+BEHAVIOUR("many waiters on a level-triggered set", level_triggered_with_many_waiters, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN, [](int, int fd) { answer(fd); }, nullptr);
 }
 
-BEHAVIOUR(edge_triggered_with_many_waiters) {
+BEHAVIOUR("many waiters on an edge-triggered set", edge_triggered_with_many_waiters, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN | EPOLLOUT | kEdge, [](int, int fd) { answer(fd); }, nullptr);
 }
 
-BEHAVIOUR(members_taken_out_and_put_back) {
+BEHAVIOUR("workers take members out and put them back", members_taken_out_and_put_back, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN | EPOLLONESHOT,
@@ -164,7 +164,7 @@ BEHAVIOUR(members_taken_out_and_put_back) {
 }
 
 // Another thread changes what members are asked for, while the workers are told of them.
-BEHAVIOUR(changed_by_a_thread_beside) {
+BEHAVIOUR("members that another thread changes", changed_by_a_thread_beside, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN, [](int, int fd) { answer(fd); },
@@ -175,7 +175,7 @@ BEHAVIOUR(changed_by_a_thread_beside) {
         });
 }
 
-BEHAVIOUR(polled_beside) {
+BEHAVIOUR("members and a set that another thread polls", polled_beside, accelerated) {
     const int set = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
@@ -188,7 +188,7 @@ BEHAVIOUR(polled_beside) {
         });
 }
 
-BEHAVIOUR(members_of_two_sets) {
+BEHAVIOUR("members of two sets", members_of_two_sets, accelerated) {
     const int set = MUST(epoll_create1(0)), second = MUST(epoll_create1(0));
     serve_all(
         set, set, EPOLLIN | kEdge, [](int, int fd) { answer(fd); },
@@ -202,7 +202,7 @@ BEHAVIOUR(members_of_two_sets) {
 }
 
 // The set is waited for through another one, and directly by the thread beside.
-BEHAVIOUR(nested_set_with_many_waiters) {
+BEHAVIOUR("many waiters on a nested set", nested_set_with_many_waiters, accelerated) {
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
     const auto serve = [](int s, int) {
         epoll_event event{};
@@ -218,7 +218,7 @@ BEHAVIOUR(nested_set_with_many_waiters) {
 }
 
 // One waiter: with several, the kernel's edge may go to one that has just found the set empty.
-BEHAVIOUR(edge_triggered_nested_set) {
+BEHAVIOUR("an edge-triggered nested set", edge_triggered_nested_set, accelerated) {
     const int inner = MUST(epoll_create1(0)), outer = MUST(epoll_create1(0));
     const auto serve = [](int s, int) {
         epoll_event event{};
@@ -230,7 +230,7 @@ BEHAVIOUR(edge_triggered_nested_set) {
 }
 
 // Members are closed, and their numbers are used again at once for other connections, which are members, too.
-BEHAVIOUR(numbers_used_again) {
+BEHAVIOUR("numbers of members are used again", numbers_used_again, accelerated) {
     const int set = MUST(epoll_create1(0));
     const int listener = make_listener();
     serve_all(
@@ -246,7 +246,7 @@ BEHAVIOUR(numbers_used_again) {
 }
 
 // Both are in the kernel when the set gets its first members.
-BEHAVIOUR(waiters_before_the_first_member) {
+BEHAVIOUR("two wait before there is a member", waiters_before_the_first_member, accelerated) {
     const int listener = make_listener();
     int told = 0;
     for (int i = 0; i < 20; ++i) {
@@ -277,7 +277,7 @@ BEHAVIOUR(waiters_before_the_first_member) {
 
 // One of two that sleep is just being told of something when a member comes through another listener, for
 // which nobody has waited yet.
-BEHAVIOUR(new_listener_while_others_sleep) {
+BEHAVIOUR("a member through a new listener while others sleep", new_listener_while_others_sleep, accelerated) {
     const int first_listener = make_listener();
     int told = 0;
     for (int i = 0; i < 150; ++i) {
@@ -363,7 +363,7 @@ class Reactor {
 } // namespace
 
 // SD_BULK_MB for more than the usual size.
-BEHAVIOUR(bulk_with_a_polling_thread) {
+BEHAVIOUR("a long transfer with a thread that polls for others", bulk_with_a_polling_thread, accelerated) {
     const char *asked = getenv("SD_BULK_MB");
     const size_t total = static_cast<size_t>(asked ? atol(asked) : 512) << 20;
     const Pair pair = make_pair();

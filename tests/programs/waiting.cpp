@@ -20,7 +20,7 @@ volatile sig_atomic_t alarms = 0;
 
 } // namespace
 
-BEHAVIOUR(every_state) {
+BEHAVIOUR("readiness in every state", every_state, accelerated) {
     const int fresh = MUST(socket(AF_INET, SOCK_STREAM, 0));
     show_ready("fresh", fresh);
     const Address any = make_address("127.0.0.1", 0);
@@ -54,7 +54,7 @@ BEHAVIOUR(every_state) {
     show_ready("both finished", server);
 }
 
-BEHAVIOUR(full_and_drained) {
+BEHAVIOUR("a full connection, drained", full_and_drained, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.client);
     const std::string data = pattern(65536);
@@ -71,7 +71,7 @@ BEHAVIOUR(full_and_drained) {
     show_ready("drained", pair.client);
 }
 
-BEHAVIOUR(only_what_was_asked) {
+BEHAVIOUR("only what was asked for", only_what_was_asked, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "data");
     wait_for(pair.server, POLLIN);
@@ -86,7 +86,7 @@ BEHAVIOUR(only_what_was_asked) {
             static_cast<unsigned>(poll_now(pair.server, static_cast<short>(events))));
 }
 
-BEHAVIOUR(mixed_kinds) {
+BEHAVIOUR("mixed kinds of descriptors", mixed_kinds, accelerated) {
     const Pair one = make_pair(), two = make_pair();
     int ends[2];
     MUST(pipe(ends));
@@ -107,7 +107,7 @@ BEHAVIOUR(mixed_kinds) {
 }
 
 // Each kind wakes a poll that sleeps on all of them.
-BEHAVIOUR(woken_by_each_kind) {
+BEHAVIOUR("woken by each kind", woken_by_each_kind, accelerated) {
     const Pair pair = make_pair();
     int ends[2];
     MUST(pipe(ends));
@@ -135,7 +135,7 @@ BEHAVIOUR(woken_by_each_kind) {
     }
 }
 
-BEHAVIOUR(deadlines) {
+BEHAVIOUR("deadlines of poll, ppoll, select, pselect", deadlines, accelerated) {
     const Pair pair = make_pair();
     pollfd entry{pair.server, POLLIN, 0};
     Stopwatch watch;
@@ -167,7 +167,7 @@ BEHAVIOUR(deadlines) {
     SHOW(select(0, nullptr, nullptr, nullptr, &left));
 }
 
-BEHAVIOUR(select_sets) {
+BEHAVIOUR("sets of select", select_sets, accelerated) {
     const Pair one = make_pair(), two = make_pair();
     send_all(one.client, "x");
     wait_for(one.server, POLLIN);
@@ -200,14 +200,14 @@ BEHAVIOUR(select_sets) {
     SHOW(select(high + 1, &readable, nullptr, nullptr, nullptr));
 }
 
-BEHAVIOUR(same_descriptor_twice) {
+BEHAVIOUR("the same descriptor twice", same_descriptor_twice, accelerated) {
     const Pair pair = make_pair();
     send_all(pair.client, "x");
     wait_for(pair.server, POLLIN);
     say("%s", poll_many({{pair.server, POLLIN, 0}, {pair.server, POLLOUT, 0}, {pair.server, 0, 0}}, 0).c_str());
 }
 
-BEHAVIOUR(many) {
+BEHAVIOUR("200 connections", many, accelerated) {
     const int listener = make_listener("127.0.0.1", 256);
     std::vector<Pair> pairs;
     std::vector<pollfd> entries;
@@ -227,7 +227,7 @@ BEHAVIOUR(many) {
     say("%d of 200 right", right);
 }
 
-BEHAVIOUR(bad_arguments) {
+BEHAVIOUR("bad arguments", bad_arguments, accelerated) {
     timespec bad{0, 2000000000};
     pollfd entry{0, 0, 0};
     SHOW(ppoll(&entry, 1, &bad, nullptr));
@@ -238,7 +238,7 @@ BEHAVIOUR(bad_arguments) {
 }
 
 // The mask of ppoll and pselect is in force during the wait only.
-BEHAVIOUR(signal_masks) {
+BEHAVIOUR("signal masks", signal_masks, accelerated) {
     const Pair pair = make_pair();
     signal(SIGUSR1, [](int) { alarms = alarms + 1; });
     sigset_t blocked, open;
@@ -264,7 +264,7 @@ BEHAVIOUR(signal_masks) {
     say("handled %d", static_cast<int>(alarms));
 }
 
-BEHAVIOUR(closed_while_waiting_elsewhere) {
+BEHAVIOUR("the peer closes meanwhile", closed_while_waiting_elsewhere, accelerated) {
     const Pair pair = make_pair();
     std::thread closer([&] {
         sleep_ms(60);

@@ -7,7 +7,7 @@
 
 using namespace sdtest;
 
-BEHAVIOUR(blocked_in_recv) {
+BEHAVIOUR("a thread blocked in recv", blocked_in_recv, accelerated) {
     const Pair pair = make_pair();
     std::string got;
     std::thread reader([&] { got = receive(pair.server, 4); });
@@ -21,7 +21,7 @@ BEHAVIOUR(blocked_in_recv) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(blocked_in_send) {
+BEHAVIOUR("a thread blocked in a large send", blocked_in_send, accelerated) {
     const Pair pair = make_pair();
     constexpr size_t kSize = 24 << 20;
     const std::string data = pattern(kSize);
@@ -37,7 +37,7 @@ BEHAVIOUR(blocked_in_send) {
     exchange(pair, "afterwards");
 }
 
-BEHAVIOUR(blocked_in_waitall) {
+BEHAVIOUR("a thread that wants it all", blocked_in_waitall, accelerated) {
     const Pair pair = make_pair();
     char text[12] = {};
     ssize_t got = 0;
@@ -51,7 +51,7 @@ BEHAVIOUR(blocked_in_waitall) {
     end(child);
 }
 
-BEHAVIOUR(blocked_in_poll) {
+BEHAVIOUR("a thread in poll and one in select", blocked_in_poll, accelerated) {
     const Pair pair = make_pair(), other = make_pair();
     int polled = -1, selected = -1;
     std::thread poller([&] {
@@ -80,7 +80,7 @@ BEHAVIOUR(blocked_in_poll) {
 
 // Threads whose calls begin just as the connection goes over. Others keep the processors busy, so that they
 // are stopped between any two steps.
-BEHAVIOUR(begin_to_poll) {
+BEHAVIOUR("threads that begin to poll", begin_to_poll, accelerated) {
     constexpr int kThreads = 24;
     std::atomic<bool> over = false;
     std::vector<std::thread> busy;
@@ -112,7 +112,7 @@ BEHAVIOUR(begin_to_poll) {
         thread.join();
 }
 
-BEHAVIOUR(blocked_in_epoll) {
+BEHAVIOUR("a thread in epoll_wait", blocked_in_epoll, accelerated) {
     for (const uint32_t mode : {uint32_t{0}, uint32_t{EPOLLET}, uint32_t{EPOLLONESHOT}}) {
         const Pair pair = make_pair(), other = make_pair();
         const int set = MUST(epoll_create1(EPOLL_CLOEXEC));
@@ -135,7 +135,7 @@ BEHAVIOUR(blocked_in_epoll) {
 }
 
 // The connection of one member moves between two waits.
-BEHAVIOUR(members_of_a_set) {
+BEHAVIOUR("members of a set", members_of_a_set, accelerated) {
     const Pair pair = make_pair(), other = make_pair();
     const int set = MUST(epoll_create1(EPOLL_CLOEXEC));
     SHOW(add(set, pair.server, EPOLLIN | EPOLLONESHOT, 1));
@@ -168,7 +168,7 @@ BEHAVIOUR(members_of_a_set) {
     end(child);
 }
 
-BEHAVIOUR(a_set_in_a_set) {
+BEHAVIOUR("a set in a set", a_set_in_a_set, accelerated) {
     const Pair pair = make_pair();
     const int inner = MUST(epoll_create1(EPOLL_CLOEXEC)), outer = MUST(epoll_create1(EPOLL_CLOEXEC));
     SHOW(add(inner, pair.server, EPOLLIN, 1));
@@ -187,7 +187,7 @@ BEHAVIOUR(a_set_in_a_set) {
     end(child);
 }
 
-BEHAVIOUR(options_go_along) {
+BEHAVIOUR("options go along", options_go_along, accelerated) {
     const Pair pair = make_pair();
     set_nonblocking(pair.server);
     set_option(pair.server, SOL_SOCKET, SO_KEEPALIVE, 1);
@@ -214,7 +214,7 @@ BEHAVIOUR(options_go_along) {
     end(child);
 }
 
-BEHAVIOUR(urgent_data) {
+BEHAVIOUR("urgent data", urgent_data, accelerated) {
     for (const int is_inline : {0, 1}) {
         const Pair pair = make_pair();
         set_option(pair.server, SOL_SOCKET, SO_OOBINLINE, is_inline);
@@ -237,7 +237,7 @@ BEHAVIOUR(urgent_data) {
 }
 
 // Children come and go meanwhile.
-BEHAVIOUR(much_data) {
+BEHAVIOUR("much data in both directions", much_data, accelerated) {
     const Pair pair = make_pair();
     constexpr size_t kSize = 8 << 20;
     const std::string there = pattern(kSize, 1), back = pattern(kSize, 2);
@@ -258,7 +258,7 @@ BEHAVIOUR(much_data) {
 }
 
 // Whoever sends or receives a little is met at any point of it.
-BEHAVIOUR(in_the_middle_of_traffic) {
+BEHAVIOUR("traffic goes on meanwhile", in_the_middle_of_traffic, accelerated) {
     int right = 0;
     for (int i = 0; i < 25; ++i) {
         const Pair pair = make_pair();
@@ -296,7 +296,7 @@ namespace {
 std::atomic<int> signals_seen{0};
 }
 
-BEHAVIOUR(signals_of_a_shared_connection) {
+BEHAVIOUR("SIGIO of a shared connection", signals_of_a_shared_connection, accelerated) {
     const Pair pair = make_pair();
     const Gate over;
     const pid_t sibling = spawn([&] { over.pass(); });

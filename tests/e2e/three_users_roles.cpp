@@ -1,5 +1,5 @@
-// The processes of the test strangers: honest ones, and some that use what libsd has brought into them. Those
-// reach the kernel past libsd, which keeps its descriptors from the program's own calls.
+// The processes of the test three_users: honest ones, and some that use what libsd has brought into them.
+// Those reach the kernel past libsd, which keeps its descriptors from the program's own calls.
 #include "tests/programs/common.hpp"
 
 #include <cinttypes>
