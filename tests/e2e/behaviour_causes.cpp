@@ -14,8 +14,9 @@ struct Case {
     const char *cause, *program, *behaviour;
 };
 
-// Of the others, monitor_version, server_full, firewalled, group_filtered and born_on_kernel are said by the
-// monitor, whose unit tests have them; policy, no_descriptor, crossed and still_shared have their own cases.
+// Of the others, limit, monitor_version, no_slot, listener_gone, server_full, firewalled, group_filtered,
+// labelled, born_on_kernel and rules_unseen are said by the monitor, whose unit tests have them; policy,
+// no_descriptor, crossed and still_shared have their own cases.
 constexpr Case kCases[] = {
     {"peer_unaccelerated", "connecting", "refused"},
     {"remote_host", "connecting", "bad_arguments"},
@@ -30,24 +31,41 @@ constexpr Case kCases[] = {
     {"passed", "passing", "not_connected_yet"},
     {"signals", "notified", "io_signal"},
     {"shared_early", "shared_early", "the_parent_connects"},
+    {"raw_use", "uring_syscalls", "connecting"},
+    {"kernel_acceptor", "hostile", "acceptor_in_the_kernel"},
     {"landlocked", "sandbox", "landlock_forbids_a_port"},
 };
+
+void check_counted(const Case &one, Mode mode, std::vector<std::string> environment = {}) {
+    INFO(one.program << " " << one.behaviour);
+    const TemporaryDirectory directory;
+    const std::string statistics = make_statistics(directory);
+    environment.push_back("SD_STATS_FILE=" + statistics);
+    Process process({program(one.program), one.behaviour}, mode, environment);
+    const Outcome outcome = process.finish();
+    require_success(outcome);
+    if (outcome.output.find("no io_uring here") != std::string::npos)
+        return;
+    const std::string counted = read_statistics(statistics).text;
+    INFO(counted);
+    CHECK(counted.find(std::string("\"") + one.cause + "\":") != std::string::npos);
+}
 
 } // namespace
 
 TEST_CASE("causes: what a program falls back for is counted", "[causes]") {
     if (self_check() || geteuid() != 0)
         SKIP_TEST("needs libsd, and root for low ports and namespaces");
-    for (const Case &one : kCases) {
-        INFO(one.program << " " << one.behaviour);
-        const TemporaryDirectory directory;
-        const std::string statistics = make_statistics(directory);
-        Process process({program(one.program), one.behaviour}, Mode::sdrun, {"SD_STATS_FILE=" + statistics});
-        require_success(process.finish());
-        const std::string counted = read_statistics(statistics).text;
-        INFO(counted);
-        CHECK(counted.find(std::string("\"") + one.cause + "\":") != std::string::npos);
-    }
+    for (const Case &one : kCases)
+        check_counted(one, Mode::sdrun);
+}
+
+TEST_CASE("causes: that there is no monitor is counted", "[causes]") {
+    if (self_check())
+        SKIP_TEST("needs libsd");
+    const TemporaryDirectory directory;
+    check_counted({"no_monitor", "connecting", "blocking"}, Mode::preloaded,
+                  {"SD_MONITOR=" + directory.file("nobody.sock")});
 }
 
 } // namespace sd::e2e

@@ -1,10 +1,12 @@
 // A peer that writes rubbish into the memory it shares with us. Without libsd there is no such memory: the
 // program then resets its connection, which is what rubbish has to look like from the other side.
+#include "libsd/layout/link_layout.hpp"
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
 #include <random>
 #include <sys/mman.h>
+#include <vector>
 
 using namespace sdtest;
 
@@ -15,19 +17,25 @@ struct Mapping {
     size_t size;
 };
 
-/// The first link this process has mapped; empty on kernel sockets.
-Mapping find_link() {
+/// Where this process has links mapped, from their headers on; nowhere on kernel sockets.
+std::vector<Mapping> find_links() {
     FILE *maps = fopen("/proc/self/maps", "re");
+    std::vector<Mapping> found;
     char line[512];
-    Mapping found{nullptr, 0};
-    while (maps && !found.begin && fgets(line, sizeof line, maps)) {
+    while (maps && fgets(line, sizeof line, maps)) {
         unsigned long from, to;
-        if (strstr(line, "memfd:sd-link") && sscanf(line, "%lx-%lx", &from, &to) == 2)
-            found = {reinterpret_cast<char *>(from), to - from};
+        if (strstr(line, "memfd:sd-link") && sscanf(line, "%lx-%lx", &from, &to) == 2 &&
+            reinterpret_cast<const sd::LinkHeader *>(from)->magic == sd::kLinkMagic)
+            found.push_back({reinterpret_cast<char *>(from), to - from});
     }
     if (maps)
         fclose(maps);
     return found;
+}
+
+Mapping find_link() {
+    const std::vector<Mapping> links = find_links();
+    return links.empty() ? Mapping{nullptr, 0} : links.front();
 }
 
 /// What a slot's memory looks like is the library's business; the test only knows that payload lies somewhere
@@ -67,6 +75,22 @@ BEHAVIOUR("rubbish in a ring resets the connection", scribbled_record, accelerat
     SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
     close(fd);
     reap("peer", peer);
+}
+
+// An acceptor that says for ever that it is in the kernel's accept: its client connects there, where it would
+// be heard.
+BEHAVIOUR("an acceptor that says that it waits in the kernel", acceptor_in_the_kernel, accelerated) {
+    const int listener = make_listener();
+    const int first = connect_to(listener);
+    close(MUST(accept(listener, nullptr, nullptr)));
+    for (const Mapping &link : find_links())
+        reinterpret_cast<sd::LinkHeader *>(link.begin)->side[1].in_kernel.store(sd::kInKernelUnnamed);
+    const int second = connect_to(listener);
+    const int server = MUST(accept(listener, nullptr, nullptr));
+    send_all(second, "heard");
+    say("%s", receive(server, 5).c_str());
+    close(second);
+    SHOW(close(first));
 }
 
 // Random words all over the slots, rings, queues and bitmaps, again and again, while the victim goes on

@@ -7,11 +7,14 @@
 
 #include <bpf/bpf.h>
 #include <fstream>
+#include <grp.h>
 #include <linux/bpf.h>
+#include <linux/capability.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sstream>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 using namespace sd;
@@ -67,16 +70,20 @@ bool becomes_closed(const TestLink &link) {
     return eventually([&] { return (link.view.header().side[1].flags.load() & kLinkListenerClosed) != 0; });
 }
 
-void configure(Pair &pair, const char *text) {
-    const std::string file = pair.monitor.directory + "/monitor.toml";
-    std::ofstream(file) << text;
+void restart(Pair &pair, const std::vector<std::string> &arguments, const std::function<void()> &before = {}) {
     pair.monitor.stop(SIGTERM);
-    pair.monitor.start({"--config", file});
+    pair.monitor.start(arguments, before);
     pair.server.hello(pair.monitor);
     pair.client.hello(pair.monitor);
     pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
                         .as<wire::ListenReply>()
                         .listener_id;
+}
+
+void configure(Pair &pair, const char *text) {
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    std::ofstream(file) << text;
+    restart(pair, {"--config", file});
 }
 
 } // namespace
@@ -129,6 +136,60 @@ TEST_CASE("a rule that was made while no monitor ran takes the links that are br
     const Acceptors acceptors(pair);
     REQUIRE(bring_back(pair.server, 1) == 0);
     CHECK(acceptors.of(pair.link).syn_end.load() != 0);
+}
+
+TEST_CASE("where the monitor may not read rules, programs of different users begin on the kernel") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    chmod(pair.monitor.directory.c_str(), 0755);
+    restart(pair, {}, [] { prctl(PR_CAPBSET_DROP, CAP_NET_ADMIN); });
+    CHECK(refused(pair) == Cause::none); // of the same user: they could do without the kernel anyway
+    const pid_t other = fork();
+    if (other == 0) {
+        if (setgroups(0, nullptr) != 0 || setgid(65534) != 0 || setuid(65534) != 0) {
+            _exit(1);
+        }
+        try {
+            TestProcess client(pair.monitor);
+            const Answer a =
+                client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
+            const auto cause = static_cast<Cause>(a.header.cause);
+            _exit(a.header.status == -EACCES && cause == Cause::rules_unseen ? 0 : 3);
+        } catch (...) {
+            _exit(2);
+        }
+    }
+    int status = -1;
+    REQUIRE(waitpid(other, &status, 0) == other);
+    CHECK(status == 0);
+}
+
+/// The kernel here need not have a security module: a file with a label lies where the monitor reads that of
+/// this process, which plays both ends.
+TEST_CASE("who is confined by a security module begins on the kernel") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const std::string file = pair.monitor.directory + "/label", of = std::to_string(getpid());
+    const auto label = [&](const char *text) { std::ofstream(file) << text; };
+    label("a_profile (enforce)\n");
+    restart(pair, {}, [&] {
+        if (unshare(CLONE_NEWNS) != 0 || mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+            mount(file.c_str(), ("/proc/" + of + "/attr/current").c_str(), nullptr, MS_BIND, nullptr) != 0) {
+            _exit(1);
+        }
+    });
+    CHECK(refused(pair) == Cause::labelled);
+    label("a_profile (complain)\n");
+    CHECK(refused(pair) == Cause::none);
+    label("system_u:system_r:httpd_t:s0\n");
+    CHECK(refused(pair) == Cause::labelled);
+    label("unconfined\n");
+    CHECK(refused(pair) == Cause::none);
+    unlink(file.c_str());
 }
 
 TEST_CASE("rules of a namespace that anybody can have made are not read: any could object") {

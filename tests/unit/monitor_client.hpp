@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <functional>
 #include <netinet/in.h>
 #include <poll.h>
 #include <set>
@@ -50,13 +51,17 @@ class MonitorProcess {
         }
         rmdir(directory.c_str());
     }
-    void start(std::vector<std::string> arguments = {}) {
+    /// `before`: what its process does before it becomes the monitor.
+    void start(std::vector<std::string> arguments = {}, const std::function<void()> &before = {}) {
         arguments.insert(arguments.begin(), {SD_MONITOR_PROGRAM, "--socket", socket});
         pid = fork();
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             const int log = open((directory + "/log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
             dup2(log, 2);
+            if (before) {
+                before();
+            }
             std::vector<char *> argv;
             for (auto &a : arguments) {
                 argv.push_back(a.data());

@@ -1,6 +1,8 @@
 // How many links lead to one server process, and what becomes of one that it cannot map.
+#include "tests/support/skip.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
+#include <sys/resource.h>
 #include <sys/syscall.h>
 
 using namespace sd;
@@ -9,20 +11,24 @@ using wire::Op;
 
 namespace {
 
+/// Another monitor, with these limits.
+void restart(Pair &pair, const char *limits) {
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fprintf(config, "[limits]\n%s", limits);
+    fclose(config);
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    pair.client.hello(pair.monitor);
+    pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                        .as<wire::ListenReply>()
+                        .listener_id;
+}
+
 /// A monitor that lets four links lead to a server.
 struct Four : Pair {
-    Four() {
-        const std::string file = monitor.directory + "/monitor.toml";
-        FILE *config = fopen(file.c_str(), "w");
-        fputs("[limits]\nlinks_per_server = 4\n", config);
-        fclose(config);
-        monitor.stop(SIGTERM);
-        monitor.start({"--config", file});
-        server.hello(monitor);
-        client.hello(monitor);
-        listener =
-            server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
-    }
+    Four() { restart(*this, "links_per_server = 4\n"); }
     Answer connect_one() {
         return client.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
     }
@@ -142,4 +148,23 @@ TEST_CASE("a link that one acceptor cannot map is another one's") {
     REQUIRE(second.channel.ask(Op::links, wire::Links{pair.listener, 0}).as<wire::LinksReply>().count == 2);
     REQUIRE(second.channel.ask(Op::no_room, wire::LinkRef{pair.link, 1, 0}).header.status == 0);
     REQUIRE(link.view.slot(9).identity.state == static_cast<uint32_t>(SlotState::refused));
+}
+
+TEST_CASE("a listener has places for so many links, and the client of one more uses the kernel") {
+    rlimit files{};
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_max < kListenerLinks + 256) {
+        SKIP_TEST("the monitor needs a descriptor for each link");
+    }
+    Pair pair;
+    restart(pair, "links_per_server = 10000\nlinks_per_client = 10000\n");
+    const auto connect = [&] {
+        return pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
+    };
+    for (unsigned i = 0; i < kListenerLinks; ++i) {
+        REQUIRE(connect().header.status == 0);
+    }
+    const Answer refused = connect();
+    REQUIRE(refused.header.status == -ENOSPC);
+    REQUIRE(refused.header.cause == static_cast<uint16_t>(Cause::no_slot));
 }
