@@ -8,6 +8,7 @@
 // executable), and read and write on libsd's own descriptors but memory. All else is decided by the program's
 // own instructions, which follow unchanged. What could make new connections is given up before
 // (vfs/family/prepare_sandbox.cpp).
+#include "libsd/api/processes/sandbox.hpp"
 #include "libsd/api/signals/signal.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/hidden_fd.hpp"
@@ -16,6 +17,7 @@
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/prepare_sandbox.hpp"
+#include "libsd/vfs/sharing/exec.hpp"
 #include <cstdarg>
 #include <cstddef>
 #include <iterator>
@@ -27,13 +29,6 @@
 #include <sys/stat.h>
 
 using namespace sd;
-
-namespace sd::vfs {
-/// The process is about to have no more address space than this. Where that is too little for a link, the
-/// listeners that stay open over an exec become the kernel's, with the clients that wait for them: afterwards
-/// nothing could be mapped that this takes.
-void before_space_limit(uint64_t bytes) noexcept;
-} // namespace sd::vfs
 
 namespace {
 

@@ -1,4 +1,5 @@
 // select and poll.
+#include "libsd/api/sockets/poll.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 
@@ -31,8 +32,6 @@ bool valid(const timespec &t) noexcept {
 
 namespace sd {
 
-/// ppoll and pselect6 as the system calls are: `timeout` is updated, and the kernel refuses what cannot be
-/// read. For raw.cpp.
 long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept {
     upward.expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;
@@ -47,7 +46,6 @@ long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t 
     return r;
 }
 
-/// `mask` points to the address of the mask and its size.
 long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept {
     upward.expect_faults();
     int64_t start = timeout ? sys::now_ns() : 0;

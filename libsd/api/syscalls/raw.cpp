@@ -2,7 +2,9 @@
 // made as they are.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/process.hpp"
+#include "libsd/api/processes/sandbox.hpp"
 #include "libsd/api/signals/signal_mask.hpp"
+#include "libsd/api/sockets/poll.hpp"
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/cpu/call_numbers.hpp"
@@ -17,12 +19,6 @@
 #include <sys/sendfile.h>
 
 using namespace sd;
-
-namespace sd {
-long poll_updating(pollfd *fds, nfds_t count, timespec *timeout, const sigset_t *mask) noexcept;
-long select_updating(int n, fd_set *r, fd_set *w, fd_set *x, timespec *timeout, const long *mask) noexcept;
-long sandbox_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
-} // namespace sd
 
 namespace {
 

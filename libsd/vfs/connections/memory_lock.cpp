@@ -4,15 +4,13 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/transport/link.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
+#include "libsd/vfs/sharing/exec.hpp"
 #include <cstring>
 #include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 namespace sd::vfs {
-
-/// All listeners that this process accepts on become the kernel's, with the clients that wait (exec.cpp).
-void leave_listeners_to_kernel() noexcept;
 
 namespace {
 

@@ -1,5 +1,6 @@
 // Handing what stays open on to the program that is executed.
 #pragma once
+#include <cstdint>
 
 namespace sd {
 
@@ -13,6 +14,13 @@ namespace vfs {
 /// that will not. A process that calls the first and goes on must call the second.
 void before_exec(bool loadable) noexcept;
 void after_failed_exec() noexcept;
+
+/// The process is about to have no more address space than this. Where that is too little for a link, the
+/// listeners that stay open over an exec become the kernel's, with the clients that wait for them: afterwards
+/// nothing could be mapped that this takes.
+void before_space_limit(uint64_t bytes) noexcept;
+/// All listeners that this process accepts on become the kernel's, with the clients that wait.
+void leave_listeners_to_kernel() noexcept;
 
 } // namespace vfs
 
