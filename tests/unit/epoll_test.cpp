@@ -335,3 +335,30 @@ TEST_CASE("a connection that is undone leaves its sets, and they find the socket
     CHECK(x.links.size() == 0);
     vfs::close(set);
 }
+
+// Who adds it has seen what it was, and its registration is in no list yet.
+TEST_CASE("a socket that becomes another kind waits for who is adding it to a set") {
+    Connecting socket;
+    const auto waits = [&](void (*became)(File &)) {
+        std::atomic<int> state{0};
+        std::thread other;
+        {
+            const BiasedGuard adding(ctl_lock(socket.file()));
+            other = std::thread([&] {
+                state = 1;
+                became(socket.file());
+                state = 2;
+            });
+            while (state == 0)
+                std::this_thread::yield();
+            for (int i = 0; i < 1000 && state != 2; ++i)
+                usleep(10);
+            CHECK(state == 1);
+        }
+        other.join();
+    };
+    waits(epoll_file_became_stream);
+    waits(epoll_file_became_listener);
+    waits([](File &f) { epoll_file_became_kernel(f); });
+    vfs::close(socket.fd);
+}

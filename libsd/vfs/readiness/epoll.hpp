@@ -13,12 +13,12 @@ void epoll_passed(File &f, int fd) noexcept;
 /// The last descriptor of the instance was closed in this process.
 void epoll_destroy(File &f) noexcept;
 
-// A socket changes under its registrations. Call after the change; quick when it is registered nowhere.
+// A socket changes under its registrations. Call after the change. They take ctl_lock() in any case: another
+// thread may be adding the File to a set as what it was, and that shows only once it has let go of the lock.
 /// A fresh socket has become an accelerated connection.
 void epoll_file_became_stream(File &f) noexcept;
 /// The connection was undone, so that the File is no stream any more; its descriptors stay. Before the link
-/// is given up. Not quick: another thread may be adding the File to a set as the stream that it was, and that
-/// shows only once it has let go of ctl_lock().
+/// is given up.
 void epoll_stream_ends(File &f) noexcept;
 /// A socket has become an accelerated listener.
 void epoll_file_became_listener(File &f) noexcept;
@@ -31,7 +31,8 @@ void epoll_file_became_kernel(File &f, int only = -1) noexcept;
 /// got its registrations.
 bool epoll_would_repeat(File &f) noexcept;
 
-/// With `edge`, edge-triggered sets report what is ready once more, as after a wake-up in the kernel.
+/// With `edge`, edge-triggered sets report what is ready once more, as after a wake-up in the kernel. Quick
+/// when it is registered nowhere: who is just adding it to a set looks at it afterwards anyway.
 void epoll_readiness_changed(File &f, bool edge) noexcept;
 /// The program's own doing may have changed what the socket reports: shutdown(), a smaller SO_RCVLOWAT, a
 /// pending error, or a send that found no room (-EAGAIN or a short count: edge-triggered sets then watch for

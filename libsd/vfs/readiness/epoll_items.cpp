@@ -402,8 +402,6 @@ void epoll_stream_ends(File &f) noexcept {
 }
 
 void epoll_file_became_stream(File &f) noexcept {
-    if (!f.items)
-        return;
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         if (i.link || !attach_stream(x, i))
             return;
@@ -421,8 +419,6 @@ void epoll_file_became_stream(File &f) noexcept {
 }
 
 void epoll_file_became_listener(File &f) noexcept {
-    if (!f.items)
-        return;
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         if (!i.kernel_only || !count_ours(x))
             return;
@@ -457,8 +453,6 @@ void begin_use(Epoll &x) noexcept {
 }
 
 void epoll_file_became_kernel(File &f, int only) noexcept {
-    if (!f.items)
-        return;
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items, *next; i; i = next) {
         next = i->next_of_file;
