@@ -321,3 +321,21 @@ TEST_CASE("an accepted socket has its listener's options, also when they change"
     CHECK(s.stored[2] == 0);
     sys::close(listener);
 }
+
+TEST_CASE("options that another process has written down are not longer than their values") {
+    const int fd = fresh_socket(AF_INET);
+    File &f = *file_of(fd);
+    FreshOption from[4]{};
+    for (FreshOption &o : from)
+        o = {SOL_SOCKET, SO_KEEPALIVE, sizeof(int), {1}};
+    from[0].length = sizeof from[0].value + 1;
+    from[1].length = -1;
+    from[2].length = INT32_MIN;
+    FreshOption kept[FreshState::kMax];
+    restore_options(f, from, 3);
+    CHECK(copy_options(f, kept) == 0);
+    restore_options(f, from, 4);
+    REQUIRE(copy_options(f, kept) == 1);
+    CHECK(kept[0].length == sizeof(int));
+    vfs::close(fd);
+}

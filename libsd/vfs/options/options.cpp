@@ -388,9 +388,12 @@ uint32_t copy_options(const File &f, FreshOption *out) noexcept {
 
 void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept {
     LockGuard g(fresh_lock);
-    if (FreshState *s = state_of(f))
-        for (uint32_t i = 0; i < count; ++i)
-            record(*s, from[i]);
+    FreshState *s = state_of(f);
+    for (uint32_t i = 0; s && i < count; ++i) {
+        const FreshOption o = from[i]; // a relative may write there still
+        if (o.length >= 0 && static_cast<size_t>(o.length) <= sizeof o.value)
+            record(*s, o);
+    }
 }
 
 bool is_v6only(const File &f) noexcept {

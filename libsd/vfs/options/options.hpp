@@ -60,7 +60,7 @@ void record_extras(File &f, const InheritedSet &set) noexcept;
 
 /// The File's record for the next holder (at most FreshState::kMax); how many there are.
 uint32_t copy_options(const File &f, FreshOption *out) noexcept;
-/// The other way round, for a new File.
+/// The other way round, for a new File. What claims to be longer than its value is left out.
 void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept;
 
 /// IPV6_V6ONLY was set on a socket that is not connected yet.
