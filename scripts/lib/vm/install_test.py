@@ -34,7 +34,7 @@ def other_version(package, suffix, into):
 
 
 def prepare(folder, packages, arguments):
-    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name]
+    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name and "-dkms_" not in path.name]
     if len(found) != 2:
         raise RuntimeError(f"{packages}: not the two packages of scripts/package")
     (folder / "built").mkdir()
