@@ -1,0 +1,128 @@
+"""The zero-copy module tested in virtual machines: zerocopy_test.py [--long] [--measure] [--kernel NAME] [--results DIR]
+
+For each kernel of kernels.py the module is built, with all warnings and sparse, and loaded into a machine that has
+nothing but busybox and the module's own programs (kmod-zerocopy/selftest). A check is a line "passed NAME", "failed
+NAME" or "skipped NAME: why"; the last line counts them. --measure has the costs of remapping and copying printed.
+"""
+import argparse
+import collections
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import kernels
+import machine
+
+MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
+# The kernel then notices what is used after it was freed, or written beyond its end: memory, and pages.
+CHECKED = "slub_debug=FZPU page_poison=1"
+PROGRAMS = ("selftest", "fuzz", "measure")
+
+# What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
+RUN = """name=socksdirect_zerocopy
+counters=/sys/class/misc/socksdirect-zerocopy/counters
+memory() { sync; echo 3 >/proc/sys/vm/drop_caches; sleep 1; awk '/^MemFree|^Slab/ { print $2 }' /proc/meminfo; }
+check() { if [ "$2" = 0 ]; then echo "passed $1"; else echo "failed $1: $3"; fi; }
+clean() { ! dmesg | grep -E 'BUG|WARNING|Oops|general protection|refcount_t|Bad page|bad pte|INFO: task|Object.*overwritten|Redzone|Poison|pagealloc|lockdep|Call Trace'; }
+
+insmod ./$name.ko; check "load the module" $?
+export SLOW_DEVICE=/dev/vdb
+if [ -n "$MEASURE" ]; then ./measure; clean; exit; fi
+# Once before the count: what is used for the first time stays in caches.
+./fuzz 2000 >/dev/null
+set -- $(memory); free=$1 slab=$2
+./selftest
+./fuzz $FUZZ_CALLS; check "fuzz, $FUZZ_CALLS calls" $?
+left=$(cd $counters && grep -v '^0$' pools regions channels handles pages stock accounts)
+[ -z "$left" ]; check "nothing is left in the module" $? "$left"
+set -- $(memory)
+[ $(($1 + 16384)) -gt $free ]; check "memory is free again" $? "$free kB before, $1 after"
+[ $(($2 - 16384)) -lt $slab ]; check "slabs are free again" $? "$slab kB before, $2 after"
+(cd $counters && grep . *) | sed 's/^/# /'
+rmmod $name; check "unload the module" $?
+[ ! -e /dev/socksdirect-zerocopy ] && insmod ./$name.ko && ./selftest info && rmmod $name; check "load it again" $?
+clean; check "the kernel has nothing to say" $? "see above"
+"""
+
+
+def build(kernel, into):
+    """Builds module and programs; what make says if it fails."""
+    source = into / "source"
+    shutil.copytree(MODULE, source)
+    for words in (["check", f"KDIR={kernel / 'build'}", "CC=gcc-12"], ["selftest"]):
+        made = subprocess.run(["make", "-C", source, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              check=False)
+        if made.returncode:
+            return made.stdout
+    shutil.copy(source / "socksdirect_zerocopy.ko", into)
+    for name in PROGRAMS:
+        shutil.copy(source / "selftest" / name, into)
+    shutil.rmtree(source)
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--results", type=pathlib.Path)
+    parser.add_argument("--long", action="store_true")
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--kernel", choices=kernels.NAMES, action="append")
+    parser.add_argument("--calls", type=int, help="of the fuzzer")
+    parser.add_argument("--limit", type=int, default=0, help="seconds after which a machine is given up")
+    options = parser.parse_args()
+    totals, failures, began = collections.Counter(), [], time.monotonic()
+    if options.results:
+        options.results.mkdir(parents=True, exist_ok=True)
+        (options.results / "vm-zerocopy.results").unlink(missing_ok=True)
+
+    def verdict(kind, name):
+        totals[kind] += 1
+        if kind == "failed":
+            failures.append(name)
+        if options.results:
+            with open(options.results / "vm-zerocopy.results", "a", encoding="utf-8") as out:
+                out.write(f"{kind} {name}\n")
+
+    for name in options.kernel or kernels.NAMES:
+        def line_seen(line, name=name):
+            print(f"{time.monotonic() - began:6.1f} s  {name}: {line}", flush=True)
+            kind, _, rest = line.partition(" ")
+            if kind in ("passed", "failed", "skipped"):
+                verdict(kind, f"{name}: {rest}")
+
+        with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
+            folder = pathlib.Path(folder)
+            kernel = kernels.make(name)
+            trouble = build(kernel, folder)
+            line_seen(f"{'failed' if trouble else 'passed'} build without a warning")
+            if trouble:
+                print(trouble, file=sys.stderr)
+                continue
+            calls = options.calls or (10_000_000 if options.long else 60_000)
+            settings = f"FUZZ_CALLS={calls} MEASURE={'yes' if options.measure else ''}\n"
+            (folder / "run").write_text(settings + RUN, encoding="utf-8")
+            limit = options.limit or (6 * 3600 if options.long else 600)
+            status, console = machine.boot(kernel, folder, limit, line_seen, "" if options.measure else CHECKED)
+        if status is None:
+            print("\n".join(console.splitlines()[-40:]), file=sys.stderr)
+            verdict("failed", f"{name}: machine: it ended, or {limit} s were up, before its test did")
+        elif status != 0:
+            verdict("failed", f"{name}: machine: its test ended with status {status}")
+        trouble = [line for line in console.splitlines() if any(word in line for word in machine.TROUBLE)]
+        if trouble:
+            print("\n".join(console.splitlines()[-60:]), file=sys.stderr)
+            verdict("failed", f"{name}: kernel: {trouble[0]}")
+    if options.results and totals:
+        log = '{"name": "vm-zerocopy", "result": "%s"}\n' % ("ERROR" if totals["failed"] else "OK")
+        (options.results / "testlog.json").write_text(log, encoding="utf-8")
+    for failure in failures:
+        print(f"failed: {failure}")
+    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
+    sys.exit(1 if totals["failed"] or not totals["passed"] else 0)
+
+
+if __name__ == "__main__":
+    main()
