@@ -46,10 +46,10 @@ struct Upward {
     /// The calling thread has something to give back when it ends. By queue, before it makes the thread's
     /// doorbell, and by vfs; no lock is held. Default: nothing.
     void (*watch_thread)() noexcept;
-    /// Makes good what a dead thread left half done on the direction that the token `name` of segment `seg`
+    /// Makes good what a dead thread left half done on the direction that token `id` of segment `seg`
     /// guards, and wakes who waits for it. By queue, in the thread that takes the token over, with the token;
     /// may be called when there is nothing to do, and again where a caller died in it. Default: nothing.
-    void (*repair)(unsigned seg, uint64_t name) noexcept;
+    void (*repair)(unsigned seg, uint64_t id) noexcept;
     /// Fetches what rings waiter `id` of the other side of a link: LinkMap::PeerBell::fd, or -errno: the
     /// monitor has rung if it can. By transport, in a thread that has published something; it may have a
     /// token, but no lock that a request to the monitor takes. Default: -ENOSYS.

@@ -5,7 +5,7 @@
 namespace sd {
 
 /// Upward::repair.
-void repair_direction(unsigned seg, uint64_t name) noexcept;
+void repair_direction(unsigned seg, uint64_t id) noexcept;
 
 /// After waking up: if a process of the family has died, takes the tokens that were its own. Costs a load per
 /// segment otherwise.
