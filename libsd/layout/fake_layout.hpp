@@ -28,9 +28,10 @@ struct FakeState {
     std::atomic<uint32_t> late;
     /// Of a million changes so many cut the link: both sides are reset.
     std::atomic<uint32_t> cuts;
-    std::atomic<uint32_t> draws;                              ///< how often it was decided
-    alignas(64) std::atomic<uint64_t> behind[2][kReadyWords]; ///< [side]: slots that stayed behind
-    FakeDirection direction[kLinkSlots][2];                   ///< [side]: the sender's
+    std::atomic<uint32_t> draws; ///< how often it was decided
+    /// [side]: slots that stayed behind, or were cut
+    alignas(64) std::atomic<uint64_t> behind[2][kReadyWords];
+    FakeDirection direction[kLinkSlots][2]; ///< [side]: the sender's
 };
 
 constexpr size_t fake_half(unsigned side) { return side * kLinkBytes; }

@@ -52,13 +52,16 @@ uint32_t draw(FakeState &s) noexcept {
     return n * 2246822519u >> 8;
 }
 
-/// What a connection that began here has when its device fails: nothing to go back to.
+/// What a connection that began here has when its device fails: nothing to go back to. Whoever waits for it,
+/// on either side and in whatever thread, is woken by the monitor, as for what stayed behind.
 void cut(LinkMap &l, uint32_t slot) noexcept {
     const Memory m = memory_of(l);
     for (unsigned side = 0; side < 2; ++side)
         for (unsigned half = 0; half < 2; ++half)
             m.half(half).slot(slot).side[side].control.flags.fetch_or(kFlagReset | kFlagClosed,
                                                                       std::memory_order_seq_cst);
+    for (auto &side : m.state().behind)
+        side[slot / 64].fetch_or(uint64_t{1} << slot % 64, std::memory_order_seq_cst);
 }
 
 void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {

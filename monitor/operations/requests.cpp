@@ -253,7 +253,7 @@ Reply Monitor::log(Client &client, Request &request) {
 }
 
 void Monitor::carry_late_soon() {
-    if (fake_.late == 0 || carry_timer_ != 0) {
+    if ((fake_.late == 0 && fake_.cuts == 0) || carry_timer_ != 0) {
         return;
     }
     carry_timer_ = loop_.after(std::chrono::milliseconds(1), [this] {
