@@ -20,6 +20,7 @@ SD_FORK_STATE std::atomic<int> chan{-1};
 SD_FORK_STATE std::atomic<int> retired{-1};
 std::atomic<uint32_t> epoch_count{0};
 std::atomic<uint64_t> my_id{0};
+constinit Profile profile;
 
 namespace {
 
@@ -152,7 +153,11 @@ bool welcome(int fd, Reply &r, Cause *why) noexcept {
             sys::munmap(p, sizeof(Directory));
         return false;
     }
-    my_id.store(r.as<wire::HelloReply>().client_id, std::memory_order_relaxed);
+    const auto &hello = r.as<wire::HelloReply>();
+    my_id.store(hello.client_id, std::memory_order_relaxed);
+    profile.sleeps_at_once.store(hello.sleeps_at_once != 0, std::memory_order_relaxed);
+    profile.most_ring.store(hello.most_ring - 1u < kRingClasses ? hello.most_ring - 1u : kRingClasses - 1,
+                            std::memory_order_relaxed);
     // The old directory stays mapped: another thread may be reading it.
     dir.store(d, std::memory_order_release);
     chan.store(fd, std::memory_order_release);

@@ -5,7 +5,9 @@
 // Upward::restore, which registers everything this process has with the new monitor.
 #pragma once
 #include "libsd/layout/directory_layout.hpp"
+#include "libsd/layout/link_layout.hpp"
 #include "libsd/layout/protocol.hpp"
+#include <atomic>
 #include <cstddef>
 
 namespace sd::control {
@@ -30,6 +32,14 @@ inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
            : r.status == -EMFILE || r.status == -ENFILE ? Cause::no_descriptor
                                                         : otherwise;
 }
+
+/// What the monitor's configuration says of this program. Written by who says hello; read by all threads at
+/// any time, for whom either value will do. A forked child has its parent's.
+struct Profile {
+    std::atomic<bool> sleeps_at_once{false}; ///< no looking before a sleep
+    std::atomic<uint32_t> most_ring{kRingClasses - 1};
+};
+extern Profile profile;
 
 /// What HELLO needs (Upward::identity). Both descriptors stay the caller's.
 struct Identity {

@@ -3,8 +3,9 @@
 // A request is one packet with the header, its body and, where noted, descriptors; each gets exactly one
 // reply packet with the same sequence number, and none where that number is kNoAnswer. The monitor sends
 // nothing unasked, so a readable or hung-up channel means it is gone. All numbers are in host byte order;
-// both ends are on one host. Unknown operations are answered with ENOSYS, another version or a wrong length
-// with EPROTO, and the channel is closed after that.
+// both ends are on one host. A version that is not served, or a wrong length, is answered with EPROTO, and
+// the channel is closed after that. An unknown operation is answered with ENOSYS, and the channel stays: a
+// library may be newer than its monitor. What may change between two releases: docs/versions.md.
 //
 // Rules that are not visible in the structures:
 //  - The monitor takes the sender's identity from the kernel (SO_PASSCRED is set on its end), with every
@@ -66,7 +67,9 @@ constexpr unsigned long kIoctlContact = 0x89ee;
 namespace sd::wire {
 
 constexpr uint32_t kMagic = 0x4d445331; // "1SDM"
-constexpr uint16_t kVersion = 1;
+constexpr uint16_t kVersion = 1; ///< of the header and of what follows from it; an answer has its request's
+constexpr uint16_t kOldestVersion = 1; ///< that the monitor serves
+constexpr bool is_served(uint16_t version) { return version >= kOldestVersion && version <= kVersion; }
 constexpr uint32_t kNoAnswer = 0; ///< Header::sequence
 constexpr unsigned kMaxFds = 8;
 constexpr unsigned kMaxText = 512;
@@ -182,7 +185,9 @@ struct Hello {
 constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(client_id ^ client_id >> 32); }
 struct HelloReply {
     uint64_t client_id;
-    uint64_t directory_bytes;
+    uint32_t directory_bytes;
+    uint16_t sleeps_at_once; ///< not 0: a profile has it that the program does not look before it sleeps
+    uint16_t most_ring;      ///< 1 + the class of its largest ring; 0: no profile says
 };
 struct Image {
     uint32_t layout_version;

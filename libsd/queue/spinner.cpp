@@ -1,5 +1,6 @@
 // The decision between looking and sleeping.
 #include "libsd/queue/spinner.hpp"
+#include "libsd/control/client.hpp"
 #include "libsd/cpu/instructions.hpp"
 
 namespace sd {
@@ -83,6 +84,10 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
             spins = 0;
         }
         spin_end_ = yield_end_ = start_ + (spins > 0 ? kSpin : 0);
+    }
+    if (control::profile.sleeps_at_once.load(std::memory_order_relaxed)) [[unlikely]] {
+        looked_long_ = only_spins_ = false;
+        spin_end_ = yield_end_ = start_;
     }
     at_ = start_;
     one_look_ = spin_end_ == start_;

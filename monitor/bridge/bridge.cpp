@@ -160,6 +160,24 @@ void raise_limit() {
     }
 }
 
+/// Started by the service manager, for whoever the monitor names. It learns which process this is before the
+/// library says hello.
+bool learn_user(char (&users)[40], char (&groups)[40]) {
+    BridgeUser user;
+    ssize_t n;
+    do {
+        n = recv(kBridgeChannel, &user, sizeof user, 0);
+    } while (n < 0 && errno == EINTR);
+    if (n != sizeof user || user.magic != kBridgeMagic) {
+        errno = n < 0 ? errno : EPROTO;
+        return false;
+    }
+    snprintf(users, sizeof users, "%u,%u,%u", user.uid[0], user.uid[1], user.uid[2]);
+    snprintf(groups, sizeof groups, "%u,%u,%u", user.gid[0], user.gid[1], user.gid[2]);
+    const char here = 0;
+    return send(kBridgeChannel, &here, sizeof here, MSG_NOSIGNAL) == sizeof here;
+}
+
 /// The library's channel to the monitor, which cannot be opened later. Without one nothing that comes can be
 /// claimed; that shows then.
 void contact_monitor() {
@@ -171,12 +189,22 @@ void contact_monitor() {
 
 } // namespace sd::monitor
 
-/// Arguments: the users and groups to become (bridge_sandbox.hpp).
+/// Arguments: the users and groups to become (bridge_sandbox.hpp), or "--service": see learn_user().
 int main(int argc, char **argv) {
     using namespace sd::monitor;
     raise_limit();
     for (int signal_number : {SIGINT, SIGQUIT, SIGHUP}) {
         signal(signal_number, SIG_IGN); // of the terminal where some program was started with us
+    }
+    char users[40] = "", groups[40] = "";
+    if (argc == 2 && strcmp(argv[1], "--service") == 0) {
+        if (!learn_user(users, groups)) {
+            complain("the monitor did not say for whom");
+            return 2;
+        }
+    } else if (argc == 3) {
+        snprintf(users, sizeof users, "%s", argv[1]);
+        snprintf(groups, sizeof groups, "%s", argv[2]);
     }
     Bridges bridges;
     if (!bridges.open()) {
@@ -184,7 +212,7 @@ int main(int argc, char **argv) {
         return 2;
     }
     contact_monitor();
-    if (!give_up_privileges(argc == 3 ? argv[1] : nullptr, argc == 3 ? argv[2] : nullptr) ||
+    if (!give_up_privileges(*users != '\0' ? users : nullptr, *users != '\0' ? groups : nullptr) ||
         !enter_bridge_sandbox()) {
         complain("privileges cannot be given up");
         return 3;

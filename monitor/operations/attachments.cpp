@@ -27,8 +27,9 @@ void Monitor::forget_namespace(uint64_t cookie) {
     Namespace &ns = *it->second;
     const auto is_in = [&](const auto &entry) { return entry.second->ns == &ns; };
     if (std::any_of(clients_.begin(), clients_.end(), is_in) ||
-        std::any_of(listeners_.begin(), listeners_.end(),
-                    [&](const auto &entry) { return is_in(entry) && !entry.second->holders.empty(); })) {
+        std::any_of(listeners_.begin(), listeners_.end(), [&](const auto &entry) {
+            return is_in(entry) && (!entry.second->holders.empty() || entry.second->expected != 0);
+        })) {
         return;
     }
     close_orphans(ns);
@@ -148,6 +149,7 @@ void Monitor::close_listener(Listener &listener) {
     }
     listener_by_socket_.erase({listener.ns->cookie, listener.cookie});
     listeners_.erase(listener.id);
+    listeners_changed();
 }
 
 } // namespace sd::monitor

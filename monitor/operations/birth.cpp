@@ -120,8 +120,7 @@ Cause Monitor::end_objects(pid_t pid, bool same_user) {
 
 /// Why a connection from the client to the listener has to begin on the kernel; none: it need not.
 Cause Monitor::birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends) {
-    switch (config_.policy.birth_of(client.who, Identity{listener.uid, listener.gid, listener.exe},
-                                    listener.address)) {
+    switch (config_.policy.birth_of(client.who, listener.identity(), listener.address)) {
     case Birth::shm:
         return Cause::none;
     case Birth::kernel:
@@ -135,8 +134,9 @@ Cause Monitor::birth_objects(const Client &client, const Listener &listener, uin
     }
     const bool same_user = client.who.uid == listener.uid;
     cause = end_objects(client.pid, same_user);
-    if (cause == Cause::none && !listener.holders.empty()) {
-        cause = end_objects((*listener.holders.begin())->pid, same_user);
+    const pid_t server = listener.holders.empty() ? listener.expected : (*listener.holders.begin())->pid;
+    if (cause == Cause::none && server != 0) {
+        cause = end_objects(server, same_user);
     }
     return cause;
 }

@@ -12,9 +12,11 @@
 #include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <spawn.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/un.h>
 
 namespace sd::monitor {
 
@@ -59,7 +61,8 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment, const Payer &
         }
         return nullptr;
     }
-    return start_bridge_program(domain, payer);
+    return config_.bridge_socket.empty() ? start_bridge_program(domain, payer)
+                                         : ask_for_bridge_program(domain, payer);
 }
 
 /// It gives up what it has been started with before it looks at anything of the domain's
@@ -97,27 +100,104 @@ BridgeProgram *Monitor::start_bridge_program(const Domain &domain, const Payer &
         }
         return nullptr;
     }
-    const uint64_t id = next_id_++;
-    if (UniqueFd pidfd = open_pidfd(pid)) {
-        RunningBridge &running = running_bridges_[id];
-        running.payer = payer;
-        running.pidfd = std::move(pidfd);
-        running.watch = loop_.add(running.pidfd.get(), EPOLLIN, [this, id](uint32_t) {
-            loop_.remove(running_bridges_.at(id).watch, running_bridges_.at(id).pidfd.get());
-            running_bridges_.erase(id);
-        });
+    BridgeProgram *const made = keep_bridge_program(std::move(ours), domain, payer);
+    watch_bridge_process(*made, pid);
+    return made;
+}
+
+/// From the service manager, for a monitor that may not become other users itself. Nobody else can connect
+/// there. What the program is sent waits for it.
+BridgeProgram *Monitor::ask_for_bridge_program(const Domain &domain, const Payer &payer) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    UniqueFd channel(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1;
+    BridgeUser user;
+    for (unsigned i = 0; i < 3; ++i) {
+        user.uid[i] = domain.uid[i];
+        user.gid[i] = domain.gid[i];
     }
+    const std::string &path = config_.bridge_socket;
+    memcpy(name.sun_path, path.c_str(), std::min(path.size() + 1, sizeof name.sun_path - 1));
+    if (!channel || ::connect(channel.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) != 0 ||
+        setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0 ||
+        ::send(channel.get(), &user, sizeof user, MSG_NOSIGNAL) != sizeof user) {
+        if (may_log()) {
+            spdlog::error("{}: {}", path, strerror(errno));
+        }
+        return nullptr;
+    }
+    return keep_bridge_program(std::move(channel), domain, payer);
+}
+
+BridgeProgram *Monitor::keep_bridge_program(UniqueFd channel, const Domain &domain, const Payer &payer) {
+    const uint64_t id = next_id_++;
+    running_bridges_[id].payer = payer;
     BridgeProgram &made = bridge_programs_[id];
     made.id = id;
-    made.pid = pid;
-    made.pidfd = open_pidfd(pid);
     made.domain = domain;
-    made.channel = std::move(ours);
-    made.watch = loop_.add(made.channel.get(), EPOLLIN, [this, id](uint32_t) { bridge_program_ended(id); });
+    made.channel = std::move(channel);
+    made.watch = loop_.add(made.channel.get(), EPOLLIN, [this, id](uint32_t) { bridge_program_ready(id); });
     return &made;
 }
 
-/// It never writes: readable means that it has gone.
+void Monitor::watch_bridge_process(BridgeProgram &program, pid_t pid) {
+    program.pid = pid;
+    program.pidfd = open_pidfd(pid);
+    RunningBridge &running = running_bridges_.at(program.id);
+    running.pidfd = open_pidfd(pid);
+    if (!running.pidfd) {
+        running_bridges_.erase(program.id); // it has ended already
+        return;
+    }
+    running.watch = loop_.add(running.pidfd.get(), EPOLLIN, [this, id = program.id](uint32_t) {
+        loop_.remove(running_bridges_.at(id).watch, running_bridges_.at(id).pidfd.get());
+        running_bridges_.erase(id);
+    });
+}
+
+/// Takes what it has written: which process it is, as the kernel says, or that it has gone (false).
+bool Monitor::hear_bridge_program(BridgeProgram &program) {
+    char byte;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(ucred))];
+    iovec io{&byte, sizeof byte};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t n = recvmsg(program.channel.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) {
+        return errno == EAGAIN || errno == EINTR;
+    }
+    const cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (n == 0 || program.pid != 0 || c == nullptr || c->cmsg_level != SOL_SOCKET ||
+        c->cmsg_type != SCM_CREDENTIALS) {
+        return false;
+    }
+    ucred who;
+    memcpy(&who, CMSG_DATA(c), sizeof who);
+    watch_bridge_process(program, who.pid);
+    pollfd p{program.channel.get(), 0, 0}; // alive still: so the number is its own
+    return poll(&p, 1, 0) == 0 && program.pidfd;
+}
+
+/// Before somebody is asked whether he is one of them.
+void Monitor::meet_bridge_programs() {
+    for (auto &[id, program] : bridge_programs_) {
+        if (program.pid == 0) {
+            (void)hear_bridge_program(program); // that it has gone, the loop hears as well
+        }
+    }
+}
+
+void Monitor::bridge_program_ready(uint64_t id) {
+    const auto it = bridge_programs_.find(id);
+    if (it != bridge_programs_.end() && !hear_bridge_program(it->second)) {
+        bridge_program_ended(id);
+    }
+}
+
 void Monitor::bridge_program_ended(uint64_t id) {
     dismiss_bridge_programs([id](const BridgeProgram &program) { return program.id == id; });
     std::vector<uint64_t> lost;
@@ -148,6 +228,9 @@ template <typename Predicate> void Monitor::dismiss_bridge_programs(Predicate wh
             return false;
         }
         loop_.remove(program.watch, program.channel.get());
+        if (program.pid == 0) {
+            running_bridges_.erase(program.id); // not started yet: it ends as soon as it is
+        }
         return true;
     });
 }

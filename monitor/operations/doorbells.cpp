@@ -173,6 +173,12 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::limit);
     }
+    // Of a link that was made while nobody had a bell (kept_listeners.cpp) it has not been told.
+    const bool unknown = std::any_of(listener->place.begin(), listener->place.end(),
+                                     [](const Link *link) { return link != nullptr && link->side[1].empty(); });
+    if (unknown) {
+        ring(*eventfd);
+    }
     listener->accept_bells.push_back({&client, std::move(eventfd)});
     return {};
 }

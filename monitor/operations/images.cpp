@@ -146,7 +146,7 @@ Reply Monitor::image(Client &client, Request &request) {
     forget_namespace(former);
     spdlog::debug("process {} is {} now", client.pid, client.comm);
     Reply reply;
-    reply.set(wire::HelloReply{client.id, sizeof(Directory)});
+    reply.set(hello_reply(client));
     reply.fds.push_back(client.ns->directory.fd());
     return reply;
 }

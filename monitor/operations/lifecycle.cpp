@@ -46,6 +46,7 @@ bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
     if (!forked) {
         client.bell_domain.reset();
         client.who.exe = process_exe(sender.pid);
+        client.who.unit = unit_of(group_of(sender.pid, pidfd.get()));
         client.comm = process_comm(sender.pid);
     }
     loop_.remove(client.pidfd_watch, client.pidfd.get());
@@ -113,7 +114,7 @@ Reply Monitor::hello(Client &client, Request &request) {
     if (body.proc_index >= kSegProcs || cookie == 0) {
         return Reply::error(EINVAL);
     }
-    if (geteuid() != 0 && request.sender.uid != geteuid() && request.sender.uid != 0) {
+    if (!config_.all_users && request.sender.uid != geteuid() && request.sender.uid != 0) {
         return Reply::error(EACCES, Cause::policy);
     }
     pay_as(client, request.sender);
@@ -130,6 +131,7 @@ Reply Monitor::hello(Client &client, Request &request) {
         return Reply::error(ESRCH);
     }
     client.bridge = 0;
+    meet_bridge_programs();
     for (const auto &[id, program] : bridge_programs_) {
         if (client.pid > 0 && program.pid == client.pid && is_alive(program.pidfd)) {
             client.bridge = id; // numbers are used again
@@ -175,9 +177,15 @@ Reply Monitor::hello(Client &client, Request &request) {
     }
     spdlog::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
     Reply reply;
-    reply.set(wire::HelloReply{client.id, sizeof(Directory)});
+    reply.set(hello_reply(client));
     reply.fds.push_back(client.ns->directory.fd());
     return reply;
+}
+
+wire::HelloReply Monitor::hello_reply(const Client &client) const {
+    const auto most_ring = config_.policy.most_ring(client.who);
+    return {client.id, sizeof(Directory), config_.policy.sleeps_at_once(client.who),
+            static_cast<uint16_t>(most_ring ? *most_ring + 1 : 0)};
 }
 
 Reply Monitor::presence(Client &client, Request &request) {

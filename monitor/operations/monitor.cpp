@@ -1,6 +1,7 @@
 // Channels of the monitor: accepting them, and finding the operation for each packet.
 #include "monitor/operations/monitor.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
+#include "monitor/service/journal.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -128,7 +129,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
 
 Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool exit_when_unused)
     : loop_(loop), config_(std::move(config)),
-      accounts_(config_.limits.per_user, config_.limits.per_cgroup, config_.limits.clients),
+      accounts_(config_.limits.per_user, config_.limits.per_cgroup, config_.limits.clients, config_.all_users),
       socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
       next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
@@ -320,7 +321,7 @@ void Monitor::channel_ready(uint64_t client_id) {
                              request.header.length);
             }
             const bool other_version =
-                request.header.magic == wire::kMagic && request.header.version != wire::kVersion;
+                request.header.magic == wire::kMagic && !wire::is_served(request.header.version);
             send(client.channel.get(), request.header,
                  Reply::error(EPROTO, other_version ? Cause::monitor_version : Cause::none));
             channel_closed(client);
@@ -354,11 +355,11 @@ bool Monitor::handle(Client &client, Request &request) {
     const Operation *operation = find_operation(request.header.op);
     if (operation == nullptr) {
         if (may_log()) {
-            spdlog::warn("process {}: unknown operation {}, channel closed", request.sender.pid,
-                         request.header.op);
+            spdlog::warn("process {}: unknown operation {}: its library is newer than this monitor",
+                         request.sender.pid, request.header.op);
         }
-        send(client.channel.get(), request.header, Reply::error(ENOSYS));
-        return false;
+        return request.header.sequence == wire::kNoAnswer ||
+               send(client.channel.get(), request.header, Reply::error(ENOSYS));
     }
     if (request.header.length != operation->length || request.fds.size() != operation->fds ||
         (operation->kinds & bit(client.kind)) == 0) {
@@ -403,9 +404,11 @@ bool Monitor::handle(Client &client, Request &request) {
         return true;
     }
     if (reply.status != 0) {
-        spdlog::debug("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
-                      strerror(-reply.status), reply.cause == Cause::none ? "" : ", cause ",
-                      reply.cause == Cause::none ? "" : cause_name(static_cast<unsigned>(reply.cause)));
+        const auto cause = static_cast<unsigned>(reply.cause);
+        log_about({request.sender.pid, request.sender.uid, client.comm, cause}, spdlog::level::debug,
+                  fmt::format("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
+                              strerror(-reply.status), cause == 0 ? "" : ", cause ",
+                              cause == 0 ? "" : cause_name(cause)));
     }
     if (request.header.sequence != wire::kNoAnswer && !send(client.channel.get(), request.header, reply)) {
         if (may_log()) {

@@ -40,6 +40,10 @@ class Monitor {
     void reconfigure(Config config);
     /// Tells all processes that this monitor ends in order.
     void announce_end();
+    /// A file in which what listens is written down for the next monitor; what a former one wrote is listed.
+    void keep_listeners(UniqueFd file);
+    /// What has not been written yet.
+    void write_listeners();
 
   private:
     // monitor.cpp: channels and dispatch
@@ -65,6 +69,7 @@ class Monitor {
 
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
+    wire::HelloReply hello_reply(const Client &client) const;
     Reply presence(Client &client, Request &request);
     Reply stay(Client &client, Request &request);
     Reply enter(Client &client, Request &request);
@@ -148,6 +153,12 @@ class Monitor {
     void bridge(Parcel &parcel);
     BridgeProgram *bridge_program_for(const Segment &segment, const Payer &payer);
     BridgeProgram *start_bridge_program(const Domain &domain, const Payer &payer);
+    BridgeProgram *ask_for_bridge_program(const Domain &domain, const Payer &payer);
+    BridgeProgram *keep_bridge_program(UniqueFd channel, const Domain &domain, const Payer &payer);
+    void watch_bridge_process(BridgeProgram &program, pid_t pid);
+    bool hear_bridge_program(BridgeProgram &program);
+    void meet_bridge_programs();
+    void bridge_program_ready(uint64_t id);
     void bridge_program_ended(uint64_t id);
     bool awaits_claim(const BridgeProgram &program) const;
     template <typename Predicate> void dismiss_bridge_programs(Predicate which);
@@ -167,6 +178,11 @@ class Monitor {
     void look_for_holder_later(Listener &listener);
     bool take_up(Listener &listener, uint32_t backlog);
     void close_orphans(const Namespace &ns);
+
+    // kept_listeners.cpp: listeners over a restart
+    bool expect_listener(const nlohmann::json &kept);
+    void expected_came(Listener &listener, int socket);
+    void listeners_changed();
 
     // ended_listeners.cpp: those whose kernel socket has gone, whoever says that he has it
     void watch_listener(Listener &listener, int socket);
@@ -266,6 +282,8 @@ class Monitor {
     EventLoop::Timer exit_timer_ = 0;
     const FakeTransport fake_ = FakeTransport::from_environment();
     EventLoop::Timer carry_timer_ = 0;
+    UniqueFd kept_;
+    EventLoop::Timer keep_timer_ = 0;
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
     std::unordered_map<uid_t, unsigned> logged_by_;

@@ -1,6 +1,7 @@
 // Operations on listeners and links.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/journal.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -28,6 +29,7 @@ Reply Monitor::listen(Client &client, Request &request) {
         if (listener->directory_index >= 0) {
             listener->ns->directory.set_backlog(listener->directory_index, backlog);
         }
+        listener->backlog = backlog;
     }
     if (listener == nullptr || client.listeners.count(listener) == 0) {
         if (client.listeners.size() >= config_.limits.listeners_per_client) {
@@ -51,6 +53,8 @@ Reply Monitor::listen(Client &client, Request &request) {
         made->uid = client.who.uid;
         made->gid = client.who.gid;
         made->exe = client.who.exe;
+        made->unit = client.who.unit;
+        made->backlog = backlog;
         made->directory_index =
             client.ns->directory.insert(id, proof.address, proof.cookie, backlog, proof.owner);
         if (made->directory_index < 0) {
@@ -63,6 +67,10 @@ Reply Monitor::listen(Client &client, Request &request) {
         spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
                       proof.address.port, id);
     }
+    if (listener->expected != 0) {
+        expected_came(*listener, request.fds[0].get());
+    }
+    listeners_changed();
     request.close_descriptors(); // soon: while we have it, the program could not free the port
     const bool was_orphan = take_up(*listener, backlog);
     client.listeners.insert(listener);
@@ -148,7 +156,7 @@ Reply Monitor::connect(Client &client, Request &request) {
         return Reply::error(ENOENT, Cause::listener_gone);
     }
     Listener &listener = *it->second;
-    if (!config_.policy.allows(client.who, Identity{listener.uid, listener.gid, listener.exe}, listener.address)) {
+    if (!config_.policy.allows(client.who, listener.identity(), listener.address)) {
         return Reply::error(EACCES, Cause::policy);
     }
     if (client.ns->filter != nullptr) {
@@ -187,7 +195,8 @@ Reply Monitor::connect(Client &client, Request &request) {
     link.for_each_view([&](LinkView view) {
         view.header().port_base = port_base(link.place, listener.id);
         view.header().side[0].process = static_cast<uint32_t>(client.pid);
-        view.header().side[1].process = static_cast<uint32_t>((*listener.holders.begin())->pid);
+        view.header().side[1].process = static_cast<uint32_t>(
+            listener.holders.empty() ? listener.expected : (*listener.holders.begin())->pid);
     });
     // Most rules treat both kinds alike, and then one link does for both.
     const uint32_t other = body.wanted ^ (wire::kLoopbackAddresses | wire::kOtherAddresses);
@@ -243,12 +252,11 @@ Reply Monitor::log(Client &client, Request &request) {
     if (!may_log()) {
         return {};
     }
-    if (body.cause == 0) {
-        spdlog::log(level, "process {} ({}) says: {}", request.sender.pid, client.comm, text);
-    } else {
-        spdlog::log(level, "process {} ({}) says: {} [{} {}]", request.sender.pid, client.comm, text,
-                    body.cause, cause_name(body.cause));
+    std::string line = fmt::format("process {} ({}) says: {}", request.sender.pid, client.comm, text);
+    if (body.cause != 0) {
+        line += fmt::format(" [{} {}]", body.cause, cause_name(body.cause));
     }
+    log_about({request.sender.pid, request.sender.uid, client.comm, body.cause}, level, line);
     return {};
 }
 

@@ -34,6 +34,9 @@ bool Monitor::has_room(const Client &client, const Listener &listener) const {
     const Account *maker = (client.payer.user ? client.payer.user : client.payer.group).get();
     const bool at_home = maker == nullptr || client.who.uid == listener.uid;
     unsigned looked = 0;
+    if (listener.expected != 0) { // nobody has any of its links yet
+        return at_home || most == 0 || listener.links < most / 2;
+    }
     for (const Client *acceptor : listener.holders) {
         if (++looked > kLookedAt) {
             break;

@@ -67,10 +67,10 @@ void Charge::end() {
     payer_ = {};
 }
 
-Accounts::Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients)
+Accounts::Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients, bool all_users)
     : user_(user), group_(group), most_clients_(clients) {
     rlimit limit{};
-    if (geteuid() == 0 && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    if (all_users && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         const rlim_t all = limit.rlim_cur < (1u << 30) ? limit.rlim_cur : 1u << 30;
         capacity_ = static_cast<unsigned>(all > 2 * kReserve ? all - kReserve : all / 2);
     }
@@ -155,6 +155,12 @@ std::string group_part(const std::string &path) {
         }
     }
     return path.substr(0, end);
+}
+
+std::string unit_of(const std::string &group) {
+    return group.starts_with("/system.slice/") && group.ends_with(".service")
+               ? group.substr(group.rfind('/') + 1)
+               : "";
 }
 
 std::string group_of(pid_t pid, int pidfd) {

@@ -62,8 +62,8 @@ class Charge {
 
 class Accounts {
   public:
-    /// `clients`: of all together.
-    Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients);
+    /// `clients`: of all together. `all_users`: not only one of them comes here.
+    Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients, bool all_users);
 
     /// `group`: as group_of() says. Accounts last as long as somebody pays with them.
     Payer payer(uid_t uid, const std::string &group);
@@ -97,5 +97,8 @@ class Accounts {
 /// its number.
 std::string group_of(pid_t pid, int pidfd);
 std::string group_part(const std::string &path);
+/// The service of the system's manager that such a group belongs to, as "nginx.service"; empty: none. Users
+/// cannot make groups there.
+std::string unit_of(const std::string &group);
 
 } // namespace sd::monitor

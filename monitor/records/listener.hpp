@@ -5,6 +5,7 @@
 #include "monitor/records/directory.hpp"
 #include "monitor/records/link.hpp"
 #include "monitor/service/event_loop.hpp"
+#include "monitor/service/policy.hpp"
 
 #include <string>
 #include <vector>
@@ -58,7 +59,10 @@ struct Listener {
     ListenAddress address;
     uid_t uid = 0; ///< of the process that registered it; what policy looks at
     gid_t gid = 0;
-    std::string exe;
+    std::string exe, unit;
+    uint32_t backlog = 0;
+    /// Who had it under a former monitor, and has not come back yet (kept_listeners.cpp)
+    pid_t expected = 0;
     int directory_index = -1;
     UniqueFd memfd;
     Charge charge;
@@ -73,6 +77,7 @@ struct Listener {
     EventLoop::Timer timer = 0;
 
     Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
+    Identity identity() const { return {uid, gid, exe, unit}; }
     ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }
     /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
     bool add(Link &link, uint32_t syn_head);

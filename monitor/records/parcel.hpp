@@ -12,7 +12,7 @@ struct BridgeProgram {
     uint64_t id = 0;
     UniqueFd channel;
     EventLoop::Watch watch = 0;
-    pid_t pid = 0;
+    pid_t pid = 0; ///< 0: the service manager is starting it
     UniqueFd pidfd;
     Domain domain;               ///< whose connections it carries, and no others
     std::set<uint64_t> segments; ///< Segment::name of what it got: it has those mapped for as long as it runs

@@ -26,6 +26,10 @@ struct Limits {
 struct Config {
     std::string file; ///< empty: built-in defaults
     std::string socket;
+    /// Programs of all users come here: to root's, or the system's with a user of its own
+    bool all_users = false;
+    /// Where the service manager starts an sd-bridge for who connects; empty: the monitor starts it itself
+    std::string bridge_socket;
     std::string log_level = "info";
     Limits limits;
     Policy policy;

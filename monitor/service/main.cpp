@@ -2,12 +2,15 @@
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/config.hpp"
 #include "monitor/service/control_socket.hpp"
+#include "monitor/service/journal.hpp"
+#include "monitor/service/profiles.hpp"
 #include "monitor/tools/paths.hpp"
 
 #include <CLI/CLI.hpp>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -15,6 +18,7 @@
 #include <spdlog/spdlog.h>
 #include <sys/auxv.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -25,13 +29,14 @@ namespace {
 using namespace sd::monitor;
 
 struct Options {
-    std::string config, socket;
-    bool private_mode = false, check = false;
+    std::string config, socket, bridge_socket;
+    bool private_mode = false, all_users = false, check = false;
 };
 
 void start_logging(const std::string &level) {
     if (secure_getenv("JOURNAL_STREAM") != nullptr) {
         spdlog::set_default_logger(spdlog::systemd_logger_st("sd-monitor"));
+        use_journal();
     } else {
         spdlog::set_default_logger(spdlog::stderr_logger_st("sd-monitor"));
         spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e sd-monitor[%P] %l: %v");
@@ -39,7 +44,7 @@ void start_logging(const std::string &level) {
     spdlog::set_level(spdlog::level::from_str(level));
 }
 
-/// Which file to read: the one asked for, else the usual one if it is there.
+/// Which file to read: the one asked for, else the usual one, whether it is there or not.
 std::string config_file(const Options &options) {
     if (!options.config.empty()) {
         return options.config;
@@ -51,7 +56,7 @@ std::string config_file(const Options &options) {
         usual = base != nullptr && *base == '/' ? base : std::string(home == nullptr ? "" : home) + "/.config";
         usual += "/socksdirect/sd-monitor.toml";
     }
-    return access(usual.c_str(), F_OK) == 0 ? usual : std::string();
+    return usual;
 }
 
 Config configure(const Options &options) {
@@ -64,12 +69,17 @@ Config configure(const Options &options) {
     } else {
         config.socket = kSystemSocket;
     }
-    // Users are not kept apart when they talk over TCP either, so root's monitor connects them all. To a
-    // private one they come as programs that root has started and that have become somebody else.
-    config.policy.fallback = geteuid() == 0 ? Verdict::allow : Verdict::same_user;
-    if (const std::string file = config_file(options); !file.empty()) {
+    // Users are not kept apart when they talk over TCP either, so the system's monitor connects them all. To
+    // a private one they come as programs that root has started and that have become somebody else.
+    config.all_users = geteuid() == 0 || options.all_users;
+    config.bridge_socket = options.bridge_socket;
+    config.policy.fallback = config.all_users ? Verdict::allow : Verdict::same_user;
+    const std::string file = config_file(options);
+    if (!options.config.empty() || access(file.c_str(), F_OK) == 0) {
         config = load_config(file, config);
     }
+    config.policy.profiles =
+        load_profiles(file.substr(0, file.rfind('/') + 1) + "profiles.d", !options.private_mode);
     if (!options.socket.empty()) {
         config.socket = options.socket;
     }
@@ -129,19 +139,87 @@ void drop_log(const std::string &socket) {
     }
 }
 
+constexpr const char *kStoredName = "listeners";
+
+/// What the service manager hands over: the socket, and what a former monitor has had it keep.
+struct Inherited {
+    UniqueFd socket, listeners;
+};
+
+Inherited take_inherited() {
+    Inherited result;
+    char **names = nullptr;
+    const int count = sd_listen_fds_with_names(0, &names);
+    for (int i = 0; i < count; ++i) {
+        UniqueFd fd(SD_LISTEN_FDS_START + i);
+        if (strcmp(names[i], kStoredName) == 0) {
+            result.listeners = std::move(fd);
+        } else if (!result.socket) {
+            result.socket = std::move(fd);
+        }
+        free(names[i]);
+    }
+    free(names);
+    return result;
+}
+
+/// Under a service manager that keeps descriptors; none elsewhere.
+UniqueFd file_for_listeners(UniqueFd former) {
+    if (former) {
+        return former;
+    }
+    UniqueFd file;
+    if (secure_getenv("NOTIFY_SOCKET") != nullptr) {
+        file.reset(memfd_create("sd-kept-listeners", MFD_CLOEXEC));
+        const int fd = file.get();
+        if (fd < 0 || sd_pid_notify_with_fds(0, 0, "FDSTORE=1\nFDNAME=listeners", &fd, 1) <= 0) {
+            file.reset();
+        }
+    }
+    return file;
+}
+
 void feed_watchdog(EventLoop &loop, std::chrono::milliseconds period) {
     sd_notify(0, "WATCHDOG=1");
     loop.after(period, [&loop, period] { feed_watchdog(loop, period); });
 }
 
+/// What has changed and cannot be applied to what runs, one line for each.
+std::vector<std::string> left_for_later(const Config &before, const Config &now) {
+    std::vector<std::string> lines;
+    if (before.socket != now.socket) {
+        lines.emplace_back("monitor.socket holds from the next start of sd-monitor on");
+    }
+    if (before.limits.per_user != now.limits.per_user || before.limits.per_cgroup != now.limits.per_cgroup ||
+        before.limits.clients != now.limits.clients) {
+        lines.emplace_back("limits of all clients, of users and of control groups hold from the next start "
+                           "of sd-monitor on");
+    }
+    const auto own = [](const Config &config) {
+        std::vector<std::tuple<std::string, std::optional<bool>, std::optional<unsigned>>> list;
+        for (const Profile &profile : config.policy.profiles) {
+            list.emplace_back(profile.file, profile.sleeps_at_once, profile.most_ring);
+        }
+        return list;
+    };
+    if (own(before) != own(now)) {
+        lines.emplace_back("spin and buffer of profiles hold for programs from their next start on");
+    }
+    return lines;
+}
+
 /// SIGHUP: the configuration is read again. What is wrong with it is said, and changes nothing.
-void reload(const Options &options, Monitor &monitor) {
+void reload(const Options &options, Config &current, Monitor &monitor) {
     sd_notify(0, "RELOADING=1");
     try {
         Config config = configure(options);
         spdlog::set_level(spdlog::level::from_str(config.log_level));
         spdlog::info("{} is in force for new connections",
                      config.file.empty() ? "default policy" : "policy of " + config.file);
+        for (const std::string &line : left_for_later(current, config)) {
+            spdlog::info("{}", line);
+        }
+        current = config;
         monitor.reconfigure(std::move(config));
     } catch (const ConfigError &error) {
         spdlog::error("the configuration stays as it was: {}", error.what());
@@ -172,26 +250,31 @@ int run(const Options &options, const Config &config) {
 
     EventLoop loop;
     std::unique_ptr<ControlSocket> socket;
-    if (sd_listen_fds(0) >= 1) {
-        socket = std::make_unique<ControlSocket>(SD_LISTEN_FDS_START);
+    Inherited inherited = take_inherited();
+    if (inherited.socket) {
+        socket = std::make_unique<ControlSocket>(inherited.socket.release());
     } else {
         prepare_directory(options, config.socket);
         socket = std::make_unique<ControlSocket>(config.socket,
-                                                 options.private_mode || geteuid() != 0 ? 0600 : 0666);
+                                                 options.private_mode || !config.all_users ? 0600 : 0666);
     }
     Monitor monitor(loop, config, socket->path(), options.private_mode);
+    Config current = config;
     loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
         signalfd_siginfo received{};
         if (read(signal_fd.get(), &received, sizeof received) != sizeof received) {
             return;
         }
         if (received.ssi_signo == SIGHUP) {
-            reload(options, monitor);
+            reload(options, current, monitor);
             return;
         }
         spdlog::info("asked to end");
         loop.stop();
     });
+    if (UniqueFd file = file_for_listeners(std::move(inherited.listeners))) {
+        monitor.keep_listeners(std::move(file));
+    }
     monitor.serve(socket->fd());
     spdlog::info("version {} at {}, {}", SD_VERSION, socket->path(),
                  config.file.empty() ? "default policy" : "policy of " + config.file);
@@ -202,6 +285,7 @@ int run(const Options &options, const Config &config) {
     }
     loop.run();
     sd_notify(0, "STOPPING=1");
+    monitor.write_listeners();
     monitor.announce_end();
     if (options.private_mode && !trouble->seen()) {
         drop_log(config.socket);
@@ -217,6 +301,9 @@ int main(int argc, char **argv) {
                  "sd-monitor");
     app.add_option("--config", options.config, "configuration file")->type_name("FILE");
     app.add_option("--socket", options.socket, "where to listen")->type_name("PATH");
+    app.add_flag("--all-users", options.all_users, "serve all users, as root's monitor does");
+    app.add_option("--bridge-socket", options.bridge_socket, "have the service manager start sd-bridge there")
+        ->type_name("PATH");
     app.add_flag("--private", options.private_mode, "serve this user only, and end when nobody uses it any more");
     app.add_flag("--check", options.check, "only check the configuration");
     app.set_version_flag("--version", "sd-monitor " SD_VERSION);
@@ -228,8 +315,9 @@ int main(int argc, char **argv) {
     try {
         const Config config = configure(options);
         if (options.check) {
-            printf("%s: ok, %zu rules\n", config.file.empty() ? "built-in defaults" : config.file.c_str(),
-                   config.policy.rules.size());
+            printf("%s: ok, %zu rules, %zu profiles\n",
+                   config.file.empty() ? "built-in defaults" : config.file.c_str(),
+                   config.policy.rules.size(), config.policy.profiles.size());
             return 0;
         }
         start_logging(config.log_level);

@@ -59,7 +59,7 @@ Received receive(int channel, Request &request) {
     const auto length = static_cast<size_t>(n);
     std::memcpy(&request.header, &packet.header, length < sizeof(wire::Header) ? length : sizeof(wire::Header));
     if (length < sizeof(wire::Header) || (message.msg_flags & MSG_TRUNC) != 0 ||
-        request.header.magic != wire::kMagic || request.header.version != wire::kVersion ||
+        request.header.magic != wire::kMagic || !wire::is_served(request.header.version) ||
         request.header.length > wire::kMaxBody || length != sizeof(wire::Header) + request.header.length ||
         request.header.fds > wire::kMaxFds || request.header.fds < request.fds.size()) {
         return Received::malformed;
@@ -91,7 +91,7 @@ bool takes_replies(int channel) {
 bool send(int channel, const wire::Header &request, const Reply &reply) {
     wire::Header header{};
     header.magic = wire::kMagic;
-    header.version = wire::kVersion;
+    header.version = wire::is_served(request.version) ? request.version : wire::kVersion;
     header.op = request.op;
     header.sequence = request.sequence;
     header.status = reply.status;

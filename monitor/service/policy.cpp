@@ -81,25 +81,71 @@ std::optional<PortRange> PortRange::parse(const std::string &text) {
 
 namespace {
 
-const Rule *first_match(const Policy &policy, const Identity &client, const Identity &server,
+const Rule *first_match(const std::vector<Rule> &rules, const Identity &client, const Identity &server,
                         const ListenAddress &listener) {
-    const auto found = std::find_if(policy.rules.begin(), policy.rules.end(), [&](const Rule &rule) {
+    const auto found = std::find_if(rules.begin(), rules.end(), [&](const Rule &rule) {
         return rule.client.matches(client) && rule.server.matches(server) && matches_place(rule, listener);
     });
-    return found == policy.rules.end() ? nullptr : &*found;
+    return found == rules.end() ? nullptr : &*found;
+}
+
+bool is_allowed(Verdict verdict, const Identity &client, const Identity &server) {
+    return verdict == Verdict::allow || (verdict == Verdict::same_user && client.uid == server.uid);
+}
+
+bool matches_any(const std::vector<std::string> &patterns, const std::string &text) {
+    return !text.empty() && std::any_of(patterns.begin(), patterns.end(), [&](const std::string &pattern) {
+        return fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
+    });
 }
 
 } // namespace
 
 bool Policy::allows(const Identity &client, const Identity &server, const ListenAddress &listener) const {
-    const Rule *rule = first_match(*this, client, server, listener);
-    const Verdict verdict = rule == nullptr ? fallback : rule->action;
-    return verdict == Verdict::allow || (verdict == Verdict::same_user && client.uid == server.uid);
+    const Rule *rule = first_match(rules, client, server, listener);
+    if (!is_allowed(rule == nullptr ? fallback : rule->action, client, server)) {
+        return false;
+    }
+    return std::all_of(profiles.begin(), profiles.end(), [&](const Profile &profile) {
+        const Rule *own = profile.matches(client) || profile.matches(server)
+                              ? first_match(profile.rules, client, server, listener)
+                              : nullptr;
+        return own == nullptr || is_allowed(own->action, client, server);
+    });
 }
 
 Birth Policy::birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const {
-    const Rule *rule = first_match(*this, client, server, listener);
-    return rule == nullptr ? birth : rule->birth.value_or(birth);
+    const Rule *rule = first_match(rules, client, server, listener);
+    const Birth general = rule == nullptr ? birth : rule->birth.value_or(birth);
+    std::optional<Birth> said;
+    for (const Profile &profile : profiles) {
+        if (profile.birth && (profile.matches(client) || profile.matches(server))) {
+            // Of several, the one that leaves most to the kernel.
+            said = !said || *profile.birth == Birth::kernel || *said == Birth::shm ? *profile.birth : *said;
+        }
+    }
+    if (!said || general == Birth::kernel) {
+        return general;
+    }
+    return *said;
+}
+
+bool Profile::matches(const Identity &who) const {
+    return matches_any(programs, who.exe) || matches_any(units, who.unit);
+}
+
+bool Policy::sleeps_at_once(const Identity &who) const {
+    const auto found = std::find_if(profiles.begin(), profiles.end(), [&](const Profile &profile) {
+        return profile.sleeps_at_once && profile.matches(who);
+    });
+    return found != profiles.end() && *found->sleeps_at_once;
+}
+
+std::optional<unsigned> Policy::most_ring(const Identity &who) const {
+    const auto found = std::find_if(profiles.begin(), profiles.end(), [&](const Profile &profile) {
+        return profile.most_ring && profile.matches(who);
+    });
+    return found == profiles.end() ? std::nullopt : found->most_ring;
 }
 
 bool Policy::may_listen(const Identity &server, const ListenAddress &listener) const {

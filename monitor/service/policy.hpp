@@ -12,7 +12,8 @@ namespace sd::monitor {
 struct Identity {
     uid_t uid = 0;
     gid_t gid = 0;
-    std::string exe; ///< empty: not known, matches no pattern
+    std::string exe;    ///< empty: not known, matches no pattern
+    std::string unit{}; ///< of the system's service manager: "nginx.service"; empty: it runs in none
 };
 
 /// What a rule asks of one end. An empty list asks nothing.
@@ -55,16 +56,33 @@ struct Rule {
     std::optional<Birth> birth; ///< nothing: as the policy says
 };
 
+/// What is said of a program or a unit, whoever it talks to (profiles.hpp).
+struct Profile {
+    std::string file;
+    std::vector<std::string> programs, units; ///< fnmatch patterns, of which one must match
+    std::vector<Rule> rules; ///< refuse what the policy allows; the first that matches decides
+    std::optional<Birth> birth;
+    std::optional<bool> sleeps_at_once;
+    std::optional<unsigned> most_ring; ///< class of the largest ring
+
+    bool matches(const Identity &who) const;
+};
+
 struct Policy {
     Verdict fallback = Verdict::same_user; ///< where no rule matches
     std::vector<Rule> rules;               ///< the first that matches decides
     Birth birth = Birth::automatic;
+    std::vector<Profile> profiles; ///< by name
 
     bool allows(const Identity &client, const Identity &server, const ListenAddress &listener) const;
     /// Of a connection that is allowed.
     Birth birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const;
     /// Whether anyone at all might connect to this listener: if not, it is not worth listing.
     bool may_listen(const Identity &server, const ListenAddress &listener) const;
+    /// Whether that program sleeps without looking first, and the class of its largest ring, if a profile
+    /// says.
+    bool sleeps_at_once(const Identity &who) const;
+    std::optional<unsigned> most_ring(const Identity &who) const;
 };
 
 } // namespace sd::monitor

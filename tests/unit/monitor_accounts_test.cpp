@@ -21,7 +21,7 @@ constexpr ResourceLimits kFew{3, 2, 2, 2, 2, 2}, kNone{};
 }
 
 TEST_CASE("a user has no more than its limit, and gets back what ends") {
-    Accounts accounts(kFew, kNone, 100);
+    Accounts accounts(kFew, kNone, 100, true);
     std::string over;
     const Payer user = accounts.payer(1000, "/");
     Charge first = accounts.charge(user, Resource::links, 1, &over),
@@ -40,7 +40,7 @@ TEST_CASE("a user has no more than its limit, and gets back what ends") {
 }
 
 TEST_CASE("the roots of two containers, and many users of one, pay for their control group") {
-    Accounts accounts(kNone, kFew, 100);
+    Accounts accounts(kNone, kFew, 100, true);
     std::string over;
     std::vector<Charge> held;
     for (const uid_t uid : {0u, 100000u}) {
@@ -56,7 +56,7 @@ TEST_CASE("whoever takes all that is to be had leaves as much for others") {
     if (geteuid() != 0) {
         return; // one user's monitor
     }
-    Accounts accounts(kNone, kNone, 1000);
+    Accounts accounts(kNone, kNone, 1000, true);
     std::string over;
     std::vector<Charge> held;
     const auto take_all = [&](uid_t uid) {

@@ -10,6 +10,7 @@
 #include <grp.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -113,17 +114,56 @@ std::string status_line(pid_t pid, const std::string &name) {
     return {};
 }
 
-std::vector<pid_t> bridges_of(const MonitorProcess &monitor) {
+std::vector<pid_t> bridges_of(pid_t parent) {
     std::vector<pid_t> result;
     for (const auto &entry : std::filesystem::directory_iterator("/proc")) {
         const auto pid = static_cast<pid_t>(atoi(entry.path().filename().c_str()));
         if (pid > 0 && status_line(pid, "Name") == "sd-bridge" &&
-            status_line(pid, "PPid") == std::to_string(monitor.pid)) {
+            status_line(pid, "PPid") == std::to_string(parent)) {
             result.push_back(pid);
         }
     }
     return result;
 }
+std::vector<pid_t> bridges_of(const MonitorProcess &monitor) { return bridges_of(monitor.pid); }
+
+/// Starts an sd-bridge for each who connects, as a service manager does.
+struct BridgeStarter {
+    std::string path;
+    pid_t pid = -1;
+
+    explicit BridgeStarter(const MonitorProcess &monitor) : path(monitor.directory + "/bridges.sock") {
+        const UniqueFd listening(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strcpy(name.sun_path, path.c_str());
+        REQUIRE(bind(listening.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
+        REQUIRE(listen(listening.get(), 8) == 0);
+        std::string program(SD_MONITOR_PROGRAM);
+        program = program.substr(0, program.rfind('/')) + "/sd-bridge";
+        setenv("SD_MONITOR", monitor.socket.c_str(), 1);
+        pid = fork();
+        while (pid == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            const UniqueFd channel(accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+            if (channel && fork() == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL);
+                dup2(channel.get(), 3);
+                execl(program.c_str(), "sd-bridge", "--service", nullptr);
+                _exit(127);
+            }
+        }
+        unsetenv("SD_MONITOR");
+    }
+    ~BridgeStarter() {
+        for (const pid_t bridge : bridges_of(pid)) {
+            kill(bridge, SIGKILL);
+        }
+        kill(pid, SIGKILL);
+        waitpid(pid, nullptr, 0);
+        unlink(path.c_str());
+    }
+};
 #endif
 
 bool is_root() { return geteuid() == 0; }
@@ -358,6 +398,32 @@ TEST_CASE("a bridge is the user whose connections it carries, and can do nothing
         CHECK(status_line(bridge, "CapEff") == "0000000000000000");
         CHECK(status_line(bridge, "NoNewPrivs") == "1");
     }
+}
+
+TEST_CASE("a bridge that the service manager starts is the user whose connections it carries, too") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const BridgeStarter starter(pair.monitor);
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--bridge-socket", starter.path});
+    pair.server.hello(pair.monitor);
+    const auto listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                              .as<wire::ListenReply>()
+                              .listener_id;
+    const OnItsWay way;
+    const Stranger sender(pair.monitor, kOne,
+                          {[&](TestProcess &p) { return way.pass(p, listener, wire::BridgeStart::at_once); }});
+    REQUIRE(sender.does(0) == 0);
+    const std::string id = std::to_string(kOne);
+    REQUIRE(eventually([&] {
+        const std::vector<pid_t> started = bridges_of(starter.pid);
+        return started.size() == 1 && status_line(started[0], "Seccomp") == "2" &&
+               status_line(started[0], "Uid") == id + "\t" + id + "\t" + id + "\t" + id &&
+               status_line(started[0], "CapPrm") == "0000000000000000";
+    }));
+    REQUIRE(bridges_of(pair.monitor).empty());
 }
 
 TEST_CASE("a user's domains have no more bridges than are left for others") {

@@ -1,11 +1,14 @@
 // Configuration and policy of the monitor, and that the guide explains every cause.
 #include "libsd/layout/causes.hpp"
+#include "libsd/layout/link_layout.hpp"
 #include "monitor/service/config.hpp"
+#include "monitor/service/profiles.hpp"
 
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <unistd.h>
 
@@ -243,4 +246,103 @@ port = 81
             "FILE:2: policy.birth: must be \"auto\", \"kernel\" or \"shm\"");
     REQUIRE(error_of("[[policy.rule]]\naction = \"deny\"\nbirth = \"shm\"\n") ==
             "FILE:3: policy.rule[1].birth: says nothing in a rule that denies");
+}
+
+namespace {
+
+using Files = std::vector<std::pair<std::string, std::string>>;
+
+/// A folder of profiles, by name and text.
+struct Profiles {
+    char name[32] = "/tmp/sd-profiles-XXXXXX";
+    explicit Profiles(const Files &files) {
+        REQUIRE(mkdtemp(name) != nullptr);
+        for (const auto &[file, text] : files) {
+            std::ofstream(std::string(name) + "/" + file) << text;
+        }
+    }
+    ~Profiles() { std::filesystem::remove_all(name); }
+    Policy policy(bool is_system = true) const {
+        Policy made;
+        made.fallback = Verdict::allow;
+        made.profiles = load_profiles(name, is_system);
+        return made;
+    }
+    /// The message, from the file's name on.
+    static std::string error_of(const std::string &text, bool is_system = true) {
+        const Profiles one(Files{{"a.toml", text}});
+        try {
+            load_profiles(one.name, is_system);
+        } catch (const ConfigError &error) {
+            return std::string(error.what()).substr(strlen(one.name) + 1);
+        }
+        return "no error";
+    }
+};
+
+const Identity redis{110, 110, "/usr/bin/redis-server", "redis-server.service"};
+
+} // namespace
+
+TEST_CASE("a profile is about a program or a unit") {
+    const Profiles files(Files{{"a.toml", "unit = 'redis-*.service'\nspin = 'never'\nbuffer = 300000\n"},
+                               {"b.toml", "program = ['/usr/bin/curl']\nspin = 'auto'\n"},
+                               {"c.toml", "program = '*'\nspin = 'never'\n"},
+                               {"d.conf", "this is not read\n"}});
+    const Policy policy = files.policy();
+    REQUIRE(policy.profiles.size() == 3);
+    CHECK(policy.sleeps_at_once(redis));
+    CHECK(policy.most_ring(redis) == 3u);      // 256 KiB: not more than was said
+    CHECK_FALSE(policy.sleeps_at_once(alice)); // the first by name that says something
+    CHECK(policy.sleeps_at_once(bob));
+    CHECK_FALSE(policy.most_ring(alice));
+    CHECK(load_profiles("/nonexistent/profiles.d", true).empty());
+}
+
+TEST_CASE("rules of a profile only narrow what the policy allows") {
+    const Profiles files(
+        Files{{"a.toml", "unit = 'redis-server.service'\n[[rule]]\naction = 'allow'\nport = 6379\n"
+                         "client = { uid = 1000 }\n[[rule]]\naction = 'deny'\n"}});
+    Policy policy = files.policy();
+    CHECK(policy.allows(alice, redis, at("127.0.0.1", 6379)));
+    CHECK_FALSE(policy.allows(bob, redis, at("127.0.0.1", 6379)));
+    CHECK_FALSE(policy.allows(redis, bob, at("127.0.0.1", 80))); // also where it is the client
+    CHECK(policy.allows(alice, bob, at("127.0.0.1", 80)));
+    policy.fallback = Verdict::deny;
+    CHECK_FALSE(policy.allows(alice, redis, at("127.0.0.1", 6379)));
+}
+
+TEST_CASE("the path of a profile: to the kernel always, past it only for a unit of the system") {
+    const Profiles files(Files{{"a.toml", "unit = 'redis-server.service'\npath = 'shm'\n"},
+                               {"b.toml", "program = '/opt/x/app'\npath = 'kernel'\n"}});
+    Policy policy = files.policy();
+    CHECK(policy.birth_of(alice, redis, at("127.0.0.1", 6379)) == Birth::shm);
+    CHECK(policy.birth_of(bob, redis, at("127.0.0.1", 6379)) == Birth::kernel);
+    CHECK(policy.birth_of(alice, root, at("127.0.0.1", 6379)) == Birth::automatic);
+    policy.birth = Birth::kernel;
+    CHECK(policy.birth_of(alice, redis, at("127.0.0.1", 6379)) == Birth::kernel);
+    CHECK(Profiles::error_of("unit = 'a.service'\npath = 'kernel'\n", false) == "no error");
+    CHECK_THAT(Profiles::error_of("unit = 'a.service'\npath = 'shm'\n", false),
+               Catch::StartsWith("a.toml:2: path: \"shm\" is for the system's profiles"));
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\npath = 'shm'\n"),
+               Catch::StartsWith("a.toml:2: path: \"shm\" needs unit"));
+}
+
+TEST_CASE("errors in profiles name the file, the line and the key") {
+    CHECK(Profiles::error_of("program = '/bin/a'\n\nspinn = 'auto'\n") == "a.toml:3: spinn: unknown key");
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\nspin = 5\n"),
+               Catch::StartsWith("a.toml:2: spin: must be a string"));
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\nspin = 'x'\n"),
+               Catch::StartsWith("a.toml:2: spin: must be"));
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\nbuffer = 1\n"),
+               Catch::StartsWith("a.toml:2: buffer: must be between"));
+    CHECK_THAT(Profiles::error_of("spin = 'auto'\n"), Catch::StartsWith("a.toml:"));
+    CHECK_THAT(Profiles::error_of("program = 'a'\n"),
+               Catch::StartsWith("a.toml:1: program: must be an absolute path"));
+    CHECK_THAT(Profiles::error_of("unit = 'a.socket'\n"),
+               Catch::StartsWith("a.toml:1: unit: must be a service"));
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\n[[rule]]\nport = 80\n"),
+               Catch::StartsWith("a.toml:2: rule[1].action: is missing"));
+    CHECK_THAT(Profiles::error_of("program = '/bin/a'\n[[rule]]\naction = 'deny'\nprot = 80\n"),
+               Catch::StartsWith("a.toml:4: rule[1].prot: unknown key"));
 }

@@ -2,6 +2,7 @@
 #include "tests/unit/monitor_client.hpp"
 
 #include <catch2/catch.hpp>
+#include <sys/un.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -299,4 +300,107 @@ TEST_CASE("an acceptor killed before it noted what it had taken") {
     REQUIRE(link.view.slot(12).side[1].control.flags == 0);
     REQUIRE(link.view.slot(12).identity.state == static_cast<uint32_t>(SlotState::syn));
     REQUIRE(link.view.slot(13).side[1].control.flags == 0);
+}
+
+namespace {
+
+/// Keeps a descriptor for the monitor, as a service manager does.
+struct Keeper {
+    std::string path;
+    UniqueFd socket{::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)}, kept;
+
+    explicit Keeper(const MonitorProcess &monitor) : path(monitor.directory + "/notify") {
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strcpy(name.sun_path, path.c_str());
+        REQUIRE(bind(socket.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
+    }
+    ~Keeper() { unlink(path.c_str()); }
+    void in_child() const {
+        setenv("NOTIFY_SOCKET", path.c_str(), 1);
+        if (kept) {
+            dup2(kept.get(), 3);
+            setenv("LISTEN_FDS", "1", 1);
+            setenv("LISTEN_FDNAMES", "listeners", 1);
+            setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+        }
+    }
+    void start(MonitorProcess &monitor) {
+        monitor.start({}, [this] { in_child(); });
+        while (!kept) {
+            char text[256];
+            alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+            iovec io{text, sizeof text};
+            msghdr message{};
+            message.msg_iov = &io;
+            message.msg_iovlen = 1;
+            message.msg_control = control;
+            message.msg_controllen = sizeof control;
+            REQUIRE(recvmsg(socket.get(), &message, 0) > 0);
+            if (const cmsghdr *c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
+                int fd;
+                memcpy(&fd, CMSG_DATA(c), sizeof fd);
+                kept.reset(fd);
+            }
+        }
+    }
+    std::string text() const {
+        std::string all(4096, '\0');
+        const ssize_t n = pread(kept.get(), all.data(), all.size(), 0);
+        all.resize(n > 0 ? static_cast<size_t>(n) : 0);
+        return all;
+    }
+};
+
+} // namespace
+
+TEST_CASE("a listener is listed after a restart before its program has come back") {
+    MonitorProcess monitor;
+    monitor.stop(SIGTERM);
+    Keeper keeper(monitor);
+    keeper.start(monitor);
+    TestListener socket;
+    TestProcess server(monitor), client(monitor);
+    const auto listen = [&] {
+        return server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
+    };
+    listen();
+    const std::string port = "\"port\":" + std::to_string(socket.port) + ",";
+    REQUIRE(eventually([&] { return keeper.text().find(port) != std::string::npos; }));
+
+    SECTION("and its clients are led to it") {
+        const int how = GENERATE(SIGTERM, SIGKILL);
+        monitor.stop(how);
+        keeper.start(monitor);
+        client.hello(monitor);
+        const auto *entry = find_entry(client.directory(), socket.port);
+        REQUIRE(entry != nullptr);
+        const uint32_t listed = entry->id.load();
+        const Answer link =
+            client.channel.ask(Op::connect, wire::Connect{entry->id.load(), wire::kLoopbackAddresses});
+        REQUIRE(link.header.status == 0);
+        server.hello(monitor);
+        REQUIRE(listen() == listed);
+        const Answer links = server.channel.ask(Op::links, wire::Links{listed, 0});
+        REQUIRE(links.as<wire::LinksReply>().count == 1);
+        REQUIRE(links.as<wire::LinksReply>().link[0].link_id == link.as<wire::ConnectReply>().link_id);
+    }
+    SECTION("but not when its socket has gone") {
+        monitor.stop(SIGKILL);
+        socket.fd.reset();
+        keeper.start(monitor);
+        client.hello(monitor);
+        REQUIRE(find_entry(client.directory(), socket.port) == nullptr);
+    }
+    SECTION("and not when it has closed it before") {
+        server.channel.close();
+        REQUIRE(eventually([&] { return keeper.text() == "[]"; }));
+    }
+    SECTION("and not when the file holds anything else") {
+        monitor.stop(SIGKILL);
+        REQUIRE(ftruncate(keeper.kept.get(), 5) == 0);
+        keeper.start(monitor);
+        client.hello(monitor);
+        REQUIRE(find_entry(client.directory(), socket.port) == nullptr);
+    }
 }

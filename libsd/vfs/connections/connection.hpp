@@ -1,5 +1,6 @@
 // The life of an accelerated connection in this process: from a link's slot to its end.
 #pragma once
+#include "libsd/control/client.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
@@ -45,10 +46,10 @@ int take_error(Ofd &o) noexcept;
 /// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking
 /// sender sleep.
 constexpr uint32_t kGrowFreely = 3;
-/// The largest class SO_SNDBUF allows; a ring of 64 KiB always is.
+/// The largest class that SO_SNDBUF, or else the program's profile, allows; a ring of 64 KiB always is.
 inline uint32_t most_class(const Ofd &o) noexcept {
     const int32_t bound = o.opt.sndbuf.load(std::memory_order_relaxed);
-    uint32_t cls = kRingClasses - 1;
+    uint32_t cls = control::profile.most_ring.load(std::memory_order_relaxed);
     if (bound != 0) [[unlikely]]
         while (cls > 2 && kRingSize[cls] > static_cast<uint32_t>(bound))
             --cls;

@@ -1,0 +1,49 @@
+// Lines of the log about a process: where they go to the journal, with fields of their own.
+#include "monitor/service/journal.hpp"
+
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/uio.h>
+#include <syslog.h>
+#include <systemd/sd-journal.h>
+#include <vector>
+
+namespace sd::monitor {
+
+namespace {
+bool has_journal = false;
+}
+
+void use_journal() { has_journal = true; }
+
+void log_about(const About &about, spdlog::level::level_enum level, const std::string &text) {
+    if (!has_journal) {
+        spdlog::log(level, "{}", text);
+        return;
+    }
+    if (!spdlog::should_log(level)) {
+        return;
+    }
+    const int priority = level >= spdlog::level::err    ? LOG_ERR
+                         : level == spdlog::level::warn ? LOG_WARNING
+                         : level == spdlog::level::info ? LOG_INFO
+                                                        : LOG_DEBUG;
+    std::vector<std::string> fields = {
+        "MESSAGE=" + text, fmt::format("PRIORITY={}", priority), "SYSLOG_IDENTIFIER=sd-monitor",
+        fmt::format("SOCKSDIRECT_PID={}", about.pid), fmt::format("SOCKSDIRECT_UID={}", about.uid)};
+    if (!about.program.empty()) {
+        fields.push_back("SOCKSDIRECT_PROGRAM=" + about.program);
+    }
+    if (about.cause != 0) {
+        fields.push_back(fmt::format("SOCKSDIRECT_CAUSE={}", about.cause));
+        fields.push_back(fmt::format("SOCKSDIRECT_CAUSE_NAME={}", cause_name(about.cause)));
+    }
+    std::vector<iovec> parts;
+    parts.reserve(fields.size());
+    for (std::string &field : fields) {
+        parts.push_back({field.data(), field.size()});
+    }
+    sd_journal_sendv(parts.data(), static_cast<int>(parts.size()));
+}
+
+} // namespace sd::monitor
