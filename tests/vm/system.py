@@ -19,6 +19,9 @@ CHANGES = {
     r"/var/cache/(debconf|man|ldconfig)(/.*)?": "indexes that are made anew after each installation",
     r"/var/lib/dpkg/([a-z]+-(old|new)|lock.*|updates/.*|triggers/.*)": "dpkg's own copies and locks",
     r"/var/lib/systemd/(timers|random-seed|catalog).*": "systemd's own",
+    r"/etc/(\.pwd\.lock|(passwd|group|shadow|gshadow)-)": "copies that are made when a user is added or removed",
+    r"/etc/apparmor\.d/disable": "an empty directory, which every package with a profile removes (dh_apparmor)",
+    r"/var/cache/apparmor(/.*)?": "profiles as the kernel takes them",
     r"/root/.*": "the history of who was logged in",
 }
 
@@ -103,6 +106,11 @@ def main_pids():
 def has_library(pid):
     with open(f"/proc/{pid}/maps", encoding="utf-8") as maps:
         return "/libsd.so" in maps.read()
+
+
+def listens(port):
+    with open("/proc/net/tcp", encoding="utf-8") as table:
+        return any(line.split()[1].endswith(f":{port:04X}") and line.split()[3] == "0A" for line in list(table)[1:])
 
 
 def processes(name):

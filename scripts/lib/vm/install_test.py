@@ -1,4 +1,4 @@
-"""Packages tested in a booted virtual machine: install_test.py install --packages DIR [--long] [--results DIR]
+"""Packages tested in a booted virtual machine: install_test.py install|autopkgtest --packages DIR [--long] [--results DIR]
 
 A check is a line "passed NAME", "failed NAME: why" or "skipped NAME: why"; the last line counts them.
 """
@@ -33,11 +33,13 @@ def other_version(package, suffix, into):
                        stdout=subprocess.DEVNULL)
 
 
-def prepare(folder, packages, arguments):
+def prepare(folder, test, packages, arguments):
     found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name and "-dkms_" not in path.name]
     if len(found) != 2:
         raise RuntimeError(f"{packages}: not the two packages of scripts/package")
     (folder / "built").mkdir()
+    if test == "autopkgtest":
+        shutil.copytree(HERE.parents[1] / "packaging/debian", folder / "source/debian")
     for path in found:
         shutil.copy(path, folder / "built")
     for name, suffix in OTHER_VERSIONS.items():
@@ -46,12 +48,12 @@ def prepare(folder, packages, arguments):
             other_version(path, suffix, folder / name)
     for path in HERE.glob("*.py"):
         shutil.copy(path, folder)
-    (folder / "run").write_text(f"exec python3 -B install.py {' '.join(arguments)}\n", encoding="utf-8")
+    (folder / "run").write_text(f"exec python3 -B {test}.py {' '.join(arguments)}\n", encoding="utf-8")
 
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("test", choices=["install"])
+    parser.add_argument("test", choices=["install", "autopkgtest"])
     parser.add_argument("--packages", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--long", action="store_true")
@@ -78,7 +80,7 @@ def main():
 
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
-        prepare(folder, options.packages, ["--long"] if options.long else [])
+        prepare(folder, options.test, options.packages, ["--long"] if options.long else [])
         made = image.make()
         limit = options.limit or (7200 if options.long else 1800)
         status, console = machine.boot(made, folder, limit, line_seen)
