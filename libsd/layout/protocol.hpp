@@ -162,6 +162,9 @@ enum class Op : uint16_t {
     /// No body: the caller is in a sandbox. From now on it is answered on no channel, nor are its children on
     /// theirs, but for what living connections need; everything else is EPERM -> empty
     sandbox = 37,
+    /// No body -> empty + {memfd with SnapshotHeader, rows and text (monitor/records/connection_row.hpp)}:
+    /// what status says, in a form that is made and read in a moment, for sdstat
+    snapshot = 45,
 };
 
 struct Header {

@@ -34,7 +34,7 @@ constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::pres
 /// Requests of which one is a channel's share of a turn: they look at all that somebody has, or at all that
 /// listens on a port.
 bool takes_long(uint16_t op) {
-    constexpr Op kThose[] = {Op::image, Op::status, Op::ends, Op::listen, Op::check, Op::links};
+    constexpr Op kThose[] = {Op::image, Op::status, Op::snapshot, Op::ends, Op::listen, Op::check, Op::links};
     return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
@@ -118,6 +118,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::no_room, "no_room", sizeof(wire::LinkRef), 0, kProcess, &Monitor::no_room},
         {Op::status, "status", 0, 0, kNotChild, &Monitor::status},
+        {Op::snapshot, "snapshot", 0, 0, kNotChild, &Monitor::status},
     };
     for (const Operation &operation : operations) {
         if (static_cast<uint16_t>(operation.op) == op) {

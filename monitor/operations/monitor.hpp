@@ -5,6 +5,7 @@
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/kernel/socket_search.hpp"
 #include "monitor/records/client.hpp"
+#include "monitor/records/connection_table.hpp"
 #include "monitor/records/moved.hpp"
 #include "monitor/records/parcel.hpp"
 #include "monitor/service/config.hpp"
@@ -256,7 +257,7 @@ class Monitor {
     // status.cpp
     Reply status(Client &client, Request &request);
     void answer_status_later();
-    Reply make_status(const ucred &asker);
+    Reply make_status(const ucred &asker, wire::Op op);
     struct Viewer {
         bool all = false, is_near = false; ///< in the monitor's own namespaces
         uid_t uid = 0;
@@ -264,7 +265,8 @@ class Monitor {
         bool may_see(const Client &client) const;
     };
     Viewer viewer_of(const ucred &asker);
-    std::string status_json(const ucred &asker);
+    nlohmann::json status_json(const Viewer &viewer);
+    ConnectionTable connections(const Viewer &viewer) const;
 
     // resources.cpp
     nlohmann::json resources_json() const;

@@ -3,10 +3,7 @@
 #include "monitor/operations/monitor.hpp"
 
 #include <algorithm>
-#include <arpa/inet.h>
 #include <cstring>
-#include <ctime>
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <sys/epoll.h>
 
@@ -18,82 +15,18 @@ using nlohmann::json;
 
 constexpr int kStatusShare = 4;
 
-/// "127.0.0.1:80" or "[::1]:80".
 std::string address_text(const uint8_t (&ip)[16], uint16_t port) {
-    static constexpr uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    char text[INET6_ADDRSTRLEN];
-    if (memcmp(ip, mapped, sizeof mapped) == 0) {
-        inet_ntop(AF_INET, ip + 12, text, sizeof text);
-        return fmt::format("{}:{}", text, port);
-    }
-    inet_ntop(AF_INET6, ip, text, sizeof text);
-    return fmt::format("[{}]:{}", text, port);
+    SlotAddress address{{}, port, 0};
+    memcpy(address.ip, ip, sizeof address.ip);
+    return monitor::address_text(address);
 }
 
-double seconds(clockid_t clock) {
-    timespec now;
-    clock_gettime(clock, &now);
-    return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) / 1e9;
-}
-
-/// The two ends of one connection, put together from what each side's segment says.
-struct Connection {
-    const Link *link = nullptr;
-    uint32_t slot = 0;
-    const Segment::OpenOfd *end[2] = {nullptr, nullptr};
-};
-
-const char *state_of(const Slot &slot, const Connection &connection) {
-    const uint32_t state = slot.identity.state.load(std::memory_order_relaxed);
-    const uint32_t flags[2] = {slot.side[0].control.flags.load(std::memory_order_relaxed),
-                               slot.side[1].control.flags.load(std::memory_order_relaxed)};
-    if (((flags[0] | flags[1]) & (kFlagDead | kFlagReset)) != 0) {
-        return "reset";
-    }
-    if (((flags[0] | flags[1]) & kFlagClosed) != 0) {
-        return "closing";
-    }
-    if (state == static_cast<uint32_t>(SlotState::syn)) {
-        return "waiting for accept";
-    }
-    if (((flags[0] | flags[1]) & kFlagWriteShut) != 0) {
-        return "half closed";
-    }
-    return connection.end[0] != nullptr && connection.end[1] != nullptr ? "established"
-                                                                        : "one end not registered";
-}
-
-/// `awaited`: after a restart, a process that may hold this end and has not come back yet; 0 if there is
-/// none.
-json end_json(const Connection &connection, unsigned side, const SlotAddress &address, pid_t awaited) {
-    json result;
-    const Segment::OpenOfd *end = connection.end[side];
-    result["pid"] = end != nullptr ? json(end->holders.front()->pid) : awaited != 0 ? json(awaited) : json();
-    result["comm"] = end != nullptr ? json(end->holders.front()->comm)
-                     : awaited != 0 ? json(process_comm(awaited))
-                                    : json();
-    result["pids"] = json::array();
-    if (end != nullptr) {
-        for (const Client *holder : end->holders) {
-            result["pids"].push_back(holder->pid);
-        }
-    }
-    SlotAddress copy;
-    memcpy(&copy, &address, sizeof copy);
-    result["address"] = address_text(copy.ip, copy.port);
-    return result;
-}
-
-/// Bytes and messages from `side` to the other: the sender's count, or the receiver's where the sender has
-/// gone.
-json traffic_json(const Connection &connection, unsigned side) {
-    const Segment::OpenOfd *sender = connection.end[side], *receiver = connection.end[1 - side];
-    json result;
-    result["bytes"] = sender != nullptr ? sender->tx_bytes : receiver != nullptr ? receiver->rx_bytes : 0;
-    result["messages"] = sender != nullptr     ? sender->tx_messages
-                         : receiver != nullptr ? receiver->rx_messages
-                                               : 0;
-    return result;
+/// The control group that pays for a process; null for the monitor's own, and the root's.
+json group_name(const Client &client) {
+    constexpr std::string_view prefix = "group ";
+    const Account *group = client.payer.group.get();
+    return group != nullptr && group->name.starts_with(prefix) ? json(group->name.substr(prefix.size()))
+                                                               : json();
 }
 
 json causes_json(const uint64_t (&counts)[kMaxCauses], bool explain) {
@@ -135,10 +68,9 @@ Monitor::Viewer Monitor::viewer_of(const ucred &asker) {
     return viewer;
 }
 
-std::string Monitor::status_json(const ucred &asker) {
-    const Viewer viewer = viewer_of(asker);
+/// All but the connections.
+json Monitor::status_json(const Viewer &viewer) {
     const auto visible = [&](const Client &client) { return viewer.may_see(client); };
-    const double wall = seconds(CLOCK_REALTIME), monotonic = seconds(CLOCK_MONOTONIC);
     json root;
     root["monitor"] = {{"version", SD_VERSION},
                        {"pid", getpid()},
@@ -180,6 +112,10 @@ std::string Monitor::status_json(const ucred &asker) {
                                      {"uid", client->who.uid},
                                      {"connects", counters.connects},
                                      {"accepts", counters.accepts},
+                                     {"sleeps", counters.sleeps},
+                                     {"takeovers", counters.takeovers},
+                                     {"ring_changes", counters.ring_changes},
+                                     {"group", group_name(*client)},
                                      {"fallbacks", causes_json(counters.fallbacks, false)}});
     }
 
@@ -203,50 +139,11 @@ std::string Monitor::status_json(const ucred &asker) {
                                                              [](const Link *link) { return link != nullptr; })}});
     }
 
-    std::vector<std::vector<Segment::OpenOfd>> tables; // keeps alive what the connections point to
-    std::map<std::pair<const Link *, uint32_t>, Connection> connections;
-    for (const auto &[file, weak] : segments_) {
-        const std::shared_ptr<Segment> segment = weak.lock();
-        if (!segment) {
-            continue;
-        }
-        tables.push_back(segment->open_ofds());
-        for (const Segment::OpenOfd &ofd : tables.back()) {
-            const Link *link = ofd.slot < kLinkSlots ? ofd.holders.front()->link(ofd.link_id, ofd.side) : nullptr;
-            if (link != nullptr) {
-                Connection &connection = connections[{link, ofd.slot}];
-                connection.link = link;
-                connection.slot = ofd.slot;
-                connection.end[ofd.side] = &ofd;
-            }
-        }
-    }
-    root["connections"] = json::array();
-    for (const auto &[key, connection] : connections) {
-        const auto mine = [&](const Segment::OpenOfd *end) {
-            return end != nullptr && visible(*end->holders.front());
-        };
-        if (!mine(connection.end[0]) && !mine(connection.end[1])) {
-            continue;
-        }
-        const Slot &slot = connection.link->view(1).slot(connection.slot);
-        pid_t awaited[2] = {0, 0};
-        for (const auto &[watch, who] : awaited_) {
-            if (who.link == connection.link) {
-                awaited[who.side] = who.pid;
-            }
-        }
-        const double age = monotonic - static_cast<double>(slot.identity.connected_ns) / 1e9;
-        root["connections"].push_back({{"client", end_json(connection, 0, slot.identity.client, awaited[0])},
-                                       {"server", end_json(connection, 1, slot.identity.server, awaited[1])},
-                                       {"transport", "shm"},
-                                       {"to_server", traffic_json(connection, 0)},
-                                       {"to_client", traffic_json(connection, 1)},
-                                       {"state", state_of(slot, connection)},
-                                       {"since", wall - std::clamp(age, 0.0, monotonic)}});
-    }
-
-    root["totals"] = {{"connects", total.connects}, {"accepts", total.accepts}};
+    root["totals"] = {{"connects", total.connects},
+                      {"accepts", total.accepts},
+                      {"sleeps", total.sleeps},
+                      {"takeovers", total.takeovers},
+                      {"ring_changes", total.ring_changes}};
     root["causes"] = causes_json(total.fallbacks, true);
     std::sort(recent.begin(), recent.end(),
               [](const auto &a, const auto &b) { return a.second.when_ns > b.second.when_ns; });
@@ -264,8 +161,21 @@ std::string Monitor::status_json(const ucred &asker) {
     if (viewer.all) {
         root["resources"] = resources_json();
     }
-    // Names of programs may be any bytes.
-    return root.dump(-1, ' ', false, json::error_handler_t::replace);
+    return root;
+}
+
+ConnectionTable Monitor::connections(const Viewer &viewer) const {
+    AwaitedHolders awaited;
+    for (const auto &[watch, who] : awaited_) {
+        awaited.try_emplace({who.link, who.side}, who.pid);
+    }
+    std::vector<std::shared_ptr<Segment>> segments;
+    for (const auto &[file, weak] : segments_) {
+        if (std::shared_ptr<Segment> segment = weak.lock()) {
+            segments.push_back(std::move(segment));
+        }
+    }
+    return list_connections(segments, awaited, [&](const Client &client) { return viewer.may_see(client); });
 }
 
 /// It takes as long as there are connections on the host, and everybody may ask, on as many channels as he
@@ -286,7 +196,7 @@ Reply Monitor::status(Client &client, Request &request) {
         later.later = true;
         return later;
     }
-    Reply reply = make_status(request.sender);
+    Reply reply = make_status(request.sender, static_cast<wire::Op>(request.header.op));
     const auto end = EventLoop::Clock::now();
     next_status_ = end + kStatusShare * (end - start);
     return reply;
@@ -305,7 +215,7 @@ void Monitor::answer_status_later() {
             const auto start = EventLoop::Clock::now();
             Reply reply;
             try {
-                reply = make_status(next.asker);
+                reply = make_status(next.asker, static_cast<wire::Op>(next.header.op));
             } catch (const std::system_error &) {
                 reply = Reply::error(ENOMEM, Cause::no_memory);
             }
@@ -320,15 +230,41 @@ void Monitor::answer_status_later() {
     });
 }
 
-Reply Monitor::make_status(const ucred &asker) {
-    const std::string text = status_json(asker);
+/// status: one JSON document. snapshot: the connections as rows, and the rest of the document behind.
+Reply Monitor::make_status(const ucred &asker, wire::Op op) {
+    const Viewer viewer = viewer_of(asker);
+    const ConnectionTable table = connections(viewer);
+    // Names of programs may be any bytes.
+    std::string text = status_json(viewer).dump(-1, ' ', false, json::error_handler_t::replace);
     UniqueFd memfd = make_memfd("sd-status", 0);
-    for (size_t written = 0; written < text.size();) {
-        const ssize_t n = write(memfd.get(), text.data() + written, text.size() - written);
-        if (n <= 0) {
-            return Reply::error(ENOMEM, Cause::no_memory);
+    const auto write_all = [&](const void *from, size_t bytes) {
+        for (size_t done = 0; done < bytes;) {
+            const ssize_t n = write(memfd.get(), static_cast<const char *>(from) + done, bytes - done);
+            if (n <= 0) {
+                return false;
+            }
+            done += static_cast<size_t>(n);
         }
-        written += static_cast<size_t>(n);
+        return true;
+    };
+    bool is_written = true;
+    if (op == wire::Op::snapshot) {
+        const SnapshotHeader header{kSnapshotMagic,    kSnapshotVersion,  sizeof(ConnectionRow),
+                                    table.rows.size(), table.pids.size(), text.size()};
+        is_written = write_all(&header, sizeof header) &&
+                     write_all(table.rows.data(), table.rows.size() * sizeof(ConnectionRow)) &&
+                     write_all(table.pids.data(), table.pids.size() * sizeof(uint32_t));
+    } else {
+        text.back() = ','; // its closing brace
+        text += "\"connections\":[";
+        for (const ConnectionRow &row : table.rows) {
+            append_json(text, row, table.pids.data());
+            text += &row == &table.rows.back() ? "" : ",";
+        }
+        text += "]}";
+    }
+    if (!is_written || !write_all(text.data(), text.size())) {
+        return Reply::error(ENOMEM, Cause::no_memory);
     }
     Reply reply;
     reply.fds.push_back(memfd.get());

@@ -25,6 +25,8 @@ size_t ofd_offset(unsigned i) { return kSegOfdOffset + i * sizeof(Ofd); }
 /// The value of a word that the client may be changing: read exactly once.
 template <typename T> T once(const T &value) { return *const_cast<const volatile T *>(&value); }
 
+bool is_shared(const Token &token) { return token.owner.load(std::memory_order_relaxed) == Token::kShared; }
+
 /// Calls fn(index) for each record of a table that starts in a page that has memory.
 template <typename Fn> void for_each_touched(int fd, size_t offset, size_t record, unsigned count, Fn fn) {
     const DataExtents data(fd, offset, offset + count * record);
@@ -41,6 +43,9 @@ template <typename Fn> void for_each_touched(int fd, size_t offset, size_t recor
 Counters &Counters::operator+=(const Counters &other) {
     connects += other.connects;
     accepts += other.accepts;
+    sleeps += other.sleeps;
+    takeovers += other.takeovers;
+    ring_changes += other.ring_changes;
     for (unsigned i = 0; i < kMaxCauses; ++i) {
         fallbacks[i] += other.fallbacks[i];
     }
@@ -303,7 +308,8 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
             // The counters are their owners' plain words: a torn or late value only shows in a table.
             result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes),
                               once(ofd.rx.s.bytes), once(ofd.tx.s.messages), once(ofd.rx.s.messages),
-                              std::move(holders)});
+                              once(ofd.tx.s.cls), once(ofd.tx.s.stalls) != 0, is_shared(ofd.tx.token),
+                              is_shared(ofd.rx.token), std::move(holders)});
         }
     });
     return result;
@@ -385,6 +391,9 @@ Counters Segment::counters() const {
     Counters result;
     result.connects = stats.connects.load(std::memory_order_relaxed);
     result.accepts = stats.accepts.load(std::memory_order_relaxed);
+    result.sleeps = stats.sleeps.load(std::memory_order_relaxed);
+    result.takeovers = stats.takeovers.load(std::memory_order_relaxed);
+    result.ring_changes = stats.ring_switches.load(std::memory_order_relaxed);
     for (unsigned i = 0; i < kMaxCauses; ++i) {
         result.fallbacks[i] = stats.fallbacks[i].load(std::memory_order_relaxed);
     }

@@ -13,6 +13,7 @@ namespace sd::monitor {
 
 struct Counters {
     uint64_t connects = 0, accepts = 0;
+    uint64_t sleeps = 0, takeovers = 0, ring_changes = 0;
     uint64_t fallbacks[kMaxCauses]{};
     Counters &operator+=(const Counters &other);
 };
@@ -85,6 +86,8 @@ class Segment {
         uint32_t slot;
         unsigned side;
         uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
+        uint32_t ring; ///< class of that in which it sends
+        bool is_stalled, send_shared, receive_shared;
         std::vector<const Client *> holders;
     };
     /// Every open file description that some process holds.

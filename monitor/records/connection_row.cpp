@@ -1,0 +1,115 @@
+// Connections as sdstat is told of them.
+#include "monitor/records/connection_row.hpp"
+
+#include <algorithm>
+#include <arpa/inet.h>
+#include <cstring>
+#include <fmt/compile.h>
+#include <fmt/format.h>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr const char *kStates[] = {"established", "waiting for accept",    "half closed", "closing",
+                                   "reset",       "one end not registered"};
+constexpr const char *kPaths[] = {"shm", "kernel"};
+
+/// A program's name may be any bytes.
+std::string quoted(const char (&comm)[16]) {
+    return nlohmann::json(std::string(comm, strnlen(comm, sizeof comm)))
+        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+const char *asleep_text(uint8_t asleep) {
+    static constexpr const char *names[] = {"null", "\"data\"", "\"room\"", "\"data or room\""};
+    return names[asleep & 3];
+}
+
+void append_end(std::string &out, const RowEnd &end, const uint32_t *pids) {
+    auto to = std::back_inserter(out);
+    if (end.pid != 0) {
+        fmt::format_to(to, FMT_COMPILE(R"({{"pid":{},"comm":{},"uid":{})"), end.pid, quoted(end.comm), end.uid);
+    } else {
+        out += R"({"pid":null,"comm":null,"uid":null)";
+    }
+    fmt::format_to(to, FMT_COMPILE(R"(,"address":"{}","asleep":{},"pids":[)"), address_text(end.address),
+                   asleep_text(end.asleep));
+    for (uint32_t i = 0; i < end.pids; ++i) {
+        fmt::format_to(to, FMT_COMPILE("{}{}"), i == 0 ? "" : ",", pids[end.first_pid + i]);
+    }
+    out += "]}";
+}
+
+void append_direction(std::string &out, const ConnectionRow &row, unsigned side) {
+    const RowEnd &end = row.end[side];
+    const int64_t waiting = queued(row, side);
+    fmt::format_to(std::back_inserter(out),
+                   FMT_COMPILE(R"({{"bytes":{},"messages":{},"queued":{},"path":"{}","ring":{},"stalled":{},)"
+                               R"("shared_send":{},"shared_receive":{}}})"),
+                   bytes_from(row, side), messages_from(row, side),
+                   waiting < 0 ? "null" : std::to_string(waiting), path_name(static_cast<Path>(end.path)),
+                   kRingSize[std::min<unsigned>(end.ring, kRingClasses - 1)], end.stalled != 0,
+                   (end.shared & kSharedSend) != 0, (row.end[1 - side].shared & kSharedReceive) != 0);
+}
+
+} // namespace
+
+const char *state_name(ConnectionState state) {
+    const auto at = static_cast<size_t>(state);
+    return at < std::size(kStates) ? kStates[at] : "unknown";
+}
+
+const char *path_name(Path path) {
+    const auto at = static_cast<size_t>(path);
+    return at < std::size(kPaths) ? kPaths[at] : "unknown";
+}
+
+std::string connection_id(const ConnectionRow &row) {
+    return fmt::format("{}.{}", static_cast<uint32_t>(row.link), row.slot);
+}
+
+std::string address_text(const SlotAddress &address) {
+    static constexpr uint8_t mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    const uint8_t(&ip)[16] = address.ip;
+    if (memcmp(ip, mapped, sizeof mapped) == 0) {
+        return fmt::format(FMT_COMPILE("{}.{}.{}.{}:{}"), ip[12], ip[13], ip[14], ip[15], address.port);
+    }
+    char text[INET6_ADDRSTRLEN];
+    inet_ntop(AF_INET6, ip, text, sizeof text);
+    return fmt::format(FMT_COMPILE("[{}]:{}"), text, address.port);
+}
+
+int64_t queued(const ConnectionRow &row, unsigned side) {
+    const RowEnd &from = row.end[side], &to = row.end[1 - side];
+    if (from.is_known == 0 || to.is_known == 0) {
+        return -1;
+    }
+    // Read one after the other while both go on: less than nothing is nothing.
+    return from.sent_bytes > to.received_bytes ? static_cast<int64_t>(from.sent_bytes - to.received_bytes) : 0;
+}
+
+uint64_t bytes_from(const ConnectionRow &row, unsigned side) {
+    return row.end[side].is_known != 0 ? row.end[side].sent_bytes : row.end[1 - side].received_bytes;
+}
+
+uint64_t messages_from(const ConnectionRow &row, unsigned side) {
+    return row.end[side].is_known != 0 ? row.end[side].sent_messages : row.end[1 - side].received_messages;
+}
+
+void append_json(std::string &out, const ConnectionRow &row, const uint32_t *pids) {
+    fmt::format_to(std::back_inserter(out), FMT_COMPILE(R"({{"id":"{}","client":)"), connection_id(row));
+    append_end(out, row.end[0], pids);
+    out += R"(,"server":)";
+    append_end(out, row.end[1], pids);
+    out += R"(,"transport":"shm","to_server":)";
+    append_direction(out, row, 0);
+    out += R"(,"to_client":)";
+    append_direction(out, row, 1);
+    fmt::format_to(std::back_inserter(out), FMT_COMPILE(R"(,"state":"{}","since":{:.3f}}})"),
+                   state_name(static_cast<ConnectionState>(row.state)), row.since);
+}
+
+} // namespace sd::monitor

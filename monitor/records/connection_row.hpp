@@ -1,0 +1,82 @@
+// A connection as sdstat is told of it: a row of fixed size, so that ten thousand take the monitor, and who
+// asks it, a few milliseconds.
+#pragma once
+#include "libsd/layout/link_layout.hpp"
+
+#include <cstdint>
+#include <string>
+
+namespace sd::monitor {
+
+enum class ConnectionState : uint8_t {
+    established,
+    waiting, ///< for accept
+    half_closed,
+    closing,
+    reset,
+    incomplete, ///< a process that may hold an end has not come back after a restart of the monitor
+};
+
+/// What carries a direction.
+enum class Path : uint8_t { shm, kernel };
+
+/// For what a thread waits in the kernel, to be woken.
+enum Asleep : uint8_t { kAsleepForData = 1, kAsleepForRoom = 2 };
+/// Directions in which many threads use an end at once, so that their token works as a lock.
+enum SharedUse : uint8_t { kSharedSend = 1, kSharedReceive = 2 };
+
+struct RowEnd {
+    uint64_t sent_bytes, sent_messages;
+    uint64_t received_bytes, received_messages;
+    SlotAddress address;
+    uint32_t pid; ///< of one that holds it; 0: nobody, or not known
+    uint32_t uid;
+    uint32_t first_pid, pids; ///< all that hold it, in the table of the snapshot
+    uint32_t flags;           ///< SideFlag
+    char comm[16];
+    uint8_t is_known; ///< a process holds it, so that the counts are its own
+    uint8_t ring;     ///< class of the ring in which it sends
+    uint8_t path;     ///< Path of what it sends
+    uint8_t asleep;   ///< Asleep
+    uint8_t shared;   ///< SharedUse
+    uint8_t stalled;  ///< the program was told that there is no room, and none came since
+    uint16_t pad;
+};
+
+struct ConnectionRow {
+    uint64_t link; ///< with `slot`: what it is called until it ends, or the monitor does
+    uint32_t slot;
+    uint8_t state; ///< ConnectionState
+    uint8_t pad[3];
+    double since;  ///< seconds since 1970
+    RowEnd end[2]; ///< client, server
+};
+
+constexpr uint64_t kSnapshotMagic = 0x54415453'4453ULL; // "SDSTAT"
+constexpr uint32_t kSnapshotVersion = 1;
+
+/// Rows, then pids, then a JSON document with all that is not about a single connection.
+struct SnapshotHeader {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t row_bytes; ///< of a later version there may be more in a row, behind what is known
+    uint64_t rows, pids, text_bytes;
+};
+
+const char *state_name(ConnectionState state);
+const char *path_name(Path path);
+/// "17.3", as sdstat and other commands name a connection.
+std::string connection_id(const ConnectionRow &row);
+/// "127.0.0.1:80" or "[::1]:80".
+std::string address_text(const SlotAddress &address);
+
+/// Payload that `side` has sent and the other end has not taken: -1 where one of the two is not known.
+int64_t queued(const ConnectionRow &row, unsigned side);
+/// What `side` has sent: its own count, or the other end's where it has gone.
+uint64_t bytes_from(const ConnectionRow &row, unsigned side);
+uint64_t messages_from(const ConnectionRow &row, unsigned side);
+
+/// The row as an object of the JSON document that sdstat(1) describes. `pids`: the snapshot's table.
+void append_json(std::string &out, const ConnectionRow &row, const uint32_t *pids);
+
+} // namespace sd::monitor
