@@ -26,6 +26,7 @@
 // The monitor does A to D for what a dead process left (monitor/records/link.hpp, mark_and_ring), with a full
 // fence of its own between A and B. It makes no use of the barrier, so the same argument holds.
 #pragma once
+#include "libsd/base/probes.hpp"
 #include "libsd/queue/bell.hpp"
 
 namespace sd {
@@ -40,8 +41,10 @@ class Sleeper {
     /// bell_id() asks for ids, before.
     static unsigned announce(const Bell &bell, LinkMap &l) noexcept {
         const unsigned id = bell.id[l.index];
-        if (id)
+        if (id) {
             l.transport->announce(l, id);
+            SD_PROBE3(announce, l.id, l.side, id);
+        }
         return id;
     }
     unsigned announce(LinkMap &l) noexcept {

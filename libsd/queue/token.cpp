@@ -1,5 +1,6 @@
 // Taking a token over from another thread, and lock mode; the argument stands in token.hpp.
 #include "libsd/queue/token.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
@@ -288,6 +289,7 @@ uintptr_t Claim::take(unsigned seg, Token &t, uint64_t token_id, Patience patien
         t.owner.exchange(to_lock ? Token::kShared : me, std::memory_order_seq_cst); // T2
         if (prev != 0 && prev != me) {
             takeover_count->fetch_add(1, std::memory_order_relaxed);
+            SD_PROBE2(takeover, prev, me);
             if (!settle(seg, prev, token_id)) {
                 // prev stays; the owner is nobody, so that we do not pass O2 while prev may be at work.
                 enter();

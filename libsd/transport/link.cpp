@@ -1,5 +1,6 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/base/upward.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
@@ -35,6 +36,7 @@ std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 
 /// Rings one waiter of the other side.
 void ring_bell(LinkMap &l, unsigned id) noexcept {
+    SD_PROBE3(wake, l.id, 1 - l.side, id);
     auto &cached = l.peer_bell[id];
     uint32_t now = l.far.header().bell_generation[1 - l.side][id].load(std::memory_order_acquire);
     int fd = cached.fd.load(std::memory_order_acquire);

@@ -1,5 +1,6 @@
 // accept(): connections from the links first, the kernel's own queue alongside.
 #include "libsd/vfs/connections/accept.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/spinner.hpp"
@@ -113,6 +114,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
         if (!f)
             f = new_file(FileKind::fresh);
         if (f && take_over(*f, l, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
+            SD_PROBE3(accept, new_fd, link->id, slot);
             link_unuse(*link); // take_pending's reference; bind_stream has its own
             if (a) {
                 long r = write_sockaddr(f->stream.client, listener.family, a, n);

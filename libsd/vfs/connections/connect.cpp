@@ -1,6 +1,7 @@
 // connect(): deciding whether a connection can be accelerated, and making it without a system call once a
 // link exists.
 #include "libsd/vfs/connections/connect.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -255,6 +256,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(Cause::kernel_acceptor);
         return -1;
     }
+    SD_PROBE4(connect, fd, l->id, slot, to.port);
     link_unuse(*l); // link_to's; bind_stream has its own
     stats().connects.fetch_add(1, std::memory_order_relaxed);
     return 0;

@@ -1,5 +1,6 @@
 // Making and sharing family segments; allocation of their records.
 #include "libsd/vfs/family/segment.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
@@ -318,6 +319,7 @@ SegmentStats &stats() noexcept {
 }
 
 void count_fallback(Cause c, const SlotAddress *to) noexcept {
+    SD_PROBE2(fallback, static_cast<unsigned>(c), to ? to->port : 0);
     SegmentStats &s = stats();
     s.fallbacks[static_cast<unsigned>(c)].fetch_add(1, std::memory_order_relaxed);
     uint32_t n = s.fallback_next.fetch_add(1, std::memory_order_relaxed);

@@ -1,4 +1,5 @@
 // epoll_wait: looking, sleeping, and giving kernel descriptors their share.
+#include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -207,6 +208,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     if (!ready) {
         upward.watch_thread();
         const int64_t left = sleep.left(start);
+        SD_PROBE1(sleep, left);
         r = sleep_in_kernel(w.mask, w.handled, nothing_to_undo, nullptr, [&](const uint64_t *asleep) {
             return kernel_wait(w.ep, w.user, w.room, left, asleep);
         });

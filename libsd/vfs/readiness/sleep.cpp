@@ -1,5 +1,6 @@
 // The sleep itself, in ppoll; and what is seen to before and after any sleep.
 #include "libsd/vfs/readiness/sleep.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/family/orphans.hpp"
@@ -27,6 +28,7 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
     const int64_t ns = left(start);
     const timespec t{ns / 1'000'000'000, ns % 1'000'000'000};
     const timespec *limit = ns < 0 ? nullptr : &t;
+    SD_PROBE1(sleep, ns);
     const long r = sleep_in_kernel(mask, handled, undo, arg, [&](const uint64_t *asleep) {
         long got = sys::ppoll(list, n, limit, asleep);
         // RLIMIT_NOFILE bounds the list as well: then without the monitor's channel, which is last
@@ -47,7 +49,9 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
 
 void Sleep::over(int64_t start, bool rung) noexcept {
     stats().sleeps.fetch_add(1, std::memory_order_relaxed);
-    Spinner::slept(bell_, sys::now_ns() - start, rung);
+    const int64_t slept = sys::now_ns() - start;
+    SD_PROBE2(awake, slept, rung ? 1 : 0);
+    Spinner::slept(bell_, slept, rung);
     look_after_orphans();
     if (blind())
         control::maintain();

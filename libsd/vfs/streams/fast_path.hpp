@@ -2,6 +2,7 @@
 // as they need: they are inlined into libc's names. Where anything is out of the ordinary they return 0
 // without having done anything, and the long way (vfs::send, vfs::recv) says what is so.
 #pragma once
+#include "libsd/base/probes.hpp"
 #include "libsd/queue/small_record.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
 
@@ -33,6 +34,7 @@ constexpr size_t kFastSend = 8192;
         return 0;
     ++s.messages;
     ring::look_ahead(s, before, peer.credit.consumed);
+    SD_PROBE2(send, fd, n);
     LinkMap *link = f.link; // without the token the File may become another's
     const uint32_t slot = f.slot;
     c.release();
@@ -63,6 +65,7 @@ constexpr size_t kFastSend = 8192;
     const uint32_t got = take_message(f, o, p, n);
     if (got == 0)
         return 0;
+    SD_PROBE2(recv, fd, got);
     c.release();
     notify_room(f);
     return got;

@@ -1,5 +1,6 @@
 // Receiving over an accelerated connection.
 #include "libsd/vfs/streams/stream_recv.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
@@ -154,6 +155,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 if (r > 0) {
                     f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
                     ++o.rx.s.messages;
+                    SD_PROBE2(recv, fd, r);
                 }
             }
             if (r == 0 || (flags & MSG_PEEK))
@@ -308,8 +310,10 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
         Brief brief = Brief::looked;
-        if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts))
+        if (const long r = recv_plain(*f, p, n, flags, &brief, &interrupts)) {
+            SD_PROBE2(recv, fd, r);
             return r;
+        }
         // Where others want the core, whoever answers is probably one of them, and done when it is our turn
         // again. In a program of one thread only a handler can do anything to the socket meanwhile.
         if (brief == Brief::shared_core && one_thread() &&
@@ -317,8 +321,10 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
             const uint64_t handled = self.handled;
             if (give_core_away() && (self.handled == handled || file_of(fd) == f)) {
                 uint64_t now;
-                if (const long r = recv_plain(*f, p, n, flags, &brief, &now))
+                if (const long r = recv_plain(*f, p, n, flags, &brief, &now)) {
+                    SD_PROBE2(recv, fd, r);
                     return r;
+                }
                 if (self.interrupts != interrupts)
                     return -EINTR;
             }

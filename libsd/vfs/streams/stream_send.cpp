@@ -1,5 +1,6 @@
 // Sending over an accelerated connection.
 #include "libsd/vfs/streams/stream_send.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -177,8 +178,10 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 if (!answered && nonblocking)
                     o.tx.s.stalls =
                         1; // the program has been told that it is full: it stays full until the peer reads
-                if (answered)
+                if (answered) {
                     ++o.tx.s.messages;
+                    SD_PROBE2(send, fd, done);
+                }
             }
         }
         if (gone) [[unlikely]] {
