@@ -45,6 +45,8 @@ class Monitor {
     void keep_listeners(UniqueFd file);
     /// What has not been written yet.
     void write_listeners();
+    /// metrics.cpp: what all have made together, in Prometheus' text format.
+    std::string metrics();
 
   private:
     // monitor.cpp: channels and dispatch
@@ -268,6 +270,9 @@ class Monitor {
     nlohmann::json status_json(const Viewer &viewer);
     ConnectionTable connections(const Viewer &viewer) const;
 
+    // metrics.cpp
+    std::string make_metrics();
+
     // resources.cpp
     nlohmann::json resources_json() const;
 
@@ -355,6 +360,8 @@ class Monitor {
     std::deque<AwaitingStatus> awaiting_status_;
     EventLoop::Timer status_timer_ = 0;
     EventLoop::Clock::time_point next_status_{};
+    std::string metrics_; ///< as they were made last
+    EventLoop::Clock::time_point next_metrics_{};
     std::map<uint64_t, Waiting> waiting_; ///< for the end of what ended processes held, by client
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;

@@ -70,6 +70,8 @@ class Accounts {
     /// An empty charge if that is more than the payer's share; *over says whose and of what.
     Charge charge(const Payer &payer, Resource what, unsigned descriptors, std::string *over);
 
+    /// Descriptors, of all together.
+    unsigned used() const { return used_; }
     template <typename Fn> void for_each(Fn fn) const {
         for (const auto &[key, weak] : accounts_) {
             if (const auto account = weak.lock()) {

@@ -1,6 +1,7 @@
 // The monitor's configuration file.
 #include "monitor/service/config.hpp"
 #include "monitor/service/config_reader.hpp"
+#include "monitor/service/metrics_server.hpp"
 
 #include <algorithm>
 #include <string_view>
@@ -40,7 +41,7 @@ Config load_config(const std::string &file, Config config) {
     const toml::table root = Reader::parse(file);
     const Reader reader(file);
     config.file = file;
-    reader.only(root, "", {"monitor", "limits", "policy"});
+    reader.only(root, "", {"monitor", "limits", "policy", "metrics"});
     if (const toml::table *table = reader.table(root, "monitor", "")) {
         reader.only(*table, "monitor.", {"socket", "log_level"});
         reader.text(*table, "socket", "monitor.", config.socket);
@@ -75,6 +76,20 @@ Config load_config(const std::string &file, Config config) {
     }
     if (const toml::table *table = reader.table(root, "policy", "")) {
         read_policy(reader, *table, config.policy);
+    }
+    if (const toml::table *table = reader.table(root, "metrics", "")) {
+        reader.only(*table, "metrics.", {"listen", "programs"});
+        reader.text(*table, "listen", "metrics.", config.metrics.listen);
+        const toml::node *listen = table->get("listen");
+        if (const char *reason = listen == nullptr ? nullptr : objection_to_metrics(config.metrics.listen)) {
+            reader.fail(listen->source(), "metrics.listen", reason);
+        }
+        if (const toml::node *programs = table->get("programs")) {
+            if (!programs->is_boolean()) {
+                reader.fail(programs->source(), "metrics.programs", "must be true or false");
+            }
+            config.metrics.programs = programs->as_boolean()->get();
+        }
     }
     return config;
 }

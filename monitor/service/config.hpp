@@ -23,6 +23,12 @@ struct Limits {
     ResourceLimits per_cgroup{32768, 65536, 16384, 262144, 65536, 16384};
 };
 
+/// Counters for Prometheus.
+struct Metrics {
+    std::string listen;    ///< empty: not offered
+    bool programs = false; ///< with names of programs
+};
+
 struct Config {
     std::string file; ///< empty: built-in defaults
     std::string socket;
@@ -33,6 +39,7 @@ struct Config {
     std::string log_level = "info";
     Limits limits;
     Policy policy;
+    Metrics metrics;
 };
 
 /// What is wrong with a configuration, as "file:line: key: reason".

@@ -4,6 +4,7 @@
 #include "monitor/service/control_socket.hpp"
 #include "monitor/service/journal.hpp"
 #include "monitor/service/profiles.hpp"
+#include "monitor/service/metrics_server.hpp"
 #include "monitor/tools/paths.hpp"
 
 #include <CLI/CLI.hpp>
@@ -227,6 +228,20 @@ void reload(const Options &options, Config &current, Monitor &monitor) {
     sd_notify(0, "READY=1");
 }
 
+/// Where they cannot be offered, programs are served all the same.
+std::unique_ptr<MetricsServer> offer_metrics(const Config &config, EventLoop &loop, Monitor &monitor) {
+    if (config.metrics.listen.empty()) {
+        return nullptr;
+    }
+    try {
+        return std::make_unique<MetricsServer>(loop, listen_for_metrics(config.metrics.listen),
+                                               [&monitor] { return monitor.metrics(); });
+    } catch (const std::runtime_error &error) {
+        spdlog::error("no metrics: {}", error.what());
+        return nullptr;
+    }
+}
+
 int run(const Options &options, const Config &config) {
     sigset_t signals;
     sigemptyset(&signals);
@@ -275,6 +290,7 @@ int run(const Options &options, const Config &config) {
     if (UniqueFd file = file_for_listeners(std::move(inherited.listeners))) {
         monitor.keep_listeners(std::move(file));
     }
+    const std::unique_ptr<MetricsServer> metrics = offer_metrics(config, loop, monitor);
     monitor.serve(socket->fd());
     spdlog::info("version {} at {}, {}", SD_VERSION, socket->path(),
                  config.file.empty() ? "default policy" : "policy of " + config.file);
