@@ -3,6 +3,7 @@
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/sdctl/command.hpp"
+#include "monitor/sdctl/doctor_checks.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/units.hpp"
 #include "monitor/tools/paths.hpp"
@@ -32,12 +33,14 @@ using monitor::kMaxPath;
 using monitor::kSystemSocket;
 using monitor::UniqueFd;
 using nlohmann::json;
-using Findings = std::vector<Diagnosis>;
 
 const char *named_monitor() {
     const char *named = secure_getenv("SD_MONITOR");
     return named == nullptr || *named == '\0' ? nullptr : named;
 }
+
+/// Of the monitor that answered; 0: none did.
+int answering_monitor = 0;
 
 /// The monitor that programs of this user would use answers, and is of this version.
 void ask_monitor(const std::string &path, Findings &out) {
@@ -50,6 +53,7 @@ void ask_monitor(const std::string &path, Findings &out) {
                        "sd-monitor(8)"});
         return;
     }
+    answering_monitor = status["monitor"].value("pid", 0);
     const std::string version = status["monitor"].value("version", "");
     if (version != SD_VERSION) {
         out.push_back({Level::remark, "version",
@@ -216,6 +220,9 @@ void check_dangers(Findings &out) {
     }
 }
 
+void check_containers_here(Findings &out) { check_containers(out, answering_monitor); }
+void check_bpf_here(Findings &out) { check_bpf(out, answering_monitor); }
+
 void check_units(Findings &out) {
     if (access("/run/systemd/system", F_OK) != 0) {
         return; // no systemd here
@@ -235,8 +242,9 @@ void check_units(Findings &out) {
 
 std::vector<Diagnosis> examine() {
     Findings out;
-    for (const auto check : {check_monitor, check_socket, check_library, check_limits, check_seccomp,
-                             check_kernel, check_environment, check_dangers, check_units}) {
+    for (const auto check : {check_monitor, check_versions, check_socket, check_library, check_limits,
+                             check_seccomp, check_containers_here, check_kernel, check_bpf_here,
+                             check_devices, check_memory, check_environment, check_dangers, check_units}) {
         try {
             check(out);
         } catch (const std::exception &error) {

@@ -2,6 +2,7 @@
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/sdctl/failure.hpp"
+#include "monitor/sdctl/report.hpp"
 #include "monitor/sdctl/units.hpp"
 
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@ using nlohmann::json;
 
 struct Options {
     std::vector<std::string> units, command;
+    std::string output;
     bool user = false, now = false, all = false, json = false;
 };
 
@@ -129,6 +131,9 @@ int main(int argc, char **argv) {
     CLI::App *list_ = app.add_subcommand("list", "the units that are enabled");
     CLI::App *run_ = app.add_subcommand("run", "run a program accelerated, as sdrun does");
     CLI::App *doctor_ = app.add_subcommand("doctor", "look for what is wrong, and say what to do");
+    CLI::App *report_ =
+        app.add_subcommand("report", "pack what a bug report needs, without names and addresses");
+    report_->add_option("-o,--output", options.output, "the file to make")->type_name("FILE");
     for (CLI::App *sub : {enable_, disable_, list_}) {
         sub->add_flag("--user", options.user, "units of the user's service manager");
     }
@@ -171,6 +176,10 @@ int main(int argc, char **argv) {
             list(options);
         } else if (doctor_->parsed()) {
             status = doctor(options);
+        } else if (report_->parsed()) {
+            const std::string path = options.output.empty() ? report_name() : options.output;
+            write_report(path, report_parts());
+            fmt::print("{}\n", path);
         }
         if (fflush(stdout) != 0) {
             throw Failure(Exit::failed, std::string("standard output: ") + strerror(errno));

@@ -1,4 +1,5 @@
 // sdctl: what stands in a unit's way, how systemctl's answers are read, and what it says to bad input.
+#include "monitor/sdctl/blot.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/obstacles.hpp"
@@ -125,6 +126,83 @@ TEST_CASE("doctor finds a monitor that is named and not there") {
     REQUIRE(outcome.status == static_cast<int>(Exit::trouble));
     REQUIRE(outcome.output.find("wrong   monitor: none runs at /nonexistent/monitor.sock") != std::string::npos);
     REQUIRE(outcome.output.find("do: unset SD_MONITOR") != std::string::npos);
+}
+
+TEST_CASE("doctor looks at everything that it promises, and each finding has a page") {
+    const Outcome outcome = sdctl({"doctor", "--json"});
+    for (const char *subject : {"monitor", "library", "kernel", "devices"}) {
+        INFO(outcome.output);
+        REQUIRE(outcome.output.find(std::string("\"subject\": \"") + subject + "\"") != std::string::npos);
+    }
+    REQUIRE(outcome.output.find("\"page\": \"\"") == std::string::npos);
+}
+
+TEST_CASE("doctor finds a process whose library was replaced, and limits of this session") {
+    const Outcome outcome = run(
+        {"sh", "-c",
+         "d=$(mktemp -d) && cp \"$(dirname " SD_CTL_PROGRAM ")/libsd.so\" $d/libsd.so && "
+         "{ LD_PRELOAD=$d/libsd.so sleep 20 & } && sleep 0.5 && rm -r $d && ulimit -f 1000 && " SD_CTL_PROGRAM
+         " doctor; kill %1 2>/dev/null || kill $!"});
+    INFO(outcome.output << outcome.errors);
+    REQUIRE(outcome.output.find("remark  version: ") != std::string::npos);
+    REQUIRE(outcome.output.find("still have a library that was replaced") != std::string::npos);
+    REQUIRE(outcome.output.find("remark  limits: files may not grow") != std::string::npos);
+}
+
+TEST_CASE("names and addresses are blotted out, the same one by the same word") {
+    Blotter blotter;
+    for (const char *name : {"secretd", "secretd-worker", "jane", "web.service", "sd-monitor", "x", "4711"}) {
+        blotter.add_name(name);
+    }
+    const std::vector<std::pair<std::string, std::string>> cases = {
+        {"secretd[12] and secretd", "NAME-1[12] and NAME-1"},
+        {"secretd-worker, jane: web.service", "NAME-2, NAME-3: NAME-4"},
+        {"unsecretd secretdx janes", "unsecretd secretdx janes"},
+        {"sd-monitor x 4711", "sd-monitor x 4711"},
+        {"\"10.1.2.3:80\" 10.1.2.3. 10.1.2.33", "\"ADDRESS-1:80\" ADDRESS-1. ADDRESS-2"},
+        {"[fe80::1]:443 [2001:db8::7]", "[ADDRESS-3]:443 [ADDRESS-4]"},
+        {"::ffff:10.0.0.1 52:54:00:12:34:56", "ADDRESS-5 ADDRESS-6"},
+        {"12:34:56 a::b 1.2.3 version 0.1.0 5.14.0-18", "12:34:56 ADDRESS-7 1.2.3 version 0.1.0 5.14.0-18"},
+        {"/home/jane/x.toml /usr/bin/secretd", "PATH-1 /usr/bin/NAME-1"},
+        {"exe=\"/opt/a b\" /etc/socksdirect/sd-monitor.toml",
+         "exe=\"PATH-2 b\" /etc/socksdirect/sd-monitor.toml"},
+        {"and/or 1/2", "and/or 1/2"},
+    };
+    for (const auto &[text, blotted] : cases) {
+        CHECK(blotter.blot(text) == blotted);
+    }
+}
+
+TEST_CASE("a report has what is needed, is for its user only, and leaks no name and no address") {
+    // A program with a name of its own, on a connection of its own.
+    const Outcome outcome = run({"sh", "-c", R"sh(
+        ctl=)sh" SD_CTL_PROGRAM R"sh(
+        d=$(mktemp -d) && export XDG_RUNTIME_DIR=$d && unset SD_MONITOR && cd $d && umask 0 &&
+        cp "$(readlink -f /usr/bin/python3)" $d/secretprog &&
+        cat > pair.py <<'END'
+import socket, subprocess, sys
+a = socket.create_server(("127.83.71.59", 0))
+b = socket.create_connection(a.getsockname())
+c, _ = a.accept()
+subprocess.run(sys.argv[1:], check=True)
+END
+        $ctl run $d/secretprog pair.py $ctl report -o $d/r.tar.gz > out || exit
+        stat -c %a r.tar.gz; tar -xOzf r.tar.gz > all; tar -tzf r.tar.gz
+        grep -c '"connections":\[{' all; grep -o '"to_server":{"bytes"' all | head -1
+        grep -n -e secretprog -e 127.83.71.59 -e "$d" -e "$(uname -n)" -e pair.py all && echo LEAK
+        $ctl report -o r.tar.gz; echo "again $?"
+        $ctl report -o /nonexistent/r; echo "nowhere $?"
+        rm -r $d)sh"});
+    INFO(outcome.output << outcome.errors);
+    REQUIRE(outcome.output.find("600\n") == 0);
+    for (const char *part : {"versions", "doctor", "configuration", "status.json", "journal", "limits"}) {
+        CHECK(outcome.output.find(std::string("socksdirect-report/") + part + "\n") != std::string::npos);
+    }
+    // There was something to leak.
+    CHECK(outcome.output.find("\n1\n\"to_server\":{\"bytes\"\n") != std::string::npos);
+    CHECK(outcome.output.find("LEAK") == std::string::npos);
+    CHECK(outcome.output.find("again 1\nnowhere 1\n") != std::string::npos);
+    CHECK(outcome.errors.find("/nonexistent/r: No such file or directory") != std::string::npos);
 }
 
 TEST_CASE("what cannot be printed is an error") {
