@@ -323,7 +323,14 @@ int main(int argc, char **argv) {
     app.add_flag("--private", options.private_mode, "serve this user only, and end when nobody uses it any more");
     app.add_flag("--check", options.check, "only check the configuration");
     app.set_version_flag("--version", "sd-monitor " SD_VERSION);
-    CLI11_PARSE(app, argc, argv);
+    app.failure_message([](const CLI::App *, const CLI::Error &error) {
+        return "sd-monitor: " + std::string(error.what()) + "\nsd-monitor --help shows the options\n";
+    });
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::ParseError &error) {
+        return app.exit(error) == 0 ? 0 : 2;
+    }
     if (getauxval(AT_SECURE) != 0) { // options name files, and clients believe its user
         fprintf(stderr, "sd-monitor: not to be installed set-user-ID, or with capabilities\n");
         return 2;
