@@ -17,7 +17,8 @@ from debian_mirror import mirror  # noqa: E402
 RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
             "bash-completion", "apparmor", "autopkgtest", "nginx-light", "redis-server", "postgresql",
-            "libfmt9", "libspdlog1.10", "libtomlplusplus3", "libnftables1", "libbpf1")  # what the packages under test depend on: the machine has no network
+            "libfmt9", "libspdlog1.10", "libtomlplusplus3", "libnftables1", "libbpf1",
+            "libmicrohttpd12", "libarchive13")  # what the packages under test depend on: the machine has no network
 KERNEL = "linux-image-amd64"
 # Of the kernel's modules those that such a machine can use; all of them would double the disk.
 MODULES = ("arch", "crypto", "fs/ext4", "fs/jbd2", "fs/mbcache.ko", "lib", "net", "drivers/virtio", "drivers/block/virtio_blk.ko",
