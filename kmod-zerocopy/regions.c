@@ -157,8 +157,8 @@ static struct page *sdzc_page_copy(struct sdzc_pool *pool, struct page *page, gf
 /* -------------------------------------------------------- what mappings do */
 
 /*
- * Puts a copy, with one owner, in the place of a page that others have as well. Both locks are held: that of
- * the page by sdzc_copy_on_write's caller, who unlocks it, and does not use it any more.
+ * Puts a copy, with one owner, in the place of a page that others have as well. region->lock and the page's
+ * lock are held; where it succeeds the caller unlocks the page and disowns it.
  */
 static struct page *sdzc_copy_on_write(struct sdzc_region *region, unsigned long at, struct page *page)
 {
