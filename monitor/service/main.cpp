@@ -3,8 +3,8 @@
 #include "monitor/service/config.hpp"
 #include "monitor/service/control_socket.hpp"
 #include "monitor/service/journal.hpp"
-#include "monitor/service/profiles.hpp"
 #include "monitor/service/metrics_server.hpp"
+#include "monitor/service/profiles.hpp"
 #include "monitor/tools/paths.hpp"
 
 #include <CLI/CLI.hpp>
