@@ -16,7 +16,7 @@ from debian_mirror import mirror  # noqa: E402
 
 RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
-            "bash-completion", "apparmor", "autopkgtest", "nginx-light", "redis-server", "postgresql",
+            "bash-completion", "apparmor", "autopkgtest", "dpkg-dev", "nginx-light", "redis-server", "postgresql",
             "libfmt9", "libspdlog1.10", "libtomlplusplus3", "libnftables1", "libbpf1",
             "libmicrohttpd12", "libarchive13")  # what the packages under test depend on: the machine has no network
 KERNEL = "linux-image-amd64"
