@@ -122,7 +122,7 @@ Snapshot read_snapshot(const std::string &bytes) {
         at += header.row_bytes;
     }
     result.pids.resize(header.pids);
-    memcpy(result.pids.data(), at, header.pids * sizeof(uint32_t));
+    std::copy_n(at, header.pids * sizeof(uint32_t), reinterpret_cast<char *>(result.pids.data()));
     at += header.pids * sizeof(uint32_t);
     for (const ConnectionRow &row : result.rows) {
         for (const monitor::RowEnd &end : row.end) {
