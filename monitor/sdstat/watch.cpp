@@ -347,7 +347,7 @@ Lines Watch::screen(size_t width, size_t height, const std::string &note) const 
         out.resize(height);
     }
     for (std::string &line : out) {
-        line = line.substr(0, width);
+        line.resize(std::min(line.size(), width));
     }
     return out;
 }
