@@ -15,6 +15,8 @@ import subprocess
 import sys
 import time
 
+from long import Budget, revision
+
 # How many executions of each at least, and how many all together. The ring is the quickest by far: it gets what is left.
 LEAST = 5_000_000
 ALL = 100_000_000
@@ -30,11 +32,6 @@ def targets(source_dir):
 
 def wanted(name):
     return QUICK.get(name, LEAST)
-
-
-def revision_of(source_dir):
-    got = subprocess.run(["git", "-C", source_dir, "rev-parse", "--short=10", "HEAD"], capture_output=True, text=True)
-    return got.stdout.strip() or "unknown"
 
 
 class Notes:
@@ -88,12 +85,12 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     note["executions"] += int(counts[-1]) if counts else 0
     note["seconds"] += round(time.monotonic() - started)
     note["seed"] += 1
-    revision = revision_of(source_dir)
-    if revision not in note["revisions"]:
-        note["revisions"].append(revision)
+    at = revision()
+    if at not in note["revisions"]:
+        note["revisions"].append(at)
     if status != 0:
         lines = re.findall(r"^(?:SUMMARY: .*|.*runtime error: .*|Test unit written to .*)$", text, re.M)
-        note["found"].append({"seed": note["seed"] - 1, "revision": revision, "what": lines[-3:] or [f"status {status}"]})
+        note["found"].append({"seed": note["seed"] - 1, "revision": at, "what": lines[-3:] or [f"status {status}"]})
     notes.save()
     return status == 0
 
@@ -139,7 +136,7 @@ def run(build_dir, source_dir, record):
         raise ValueError("the targets' executions do not add up to what was promised")
     subprocess.run(["ninja", "-C", build_dir, "fuzzers"], check=True, stdout=sys.stderr)
     before = {n: Notes(build_dir).of(n)["seed"] for n in names}
-    done = run_targets(names, build_dir, source_dir, time.monotonic() + float(os.environ.get("SD_LONG_SECONDS", "inf")))
+    done = run_targets(names, build_dir, source_dir, Budget().end)
     for name in names:
         note = Notes(build_dir).of(name)
         if note["seed"] != before[name]:

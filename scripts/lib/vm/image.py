@@ -3,16 +3,13 @@
 They are made once of Debian's packages and stay in $SD_CACHE (default ~/.cache/socksdirect), in vm-KEY: another recipe
 has another key. Needs root and, to make them, the network.
 """
-import hashlib
-import lzma
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 from debian_mirror import mirror  # noqa: E402
+from first_system import cache, pack, recipe, run, unpack_kernel, with_needed, write  # noqa: E402
 
 RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
@@ -62,23 +59,8 @@ WantedBy=default.target
 """
 
 
-def cache():
-    return pathlib.Path(os.environ.get("SD_CACHE") or os.path.expanduser("~/.cache/socksdirect"))
-
-
 def place():
-    recipe = hashlib.sha256(pathlib.Path(__file__).read_bytes()).hexdigest()[:12]
-    return cache() / f"vm-{recipe}"
-
-
-def run(*command, **more):
-    subprocess.run([str(word) for word in command], check=True, **more)
-
-
-def write(path, text, mode=0o644):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    path.chmod(mode)
+    return cache() / f"vm-{recipe(__file__)}"
 
 
 def guest_files(root):
@@ -107,22 +89,6 @@ def guest_files(root):
     (root / "etc/apt/sources.list.d").mkdir()
 
 
-def unpack_kernel(image, into):
-    """The kernel inside the compressed image: QEMU can enter it directly, which spares seconds of unpacking."""
-    data = image.read_bytes()
-    at = data.find(b"\xfd7zXZ\x00")
-    while at >= 0:
-        try:
-            kernel = lzma.LZMADecompressor().decompress(data[at:])
-            if kernel.startswith(b"\x7fELF"):
-                into.write_bytes(kernel)
-                return
-        except lzma.LZMAError:
-            pass
-        at = data.find(b"\xfd7zXZ\x00", at + 1)
-    shutil.copyfile(image, into)
-
-
 def install_kernel(root, scratch, new):
     package = next(scratch.glob("linux-image-*.deb"))
     unpacked = scratch / "kernel"
@@ -140,28 +106,8 @@ def install_kernel(root, scratch, new):
             shutil.copytree(source, copy)
         elif source.exists():
             shutil.copyfile(source, copy)
-    run("depmod", "-b", root, version)
     unpack_kernel(unpacked / "boot" / f"vmlinuz-{version}", new / "kernel")
-
-    first = scratch / "first"
-    for name in ("bin", "dev", "proc", "root", "m"):
-        (first / name).mkdir(parents=True)
-    shutil.copy2("/bin/busybox", first / "bin/busybox")
-    write(first / "init", INIT, 0o755)
-    order = []
-    for name in FIRST_MODULES:
-        found = subprocess.run(["modprobe", "-d", str(root), "-S", version, "--show-depends", name], check=True,
-                               stdout=subprocess.PIPE, text=True).stdout
-        for line in found.splitlines():
-            kind, _, path = line.strip().partition(" ")
-            path = path.split()[0]
-            if kind == "insmod" and path not in order:
-                order.append(path)
-    for path in order:
-        shutil.copyfile(path, first / "m" / os.path.basename(path))
-    write(first / "order", "".join(os.path.basename(path) + "\n" for path in order))
-    with open(new / "first.cpio", "wb") as out:
-        run("sh", "-c", "find . | cpio -o -H newc --quiet", cwd=first, stdout=out)
+    pack(scratch / "first", INIT, with_needed(root, version, FIRST_MODULES), new / "first.cpio")
 
 
 def make():

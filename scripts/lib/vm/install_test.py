@@ -1,20 +1,18 @@
 """Packages tested in a booted virtual machine: install_test.py install|autopkgtest --packages DIR [--long] [--results DIR]
 
-A check is a line "passed NAME", "failed NAME: why" or "skipped NAME: why"; the last line counts them.
+report.py says what a check is.
 """
 import argparse
-import collections
-import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import image
 import machine
+from report import Report
 
 HERE = pathlib.Path(__file__).resolve().parents[3] / "tests/vm"
 OTHER_VERSIONS = {"newer": "+test1", "older": "~test1"}
@@ -59,46 +57,15 @@ def main():
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--limit", type=int, default=0, help="seconds after which the machine is given up")
     options = parser.parse_args()
-    totals, failures, began = collections.Counter(), [], time.monotonic()
-    if options.results:
-        options.results.mkdir(parents=True, exist_ok=True)
-        (options.results / "vm.results").unlink(missing_ok=True)
-
-    def verdict(kind, name):
-        totals[kind] += 1
-        if kind == "failed":
-            failures.append(name)
-        if options.results:
-            with open(options.results / "vm.results", "a", encoding="utf-8") as out:
-                out.write(f"{kind} {name}\n")
-
-    def line_seen(line):
-        kind, _, rest = line.partition(" ")
-        print(f"{time.monotonic() - began:6.1f} s  {line}", flush=True)
-        if kind in ("passed", "failed", "skipped"):
-            verdict(kind, rest)
-
+    report = Report("vm", options.results)
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
         prepare(folder, options.test, options.packages, ["--long"] if options.long else [])
         made = image.make()
         limit = options.limit or (7200 if options.long else 1800)
-        status, console = machine.boot(made, folder, limit, line_seen)
-    if status is None:
-        print("\n".join(console.splitlines()[-20:]), file=sys.stderr)
-        verdict("failed", f"machine: it ended, or {limit} s were up, before its test did")
-    elif status != 0 and not failures:
-        verdict("failed", f"machine: its test ended with status {status}")
-    trouble = [line for line in console.splitlines() if any(word in line for word in machine.TROUBLE)]
-    if trouble:
-        verdict("failed", f"kernel: {trouble[0]}")
-    if options.results and totals:
-        log = '{"name": "vm", "result": "%s"}\n' % ("ERROR" if totals["failed"] else "OK")
-        (options.results / "testlog.json").write_text(log, encoding="utf-8")
-    for failure in failures:
-        print(f"failed: {failure}")
-    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
-    sys.exit(1 if totals["failed"] or not totals["passed"] else 0)
+        status, console = machine.boot(made, folder, limit, report.line)
+    report.machine_ended(status, console, limit, status_says_it=not report.failures)
+    sys.exit(report.end())
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Debian's packages, not installed, and stays in $SD_CACHE as kernel-NAME-KEY, wit
 
 Another recipe has another key. Needs the network, to make them.
 """
-import hashlib
 import os
 import pathlib
 import re
@@ -20,7 +19,8 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 from debian_mirror import mirror  # noqa: E402
-from image import RELEASE, cache, run, unpack_kernel, write  # noqa: E402
+from first_system import cache, pack, recipe, run, unpack_kernel, with_needed, write  # noqa: E402
+from image import RELEASE  # noqa: E402
 
 NAMES = {"stable": RELEASE, "backports": f"{RELEASE}-backports"}
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
@@ -50,8 +50,7 @@ poweroff -f
 
 
 def place(name):
-    recipe = hashlib.sha256(pathlib.Path(__file__).read_bytes() + name.encode()).hexdigest()[:12]
-    return cache() / f"kernel-{name}-{recipe}"
+    return cache() / f"kernel-{name}-{recipe(__file__, name)}"
 
 
 def download(suite, scratch):
@@ -99,38 +98,6 @@ def place_of(new):
     return new.with_suffix("")
 
 
-def first_system(modules_root, version, scratch, new):
-    first = scratch / "first"
-    for name in ("bin", "dev", "proc", "sys", "tmp", "m", "lib", "root", "etc"):
-        (first / name).mkdir(parents=True)
-    shutil.copy2("/bin/busybox", first / "bin/busybox")
-    write(first / "init", INIT, 0o755)
-    write(first / "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
-    run("depmod", "-b", modules_root, version)
-    order = []
-    for name in FIRST_MODULES:
-        found = subprocess.run(["modprobe", "-d", str(modules_root), "-S", version, "--show-depends", name], check=True,
-                               stdout=subprocess.PIPE, text=True).stdout
-        for line in found.splitlines():
-            kind, _, path = line.strip().partition(" ")
-            path = path.split()[0]
-            if kind == "insmod" and path not in order:
-                order.append(path)
-    names = []
-    for path in order:
-        name = os.path.basename(path)
-        if name.endswith(".xz"):
-            name = name.removesuffix(".xz")
-            with open(first / "m" / name, "wb") as out:
-                run("xz", "-dc", path, stdout=out)
-        else:
-            shutil.copyfile(path, first / "m" / name)
-        names.append(name)
-    write(first / "order", "".join(f"{name}\n" for name in names))
-    with open(new / "first.cpio", "wb") as out:
-        run("sh", "-c", "find . | cpio -o -H newc --quiet", cwd=first, stdout=out)
-
-
 def make(name):
     """Makes it unless it is there; its folder."""
     done = place(name)
@@ -148,7 +115,11 @@ def make(name):
     if (unpacked / "usr/lib/modules").exists():
         (unpacked / "lib").mkdir(exist_ok=True)
         (unpacked / "usr/lib/modules").rename(unpacked / "lib/modules")
-    first_system(unpacked, version, scratch, new)
+    first = scratch / "first"
+    for folder in ("sys", "tmp", "lib", "etc"):
+        (first / folder).mkdir(parents=True)
+    write(first / "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n")
+    pack(first, INIT, with_needed(unpacked, version, FIRST_MODULES), new / "first.cpio")
     unpack_kernel(unpacked / "boot" / f"vmlinuz-{version}", new / "kernel")
     write(new / "version", f"{version}\n")
     shutil.rmtree(scratch)

@@ -1,20 +1,19 @@
 """The zero-copy module tested in virtual machines: zerocopy_test.py [--long] [--measure] [--kernel NAME] [--results DIR]
 
 For each kernel of kernels.py the module is built, with all warnings and sparse, and loaded into a machine that has
-nothing but busybox and the module's own programs (kmod-zerocopy/selftest). A check is a line "passed NAME", "failed
-NAME" or "skipped NAME: why"; the last line counts them. --measure has the costs of remapping and copying printed.
+nothing but busybox and the module's own programs (kmod-zerocopy/selftest). report.py says
+what a check is. --measure has the costs of remapping and copying printed.
 """
 import argparse
-import collections
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 
 import kernels
 import machine
+from report import Report
 
 MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
 # The kernel then notices what is used after it was freed, or written beyond its end: memory, and pages.
@@ -78,25 +77,10 @@ def main():
     parser.add_argument("--calls", type=int, help="of the fuzzer")
     parser.add_argument("--limit", type=int, default=0, help="seconds after which a machine is given up")
     options = parser.parse_args()
-    totals, failures, began = collections.Counter(), [], time.monotonic()
-    if options.results:
-        options.results.mkdir(parents=True, exist_ok=True)
-        (options.results / "vm-zerocopy.results").unlink(missing_ok=True)
-
-    def verdict(kind, name):
-        totals[kind] += 1
-        if kind == "failed":
-            failures.append(name)
-        if options.results:
-            with open(options.results / "vm-zerocopy.results", "a", encoding="utf-8") as out:
-                out.write(f"{kind} {name}\n")
-
+    report = Report("vm-zerocopy", options.results)
     for name in options.kernel or kernels.NAMES:
         def line_seen(line, name=name):
-            print(f"{time.monotonic() - began:6.1f} s  {name}: {line}", flush=True)
-            kind, _, rest = line.partition(" ")
-            if kind in ("passed", "failed", "skipped"):
-                verdict(kind, f"{name}: {rest}")
+            report.line(line, f"{name}: ")
 
         with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
             folder = pathlib.Path(folder)
@@ -111,22 +95,8 @@ def main():
             (folder / "run").write_text(settings + RUN, encoding="utf-8")
             limit = options.limit or (6 * 3600 if options.long else 600)
             status, console = machine.boot(kernel, folder, limit, line_seen, "" if options.measure else CHECKED)
-        if status is None:
-            print("\n".join(console.splitlines()[-40:]), file=sys.stderr)
-            verdict("failed", f"{name}: machine: it ended, or {limit} s were up, before its test did")
-        elif status != 0:
-            verdict("failed", f"{name}: machine: its test ended with status {status}")
-        trouble = [line for line in console.splitlines() if any(word in line for word in machine.TROUBLE)]
-        if trouble:
-            print("\n".join(console.splitlines()[-60:]), file=sys.stderr)
-            verdict("failed", f"{name}: kernel: {trouble[0]}")
-    if options.results and totals:
-        log = '{"name": "vm-zerocopy", "result": "%s"}\n' % ("ERROR" if totals["failed"] else "OK")
-        (options.results / "testlog.json").write_text(log, encoding="utf-8")
-    for failure in failures:
-        print(f"failed: {failure}")
-    print(f"{totals['passed']} passed, {totals['failed']} failed, {totals['skipped']} skipped")
-    sys.exit(1 if totals["failed"] or not totals["passed"] else 0)
+        report.machine_ended(status, console, limit, f"{name}: ")
+    sys.exit(report.end())
 
 
 if __name__ == "__main__":
