@@ -50,8 +50,8 @@ struct ListenerLink {
     std::atomic<uint64_t> link_id; ///< 0: the place is free (the link ended)
     /// Next entry of the link's SYN queue to accept; acceptors compare-and-swap it
     std::atomic<uint32_t> syn_head;
-    /// One more than the entry of the queue from which on none is taken, its client having said that it makes
-    /// no more (wire::Op::withdraw); 0: there is no such
+    /// One more than the entry of the queue from which on none is taken: its client makes no more
+    /// (wire::Op::withdraw), or has to ask first (kLinkPaused); 0: there is no such
     std::atomic<uint32_t> syn_end;
 };
 

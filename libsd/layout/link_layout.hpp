@@ -132,6 +132,7 @@ enum LinkFlag : uint32_t {
     kLinkListenerClosed = 1u << 0, ///< no further SYN will be taken
     kLinkClientDead = 1u << 1,
     kLinkServerDead = 1u << 2,
+    kLinkPaused = 1u << 3, ///< no SYN will be taken before the client has said wire::Op::renew
 };
 
 constexpr unsigned kLinkHolders = 64;

@@ -159,6 +159,9 @@ enum class Op : uint16_t {
     /// LinkRef: the caller will make no further connection over this link (client side), or take one (server
     /// side). Acceptors take none that comes after this; other clients make new links -> empty
     withdraw = 36,
+    /// LinkRef (side 0), before the next connection over a link that has kLinkPaused: what may object to its
+    /// connections is looked at anew -> empty, or EACCES: the link takes none any more
+    renew = 46,
     /// No body: the caller is in a sandbox. From now on it is answered on no channel, nor are its children on
     /// theirs, but for what living connections need; everything else is EPERM -> empty
     sandbox = 37,

@@ -2,6 +2,7 @@
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 
+#include <algorithm>
 #include <bpf/bpf.h>
 #include <cerrno>
 #include <fcntl.h>
@@ -87,6 +88,10 @@ void SeenGroups::note(const std::string &group, bool programs) {
     const auto [known, is_new] = seen_.try_emplace(group, programs);
     changed_ = changed_ || known->second != programs;
     known->second = programs;
+}
+
+bool SeenGroups::any_has_programs() const {
+    return std::any_of(seen_.begin(), seen_.end(), [](const auto &group) { return group.second; });
 }
 
 bool SeenGroups::look(Clock::time_point until) {

@@ -28,6 +28,8 @@ class SeenGroups {
     bool look(Clock::time_point until);
     /// Whether one has changed since this was asked for.
     bool take_changed() { return std::exchange(changed_, false); }
+    /// Whether one had programs when it was looked at last.
+    bool any_has_programs() const;
 
   private:
     std::map<std::string, bool> seen_;

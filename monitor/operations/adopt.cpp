@@ -76,6 +76,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
         listener->ring_accept_bells();
     }
+    link->resume_requests();   // a former monitor may have paused them
     review_birth(*link, true); // what has changed meanwhile, nobody has told us
     look_at_groups_later();
     const unsigned other = 1 - body.side;

@@ -7,6 +7,9 @@
 //
 // A client asks once for each link. What changes later takes its links away from it: the kernel tells of
 // rules at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
+//
+// So that an idle host sleeps, a link over which no connection came meanwhile is paused: its client asks again
+// before the next one, and then they are looked at.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -104,6 +107,7 @@ Cause Monitor::end_objects(pid_t pid, bool same_user) {
     const auto programs = group ? has_connection_programs(*group) : std::nullopt;
     if (programs) { // who has a link there is looked at next time
         groups_seen_.note(*group, *programs);
+        look_at_groups_later();
     }
     if (!programs && !same_user) {
         return Cause::rules_unseen;
@@ -172,9 +176,25 @@ void Monitor::review_births(const Namespace *only, bool ends) {
     }
 }
 
-/// While there are links: what nobody tells of. Groups in pieces, which take a fifth of the time at most.
+/// Of those that are in use, which are left: the others' clients ask again.
+void Monitor::pause_idle_links() {
+    for (const auto &[file, link] : links_) {
+        if (link->reach != 0 && link->listener != nullptr && !link->requests_end && !link->is_paused() &&
+            !link->side[0].attached.empty() && link->had_no_request()) {
+            link->pause_requests();
+        }
+    }
+}
+
+/// While there are links that take requests: what nobody tells of. Groups in pieces, which take a fifth of
+/// the time at most. Also while a group has programs: if they go, its processes are told.
 void Monitor::look_at_groups_later(std::chrono::milliseconds pause) {
-    if (groups_timer_ == 0 && !links_.empty()) {
+    const auto takes_requests = [](const auto &entry) {
+        const Link &link = *entry.second;
+        return link.reach != 0 && !link.requests_end && !link.is_paused();
+    };
+    if (groups_timer_ == 0 && !links_.empty() &&
+        (groups_seen_.any_has_programs() || std::any_of(links_.begin(), links_.end(), takes_requests))) {
         groups_timer_ = loop_.after(pause, [this] {
             groups_timer_ = 0;
             const bool all = groups_seen_.look(SeenGroups::Clock::now() + kPiece);
@@ -183,6 +203,9 @@ void Monitor::look_at_groups_later(std::chrono::milliseconds pause) {
             }
             if (groups_seen_.take_changed()) {
                 review_births(nullptr, true);
+            }
+            if (all) {
+                pause_idle_links();
             }
             look_at_groups_later(all ? kLookAgain : 4 * kPiece);
         });
@@ -195,6 +218,28 @@ void Monitor::look_at_legacy_rules() {
             review_births(ns.get(), false);
         }
     }
+}
+
+Reply Monitor::renew(Client &client, Request &request) {
+    const auto body = request.as<wire::LinkRef>();
+    Link *link = body.side == 0 ? client.link(body.link_id, 0) : nullptr;
+    if (link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    if (!link->is_paused()) {
+        return {};
+    }
+    if (client.ns->filter != nullptr) {
+        rules_changed(*client.ns);
+    }
+    look_at_legacy_rules();
+    review_birth(*link, true);
+    if (link->reach == 0) {
+        return Reply::error(EACCES);
+    }
+    link->resume_requests();
+    look_at_groups_later();
+    return {};
 }
 
 void Monitor::reconfigure(Config config) {

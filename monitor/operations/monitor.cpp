@@ -114,6 +114,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::ends, "ends", 0, 0, kProcess, &Monitor::ends},
         {Op::part, "part", sizeof(wire::SegmentRef), 0, kProcess, &Monitor::part},
         {Op::withdraw, "withdraw", sizeof(wire::LinkRef), 0, kProcess, &Monitor::withdraw},
+        {Op::renew, "renew", sizeof(wire::LinkRef), 0, kProcess, &Monitor::renew},
         {Op::sandbox, "sandbox", 0, 0, kProcess, &Monitor::sandbox},
         {Op::leave, "leave", sizeof(wire::Leave), 0, kProcess, &Monitor::leave},
         {Op::no_room, "no_room", sizeof(wire::LinkRef), 0, kProcess, &Monitor::no_room},

@@ -211,6 +211,8 @@ class Monitor {
     void review_births(const Namespace *only, bool ends);
     void look_at_groups_later(std::chrono::milliseconds pause = std::chrono::seconds(2));
     void look_at_legacy_rules();
+    void pause_idle_links();
+    Reply renew(Client &client, Request &request);
 
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);

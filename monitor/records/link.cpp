@@ -221,14 +221,42 @@ void Link::withdraw_requests() {
     if (listener == nullptr || requests_end) {
         return;
     }
-    ListenerLink &entry = listener->segment().link[place];
-    uint32_t end = entry.syn_head.load(std::memory_order_acquire);
+    const uint32_t end = end_of_requests();
+    requests_end = end;
+    listener->segment().link[place].syn_end.store(end + 1, std::memory_order_release);
+}
+
+/// Behind the last request in the queue.
+uint32_t Link::end_of_requests() const {
+    uint32_t end = listener->segment().link[place].syn_head.load(std::memory_order_acquire);
     for (unsigned i = 0; i < kSynEntries && view(1).syn(end).load(std::memory_order_acquire) != 0; ++i) {
         ++end;
     }
-    end -= end == UINT32_MAX; // what says that there is no end
-    requests_end = end;
-    entry.syn_end.store(end + 1, std::memory_order_release);
+    return end - (end == UINT32_MAX); // what says that there is no end
+}
+
+bool Link::had_no_request() {
+    const uint32_t end = end_of_requests();
+    return std::exchange(former_end_, end) == end;
+}
+
+// A client makes its request, then looks at the flag; here the flag is set, then requests are looked for. So
+// either we count its request, or it sees the flag and asks.
+void Link::pause_requests() {
+    mark(1, kLinkPaused);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    paused_ = true;
+    listener->segment().link[place].syn_end.store(end_of_requests() + 1, std::memory_order_release);
+}
+
+// The flag goes last: a client that finds it gone wakes acceptors that see the queue without an end.
+void Link::resume_requests() {
+    paused_ = false;
+    if (listener != nullptr && !requests_end) {
+        listener->segment().link[place].syn_end.store(0, std::memory_order_release);
+    }
+    for_each_view(
+        [](LinkView v) { v.header().side[1].flags.fetch_and(~kLinkPaused, std::memory_order_seq_cst); });
 }
 
 bool Link::has_pending_syn() const {

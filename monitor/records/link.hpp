@@ -100,13 +100,23 @@ class Link {
     bool has_pending_syn() const;
     /// The client makes no further request: acceptors take those that are there, and none that comes later.
     void withdraw_requests();
+    /// Whether no request has come since this was asked for.
+    bool had_no_request();
+    /// The client asks before its next request: acceptors take those that are there, and none that comes
+    /// before resume_requests(). For a link that takes requests.
+    void pause_requests();
+    void resume_requests();
+    bool is_paused() const { return paused_; }
 
   private:
     Link() = default;
     void map();
+    uint32_t end_of_requests() const;
     Mapping map_; ///< all but the arenas, in which the monitor has no business; over the fake all
     LinkView view_[2];
+    uint32_t former_end_ = 0;
     bool is_fake_ = false;
+    bool paused_ = false;
 };
 
 /// Marks `side` of a slot with `flags` and wakes whoever waits on the other side. With flags 0 it only wakes.

@@ -219,6 +219,7 @@ constexpr Shape kShapes[] = {
     {wire::Op::stay, 0, ""},
     {wire::Op::no_room, sizeof(wire::LinkRef), ""},
     {wire::Op::withdraw, sizeof(wire::LinkRef), ""},
+    {wire::Op::renew, sizeof(wire::LinkRef), ""},
     {wire::Op::sandbox, 0, ""},
 };
 

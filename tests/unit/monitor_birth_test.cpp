@@ -373,6 +373,38 @@ TEST_CASE("control groups are looked at in pieces") {
     CHECK(seen.take_changed());
 }
 
+TEST_CASE("a link that is idle is paused, and what objects by then is seen when its client asks") {
+    if (!own_network()) {
+        return;
+    }
+    Pair pair;
+    const Group group;
+    const UniqueFd program = harmless_program();
+    if (!group.made || !program) {
+        WARN("no control groups, or no BPF here");
+        return;
+    }
+    const TestLink link(pair.connect());
+    const Acceptors acceptors(pair);
+    const auto paused = [&] { return (link.view.header().side[1].flags.load() & kLinkPaused) != 0; };
+    const auto renewed = [&] {
+        return pair.client.channel.ask(Op::renew, wire::LinkRef{pair.link, 0, 0}).header.status;
+    };
+    CHECK(eventually(paused));
+    CHECK(acceptors.of(pair.link).syn_end.load() != 0); // whoever does not ask is not accepted
+    CHECK(renewed() == 0);
+    CHECK_FALSE(paused());
+    CHECK(acceptors.of(pair.link).syn_end.load() == 0);
+    CHECK(renewed() == 0);
+    CHECK(eventually(paused));
+    const UniqueFd directory(open(group.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    REQUIRE(bpf_prog_attach(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT, 0) == 0);
+    CHECK(renewed() == -EACCES);
+    CHECK(becomes_closed(link));
+    CHECK(acceptors.of(pair.link).syn_end.load() != 0);
+    CHECK(pair.client.channel.ask(Op::renew, wire::LinkRef{pair.link, 1, 0}).header.status == -ENOENT);
+}
+
 TEST_CASE("a program on a control group has the connections of those below it begin on the kernel") {
     if (!own_network()) {
         return;

@@ -48,6 +48,24 @@ bool usable(const LinkMap &l, uint32_t listener, uint32_t reach) noexcept {
              (kLinkListenerClosed | kLinkServerDead));
 }
 
+/// The monitor does not look at what could object to connections over a link that is idle: it is asked to,
+/// before the next one. False: none can be made over it.
+bool may_connect_over(LinkMap &l) noexcept {
+    if (!(l.view.header().side[1].flags.load(std::memory_order_acquire) & kLinkPaused)) [[likely]]
+        return true;
+    const wire::LinkRef msg{l.id, 0, 0};
+    auto r = control::request(wire::Op::renew, &msg, sizeof msg);
+    control::close_received(r);
+    return r.status == 0;
+}
+
+/// False: it has been accepted already.
+bool take_request_back(const LinkMap &l, uint32_t slot) noexcept {
+    auto syn = static_cast<uint32_t>(SlotState::syn);
+    return l.far.slot(slot).identity.state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free),
+                                                                   std::memory_order_acq_rel);
+}
+
 /// What the monitor said last: who may not have a link asks once, until something changes that matters
 /// (Directory::birth_sequence). A word each for some listeners: sequence << 40 | listener << 8 | cause.
 constexpr unsigned kRefusals = 16;
@@ -82,7 +100,7 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) n
         if (!l || !usable(*l, listener, reach) || !link_use(*l))
             continue;
         // Held: another thread may have found it dead just now, and it have become another.
-        *slot = usable(*l, listener, reach) ? take_slot_of(*l) : -1;
+        *slot = may_connect_over(*l) && usable(*l, listener, reach) ? take_slot_of(*l) : -1;
         if (*slot >= 0)
             return l;
         link_unuse(*l);
@@ -248,6 +266,12 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         link_unuse(*l); // link_to's
         *why_out = static_cast<int64_t>(why);
         return again ? 1 : -1;
+    }
+    if (!may_connect_over(*l) && take_request_back(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
+        undo_stream(f, *l, static_cast<uint32_t>(slot), true);
+        link_unuse(*l); // link_to's
+        *why_out = static_cast<int64_t>(Cause::listener_gone);
+        return -1;
     }
     notify_acceptors(*l);
     if (acceptor_in_kernel(*l) && !accepted_soon(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
