@@ -4,6 +4,7 @@ RESULTS holds a folder per run, with meson's testlog.json and one NAME.results p
 test case, written by tests/support/catch_main.cpp). A test without such a file is a script and counts as one.
 A program that ends badly without a failed test case counts as one failure, and so does every PROBLEM (a failed build
 or check). Exits with 1 when anything failed.
+The last line that a skipped script printed is its reason, and is shown.
 """
 import collections
 import json
@@ -13,6 +14,11 @@ import sys
 
 def meson_verdict(result: str) -> str:
     return {"OK": "passed", "EXPECTEDFAIL": "passed", "SKIP": "skipped"}.get(result, "failed")
+
+
+def last_line(test: dict) -> str:
+    lines = (test.get("stdout", "") + "\n" + test.get("stderr", "")).strip().splitlines()
+    return lines[-1] if lines else "no reason is said"
 
 
 def count_run(folder: pathlib.Path, totals: collections.Counter, failures: list[str]) -> None:
@@ -28,6 +34,8 @@ def count_run(folder: pathlib.Path, totals: collections.Counter, failures: list[
             totals[verdict] += 1
             if verdict == "failed":
                 failures.append(f"{folder.name}: {name}: {test['result']}")
+            if verdict == "skipped":
+                print(f"skipped: {folder.name}: {name}: {last_line(test)}")
             continue
         failed_before = totals["failed"]
         for case in cases.read_text(encoding="utf-8").splitlines():
