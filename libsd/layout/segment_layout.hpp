@@ -15,8 +15,11 @@
 namespace sd {
 
 constexpr uint64_t kSegmentMagic = 0x31474553'4453ULL; // "SDSEG1"
-constexpr unsigned kOfds = 1u << 18; ///< open file descriptions per segment; 0 is never used
-constexpr unsigned kSegProcs = 512;  ///< processes that may share a segment at one time; 0 is the creator
+/// Records that the table has room for. The last of them are none: there sddump has its area
+/// (layout/capture_layout.hpp).
+constexpr unsigned kOfdRoom = 1u << 18;
+constexpr unsigned kOfds = kOfdRoom - (1u << 16); ///< open file descriptions per segment; 0 is never used
+constexpr unsigned kSegProcs = 512; ///< processes that may share a segment at one time; 0 is the creator
 /// This ProcRecord holds connections that are on their way to another process (SCM_RIGHTS); the monitor
 /// clears its bits.
 constexpr unsigned kParcelProc = 1;
@@ -31,11 +34,15 @@ enum TxBlock : uint32_t {
     kTxReset = 4,
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
     /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
-    kTxMoved = 16
+    kTxMoved = 16,
+    kTxCapture = 32 ///< what is sent is copied for sddump
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
 constexpr int32_t kMovedLowat = INT32_MAX;
+/// In Ofd::rcvlowat, beside the program's value: what is received is copied for sddump. Sends receivers the
+/// long way round in the same manner.
+constexpr int32_t kCaptureLowat = 1 << 30;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
 
 /// An open file description: one end of an accelerated connection.
@@ -81,7 +88,7 @@ struct ProcRecord {
     uint64_t client_id;          ///< the monitor's name for it
     /// Bit i: this process holds at least one descriptor of Ofd i. The truth about who holds what; there is
     /// no count.
-    std::atomic<uint64_t> held[kOfds / 64];
+    std::atomic<uint64_t> held[kOfdRoom / 64];
 };
 
 /// One fallback, kept in a small ring for sdstat.
@@ -117,12 +124,19 @@ struct SegmentHeader {
     /// asks in between.
     std::atomic<uint32_t> forks;
     SegmentStats stats;
+    std::atomic<uint32_t> capture; ///< CaptureMode of layout/capture_layout.hpp
+    /// Set by a monitor that knows that the last records of the table are none. An earlier one would take
+    /// what is copied there for records, and change it.
+    std::atomic<uint32_t> has_capture_room;
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);
 constexpr size_t kSegThreadOffset = align_up(kSegProcOffset + sizeof(ProcRecord) * kSegProcs, 4096);
 constexpr size_t kSegOfdOffset = align_up(kSegThreadOffset + sizeof(ThreadRecord) * kSegThreads, 4096);
-constexpr size_t kSegmentBytes = align_up(kSegOfdOffset + sizeof(Ofd) * size_t{kOfds}, 4096);
+constexpr size_t kSegCaptureOffset = kSegOfdOffset + sizeof(Ofd) * size_t{kOfds};
+constexpr size_t kSegmentBytes = align_up(kSegOfdOffset + sizeof(Ofd) * size_t{kOfdRoom}, 4096);
+constexpr size_t kSegCaptureBytes = kSegmentBytes - kSegCaptureOffset;
+static_assert(kSegCaptureOffset % 4096 == 0);
 
 struct SegmentView {
     uint8_t *base = nullptr;

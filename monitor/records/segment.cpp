@@ -61,10 +61,11 @@ std::shared_ptr<Segment> Segment::open(UniqueFd memfd) {
     segment->memfd_ = std::move(memfd);
     segment->map_ = Mapping(segment->memfd_.get(), kSegmentBytes);
     segment->view_.base = segment->map_.base();
-    const SegmentHeader &header = segment->view_.header();
+    SegmentHeader &header = segment->view_.header();
     if (header.magic != kSegmentMagic || header.version != kLayoutVersion) {
         return nullptr;
     }
+    header.has_capture_room.store(1, std::memory_order_relaxed);
     return segment;
 }
 

@@ -16,6 +16,7 @@
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -115,6 +116,8 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
             f = new_file(FileKind::fresh);
         if (f && take_over(*f, l, *link, slot, listener.family, flags & SOCK_NONBLOCK ? O_NONBLOCK : 0)) {
             SD_PROBE3(accept, new_fd, link->id, slot);
+            if (is_captured(*f->ofd)) [[unlikely]]
+                capture_born(*f);
             link_unuse(*link); // take_pending's reference; bind_stream has its own
             if (a) {
                 long r = write_sockaddr(f->stream.client, listener.family, a, n);

@@ -20,6 +20,7 @@
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 #include <netinet/tcp.h>
@@ -281,6 +282,8 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         return -1;
     }
     SD_PROBE4(connect, fd, l->id, slot, to.port);
+    if (is_captured(*f.ofd)) [[unlikely]]
+        capture_born(f);
     link_unuse(*l); // link_to's; bind_stream has its own
     stats().connects.fetch_add(1, std::memory_order_relaxed);
     return 0;

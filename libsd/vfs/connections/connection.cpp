@@ -7,6 +7,7 @@
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include <csignal>
 #include <initializer_list>
 
@@ -98,6 +99,8 @@ uint32_t absorb_flags(File &f) noexcept {
         // A side that resets sets no FIN then: one that is there came before it.
         o.so_error.store(fin ? EPIPE : ECONNRESET, std::memory_order_release);
         o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+        if (is_captured(o))
+            capture_end(f, true, CaptureKind::reset);
     }
     return before | flags;
 }
@@ -204,6 +207,8 @@ void close_stream(File &f, bool reset) noexcept {
                 flags |= kFlagWriteShut;
             if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
                 ring::uncork(o.tx.s, f.tx_place, mine->control.back, peer->credit);
+            if (is_captured(o)) [[unlikely]]
+                capture_close(f, flags);
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             set_ended(*mine, flags);
         }

@@ -1,6 +1,7 @@
 // A peer that writes rubbish into shared memory.
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 
 namespace sd {
 
@@ -11,6 +12,8 @@ void condemn(File &f) noexcept {
     if (!(f.ofd->flags_seen.fetch_or(kFlagReset | kFlagWriteShut) & kFlagReset)) {
         f.ofd->so_error.store(ECONNRESET);
         f.ofd->tx_block.fetch_or(kTxReset);
+        if (is_captured(*f.ofd))
+            capture_end(f, false, CaptureKind::reset);
         count_fallback(Cause::corrupt_peer, nullptr);
         wire::Log log{1, static_cast<uint16_t>(Cause::corrupt_peer), "invalid data in a ring: connection reset"};
         control::request(wire::Op::log, &log, sizeof log);

@@ -18,6 +18,7 @@
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -111,7 +112,10 @@ void leave_connections(Marks which) noexcept {
 namespace vfs {
 
 void before_crossing(bool everything) noexcept {
-    if (!enabled() || in_vfork() || sandboxed())
+    if (!enabled() || in_vfork())
+        return;
+    end_capture(CaptureEnd::credentials);
+    if (sandboxed())
         return;
     CleanupStack::drop_abandoned();
     if (!everything && !shared_segments() && !shared_links())

@@ -11,6 +11,7 @@
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/thread_liveness.hpp"
 #include "libsd/transport/link.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include <ctime>
 #include <initializer_list>
 #include <sys/stat.h>
@@ -366,6 +367,7 @@ Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *inde
                             &o.opt.keepintvl, &o.opt.keepcnt, &o.opt.quickack, &o.opt.user_timeout,
                             &o.opt.zerocopy_next, &o.opt.zerocopy_told})
                 w->store(0, std::memory_order_relaxed);
+            capture_newborn(v, segments[seg].proc, o);
             o.generation = gen;
             o.link_id = link_id;
             o.slot = slot;

@@ -4,6 +4,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include <cstring>
 #include <linux/tcp.h>
 #include <sys/time.h>
@@ -125,7 +126,8 @@ void apply(Ofd &o, const InheritedSet &s) noexcept {
     o.opt.linger_s.store(s.linger_s, relaxed);
     o.opt.sndbuf.store(s.sndbuf, relaxed);
     o.opt.zerocopy_told.store(0, relaxed);
-    o.rcvlowat.store(s.rcvlowat, relaxed);
+    const int32_t low = s.rcvlowat < kCaptureLowat ? s.rcvlowat : kCaptureLowat - 1;
+    o.rcvlowat.store(is_captured(o) ? low | kCaptureLowat : low, relaxed);
     o.rcvtimeo_ns.store(s.rcvtimeo_ns, relaxed);
     o.sndtimeo_ns.store(s.sndtimeo_ns, relaxed);
 }

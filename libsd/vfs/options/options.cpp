@@ -14,6 +14,7 @@
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -174,7 +175,7 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&l, sizeof l, value, n, room);
         }
         case SO_RCVLOWAT:
-            return give_int(o.rcvlowat.load(relaxed), value, n, room);
+            return give_int(without_capture(o.rcvlowat.load(relaxed)), value, n, room);
         }
         if (k && k->rule == Rule::timeout) {
             timeval t =
@@ -245,12 +246,15 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
     return fresh_set_in_kernel(fd, f, level, name, value, n, &p.record);
 }
 
-/// What sends receivers of a moved connection the long way must not be written over. Whoever moves it sets
-/// the mark before, so of two at the same time the one sees the other's.
+/// What sends receivers of a moved or captured connection the long way must not be written over. Whoever
+/// moves or captures it sets the mark before, so of two at the same time the one sees the other's.
 void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
-    o.rcvlowat.store(bytes, std::memory_order_seq_cst);
-    if (o.tx_block.load(std::memory_order_seq_cst) & kTxMoved)
+    o.rcvlowat.store(bytes < kCaptureLowat ? bytes : kCaptureLowat - 1, std::memory_order_seq_cst);
+    const uint32_t marks = o.tx_block.load(std::memory_order_seq_cst);
+    if (marks & kTxMoved)
         o.rcvlowat.store(kMovedLowat, relaxed);
+    else if (marks & kTxCapture)
+        o.rcvlowat.fetch_or(kCaptureLowat, relaxed);
 }
 
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
@@ -365,7 +369,7 @@ void replay_stored_options(int fd, const File &f) noexcept {
             t = {-1, 0};
         set(SOL_SOCKET, name, t);
     }
-    if (const int32_t low = o.rcvlowat.load(relaxed); differs(low != 1, SOL_SOCKET, SO_RCVLOWAT))
+    if (const int32_t low = without_capture(o.rcvlowat.load(relaxed)); differs(low != 1, SOL_SOCKET, SO_RCVLOWAT))
         set(SOL_SOCKET, SO_RCVLOWAT, low);
 }
 

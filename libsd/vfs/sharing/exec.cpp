@@ -16,6 +16,7 @@
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -247,6 +248,7 @@ namespace vfs {
 void before_exec(bool loadable) noexcept {
     if (!enabled() || table)
         return;
+    end_capture(CaptureEnd::exec);
     const Survey s = survey();
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.

@@ -1,6 +1,7 @@
 // TCP_CORK and MSG_MORE; see cork.hpp.
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
 #include <netinet/tcp.h>
 
@@ -34,6 +35,8 @@ bool publish_corked(File &f, uint32_t n, Cork cork) noexcept {
     Ofd &o = *f.ofd;
     TxState &s = o.tx.s;
     Corked &b = f.mine->control.back;
+    if (is_captured(o)) [[unlikely]]
+        capture_sending(f, n);
     if (cork == Cork::none) {
         ring::commit(s, f.tx_place, n);
         uncork(f);

@@ -23,9 +23,9 @@ inline Cork cork_of(const Ofd &o, bool more) noexcept {
         return Cork::cork;
     return more ? Cork::more : Cork::none;
 }
-/// Is a write other than a plain one?
+/// Is a write a plain one? Others go through publish_corked(), also to be captured.
 inline bool is_plain(const Ofd &o, Cork cork) noexcept {
-    return cork == Cork::none && !(o.tx_block.load(std::memory_order_relaxed) & kTxCork);
+    return cork == Cork::none && !(o.tx_block.load(std::memory_order_relaxed) & (kTxCork | kTxCapture));
 }
 /// The most that one record may hold, since it would otherwise lie across the end of a segment.
 inline uint64_t most_at_once(const File &f, Cork cork) noexcept {

@@ -4,6 +4,7 @@
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <netinet/tcp.h>
@@ -56,7 +57,8 @@ long shutdown(int fd, int how) noexcept {
     if (how != SHUT_RD) {
         // With the token, so that no send of ours is half way.
         Claim c(f->seg, o.tx.token, f->tx_token_id(), Claim::patient);
-        o.tx_block.fetch_or(kTxShut, std::memory_order_release);
+        if (!(o.tx_block.fetch_or(kTxShut, std::memory_order_acq_rel) & kTxShut) && is_captured(o)) [[unlikely]]
+            capture_end(*f, false, CaptureKind::fin);
         ring::uncork(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
         set_ended(*f->mine, flags | kFlagWriteShut);
     } else {

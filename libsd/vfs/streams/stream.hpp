@@ -1,6 +1,7 @@
 // What sending and receiving over an accelerated connection have in common.
 #pragma once
 #include "libsd/cpu/order.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -32,7 +33,11 @@ struct IoCursor {
 /// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
 inline int32_t low_water(const Ofd &o) noexcept {
     const int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
-    return low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved) ? 1 : low;
+    if (low < kCaptureLowat) [[likely]]
+        return low;
+    if (low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved))
+        return 1;
+    return without_capture(low);
 }
 
 void raise_sigpipe() noexcept;

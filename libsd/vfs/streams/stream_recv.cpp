@@ -8,6 +8,7 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/fast_path.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -19,7 +20,7 @@ namespace {
 /// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, or an error of
 /// next_record().
 long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
-               bool discard) noexcept {
+               bool discard, bool captured) noexcept {
     const ring::Place &place = f.rx_place;
     long done = 0;
     while (static_cast<size_t>(done) < want) {
@@ -45,9 +46,12 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
             return done;
         size_t n = want - static_cast<size_t>(done);
         n = n < to.now.iov_len ? n : to.now.iov_len;
+        const uint64_t from = s.head - s.base + 8 + rec.read;
         long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
         if (got < 0)
             return done ? done : got;
+        if (captured) [[unlikely]]
+            capture_received(f, from, static_cast<uint32_t>(got), r == ring::kUrgentNext);
         to.skip(static_cast<size_t>(got));
         done += got;
         // The sender of a long transfer goes on as soon as there is room again.
@@ -147,11 +151,11 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
                 IoCursor again = to;
-                r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC);
+                r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC, false);
                 done = 0;
             } else {
                 r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
-                              flags & MSG_TRUNC);
+                              flags & MSG_TRUNC, is_receive_captured(o));
                 if (r > 0) {
                     f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
                     ++o.rx.s.messages;
@@ -161,6 +165,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             if (r == 0 || (flags & MSG_PEEK))
                 end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
                       (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+            if (end && (seen & kFlagWriteShut) && r == 0 && is_captured(o)) [[unlikely]]
+                capture_end(f, true, CaptureKind::fin);
         }
         // From here on without the token, so that the File may become another's.
         if (r == 0 && done == 0 && !end && nonblocking)

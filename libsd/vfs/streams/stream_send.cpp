@@ -7,6 +7,7 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/ring_shrink.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -142,6 +143,8 @@ void answered_by_reset(File &f) noexcept {
         return;
     o.so_error.store(EPIPE);
     o.tx_block.fetch_or(kTxReset);
+    if (is_captured(o)) [[unlikely]]
+        capture_end(f, false, CaptureKind::reset);
     set_ended(*f.mine, kFlagReset);
     notify(*f.link, f.slot, f.peer->control.rx_arm);
     notify(*f.link, f.slot, f.peer->control.tx_arm);

@@ -2,6 +2,7 @@
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
+#include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -34,6 +35,8 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
             }
             // The word first: who finds the record then knows whether it is the latest.
             f.mine->control.oob.store(s.tail << 9 | uint64_t{byte} << 1 | 1, std::memory_order_release);
+            if (is_captured(o)) [[unlikely]]
+                capture_urgent(f, byte);
             ring::put_urgent(s, f.tx_place, byte);
             uncork(f); // nothing urgent waits, nor what is before it
             ++s.messages;
