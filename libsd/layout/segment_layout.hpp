@@ -109,6 +109,14 @@ struct SegmentStats {
     FallbackRecord recent[kFallbackRing];
 };
 
+/// Who knows of captures, and that the last records of the table are none.
+enum CaptureKnown : uint32_t {
+    /// The library that made the segment. An earlier one would take kCaptureLowat for a mark of the program's.
+    kKnownToLibrary = 1,
+    /// The monitor. An earlier one would take what is copied for records, and change it.
+    kKnownToMonitor = 2
+};
+
 struct SegmentHeader {
     uint64_t magic;
     uint32_t version;
@@ -124,10 +132,8 @@ struct SegmentHeader {
     /// asks in between.
     std::atomic<uint32_t> forks;
     SegmentStats stats;
-    std::atomic<uint32_t> capture; ///< CaptureMode of layout/capture_layout.hpp
-    /// Set by a monitor that knows that the last records of the table are none. An earlier one would take
-    /// what is copied there for records, and change it.
-    std::atomic<uint32_t> has_capture_room;
+    std::atomic<uint32_t> capture;       ///< CaptureMode of layout/capture_layout.hpp
+    std::atomic<uint32_t> capture_known; ///< CaptureKnown: without both bits nothing is captured
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);

@@ -65,7 +65,7 @@ std::shared_ptr<Segment> Segment::open(UniqueFd memfd) {
     if (header.magic != kSegmentMagic || header.version != kLayoutVersion) {
         return nullptr;
     }
-    header.has_capture_room.store(1, std::memory_order_relaxed);
+    header.capture_known.fetch_or(kKnownToMonitor, std::memory_order_relaxed);
     return segment;
 }
 

@@ -135,7 +135,14 @@ std::vector<FoundSegment> Process::new_segments() {
         }
         SegmentMap map(std::move(fd));
         const unsigned proc = record_of(map.view(), own_number(pid_));
-        if (map.view().header().has_capture_room.load() == 0) {
+        if (!map.is_ready()) {
+            continue;
+        }
+        const uint32_t known = map.view().header().capture_known.load();
+        if ((known & kKnownToLibrary) == 0) {
+            throw Failure(Exit::failed, "the program's libsd is of an earlier version: restart the program");
+        }
+        if ((known & kKnownToMonitor) == 0) {
             // A new segment, of which the monitor is about to hear; or one that does not leave room.
             if (SteadyClock::now() - unheard_of_.emplace(id, SteadyClock::now()).first->second > kHearing) {
                 throw Failure(Exit::failed,

@@ -62,7 +62,7 @@ SegmentMap::SegmentMap(UniqueFd fd) : fd_(std::move(fd)) {
         throw Failure(Exit::failed, fmt::format("mmap: {}", strerror(errno)));
     }
     view_.base = static_cast<uint8_t *>(base);
-    if (view_.header().magic != kSegmentMagic || view_.header().version != kLayoutVersion) {
+    if (is_ready() && (view_.header().magic != kSegmentMagic || view_.header().version != kLayoutVersion)) {
         munmap(base, kSegmentBytes);
         throw Failure(Exit::failed, "the program's libsd is of another version than sddump");
     }

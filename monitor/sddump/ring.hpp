@@ -19,6 +19,8 @@ class SegmentMap {
     SegmentMap &operator=(SegmentMap &&) = delete;
     ~SegmentMap();
     const SegmentView &view() const { return view_; }
+    /// Not while the program is still about to make it.
+    bool is_ready() const { return view_.header().magic != 0; }
     int fd() const { return fd_.get(); }
 
   private:
