@@ -111,7 +111,7 @@ struct SegmentStats {
 
 /// Who knows of captures, and that the last records of the table are none.
 enum CaptureKnown : uint32_t {
-    /// The library that made the segment. An earlier one would take kCaptureLowat for a mark of the program's.
+    /// The library that made the segment. An earlier one would take kCaptureLowat for SO_RCVLOWAT.
     kKnownToLibrary = 1,
     /// The monitor. An earlier one would take what is copied for records, and change it.
     kKnownToMonitor = 2
