@@ -9,8 +9,10 @@ namespace sd {
 
 namespace {
 
-/// Another thread may be moving it.
-uint64_t now_of(const uint64_t &word) noexcept { return *const_cast<const volatile uint64_t *>(&word); }
+/// Others may be changing it: it is read once.
+template <class Word> Word now_of(const Word &word) noexcept {
+    return *const_cast<const volatile Word *>(&word);
+}
 
 void unmark(Ofd &o) noexcept {
     int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
@@ -48,11 +50,11 @@ class Writer {
         }
         area_ = &capture_area(m.view);
         ring_ = capture_ring(m.view);
-        size_ = area_->ring_size;
+        size_ = now_of(area_->ring_size);
         return area_->proc == m.proc && size_ >= kCaptureMinRing && size_ <= kCaptureMaxRing &&
                (size_ & (size_ - 1)) == 0;
     }
-    uint32_t snap() const noexcept { return area_->snap; }
+    uint32_t snap() const noexcept { return now_of(area_->snap); }
 
     /// Room for `bytes`; false: there is none.
     bool reserve(uint32_t bytes) noexcept {
