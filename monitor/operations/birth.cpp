@@ -8,8 +8,8 @@
 // A client asks once for each link. What changes later takes its links away from it: the kernel tells of
 // rules at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
 //
-// So that an idle host sleeps, a link over which no connection came meanwhile is paused: its client asks again
-// before the next one, and then they are looked at.
+// So that an idle host sleeps, a link over which no connection came meanwhile is paused: its client asks
+// again before the next one, and then they are looked at.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
 
