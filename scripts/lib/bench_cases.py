@@ -112,7 +112,8 @@ def silence(_build):
                    both("pingpong", "--gap-us", str(gap), "--warmup", "0"),
                    [Bar("at most 1.1 times kernel TCP's", factor=1 / 1.1)] if gap > 1000 else [],
                    seconds=1 if gap == 1000 else 8, rounds=None if gap == 1000 else 3)
-    idle = both("idle", "--connections", "100", "--seconds", "10")
+    # The monitor looks once more, two seconds after the last connection was made.
+    idle = both("idle", "--connections", "100", "--seconds", "10", "--settle", "5")
     yield Case("idle-wakeups", "silence", "100 silent connections, wake-ups per second, both ends and monitor",
                "wakeups_per_s", "", idle, [Bar("none", value=0.0)], seconds=0, rounds=1)
     yield Case("idle-cpu", "silence", "100 silent connections, processor time", "cpu_percent", "%", idle, seconds=0, rounds=1)

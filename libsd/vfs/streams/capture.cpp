@@ -59,12 +59,17 @@ class Writer {
     /// Room for `bytes`; false: there is none.
     bool reserve(uint32_t bytes) noexcept {
         at_ = area_->tail.load(std::memory_order_relaxed);
-        do {
+        for (;;) {
             const uint64_t used = at_ - area_->head.load(std::memory_order_acquire);
-            if (used > size_ || bytes > size_ - used)
+            const bool room = used <= size_ && bytes <= size_ - used;
+            if (room && area_->tail.compare_exchange_weak(at_, at_ + bytes, std::memory_order_relaxed))
+                return true;
+            // The reader may be past what was the tail a moment ago.
+            const uint64_t now = area_->tail.load(std::memory_order_relaxed);
+            if (!room && now == at_)
                 return false;
-        } while (!area_->tail.compare_exchange_weak(at_, at_ + bytes, std::memory_order_relaxed));
-        return true;
+            at_ = now;
+        }
     }
     void put(uint32_t offset, const void *from, uint32_t n) const noexcept {
         const uint32_t at = static_cast<uint32_t>(at_ + offset) & (size_ - 1);
