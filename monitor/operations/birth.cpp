@@ -197,9 +197,20 @@ void Monitor::look_at_legacy_rules() {
     }
 }
 
+void Monitor::say_discovery() {
+    if (config_.paths.discovery && !discovery_.is_on()) {
+        spdlog::warn("no discovery of peers in other network namespaces: {}", discovery_.why_off());
+    }
+    for (const auto &[cookie, ns] : namespaces_) {
+        ns->directory.set_discovery(discovery_.is_on());
+    }
+}
+
 void Monitor::reconfigure(Config config) {
     config_ = std::move(config);
     review_births(nullptr, true);
+    discovery_.reconfigure(config_.paths);
+    say_discovery();
 }
 
 } // namespace sd::monitor

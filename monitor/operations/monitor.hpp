@@ -1,5 +1,6 @@
 // The monitor: everything that is registered, and the operations of the protocol on it.
 #pragma once
+#include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/listener_watch.hpp"
 #include "monitor/kernel/process_info.hpp"
@@ -211,6 +212,8 @@ class Monitor {
     void review_births(const Namespace *only, bool ends);
     void look_at_groups_later(std::chrono::milliseconds pause = std::chrono::seconds(2));
     void look_at_legacy_rules();
+    /// To the log, and to the directories of clients.
+    void say_discovery();
 
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
@@ -309,6 +312,7 @@ class Monitor {
     std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
     SeenGroups groups_seen_;
+    Discovery discovery_;
     EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {

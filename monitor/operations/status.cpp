@@ -78,6 +78,15 @@ json Monitor::status_json(const Viewer &viewer) {
                        {"socket", socket_path_},
                        {"policy", config_.file.empty() ? json() : json(config_.file)}};
 
+    json ends = json::object();
+    const OptionPrograms::Counts counts = discovery_.counts();
+    for (unsigned state = SD_SENT; state < SD_STATES; ++state) {
+        ends[state_name(state)] = counts[state];
+    }
+    root["discovery"] = {{"on", discovery_.is_on()},
+                         {"why", discovery_.is_on() ? json() : json(discovery_.why_off())},
+                         {"ends", std::move(ends)}};
+
     Counters total = past_;
     std::vector<std::pair<const Client *, RecentFallback>> recent;
     for (const RecentFallback &fallback : past_fallbacks_) {

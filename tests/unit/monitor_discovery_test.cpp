@@ -60,6 +60,7 @@ TEST_CASE("both ends of a connection between two network namespaces keep the sam
     a.give("va", "fd07::1/64");
     b.give("vb", "fd07::2/64");
     for (const char *address : {"10.7.0.2", "fd07::2"}) {
+        meet(a, Place(address, 1));
         const Joined c(a, b, Place(address, 700));
         const sd_end client = kernel.end(c.client), server = kernel.end(c.server);
         REQUIRE(client.state == SD_PAIRED);
@@ -87,6 +88,7 @@ TEST_CASE("a listener for both families answers both") {
     const Kernel kernel;
     const Net a, b;
     a.join("va", "10.7.0.1/24", b, "vb", "10.7.0.2/24");
+    meet(a, Place("10.7.0.2", 1));
     const Joined c(a, b, Place("::", 700), Place("10.7.0.2", 700));
     REQUIRE(kernel.state(c.client) == SD_PAIRED);
     REQUIRE(kernel.state(c.server) == SD_PAIRED);
@@ -98,6 +100,7 @@ TEST_CASE("who has no libsd sends nothing, and is sent nothing that he keeps") {
     const Net a, b;
     a.join("va", "10.7.0.1/24", b, "vb", "10.7.0.2/24");
     const Place at("10.7.0.2", 700);
+    meet(a, Place("10.7.0.2", 1));
     {
         const Joined c(a, b, at, at, Has::nothing, Has::libsd);
         REQUIRE_FALSE(kernel.programs->end_of(c.client.get()));
@@ -149,6 +152,8 @@ TEST_CASE("only networks that are named are asked") {
     a.join("va", "10.7.0.1/24", b, "vb", "10.7.0.2/24");
     b.give("vb", "10.8.0.2/24");
     a.run("ip route add 10.8.0.0/24 dev va");
+    meet(a, Place("10.7.0.2", 1));
+    meet(a, Place("10.8.0.2", 1));
     kernel.programs->ask({*AddressMatch::parse("10.8.0.0/16")});
     {
         const Joined c(a, b, Place("0.0.0.0", 700), Place("10.7.0.2", 700));

@@ -28,12 +28,13 @@ using monitor::UniqueFd;
 class Inside {
   public:
     explicit Inside(int ns) : home_(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC)) {
-        if (setns(ns, CLONE_NEWNET) != 0) {
+        if (!home_ || setns(ns, CLONE_NEWNET) != 0) {
             fail_with("setns");
         }
     }
     ~Inside() {
         if (setns(home_.get(), CLONE_NEWNET) != 0) {
+            perror("setns");
             abort();
         }
     }
@@ -48,11 +49,12 @@ class Net {
   public:
     Net() {
         const UniqueFd home(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
-        if (unshare(CLONE_NEWNET) != 0) {
+        if (!home || unshare(CLONE_NEWNET) != 0) {
             fail_with("unshare");
         }
         ns_.reset(open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC));
         if (setns(home.get(), CLONE_NEWNET) != 0) {
+            perror("setns");
             abort();
         }
         run("ip link set lo up");
@@ -168,6 +170,13 @@ inline UniqueFd make_socket(int family) {
     return fd;
 }
 
+/// SO_NETNS_COOKIE, which the headers of Debian 12's C library lack.
+inline uint64_t netns_cookie(const UniqueFd &socket) {
+    uint64_t cookie = 0;
+    socklen_t size = sizeof cookie;
+    return getsockopt(socket.get(), SOL_SOCKET, 71, &cookie, &size) == 0 ? cookie : 0;
+}
+
 enum class Has { libsd, nothing };
 
 inline UniqueFd listen_at(const Net &net, const Place &at, Has has = Has::libsd) {
@@ -197,6 +206,21 @@ inline UniqueFd accept_at(int listener) {
         fail_with("accept");
     }
     return fd;
+}
+
+/// Until neighbours know each other a packet may take so long that it is sent again: nobody listens there,
+/// but answers.
+inline void meet(const Net &from, const Place &at) {
+    from.in([&] {
+        for (int tries = 0; tries < 10; ++tries) {
+            const UniqueFd fd = make_socket(at.family());
+            if (connect(fd.get(), at.get(), at.length) != 0 && errno == ECONNREFUSED) {
+                return;
+            }
+            usleep(100000);
+        }
+        fail_with("nobody is at that address");
+    });
 }
 
 /// A connection with both ends in this process's hands.
