@@ -31,12 +31,20 @@ enum TxBlock : uint32_t {
     kTxReset = 4,
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
     /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
-    kTxMoved = 16
+    kTxMoved = 16,
+    /// What is sent goes to the kernel's socket, or is about to change its path (Ofd::Path)
+    kTxPath = 32
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
 constexpr int32_t kMovedLowat = INT32_MAX;
+/// As kMovedLowat, while what is to be received may be in the kernel's socket (Ofd::Path).
+constexpr int32_t kPathLowat = INT32_MAX - 1;
+/// In Ofd::flags_seen, beside the peer's SideFlags: the connection has a kernel socket that may carry it.
+constexpr uint32_t kSeenPath = 1u << 15;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
+
+enum PathWanted : uint32_t { kWantKernel = 0, kWantRing = 1, kWantBoth = 2 /* for tests: now this, now that */ };
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
@@ -73,6 +81,15 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> zerocopy_next;
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
+    /// Of a connection that began in the kernel and can change its path; flags_seen tells (kSeenPath).
+    struct alignas(64) Path {
+        std::atomic<uint32_t> tx, rx; ///< number of the last move << 8 | PathStep; each with its token
+        std::atomic<uint32_t> wanted; ///< PathWanted
+        std::atomic<int32_t> rcvlowat;
+        std::atomic<uint32_t> to_ring, to_kernel; ///< moves of the sending direction
+        std::atomic<uint64_t> rx_until; ///< with the receive token: where the path that is read ends; its copy
+        std::atomic<uint64_t> spare[2];
+    } path;
 };
 
 struct ProcRecord {
@@ -117,6 +134,8 @@ struct SegmentHeader {
     /// asks in between.
     std::atomic<uint32_t> forks;
     SegmentStats stats;
+    /// Bumped by the monitor when the other end of something that this process has offered has come.
+    std::atomic<uint32_t> joined;
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);

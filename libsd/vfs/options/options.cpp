@@ -12,6 +12,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -166,6 +167,8 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
     if (level == SOL_SOCKET) {
         switch (name) {
         case SO_ERROR: {
+            if (has_paths(o)) [[unlikely]]
+                return give_int(take_path_error(fd, o), value, n, room);
             absorb_flags(f);
             return give_int(take_error(o), value, n, room);
         }
@@ -174,7 +177,7 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&l, sizeof l, value, n, room);
         }
         case SO_RCVLOWAT:
-            return give_int(o.rcvlowat.load(relaxed), value, n, room);
+            return give_int(low_water(o), value, n, room);
         }
         if (k && k->rule == Rule::timeout) {
             timeval t =
@@ -182,6 +185,8 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&t, sizeof t, value, n, room);
         }
     }
+    if (has_paths(o)) [[unlikely]]
+        return ask_kernel(fd, f, level, name, value, n);
     if (level == IPPROTO_TCP && name == TCP_INFO)
         return get_tcp_info(f, value, n, room);
     constexpr int32_t kLoopbackMtu = 65535;
@@ -248,6 +253,11 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
 /// What sends receivers of a moved connection the long way must not be written over. Whoever moves it sets
 /// the mark before, so of two at the same time the one sees the other's.
 void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
+    if (has_paths(o)) [[unlikely]] {
+        o.path.rcvlowat.store(bytes, std::memory_order_seq_cst);
+        if (o.rcvlowat.load(std::memory_order_seq_cst) == kPathLowat)
+            return;
+    }
     o.rcvlowat.store(bytes, std::memory_order_seq_cst);
     if (o.tx_block.load(std::memory_order_seq_cst) & kTxMoved)
         o.rcvlowat.store(kMovedLowat, relaxed);
@@ -286,6 +296,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
+            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT)) [[unlikely]]
+                sys::setsockopt(fd, level, name, value, n);
             if (level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY))
                 cork_changed(f, name, p.number);
             if (level == SOL_SOCKET && name == SO_RCVLOWAT) { // what waits may be enough now
@@ -307,9 +319,13 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
         int32_t v = 0;
         socklen_t m = sizeof v;
         if (sys::getsockopt(fd, level, name == SO_RCVLOWAT ? SO_RCVLOWAT : SO_SNDBUF, &v, &m) == 0) {
-            if (name == SO_RCVLOWAT)
+            if (name == SO_RCVLOWAT) {
                 set_rcvlowat(o, v);
-            else
+                const int one = 1;
+                if (has_paths(o)) // looked at here, see offer.cpp
+                    sys::setsockopt(fd, level, name, &one, sizeof one);
+            }
+            if (name != SO_RCVLOWAT)
                 o.opt.sndbuf.store(v, relaxed);
         }
         if (name != SO_RCVLOWAT) { // there may be room now

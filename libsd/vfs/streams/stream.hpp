@@ -32,6 +32,8 @@ struct IoCursor {
 /// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
 inline int32_t low_water(const Ofd &o) noexcept {
     const int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    if (low == kPathLowat && (o.flags_seen.load(std::memory_order_relaxed) & kSeenPath)) [[unlikely]]
+        return o.path.rcvlowat.load(std::memory_order_relaxed);
     return low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved) ? 1 : low;
 }
 
