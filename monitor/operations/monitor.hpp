@@ -398,6 +398,7 @@ class Monitor {
     MovedConnections moved_;
     Offers offers_;
     std::map<ConnectionNames, Offers::key_type> offers_by_names_;
+    std::map<PairKey, Offers::key_type> offers_by_pair_; ///< of those that discovery has found
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

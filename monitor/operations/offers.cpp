@@ -42,11 +42,12 @@ SlotAddress slot_address(const ConnectionNames::Name &name) {
 /// Who else has offered the other end of this connection; null: nobody yet. The one place that knows how ends
 /// find each other.
 Offer *Monitor::find_other_end(const Offer &offer) {
-    const auto it = offers_by_names_.find(offer.socket.names.swapped());
-    if (it == offers_by_names_.end()) {
+    const auto named = offers_by_names_.find(offer.socket.names.swapped());
+    const auto paired = offer.discovered ? offers_by_pair_.find(offer.discovered->pair) : offers_by_pair_.end();
+    if (named == offers_by_names_.end() && paired == offers_by_pair_.end()) {
         return nullptr;
     }
-    Offer &other = offers_.at(it->second);
+    Offer &other = offers_.at(paired != offers_by_pair_.end() ? paired->second : named->second);
     return other.side != offer.side && other.link == nullptr ? &other : nullptr;
 }
 
@@ -64,7 +65,17 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
     if (!config_.policy.allows(connector.client->who, acceptor.client->who, listener.address)) {
         return Cause::policy;
     }
-    return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+    if (connector.socket.names.netns == acceptor.socket.names.netns) {
+        return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+    }
+    // Between two namespaces: the kernel has made the connection itself, rules and all.
+    const auto party = [](const Offer &end) {
+        return Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+    };
+    return connector.discovered && acceptor.discovered
+               ? discovery_.objection(*connector.discovered, party(connector), *acceptor.discovered,
+                                      party(acceptor))
+               : Cause::undiscovered;
 }
 
 /// One that leads from the one process to the other, for connections that began in the kernel.
@@ -134,6 +145,12 @@ Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
         named != offers_by_names_.end() && named->second == it->first) {
         offers_by_names_.erase(named);
     }
+    if (offer.discovered) {
+        if (const auto paired = offers_by_pair_.find(offer.discovered->pair);
+            paired != offers_by_pair_.end() && paired->second == it->first) {
+            offers_by_pair_.erase(paired);
+        }
+    }
     --offer.client->offers;
     return offers_.erase(it);
 }
@@ -180,6 +197,9 @@ Reply answer(const Offer &offer) {
 Reply Monitor::offer(Client &client, Request &request) {
     const uint32_t side = request.as<wire::Offer>().side;
     const auto socket = examine_connected(request.fds[0].get());
+    DiscoveredEnd end;
+    const bool found = socket && client.ns != nullptr &&
+                       discovery_.examine(request.fds[0].get(), client.ns->cookie, end) == Cause::none;
     request.close_descriptors(); // while we have it, nobody hears of the process's death
     if (!socket || side > 1 || !client.own) {
         return Reply::error(EINVAL);
@@ -191,7 +211,7 @@ Reply Monitor::offer(Client &client, Request &request) {
     if (const auto known = offers_.find(key); known != offers_.end()) {
         return known->second.client == &client ? answer(known->second) : Reply::error(EEXIST);
     }
-    Offer made{&client, side, *socket, nullptr, 0};
+    Offer made{&client, side, *socket, found ? std::optional(end) : std::nullopt, nullptr, 0};
     if (Offer *other = find_other_end(made)) {
         if (const Cause cause = join(*other, made); cause != Cause::none) {
             return Reply::error(EACCES, cause);
@@ -203,6 +223,9 @@ Reply Monitor::offer(Client &client, Request &request) {
     }
     ++client.offers;
     offers_[key] = made;
+    if (found) {
+        offers_by_pair_[end.pair] = key;
+    }
     offers_by_names_[socket->names] = key; // of sockets that had the names before, nobody is told any more
     return answer(made);
 }
