@@ -35,7 +35,9 @@ enum TxBlock : uint32_t {
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
     /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
     kTxMoved = 16,
-    kTxCapture = 32 ///< what is sent is copied for sddump
+    kTxCapture = 32, ///< what is sent is copied for sddump
+    /// What is sent goes to the kernel's socket, or is about to change its path (Ofd::Path)
+    kTxPath = 64
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
@@ -43,7 +45,14 @@ constexpr int32_t kMovedLowat = INT32_MAX;
 /// In Ofd::rcvlowat, beside the program's value: what is received is copied for sddump. Sends receivers the
 /// long way round in the same manner.
 constexpr int32_t kCaptureLowat = 1 << 30;
+/// As kMovedLowat, while what is to be received may be in the kernel's socket (Ofd::Path, where the program's
+/// value is then); it may be captured as well.
+constexpr int32_t kPathLowat = 1 << 29;
+/// In Ofd::flags_seen, beside the peer's SideFlags: the connection has a kernel socket that may carry it.
+constexpr uint32_t kSeenPath = 1u << 15;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
+
+enum PathWanted : uint32_t { kWantKernel = 0, kWantRing = 1, kWantBoth = 2 /* for tests: now this, now that */ };
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
@@ -80,6 +89,15 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> zerocopy_next;
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
+    /// Of a connection that began in the kernel and can change its path; flags_seen tells (kSeenPath).
+    struct alignas(64) Path {
+        std::atomic<uint32_t> tx, rx; ///< number of the last move << 8 | PathStep; each with its token
+        std::atomic<uint32_t> wanted; ///< PathWanted
+        std::atomic<int32_t> rcvlowat;
+        std::atomic<uint32_t> to_ring, to_kernel; ///< moves of the sending direction
+        std::atomic<uint64_t> rx_until; ///< with the receive token: where the path that is read ends; its copy
+        std::atomic<uint64_t> spare[2];
+    } path;
 };
 
 struct ProcRecord {
@@ -134,6 +152,8 @@ struct SegmentHeader {
     SegmentStats stats;
     std::atomic<uint32_t> capture;       ///< CaptureMode of layout/capture_layout.hpp
     std::atomic<uint32_t> capture_known; ///< CaptureKnown: without both bits nothing is captured
+    /// Bumped by the monitor when the other end of something that this process has offered has come.
+    std::atomic<uint32_t> joined;
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);
