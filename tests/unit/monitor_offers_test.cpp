@@ -77,8 +77,8 @@ TEST_CASE("only the two ends of one connection are joined") {
     CHECK(offer(pair.server, two.server, 1).as<wire::OfferReply>().link_id == 0);
     CHECK(offer(pair.server, one.client, 1).header.status == -EEXIST); // another's
     CHECK(other_end(pair.server, one.client).header.status == -ENOENT);
-    CHECK(offer(pair.client, pair.socket.fd, 0).header.status == -EINVAL); // a listener
-    CHECK(offer(pair.client, two.client, 2).header.status == -EINVAL);     // no such side
+    CHECK(offer(pair.client, pair.socket.fd, 0).header.status == -EINVAL);        // a listener
+    CHECK(offer(pair.client, two.client, 2).header.status == -EINVAL);            // no such side
     CHECK(offer(pair.client, one.server, 0).as<wire::OfferReply>().link_id == 0); // both say they connected
     CHECK(joined(pair.client) == 0);
     CHECK(joined(pair.server) == 0);
