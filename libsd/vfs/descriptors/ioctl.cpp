@@ -45,12 +45,8 @@ long bytes_to_read(File &f) noexcept {
     if (!c)
         return c.error();
     uncork_overdue(f);
-    if (const Ofd &o = *f.ofd; has_paths(o)) [[unlikely]] { // what lies in both is one stream
-        const int fd = path_socket(f);
-        const bool in_ring = receives_in_ring(o), next = next_is_in_ring(fd, f);
-        const long ring = in_ring || next ? ring::available(o.rx.s, f.rx_place, INT_MAX) : 0;
-        return (ring > 0 ? ring : 0) + (in_ring && next ? 0 : socket_pending(fd));
-    }
+    if (has_paths(*f.ofd)) [[unlikely]]
+        return pending_in_both(path_socket(f), f, INT_MAX);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }

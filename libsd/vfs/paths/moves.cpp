@@ -230,4 +230,14 @@ long socket_pending(int fd) noexcept {
     return n > 0 ? n : 0;
 }
 
+long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
+    const Ofd &o = *f.ofd;
+    const uint32_t mine = o.path.rx.load(relaxed), theirs = senders_word(f);
+    const bool reads_ring = path_step(mine) == kPathRing;
+    const bool ring = reads_ring || (path_step(mine) == kPathAsked && theirs == path_word(mine >> 8, kPathRing));
+    const bool socket = !reads_ring || theirs == path_word((mine >> 8) + 1, kPathKernel);
+    const long in_ring = ring ? ring::available(o.rx.s, f.rx_place, limit) : 0;
+    return (in_ring > 0 ? in_ring : 0) + (socket ? socket_pending(fd) : 0);
+}
+
 } // namespace sd

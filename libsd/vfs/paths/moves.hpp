@@ -80,6 +80,8 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
+/// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.
+long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
 
 /// stream_events() of one with paths.
 uint32_t path_events(File &f) noexcept;

@@ -98,33 +98,17 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
     LinkMap *l = link_for(reply, side, r.fd[0]);
     if (!l)
         return false;
-    auto &flags = l->view.slot(reply.slot).side[side].control.flags;
-    uint32_t index = 0;
-    Ofd *o = nullptr;
     // A call that began before the state was changed is counted; one that begins now finds it given up.
-    if (f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && take_names(fd, f))
-        o = allocate_ofd(l->id, reply.slot, l->side, &index);
-    if (!o) {
-        flags.fetch_or(kFlagDead | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
+    const bool done =
+        f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && become_joined(fd, f, *l, reply.slot);
+    if (!done) {
+        l->view.slot(reply.slot)
+            .side[side]
+            .control.flags.fetch_or(kFlagDead | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
         count_fallback(Cause::limit, nullptr);
-        link_unuse(*l);
-        return false;
     }
-    o->family = f.family;
-    const long status = sys::fcntl(fd, F_GETFL);
-    o->status.store(status > 0 ? static_cast<uint32_t>(status) & (O_NONBLOCK | O_APPEND) : 0,
-                    std::memory_order_relaxed);
-    options_from_kernel(*o, fd);
-    begin_paths(*o);
-    const int one = 1; // what more the program asks for is looked at here
-    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
-    join_stream(f, *l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index,
-                reply.slot, f.family);
-    f.stream.path_fd = fd;
-    link_unuse(*l); // link_for's; join_stream has its own
-    epoll_file_became_stream(f);
-    connections_joined.fetch_add(1, std::memory_order_relaxed);
-    return true;
+    link_unuse(*l); // link_for's; the connection has its own
+    return done;
 }
 
 } // namespace
@@ -161,6 +145,27 @@ void give_up_joining(File &f) noexcept {
             control::tell(wire::Op::take_back, &msg, sizeof msg);
     if (!is_state(f, OfferState::none))
         set_state(f, OfferState::given_up);
+}
+
+bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
+    uint32_t index = 0;
+    Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
+    if (!o)
+        return false;
+    o->family = f.family;
+    const long status = sys::fcntl(fd, F_GETFL);
+    o->status.store(status > 0 ? static_cast<uint32_t>(status) & (O_NONBLOCK | O_APPEND) : 0,
+                    std::memory_order_relaxed);
+    options_from_kernel(*o, fd);
+    begin_paths(*o);
+    const int one = 1; // what more the program asks for is looked at here
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    f.stream.path_fd = fd;
+    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
+                f.family);
+    epoll_file_became_stream(f);
+    connections_joined.fetch_add(1, std::memory_order_relaxed);
+    return true;
 }
 
 bool consider_joining(int fd, File &f) noexcept {

@@ -40,6 +40,9 @@ inline bool may_be_joined(const File &f) noexcept {
 /// For calls that move data, without locks: offers it, or asks whether the other end has come. True: it is a
 /// stream by now.
 [[gnu::cold]] bool consider_joining(int fd, File &f) noexcept;
+/// The socket behind `fd` and this slot, of which nobody has used our side, are one connection from now on; its
+/// File is a stream. False: no memory for it.
+[[nodiscard]] bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept;
 /// Nobody will join it: it is closed, connected anew, or in other hands.
 [[gnu::cold]] void give_up_joining(File &f) noexcept;
 

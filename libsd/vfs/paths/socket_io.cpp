@@ -85,9 +85,7 @@ uint32_t path_events(File &f) noexcept {
     if (!(e & EPOLLIN)) {
         const int32_t low = low_water(o);
         if (low > 1) {
-            const long in_ring = any_ring ? ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(low)) : 0;
-            const bool both = receives_in_ring(o) != reads_ring || !reads_ring;
-            if ((in_ring > 0 ? in_ring : 0) + (both ? socket_pending(fd) : 0) >= low)
+            if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
                 e |= EPOLLIN | EPOLLRDNORM;
         } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {
             e |= EPOLLIN | EPOLLRDNORM;

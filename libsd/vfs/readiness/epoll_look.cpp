@@ -87,7 +87,7 @@ bool room_came(EpollItem &i, const File &f) noexcept {
     const TxState &s = f.ofd->tx.s;
     if (s.stalls == 0)
         return false;
-    uint64_t key = s.tail * 2 + 1;
+    uint64_t key = (s.tail + (has_paths(*f.ofd) ? s.bytes : 0)) * 2 + 1; // the socket has no position there
     if (key == i.tx_key)
         return false;
     i.tx_key = key;

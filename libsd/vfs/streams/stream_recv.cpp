@@ -98,6 +98,8 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             continue;
         const long r = receive_from_socket(fd, to, left, to_socket);
         done += r > 0 ? r : 0;
+        if (r > 0 && !peek)
+            o.rx.s.bytes += static_cast<uint64_t>(r);
         if (static_cast<size_t>(done) == want)
             return done;
         if (peek && socket_ends_after(fd, f, r > 0 ? r : 0)) {

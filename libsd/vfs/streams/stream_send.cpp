@@ -178,8 +178,11 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             blocked = gone || (!in_socket && send_refused(f, o));
             if (in_socket) [[unlikely]] {
                 const long r = send_to_socket(fd, from, flags);
-                if (r > 0)
+                if (r > 0) {
                     done += r;
+                    o.tx.s.bytes += static_cast<uint64_t>(r);
+                    o.tx.s.stalls = 0;
+                }
                 answered = (r < 0 && r != -EAGAIN) || static_cast<size_t>(done) >= total;
                 if (r < 0 && r != -EAGAIN) {
                     if (done == 0)
