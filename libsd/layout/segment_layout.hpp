@@ -36,7 +36,7 @@ enum TxBlock : uint32_t {
     /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
     kTxMoved = 16,
     kTxCapture = 32, ///< what is sent is copied for sddump
-    /// What is sent goes to the kernel's socket, or is about to change its path (Ofd::Path)
+    /// What is sent goes to the kernel's socket, or is about to change its path (vfs/paths/moves.hpp)
     kTxPath = 64
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
@@ -45,14 +45,23 @@ constexpr int32_t kMovedLowat = INT32_MAX;
 /// In Ofd::rcvlowat, beside the program's value: what is received is copied for sddump. Sends receivers the
 /// long way round in the same manner.
 constexpr int32_t kCaptureLowat = 1 << 30;
-/// As kMovedLowat, while what is to be received may be in the kernel's socket (Ofd::Path, where the program's
-/// value is then); it may be captured as well.
+/// As kMovedLowat, while what is to be received may be in the kernel's socket (the program's value is in
+/// kPathRcvlowat then); it may be captured as well.
 constexpr int32_t kPathLowat = 1 << 29;
 /// In Ofd::flags_seen, beside the peer's SideFlags: the connection has a kernel socket that may carry it.
 constexpr uint32_t kSeenPath = 1u << 15;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
 
-enum PathWanted : uint32_t { kWantKernel = 0, kWantRing = 1, kWantBoth = 2 /* for tests: now this, now that */ };
+enum PathWanted : int32_t {
+    kWantKernel = 0,
+    kWantRing = 1,
+    kWantBoth = 2 /* for tests: now this, now that */
+};
+/// Why a direction does not leave the socket any more.
+enum PathStays : int32_t {
+    kStaysUrgent = 1, ///< of the sending one: urgent data was sent over it
+    kStaysPinned = 2  ///< of both: somebody without libsd may have the socket
+};
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
@@ -89,16 +98,16 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> zerocopy_next;
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
-    /// Of a connection that began in the kernel and can change its path; flags_seen tells (kSeenPath).
-    struct alignas(64) Path {
-        std::atomic<uint32_t> tx, rx; ///< number of the last move << 8 | PathStep; each with its token
-        std::atomic<uint32_t> wanted; ///< PathWanted
-        std::atomic<int32_t> rcvlowat;
-        std::atomic<uint32_t> to_ring, to_kernel; ///< moves of the sending direction
-        std::atomic<uint64_t> rx_until; ///< with the receive token: where the path that is read ends; its copy
-        std::atomic<uint64_t> spare[2];
-    } path;
 };
+static_assert(sizeof(Ofd) == 256);
+
+// Of a connection with paths (kSeenPath) these five options are kept in its socket, and their words are used for
+// vfs/paths/moves.hpp:
+constexpr auto kPathTx = &Ofd::Options::keepidle; ///< number of the last move << 8 | PathStep; with the token
+constexpr auto kPathRx = &Ofd::Options::keepintvl;          ///< the same of the receiving direction
+constexpr auto kPathWanted = &Ofd::Options::keepcnt;        ///< PathWanted
+constexpr auto kPathStays = &Ofd::Options::quickack;        ///< PathStays
+constexpr auto kPathRcvlowat = &Ofd::Options::user_timeout; ///< SO_RCVLOWAT as the program has set it
 
 struct ProcRecord {
     std::atomic<uint32_t> state; ///< 0 free, 1 in use, 2 being reaped

@@ -61,7 +61,7 @@ class Link {
     /// its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
     unsigned next_joined = 0; ///< where a free one is looked for
-    bool was_adopted = false;             ///< made by a former monitor
+    bool was_adopted = false; ///< made by a former monitor
     std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.

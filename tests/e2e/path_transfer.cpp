@@ -64,7 +64,7 @@ class End {
             }
             return false;
         }
-        const size_t most = random_() % 8 == 0 ? 200000 : random_() % 4 == 0 ? 20000 : 700;
+        const size_t most = random_() % 64 == 0 ? 200000 : random_() % 8 == 0 ? 20000 : 700;
         const size_t n = std::min<uint64_t>(1 + random_() % most, to_send_ - sent_);
         std::vector<uint8_t> bytes(n);
         for (size_t i = 0; i < n; ++i) {

@@ -44,7 +44,7 @@ struct PathPair {
             f->kind = FileKind::fresh;
             install_file(fd[side], f);
             REQUIRE(become_joined(fd[side], *f, *test_link(side), static_cast<uint32_t>(slot)));
-            f->ofd->path.wanted.store(wanted);
+            (f->ofd->opt.*kPathWanted).store(wanted);
         }
     }
     ~PathPair() {
@@ -67,8 +67,14 @@ struct PathPair {
         REQUIRE(vfs::ioctl(fd[i], FIONREAD, &n) == 0);
         return n;
     }
-    uint32_t to_ring(unsigned i) const { return file(i)->ofd->path.to_ring.load(); }
-    uint32_t to_kernel(unsigned i) const { return file(i)->ofd->path.to_kernel.load(); }
+    /// Moves of the sending direction. Those to the ring have odd numbers, also before they are made.
+    uint32_t to_ring(unsigned i) const {
+        const uint32_t word = static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load());
+        return (word >> 8) / 2 + (path_step(word) == kPathRing);
+    }
+    uint32_t to_kernel(unsigned i) const {
+        return (static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load()) >> 8) / 2;
+    }
 };
 
 /// Loopback delivers at once, but for what it does in the background.
@@ -130,8 +136,7 @@ void run(uint32_t seed, uint64_t *moves) {
             REQUIRE(soon([&] { return (r = p.recv(me, bytes.data(), want, flags)) != -EAGAIN; }));
             REQUIRE(r > 0);
             REQUIRE(static_cast<size_t>(r) <= coming.size());
-            for (long i = 0; i < r; ++i)
-                REQUIRE(bytes[static_cast<size_t>(i)] == coming[static_cast<size_t>(i)]);
+            REQUIRE(std::equal(bytes.begin(), bytes.begin() + r, coming.begin()));
             if (!flags)
                 coming.erase(coming.begin(), coming.begin() + r);
             break;
@@ -248,7 +253,7 @@ TEST_CASE("a direction is not moved before the receiver has agreed, nor again be
     REQUIRE(p.send(0, "c", 1) == 1);
     CHECK(sends_in_ring(*p.file(0)->ofd));
     CHECK(!receives_in_ring(*p.file(1)->ofd)); // "b" is in the socket
-    p.file(0)->ofd->path.wanted.store(kWantKernel);
+    (p.file(0)->ofd->opt.*kPathWanted).store(kWantKernel);
     REQUIRE(p.send(0, "d", 1) == 1);
     CHECK(sends_in_ring(*p.file(0)->ofd));
     CHECK(p.unread(1) == 3); // of which one is in the socket

@@ -258,7 +258,7 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
 void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
     if (has_paths(o)) [[unlikely]] {
         bytes = bytes < kPathLowat ? bytes : kPathLowat - 1;
-        o.opt.path_rcvlowat.store(bytes, std::memory_order_seq_cst);
+        (o.opt.*kPathRcvlowat).store(bytes, std::memory_order_seq_cst);
         if (without_capture(o.rcvlowat.load(std::memory_order_seq_cst)) == kPathLowat)
             return;
     }

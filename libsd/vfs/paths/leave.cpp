@@ -10,10 +10,10 @@ bool stay_in_socket(File &f) noexcept {
     const Claim tx(f.seg, o.tx.token, f.tx_token_id(), Claim::patient);
     const Claim rx(f.seg, o.rx.token, f.rx_token_id(), Claim::patient);
     // What was agreed to may be on its way already
-    const PathStep reads = path_step(o.path.rx.load(std::memory_order_relaxed));
+    const PathStep reads = path_step((o.opt.*kPathRx).load(std::memory_order_relaxed));
     if (!tx || !rx || sends_in_ring(o) || reads == kPathAsked || reads == kPathRing)
         return false;
-    pinned_path(o).store(1, std::memory_order_release);
+    (o.opt.*kPathStays).fetch_or(kStaysPinned, std::memory_order_release);
     return true;
 }
 

@@ -67,14 +67,19 @@ bool by_chance(uint32_t n) noexcept {
     return (state >> 33) % n == 0;
 }
 
-constexpr uint32_t kStorm = 16; ///< a move is begun with one of so many sends
+/// Ofd::rcvlowat; that of a connection that is captured sends receivers the long way in any case.
+void set_path_lowat(Ofd &o, int32_t low) noexcept {
+    o.rcvlowat.store(is_receive_captured(o) ? low | kCaptureLowat : low, relaxed);
+}
+
+constexpr uint32_t kStorm = 4; ///< a move is begun with one of so many sends
 
 bool wants_ring(const Ofd &o) noexcept {
-    const uint32_t wanted = o.path.wanted.load(relaxed);
+    const uint32_t wanted = (o.opt.*kPathWanted).load(relaxed);
     return wanted == kWantRing || (wanted == kWantBoth && by_chance(kStorm));
 }
 bool wants_kernel(const Ofd &o) noexcept {
-    const uint32_t wanted = o.path.wanted.load(relaxed);
+    const uint32_t wanted = (o.opt.*kPathWanted).load(relaxed);
     return wanted == kWantKernel || (wanted == kWantBoth && by_chance(kStorm));
 }
 
@@ -94,13 +99,13 @@ std::atomic<uint64_t> connections_joined{0}, moves_to_ring{0}, moves_to_kernel{0
     followed_to_kernel{0};
 
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
-    const uint32_t mine = f.ofd->path.rx.load(relaxed);
+    const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
     return path_step(mine) == kPathRing && senders_word(f) == path_word((mine >> 8) + 1, kPathKernel) &&
            !ring::inside(s) && ring::head_now(s) == f.peer->credit.path.from.load(relaxed);
 }
 
 bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
-    const uint32_t mine = f.ofd->path.rx.load(relaxed);
+    const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
     return path_step(mine) == kPathAsked && senders_word(f) == path_word(mine >> 8, kPathRing) &&
            is_read_up_to(fd, f.peer->credit.path.from.load(relaxed), peeked);
 }
@@ -113,18 +118,16 @@ int path_socket(const File &f) noexcept {
 }
 
 void begin_paths(Ofd &o) noexcept {
-    o.path.tx.store(0, relaxed);
-    o.path.rx.store(0, relaxed);
-    o.path.wanted.store(path_mode == PathMode::ring    ? kWantRing
-                        : path_mode == PathMode::storm ? kWantBoth
-                                                       : kWantKernel,
-                        relaxed);
-    o.path.rcvlowat.store(o.rcvlowat.load(relaxed), relaxed);
-    sent_urgent(o).store(0, relaxed);
-    pinned_path(o).store(0, relaxed);
-    o.path.to_ring.store(0, relaxed);
-    o.path.to_kernel.store(0, relaxed);
-    o.rcvlowat.store(kPathLowat, relaxed);
+    (o.opt.*kPathTx).store(0, relaxed);
+    (o.opt.*kPathRx).store(0, relaxed);
+    (o.opt.*kPathWanted)
+        .store(path_mode == PathMode::ring    ? kWantRing
+               : path_mode == PathMode::storm ? kWantBoth
+                                              : kWantKernel,
+               relaxed);
+    (o.opt.*kPathRcvlowat).store(without_capture(o.rcvlowat.load(relaxed)), relaxed);
+    (o.opt.*kPathStays).store(0, relaxed);
+    set_path_lowat(o, kPathLowat);
     o.tx_block.fetch_or(kTxPath, relaxed);
     o.flags_seen.store(kSeenPath, relaxed);
 }
@@ -132,7 +135,7 @@ void begin_paths(Ofd &o) noexcept {
 bool prepare_send(int fd, File &f, bool *tell) noexcept {
     Ofd &o = *f.ofd;
     auto &words = f.mine->credit.path;
-    const uint32_t now = o.path.tx.load(relaxed);
+    const uint32_t now = (o.opt.*kPathTx).load(relaxed);
     const PathStep step = path_step(now);
     const auto answer = static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire));
     const bool ended = o.tx_block.load(relaxed) & kTxEnded;
@@ -140,7 +143,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     const bool urgent = f.mine->control.oob.load(relaxed) & 1;
     if (step == kPathRing) {
         if (answer != now || ended || urgent || !wants_kernel(o)) {
-            if (o.path.wanted.load(relaxed) == kWantRing)
+            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing)
                 o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_release);
             return true;
         }
@@ -149,8 +152,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         const uint32_t next = path_word((now >> 8) + 1, kPathKernel);
         words.offer.store(next, std::memory_order_release);
         o.tx_block.fetch_or(kTxPath, relaxed);
-        o.path.tx.store(next, relaxed);
-        o.path.to_kernel.fetch_add(1, relaxed);
+        (o.opt.*kPathTx).store(next, relaxed);
         moves_to_kernel.fetch_add(1, relaxed);
         const int cork = o.opt.cork.load(relaxed) != 0, nodelay = o.opt.nodelay.load(relaxed) != 0;
         sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
@@ -158,7 +160,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         *tell = true;
         return false;
     }
-    if (ended || sent_urgent(o).load(relaxed) || pinned_path(o).load(relaxed))
+    if (ended || (o.opt.*kPathStays).load(relaxed) != 0)
         return false;
     if (step == kPathAsked) {
         if (answer != now)
@@ -169,8 +171,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         words.from.store(static_cast<uint64_t>(offset), relaxed);
         const uint32_t next = path_word(now >> 8, kPathRing);
         words.offer.store(next, std::memory_order_release);
-        o.path.tx.store(next, relaxed);
-        o.path.to_ring.fetch_add(1, relaxed);
+        (o.opt.*kPathTx).store(next, relaxed);
         moves_to_ring.fetch_add(1, relaxed);
         const int off = 0, on = 1; // what the kernel holds back goes now
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
@@ -182,15 +183,15 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         return false;
     const uint32_t next = path_word((now >> 8) + 1, kPathAsked);
     words.offer.store(next, std::memory_order_release);
-    o.path.tx.store(next, relaxed);
+    (o.opt.*kPathTx).store(next, relaxed);
     return false;
 }
 
 bool follow_sender(int fd, File &f) noexcept {
     Ofd &o = *f.ofd;
-    const uint32_t mine = o.path.rx.load(relaxed), theirs = senders_word(f);
+    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = senders_word(f);
     const auto answer = [&](uint32_t word) {
-        o.path.rx.store(word, relaxed);
+        (o.opt.*kPathRx).store(word, relaxed);
         f.mine->credit.path.taken.store(word, std::memory_order_release);
     };
     if (theirs == mine) [[likely]]
@@ -198,13 +199,14 @@ bool follow_sender(int fd, File &f) noexcept {
     if (path_step(mine) == kPathRing) {
         if (!ring_is_left(f))
             return false;
-        o.rcvlowat.store(kPathLowat, relaxed);
+        set_path_lowat(o, kPathLowat);
         answer(theirs);
         followed_to_kernel.fetch_add(1, relaxed);
         return true;
     }
     if (path_step(mine) != kPathAsked) {
-        if (theirs == path_word((mine >> 8) + 1, kPathAsked) && !pinned_path(o).load(relaxed))
+        if (theirs == path_word((mine >> 8) + 1, kPathAsked) &&
+            !((o.opt.*kPathStays).load(relaxed) & kStaysPinned))
             answer(theirs);
         return false;
     }
@@ -212,7 +214,7 @@ bool follow_sender(int fd, File &f) noexcept {
         return false;
     answer(theirs);
     followed_to_ring.fetch_add(1, relaxed);
-    o.rcvlowat.store(o.path.rcvlowat.load(relaxed), relaxed);
+    set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
     return true;
 }
 
@@ -232,7 +234,7 @@ long socket_pending(int fd) noexcept {
 
 long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
     const Ofd &o = *f.ofd;
-    const uint32_t mine = o.path.rx.load(relaxed), theirs = senders_word(f);
+    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = senders_word(f);
     const bool reads_ring = path_step(mine) == kPathRing;
     const bool ring = reads_ring || (path_step(mine) == kPathAsked && theirs == path_word(mine >> 8, kPathRing));
     const bool socket = !reads_ring || theirs == path_word((mine >> 8) + 1, kPathKernel);

@@ -1,7 +1,7 @@
 // A connection that has a kernel socket and a slot of a link, each direction of which goes over one of the two,
 // and can change to the other at any byte.
 //
-// The words are PathWords of the slot, by which the two ends agree; each end keeps its own truth in Ofd::Path. A
+// The words are PathWords of the slot, by which the two ends agree; each end keeps its own truth in Ofd::opt. A
 // word is number of the move << 8 | PathStep. Of one direction, S its sender, R its receiver:
 //
 //   kernel to ring   S: (n, asked)     and goes on writing to the socket
@@ -35,18 +35,13 @@ inline bool has_paths(const Ofd &o) noexcept {
 constexpr uint32_t path_word(uint32_t number, PathStep step) { return number << 8 | step; }
 constexpr PathStep path_step(uint32_t word) { return static_cast<PathStep>(word & 0xff); }
 inline bool sends_in_ring(const Ofd &o) noexcept {
-    return path_step(o.path.tx.load(std::memory_order_relaxed)) == kPathRing;
+    return path_step((o.opt.*kPathTx).load(std::memory_order_relaxed)) == kPathRing;
 }
 inline bool receives_in_ring(const Ofd &o) noexcept {
-    return path_step(o.path.rx.load(std::memory_order_relaxed)) == kPathRing;
+    return path_step((o.opt.*kPathRx).load(std::memory_order_relaxed)) == kPathRing;
 }
 
-/// Urgent data was sent over the socket: the direction stays there.
-inline std::atomic<uint64_t> &sent_urgent(Ofd &o) noexcept { return o.path.spare[0]; }
-
-/// Neither direction leaves the socket any more.
-inline std::atomic<uint64_t> &pinned_path(Ofd &o) noexcept { return o.path.spare[1]; }
-/// From now on it is so, whoever holds the connection; without tokens. False: something is in the ring, or may be
+/// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False: something is in the ring, or may be
 /// soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;
 /// The same, and this process's numbers are the kernel's.

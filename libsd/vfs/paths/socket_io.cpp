@@ -118,7 +118,7 @@ bool left_in_socket(File &f) noexcept {
 }
 
 void reset_socket(const File &f) noexcept {
-    if (pinned_path(*f.ofd).load(std::memory_order_relaxed))
+    if ((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)
         return; // others may have it
     const linger now{1, 0};
     sys::setsockopt(path_socket(f), SOL_SOCKET, SO_LINGER, &now, sizeof now);

@@ -36,7 +36,7 @@ inline int32_t low_water(const Ofd &o) noexcept {
     if (low < kPathLowat) [[likely]]
         return low;
     if (without_capture(low) == kPathLowat && (o.flags_seen.load(std::memory_order_relaxed) & kSeenPath))
-        return o.opt.path_rcvlowat.load(std::memory_order_relaxed);
+        return (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
     if (low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved))
         return 1;
     return without_capture(low);

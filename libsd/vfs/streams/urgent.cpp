@@ -62,7 +62,7 @@ long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
         return c.error();
     if (sends_in_ring(*b.ofd))
         return kNotInSocket;
-    sent_urgent(*b.ofd).store(1, std::memory_order_relaxed);
+    (b.ofd->opt.*kPathStays).fetch_or(kStaysUrgent, std::memory_order_relaxed);
     const long r = send_to_socket(fd, from, flags);
     c.release();
     if (r == -EPIPE && !(flags & MSG_NOSIGNAL))
