@@ -84,7 +84,8 @@ struct PathWords {
 enum PathStep : uint8_t {
     kPathAsked = 1,  ///< sender: may I leave the kernel's socket? Receiver: yes, I look at both
     kPathRing = 2,   ///< sender: what follows `from` (of the kernel's stream) is in the ring. Receiver: seen
-    kPathKernel = 3, ///< sender: what follows `from` (a position in the ring) is in the socket. Receiver: seen
+    /// Sender: what follows `from` (a position in the ring) is in the socket. Receiver: seen
+    kPathKernel = 3,
 };
 
 /// One side's words of a connection. `control` is written rarely, so the peer can read it on each operation

@@ -101,8 +101,8 @@ struct alignas(64) Ofd {
 };
 static_assert(sizeof(Ofd) == 256);
 
-// Of a connection with paths (kSeenPath) these five options are kept in its socket, and their words are used for
-// vfs/paths/moves.hpp:
+// Of a connection with paths (kSeenPath) these five options are kept in its socket, and their words are used
+// for vfs/paths/moves.hpp:
 constexpr auto kPathTx = &Ofd::Options::keepidle; ///< number of the last move << 8 | PathStep; with the token
 constexpr auto kPathRx = &Ofd::Options::keepintvl;          ///< the same of the receiving direction
 constexpr auto kPathWanted = &Ofd::Options::keepcnt;        ///< PathWanted

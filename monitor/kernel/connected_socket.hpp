@@ -25,8 +25,8 @@ struct ConnectedSocket {
     ConnectionNames names;
 };
 
-/// What the kernel says of the descriptor; nothing: it is no TCP connection that is open in both directions, or
-/// one whose bytes something else works on (kTLS).
+/// What the kernel says of the descriptor; nothing: it is no TCP connection that is open in both directions,
+/// or one whose bytes something else works on (kTLS).
 std::optional<ConnectedSocket> examine_connected(int fd);
 
 } // namespace sd::monitor

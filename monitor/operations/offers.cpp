@@ -1,8 +1,8 @@
 // Connections that began in the kernel, and whose two ends are both held by processes with libsd.
 //
-// Each of the two offers its end, by its descriptor. Who comes second is given the link and a slot at once. Who
-// came first finds SegmentHeader::joined changed, and asks again, with the descriptor: so both sockets are open
-// when the second of them hears, and the kernel has one connection with these names in a namespace.
+// Each of the two offers its end, by its descriptor. Who comes second is given the link and a slot at once.
+// Who came first finds SegmentHeader::joined changed, and asks again, with the descriptor: so both sockets
+// are open when the second of them hears, and the kernel has one connection with these names in a namespace.
 #include "monitor/operations/monitor.hpp"
 
 #include <algorithm>

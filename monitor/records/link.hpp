@@ -57,8 +57,8 @@ class Link {
     uint32_t place = 0;                   ///< in the listener's segment
     uint32_t reach = 0;                   ///< for which connections (wire::Reach) its client may use it
     std::optional<uint32_t> requests_end; ///< none is taken from this entry of the SYN queue on
-    /// For connections that began in the kernel, between two processes: the slots that were given out. Nothing:
-    /// its client gives them out
+    /// For connections that began in the kernel, between two processes: the slots that were given out.
+    /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
     unsigned next_joined = 0; ///< where a free one is looked for
     bool was_adopted = false; ///< made by a former monitor
@@ -100,8 +100,8 @@ class Link {
     void note_holder(unsigned side, pid_t pid, uint64_t start);
     void forget_holder(unsigned side, pid_t pid, uint64_t start);
 
-    /// A slot for a connection between the two processes of a link that joins, at rest and all 0; nothing: all
-    /// are in use.
+    /// A slot for a connection between the two processes of a link that joins, at rest and all 0; nothing:
+    /// all are in use.
     std::optional<uint32_t> take_joined_slot();
 
     /// Whether a connection request waits for being accepted.

@@ -5,8 +5,8 @@
 
 namespace sd::monitor {
 
-/// Until its process has heard of the other end. The socket itself is not kept: a descriptor elsewhere would hold
-/// back the FIN that tells of the process's death.
+/// Until its process has heard of the other end. The socket itself is not kept: a descriptor elsewhere would
+/// hold back the FIN that tells of the process's death.
 struct Offer {
     Client *client = nullptr;
     unsigned side = 0; ///< 0: it has connected, 1: it was accepted

@@ -1,11 +1,11 @@
-// Seeded bytes over connections whose two ends are processes of their own. Each pair waits in its own way: two
-// threads that block, poll(), or an edge-triggered epoll set.
+// Seeded bytes over connections whose two ends are processes of their own. Each pair waits in its own way:
+// two threads that block, poll(), or an edge-triggered epoll set.
 //
 //   path_transfer PAIRS KILOBYTES SEED        both directions at once, each of so many kilobytes
 //   path_transfer PAIRS KILOBYTES SEED kill   one direction; the sender is killed at some moment
 //
-// What was received is compared with what was to be sent, byte by byte; of a killed sender at least what its sends
-// had accepted. Prints one line, and ends with 0 if all is right.
+// What was received is compared with what was to be sent, byte by byte; of a killed sender at least what its
+// sends had accepted. Prints one line, and ends with 0 if all is right.
 #include <algorithm>
 #include <arpa/inet.h>
 #include <atomic>

@@ -133,7 +133,8 @@ TEST_CASE("slots are given out again when both ends have let go of them") {
         }
     }
     CHECK(slots.size() == kLinkSlots);
-    CHECK(link->view.slot(*std::next(slots.begin(), 3)).side[1].control.flags.load() == 0); // the one still in use
+    // The one still in use
+    CHECK(link->view.slot(*std::next(slots.begin(), 3)).side[1].control.flags.load() == 0);
 }
 
 TEST_CASE("who may not be joined stays with the kernel") {

@@ -1,4 +1,5 @@
-// A connection whose directions change their path: seeded sequences of calls against a model of its two streams.
+// A connection whose directions change their path: seeded sequences of calls against a model of its two
+// streams.
 #include "tests/unit/stream_pair.hpp"
 
 #include "libsd/vfs/paths/moves.hpp"

@@ -12,8 +12,8 @@ inline bool joins_now(int fd, File &f) noexcept {
     return may_be_joined(f) && consider_joining(fd, f) && f.kind == FileKind::stream;
 }
 
-/// Makes the kernel's call, which may block; kPass where the caller may as well, since nobody else is there to
-/// join the socket meanwhile.
+/// Makes the kernel's call, which may block; kPass where the caller may as well, since nobody else is there
+/// to join the socket meanwhile.
 template <class Call> long in_kernel(File &f, Call call) noexcept {
     if (one_thread())
         return vfs::kPass;

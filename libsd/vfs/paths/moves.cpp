@@ -87,7 +87,8 @@ uint32_t senders_word(const File &f) noexcept {
     return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
 }
 
-/// With the receive token, or as a hint: has the ring been read up to the position at which its sender left it?
+/// With the receive token, or as a hint: has the ring been read up to the position at which its sender left
+/// it?
 bool ring_is_left(const File &f) noexcept { return ring_ends_at(f, f.ofd->rx.s); }
 
 /// The same of the socket.

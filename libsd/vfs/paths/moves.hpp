@@ -1,27 +1,29 @@
-// A connection that has a kernel socket and a slot of a link, each direction of which goes over one of the two,
-// and can change to the other at any byte.
+// A connection that has a kernel socket and a slot of a link, each direction of which goes over one of the
+// two, and can change to the other at any byte.
 //
-// The words are PathWords of the slot, by which the two ends agree; each end keeps its own truth in Ofd::opt. A
-// word is number of the move << 8 | PathStep. Of one direction, S its sender, R its receiver:
+// The words are PathWords of the slot, by which the two ends agree; each end keeps its own truth in Ofd::opt.
+// A word is number of the move << 8 | PathStep. Of one direction, S its sender, R its receiver:
 //
 //   kernel to ring   S: (n, asked)     and goes on writing to the socket
 //                    R: (n, asked)     from now on whoever waits for data waits for both
 //                    S: from = N, (n, ring)   N: what it has written to the socket so far; what it sends from
 //                                             here on goes into the ring
 //                    R: (n, ring)      it has read the socket up to N, and reads the ring
-//   ring to kernel   S: from = M, (n + 1, kernel)   M: its position in the ring; from here on it writes to the
-//                                             socket
+//   ring to kernel   S: from = M, (n + 1, kernel)   M: its position in the ring; from here on it writes
+//                                             to the socket
 //                    R: (n + 1, kernel)  it has read the ring up to M, and reads the socket
 //
-// S begins no move before R has answered (n, ring) or (n, kernel) to the last one. So there are never more than
-// two pieces under way: "up to N" in the socket and "from N" in the ring, or the other way round, and R reads them
-// one after the other. What was written lies with the kernel or in the ring, and arrives even if S is killed.
+// S begins no move before R has answered (n, ring) or (n, kernel) to the last one. So there are never more
+// than two pieces under way: "up to N" in the socket and "from N" in the ring, or the other way round, and R
+// reads them one after the other. What was written lies with the kernel or in the ring, and arrives even if S
+// is killed.
 //
 // Nobody is inside a read or a write of the socket, at either end, when a path changes: those are made with
 // MSG_DONTWAIT and with the token of the direction in hand. Who has to wait does so for both (wait_stream).
 //
-// S counts N by the kernel: tcpi_bytes_acked + SIOCOUTQ. R has read N when tcpi_bytes_received is N (or one more
-// for a FIN) and the queue is empty, since nothing comes behind N. Both are right whoever used the socket before.
+// S counts N by the kernel: tcpi_bytes_acked + SIOCOUTQ. R has read N when tcpi_bytes_received is N (or one
+// more for a FIN) and the queue is empty, since nothing comes behind N. Both are right whoever used the
+// socket before.
 #pragma once
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/streams/stream.hpp"
@@ -41,8 +43,8 @@ inline bool receives_in_ring(const Ofd &o) noexcept {
     return path_step((o.opt.*kPathRx).load(std::memory_order_relaxed)) == kPathRing;
 }
 
-/// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False: something is in the ring, or may be
-/// soon, and nothing has changed.
+/// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
+/// something is in the ring, or may be soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;
 /// The same, and this process's numbers are the kernel's.
 [[nodiscard]] bool leave_paths(File &f) noexcept;
@@ -56,11 +58,11 @@ int path_socket(const File &f) noexcept;
 /// Makes the words of a new connection's Ofd, before anybody sees it.
 void begin_paths(Ofd &o) noexcept;
 
-/// With the send token: makes the next step of a move that is wanted. True: what is sent now goes into the ring.
-/// `*tell`: the receiver is to be told.
+/// With the send token: makes the next step of a move that is wanted. True: what is sent now goes into the
+/// ring. `*tell`: the receiver is to be told.
 bool prepare_send(int fd, File &f, bool *tell) noexcept;
-/// With the receive token: makes the next step of a move that the sender has begun. True: it is another path now
-/// that is read.
+/// With the receive token: makes the next step of a move that the sender has begun. True: it is another path
+/// now that is read.
 bool follow_sender(int fd, File &f) noexcept;
 /// With the receive token: does the ring end at a position that a peek has got to, and the socket goes on?
 bool ring_ends_at(const File &f, const RxState &s) noexcept;
@@ -80,13 +82,13 @@ long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
 
 /// stream_events() of one with paths.
 uint32_t path_events(File &f) noexcept;
-/// What a sleep that waits for `events` has to look for at the socket, besides the link: events for poll(), 0:
-/// nothing.
+/// What a sleep that waits for `events` has to look for at the socket, besides the link: events for poll(),
+/// 0: nothing.
 short socket_wait(int fd, File &f, uint32_t events) noexcept;
 /// Bytes that have arrived at the socket so far: edges of epoll.
 uint64_t socket_arrivals(const File &f) noexcept;
-/// With both tokens, as the last one closes: has data been left unread in the socket? `resets`: the close is to be
-/// a reset.
+/// With both tokens, as the last one closes: has data been left unread in the socket? `resets`: the close is
+/// to be a reset.
 bool left_in_socket(File &f) noexcept;
 void reset_socket(const File &f) noexcept;
 /// shutdown() with the send token where it ends sending.

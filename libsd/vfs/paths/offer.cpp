@@ -19,7 +19,8 @@ PathMode path_mode = PathMode::off;
 
 namespace {
 
-/// One thread at a time asks the monitor, so that of two calls on one socket the second finds what the first made.
+/// One thread at a time asks the monitor, so that of two calls on one socket the second finds what the first
+/// made.
 SD_FORK_STATE constinit Lock joining;
 
 constexpr uint8_t as_byte(OfferState s) { return static_cast<uint8_t>(s); }
@@ -46,8 +47,8 @@ std::atomic<uint32_t> &joined_word() noexcept {
     return segments[own_segment_index.load(std::memory_order_acquire)].view.header().joined;
 }
 
-/// Our mapping of the link, with a reference for the caller. The first one stays for as long as the peer lives: a
-/// link that went with its last connection would be made anew for the next.
+/// Our mapping of the link, with a reference for the caller. The first one stays for as long as the peer
+/// lives: a link that went with its last connection would be made anew for the next.
 LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd) noexcept {
     if (LinkMap *l = link_in_use(reply.link_id, side)) {
         sys::close(memfd);

@@ -1,13 +1,14 @@
 // Connections that began in the kernel, until their two ends are joined.
 //
-// A socket that has connected through the kernel, or came from the kernel's queue of one of our listeners, keeps
-// a File of kind `fresh` with a kernel socket: the kernel does everything for it. With the first call that moves
-// data it is offered to the monitor, and once the other end has been offered, too, it becomes a stream: a
-// connection with a slot of a link beside its kernel socket, whose directions can change their path (moves.hpp).
+// A socket that has connected through the kernel, or came from the kernel's queue of one of our listeners,
+// keeps a File of kind `fresh` with a kernel socket: the kernel does everything for it. With the first call
+// that moves data it is offered to the monitor, and once the other end has been offered, too, it becomes a
+// stream: a connection with a slot of a link beside its kernel socket, whose directions can change their path
+// (moves.hpp).
 //
-// Nobody may be inside a call of the kernel on the socket then, or asleep in one: it would not hear of what comes
-// another way. So such calls are made here, and counted (Unconnected::inside). Sockets that another process may
-// have as well (fork, SCM_RIGHTS) are not offered any more.
+// Nobody may be inside a call of the kernel on the socket then, or asleep in one: it would not hear of what
+// comes another way. So such calls are made here, and counted (Unconnected::inside). Sockets that another
+// process may have as well (fork, SCM_RIGHTS) are not offered any more.
 //
 // For tests only, by SD_TEST_PATHS in the environment; else nothing is ever marked.
 #pragma once
@@ -40,8 +41,8 @@ inline bool may_be_joined(const File &f) noexcept {
 /// For calls that move data, without locks: offers it, or asks whether the other end has come. True: it is a
 /// stream by now.
 [[gnu::cold]] bool consider_joining(int fd, File &f) noexcept;
-/// The socket behind `fd` and this slot, of which nobody has used our side, are one connection from now on; its
-/// File is a stream. False: no memory for it.
+/// The socket behind `fd` and this slot, of which nobody has used our side, are one connection from now on;
+/// its File is a stream. False: no memory for it.
 [[nodiscard]] bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept;
 /// Nobody will join it: it is closed, connected anew, or in other hands.
 [[gnu::cold]] void give_up_joining(File &f) noexcept;

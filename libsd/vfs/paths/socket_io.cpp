@@ -125,8 +125,8 @@ void reset_socket(const File &f) noexcept {
 }
 
 long shut_socket(int fd, File &f, int how) noexcept {
-    // What lies in the ring comes before the FIN: the flag in the slot says so there, and the socket's own comes
-    // when it is closed.
+    // What lies in the ring comes before the FIN: the flag in the slot says so there, and the socket's own
+    // comes when it is closed.
     if (how != SHUT_RD && sends_in_ring(*f.ofd))
         how = how == SHUT_RDWR ? SHUT_RD : -1;
     return how < 0 ? 0 : sys::call(SYS_shutdown, fd, how);
