@@ -82,8 +82,8 @@ struct PathWords {
     std::atomic<uint64_t> taken; ///< of the receiver: its answer, as `offer`
 };
 enum PathStep : uint8_t {
-    kPathAsked = 1,  ///< sender: may I leave the kernel's socket? Receiver: yes, I look at both
-    kPathRing = 2,   ///< sender: what follows `from` (of the kernel's stream) is in the ring. Receiver: seen
+    kPathAsked = 1, ///< sender: may I leave the kernel's socket? Receiver: yes, I look at both
+    kPathRing = 2,  ///< sender: what follows `from` (of the kernel's stream) is in the ring. Receiver: seen
     /// Sender: what follows `from` (a position in the ring) is in the socket. Receiver: seen
     kPathKernel = 3,
 };
