@@ -14,7 +14,7 @@ using wire::Op;
 
 namespace {
 
-constexpr unsigned kMany = 200'000;
+constexpr unsigned kMany = kOfds - 1; ///< as many as there can be
 
 struct Family {
     std::unique_ptr<Link> link = Link::create(77, 5, 40000);
