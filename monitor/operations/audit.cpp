@@ -5,6 +5,10 @@
 // nobody sees a process die at all. As long as somebody else is attached on the same side of the link, the
 // death alone does not show which slots are affected. So after such a death each slot in use is compared
 // with what the living hold.
+//
+// An acceptor of the living is for a moment where the dead was: it has taken the request and not noted it
+// yet. And what is held is read before the slots are. So a slot counts as left behind only if one and the
+// same connection is found there unheld again and again, for kCertain.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 
@@ -18,7 +22,7 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr std::chrono::milliseconds kBetweenLooks{50};
+constexpr std::chrono::milliseconds kBetweenLooks{50}, kCertain{200};
 /// All that the families hold is looked at: no more than a fifth of the time is spent on it.
 constexpr int kLookShare = 4;
 /// How long a link must have been back after a restart: a child made while no monitor ran is not named in
@@ -94,13 +98,19 @@ void Monitor::audit() {
             if (link.listener != nullptr) {
                 head = link.listener->segment().link[link.place].syn_head.load(std::memory_order_acquire);
             }
-            std::set<uint32_t> again;
+            std::map<uint32_t, Suspect> again;
+            const auto now = EventLoop::Clock::now();
             for (const uint32_t slot : left_behind(link, side, held[&link][side], head)) {
-                if (sides[side].suspects.count(slot) != 0) {
+                Suspect suspect{link.arrival(slot), now};
+                if (const auto known = sides[side].suspects.find(slot);
+                    known != sides[side].suspects.end() && known->second.arrival == suspect.arrival) {
+                    suspect = known->second;
+                }
+                if (now - suspect.since >= kCertain) {
                     spdlog::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
                     bury(link, side, slot);
                 } else {
-                    again.insert(slot);
+                    again.emplace(slot, suspect);
                 }
             }
             if (!again.empty()) {

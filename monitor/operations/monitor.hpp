@@ -322,9 +322,13 @@ class Monitor {
     };
     std::map<EventLoop::Watch, Awaited> awaited_;
 
+    struct Suspect {
+        uint64_t arrival; ///< of the connection, which tells it from the next one in the slot
+        EventLoop::Clock::time_point since;
+    };
     struct Audit {
         bool wanted = false;
-        std::set<uint32_t> suspects; ///< slots that looked left behind the last time
+        std::map<uint32_t, Suspect> suspects; ///< slots that looked left behind the last time
     };
     std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
     EventLoop::Timer audit_timer_ = 0;

@@ -107,6 +107,10 @@ class Link {
     void pause_requests();
     void resume_requests();
     bool is_paused() const { return paused_; }
+    /// When the connection in the slot was made, in its client's words.
+    uint64_t arrival(uint32_t slot) const {
+        return *const_cast<const volatile uint64_t *>(&view(1).slot(slot).identity.arrival);
+    }
 
   private:
     Link() = default;
