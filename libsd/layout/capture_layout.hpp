@@ -73,6 +73,15 @@ struct CaptureRecord {
 };
 static_assert(sizeof(CaptureRecord) == 96 && sizeof(CaptureRecord) % 8 == 0);
 
+/// Takes the marks off an Ofd. Whoever finds them without a capture, and sddump at its end; at any time.
+inline void unmark_captured(Ofd &o) noexcept {
+    int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
+    while (low != kMovedLowat && (low & kCaptureLowat) != 0 &&
+           !o.rcvlowat.compare_exchange_weak(low, low & ~kCaptureLowat, std::memory_order_relaxed)) {
+    }
+    o.tx_block.fetch_and(~uint32_t{kTxCapture}, std::memory_order_relaxed);
+}
+
 inline CaptureArea &capture_area(const SegmentView &v) {
     return *reinterpret_cast<CaptureArea *>(v.base + kCaptureAreaOffset);
 }

@@ -87,6 +87,12 @@ Offer offer_at(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept {
     return Offer::made;
 }
 
+bool take_request_back(const LinkMap &l, uint32_t slot) noexcept {
+    auto syn = static_cast<uint32_t>(SlotState::syn);
+    return l.far.slot(slot).identity.state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free),
+                                                                   std::memory_order_acq_rel);
+}
+
 void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }
 
 void close_slot(LinkMap &l, uint32_t slot) noexcept {

@@ -16,6 +16,9 @@ void give_slot_back(LinkMap &l, uint32_t slot) noexcept;
 bool queue_full(const LinkMap &l, uint32_t backlog) noexcept;
 /// For transports: Transport::offer() where the words of birth are in a memory of this host, `far`.
 Offer offer_at(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept;
+/// A request that was offered ends, if it was not accepted by now: then the slot is the caller's again,
+/// though an entry for it may still be queued. False: it has been accepted. Without slot_lock.
+[[nodiscard]] bool take_request_back(const LinkMap &l, uint32_t slot) noexcept;
 /// We have closed the connection in it: free again once the server has let go of it, too.
 void close_slot(LinkMap &l, uint32_t slot) noexcept;
 

@@ -19,6 +19,9 @@ bool is_v4(const SlotAddress &address) {
     return std::equal(mapped.begin(), mapped.end(), address.ip);
 }
 
+/// 0: the client sent it; 1: the server.
+unsigned sender_of(const Captured &record) { return (record.side == 0) != record.received ? 0 : 1; }
+
 bool same(const SlotAddress &a, const SlotAddress &b) {
     return memcmp(a.ip, b.ip, sizeof a.ip) == 0 && a.port == b.port;
 }
@@ -60,7 +63,7 @@ std::string_view ip_of(const SlotAddress &address, bool v4) {
 } // namespace
 
 void Packets::add(const Captured &record) {
-    const unsigned from = (record.side == 0) != record.received ? 0 : 1;
+    const unsigned from = sender_of(record);
     Flow &flow = flows_[{record.link, record.slot}];
     // The slot is used again once a connection is over.
     if (record.kind == CaptureKind::born
@@ -116,7 +119,7 @@ void Packets::begin(Flow &flow, const Captured &record) {
     flow.client = record.client;
     flow.server = record.server;
     flow.is_begun = true;
-    const unsigned from = (record.side == 0) != record.received ? 0 : 1;
+    const unsigned from = sender_of(record);
     flow.way[from].next = record.position;
     flow.way[1 - from].next = record.other;
     if (record.kind != CaptureKind::born && (record.position != 0 || record.other != 0)) {

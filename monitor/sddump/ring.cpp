@@ -22,14 +22,6 @@ namespace {
 
 constexpr uint32_t kOpen = static_cast<uint32_t>(OfdState::open);
 
-void unmark(Ofd &ofd) {
-    int32_t low = ofd.rcvlowat.load();
-    while (low != kMovedLowat && (low & kCaptureLowat) != 0 &&
-           !ofd.rcvlowat.compare_exchange_weak(low, low & ~kCaptureLowat)) {
-    }
-    ofd.tx_block.fetch_and(~uint32_t{kTxCapture});
-}
-
 /// The connections of the process, as far as the mark goes that only rises.
 template <class Function> void for_each_held(const SegmentView &view, unsigned proc, Function function) {
     const uint32_t high = std::min<uint32_t>(view.header().ofd_high.load(), kOfds);
@@ -137,7 +129,7 @@ void Ring::stop() {
         return;
     }
     segment_.view().header().capture.store(0);
-    for_each_held(segment_.view(), proc_, unmark);
+    for_each_held(segment_.view(), proc_, unmark_captured);
 }
 
 CaptureEnd Ring::ended() const {

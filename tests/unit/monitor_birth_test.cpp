@@ -346,6 +346,26 @@ UniqueFd harmless_program() {
         bpf_prog_load(BPF_PROG_TYPE_CGROUP_SOCK_ADDR, "sd_birth", "GPL", code, std::size(code), &options));
 }
 
+/// This process in such a group, and a program that can be attached to it.
+struct GroupWithProgram {
+    const Group group;
+    const UniqueFd program = harmless_program();
+    const UniqueFd directory{open(group.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+    /// False: not here.
+    bool made() const {
+        if (!group.made || !program) {
+            WARN("no control groups, or no BPF here");
+        }
+        return group.made && program;
+    }
+    void attach() const {
+        REQUIRE(bpf_prog_attach(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT, 0) == 0);
+    }
+    void detach() const {
+        REQUIRE(bpf_prog_detach2(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT) == 0);
+    }
+};
+
 } // namespace
 
 TEST_CASE("control groups are looked at in pieces") {
@@ -378,10 +398,8 @@ TEST_CASE("a link that is idle is paused, and what objects by then is seen when 
         return;
     }
     Pair pair;
-    const Group group;
-    const UniqueFd program = harmless_program();
-    if (!group.made || !program) {
-        WARN("no control groups, or no BPF here");
+    const GroupWithProgram group;
+    if (!group.made()) {
         return;
     }
     const TestLink link(pair.connect());
@@ -397,8 +415,7 @@ TEST_CASE("a link that is idle is paused, and what objects by then is seen when 
     CHECK(acceptors.of(pair.link).syn_end.load() == 0);
     CHECK(renewed() == 0);
     CHECK(eventually(paused));
-    const UniqueFd directory(open(group.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    REQUIRE(bpf_prog_attach(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT, 0) == 0);
+    group.attach();
     CHECK(renewed() == -EACCES);
     CHECK(becomes_closed(link));
     CHECK(acceptors.of(pair.link).syn_end.load() != 0);
@@ -410,18 +427,15 @@ TEST_CASE("a program on a control group has the connections of those below it be
         return;
     }
     Pair pair;
-    const Group group;
-    const UniqueFd program = harmless_program();
-    if (!group.made || !program) {
-        WARN("no control groups, or no BPF here");
+    const GroupWithProgram group;
+    if (!group.made()) {
         return;
     }
     REQUIRE(refused(pair) == Cause::none);
     const TestLink former(pair.connect());
-    const UniqueFd directory(open(group.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    REQUIRE(bpf_prog_attach(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT, 0) == 0);
+    group.attach();
     CHECK(refused(pair) == Cause::group_filtered);
     CHECK(becomes_closed(former)); // that nobody tells it of: it looks from time to time
-    REQUIRE(bpf_prog_detach2(program.get(), directory.get(), BPF_CGROUP_INET4_CONNECT) == 0);
+    group.detach();
     CHECK(refused(pair) == Cause::none);
 }

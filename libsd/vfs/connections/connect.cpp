@@ -60,13 +60,6 @@ bool may_connect_over(LinkMap &l) noexcept {
     return r.status == 0;
 }
 
-/// False: it has been accepted already.
-bool take_request_back(const LinkMap &l, uint32_t slot) noexcept {
-    auto syn = static_cast<uint32_t>(SlotState::syn);
-    return l.far.slot(slot).identity.state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free),
-                                                                   std::memory_order_acq_rel);
-}
-
 /// What the monitor said last: who may not have a link asks once, until something changes that matters
 /// (Directory::birth_sequence). A word each for some listeners: sequence << 40 | listener << 8 | cause.
 constexpr unsigned kRefusals = 16;
@@ -269,16 +262,16 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         return again ? 1 : -1;
     }
     if (!may_connect_over(*l) && take_request_back(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
-        undo_stream(f, *l, static_cast<uint32_t>(slot), true);
-        link_unuse(*l); // link_to's
-        *why_out = static_cast<int64_t>(Cause::listener_gone);
-        return -1;
+        why = Cause::listener_gone;
+    } else {
+        notify_acceptors(*l);
+        why = acceptor_in_kernel(*l) && !accepted_soon(*l, static_cast<uint32_t>(slot)) ? Cause::kernel_acceptor
+                                                                                        : Cause::none;
     }
-    notify_acceptors(*l);
-    if (acceptor_in_kernel(*l) && !accepted_soon(*l, static_cast<uint32_t>(slot))) [[unlikely]] {
+    if (why != Cause::none) [[unlikely]] { // the request has been taken back
         undo_stream(f, *l, static_cast<uint32_t>(slot), true);
         link_unuse(*l); // link_to's
-        *why_out = static_cast<int64_t>(Cause::kernel_acceptor);
+        *why_out = static_cast<int64_t>(why);
         return -1;
     }
     SD_PROBE4(connect, fd, l->id, slot, to.port);

@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -155,8 +156,7 @@ bool accepted_soon(const LinkMap &l, uint32_t slot) noexcept {
     for (const int64_t until = sys::now_ns() + kPatienceNs; sys::now_ns() < until; sys::sched_yield())
         if (over())
             return true;
-    auto syn = static_cast<uint32_t>(SlotState::syn);
-    return !state.compare_exchange_strong(syn, static_cast<uint32_t>(SlotState::free), std::memory_order_acq_rel);
+    return !take_request_back(l, slot);
 }
 
 } // namespace sd

@@ -14,14 +14,6 @@ template <class Word> Word now_of(const Word &word) noexcept {
     return *const_cast<const volatile Word *>(&word);
 }
 
-void unmark(Ofd &o) noexcept {
-    int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
-    while (low != kMovedLowat && (low & kCaptureLowat) != 0 &&
-           !o.rcvlowat.compare_exchange_weak(low, without_capture(low), std::memory_order_relaxed)) {
-    }
-    o.tx_block.fetch_and(~uint32_t{kTxCapture}, std::memory_order_relaxed);
-}
-
 /// Where a record's bytes lie; two pieces where the ring they are in wraps.
 struct Payload {
     const uint8_t *piece[2];
@@ -45,7 +37,7 @@ class Writer {
     bool begin(const File &f) noexcept {
         const MappedSegment &m = segments[f.seg];
         if (m.view.header().capture.load(std::memory_order_acquire) == 0) {
-            unmark(*f.ofd);
+            unmark_captured(*f.ofd);
             return false;
         }
         area_ = &capture_area(m.view);
@@ -87,7 +79,7 @@ class Writer {
         if (now > looked && now - looked > kCaptureAbandoned) { // nobody reads any more
             area_->ended.store(static_cast<uint32_t>(CaptureEnd::abandoned), std::memory_order_relaxed);
             segments[f.seg].view.header().capture.store(0, std::memory_order_release);
-            unmark(*f.ofd);
+            unmark_captured(*f.ofd);
         }
     }
 
