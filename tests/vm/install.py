@@ -78,8 +78,8 @@ def apt(*words):
 def share(ports, holder=None):
     """How many of the connections are accelerated, once at least 99 % are.
 
-    A process meets the next monitor when it sleeps in a call of the library. The holder asks until it has: it waits for
-    its next order in a plain read, and an answer may come before it sleeps.
+    A process meets the next monitor when it sleeps in a call of the library. The holder asks until it has: it
+    waits for its next order in a plain read, and an answer may come before it sleeps.
     """
     def enough():
         if holder is not None:
