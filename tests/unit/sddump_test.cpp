@@ -414,10 +414,10 @@ TEST_CASE("a reader that has gone is not written for for ever") {
 TEST_CASE("one capture at a time; rubbish in the ring is noticed") {
     StreamPair p;
     OwnCapture capture(end_of(p, 0));
-    CHECK_THROWS_AS(OwnCapture(end_of(p, 1)), stat::Failure);
+    CHECK_THROWS_AS(OwnCapture(end_of(p, 1)), sd::stat::Failure);
     REQUIRE(send_on(p.fd[0], "x") == 1);
     auto *written = reinterpret_cast<CaptureRecord *>(
         capture_ring(segments[0].view) + (capture_area(segments[0].view).head.load() & ((1U << 20) - 1)));
     written->kept = 1U << 30;
-    CHECK_THROWS_AS(capture.read(), stat::Failure);
+    CHECK_THROWS_AS(capture.read(), sd::stat::Failure);
 }
