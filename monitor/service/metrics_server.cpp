@@ -2,7 +2,8 @@
 //
 // Who connects can have 16 connections kept open for ten seconds, with 16 KiB of memory each, and nothing
 // else: libmicrohttpd is driven by its epoll descriptor, reads and writes without blocking, and starts no
-// thread.
+// thread. Connections are accepted here: at its own limit the library takes the listening socket out of its
+// epoll set, and puts it back in a later run that nobody may have a reason for.
 #include "monitor/service/metrics_server.hpp"
 
 #include <algorithm>
@@ -150,42 +151,74 @@ UniqueFd listen_for_metrics(const std::string &where) {
 }
 
 MetricsServer::MetricsServer(EventLoop &loop, UniqueFd listening, Text text)
-    : loop_(loop), text_(std::move(text)) {
-    daemon_ = MHD_start_daemon(MHD_USE_EPOLL, 0, nullptr, nullptr, handle, this, MHD_OPTION_LISTEN_SOCKET,
-                               listening.get(), MHD_OPTION_CONNECTION_LIMIT, kConnections,
-                               MHD_OPTION_CONNECTION_TIMEOUT, kSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                               kMemory, MHD_OPTION_END);
+    : loop_(loop), text_(std::move(text)), listening_(std::move(listening)) {
+    daemon_ = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, nullptr, nullptr, handle, this,
+                               MHD_OPTION_CONNECTION_LIMIT, 2 * kConnections, MHD_OPTION_CONNECTION_TIMEOUT,
+                               kSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemory, MHD_OPTION_END);
     if (daemon_ == nullptr) {
         throw std::runtime_error("metrics: libmicrohttpd does not start");
     }
-    (void)listening.release(); // libmicrohttpd closes it
     epoll_ = MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_EPOLL_FD)->epoll_fd;
     watch_ = loop_.add(epoll_, EPOLLIN, [this](uint32_t) { run(); });
+    listen_watch_ = loop_.add(listening_.get(), EPOLLIN, [this](uint32_t) { accept_waiting(); });
 }
 
 MetricsServer::~MetricsServer() {
     loop_.remove(watch_, epoll_);
+    if (listen_watch_ != 0) {
+        loop_.remove(listen_watch_, listening_.get());
+    }
     if (timer_ != 0) {
         loop_.cancel(timer_);
     }
     MHD_stop_daemon(daemon_);
 }
 
+unsigned MetricsServer::connections() const {
+    return MHD_get_daemon_info(daemon_, MHD_DAEMON_INFO_CURRENT_CONNECTIONS)->num_connections;
+}
+
+void MetricsServer::accept_waiting() {
+    while (connections() < kConnections) {
+        sockaddr_storage name;
+        socklen_t length = sizeof name;
+        auto *const peer = reinterpret_cast<sockaddr *>(&name);
+        const int fd = accept4(listening_.get(), peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            out_of_descriptors_ = errno != EAGAIN && errno != ECONNABORTED && errno != EINTR;
+            break;
+        }
+        MHD_add_connection(daemon_, fd, peer, length); // which closes it if it cannot have it
+    }
+    run();
+}
+
 void MetricsServer::run() {
     MHD_run(daemon_);
+    const bool full = connections() >= kConnections || out_of_descriptors_;
+    if (full && listen_watch_ != 0) {
+        loop_.remove(listen_watch_, listening_.get());
+        listen_watch_ = 0;
+    } else if (!full && listen_watch_ == 0) {
+        listen_watch_ = loop_.add(listening_.get(), EPOLLIN, [this](uint32_t) { accept_waiting(); });
+    }
     run_later();
 }
 
-/// For connections that have been silent for too long, and for what is left to do.
+/// For connections that have been silent for too long, for what is left to do, and to accept again.
 void MetricsServer::run_later() {
     if (timer_ != 0) {
         loop_.cancel(timer_);
         timer_ = 0;
     }
-    MHD_UNSIGNED_LONG_LONG left = 0;
-    if (MHD_get_timeout(daemon_, &left) == MHD_YES) {
-        timer_ = loop_.after(std::chrono::milliseconds(std::min<MHD_UNSIGNED_LONG_LONG>(left, 60000)), [this] {
+    constexpr MHD_UNSIGNED_LONG_LONG kLongest = 60000, kUntilDescriptors = 1000;
+    MHD_UNSIGNED_LONG_LONG left = kLongest;
+    const bool waits = MHD_get_timeout(daemon_, &left) == MHD_YES;
+    if (waits || out_of_descriptors_) {
+        left = std::min(left, out_of_descriptors_ ? kUntilDescriptors : kLongest);
+        timer_ = loop_.after(std::chrono::milliseconds(left), [this] {
             timer_ = 0;
+            out_of_descriptors_ = false;
             run();
         });
     }

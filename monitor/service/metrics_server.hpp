@@ -29,15 +29,20 @@ class MetricsServer {
     const Text &text() const { return text_; }
 
   private:
+    unsigned connections() const;
+    void accept_waiting();
     void run();
     void run_later();
 
     EventLoop &loop_;
     Text text_;
+    UniqueFd listening_;
     MHD_Daemon *daemon_ = nullptr;
     int epoll_ = -1; ///< libmicrohttpd's
     EventLoop::Watch watch_ = 0;
+    EventLoop::Watch listen_watch_ = 0; ///< 0: no room for a further connection
     EventLoop::Timer timer_ = 0;
+    bool out_of_descriptors_ = false; ///< nothing is accepted until the timer
 };
 
 } // namespace sd::monitor
