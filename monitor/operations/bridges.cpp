@@ -240,9 +240,7 @@ void Monitor::bridge(Parcel &parcel) {
     if (parcel.bridged) {
         return;
     }
-    if (parcel.timer != 0) {
-        loop_.cancel(std::exchange(parcel.timer, 0));
-    }
+    stop_looking_for(parcel);
     loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
     parcel.bridged = true;
     BridgeProgram *const program = bridge_program_for(*parcel.segment, parcel.charge.payer());

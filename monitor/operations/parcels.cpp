@@ -153,6 +153,16 @@ void Monitor::look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pa
     });
 }
 
+/// It has arrived, or ended.
+void Monitor::stop_looking_for(Parcel &parcel) {
+    if (parcel.timer != 0) {
+        loop_.cancel(std::exchange(parcel.timer, 0));
+    }
+    if (search_ && search_->inode() == parcel.inode) {
+        search_.reset(); // it has descriptors
+    }
+}
+
 /// The passed socket has hung up (nobody has it any more), or somebody has written to it as it is.
 void Monitor::parcel_ready(uint64_t id, uint32_t events) {
     const auto it = parcels_.find(id);
@@ -259,9 +269,7 @@ void Monitor::sender_gone(uint64_t client_id) {
 void Monitor::end_parcel(Parcel &parcel) {
     loop_.remove(parcel.watch, parcel.far.get());
     close_received(std::move(parcel.far), parcel.uid); // a client's, which may have made it linger
-    if (parcel.timer != 0) {
-        loop_.cancel(parcel.timer);
-    }
+    stop_looking_for(parcel);
     parcel_by_cookie_.erase(parcel.cookie);
     parcel_by_cookie_.erase(parcel.token_cookie);
     const std::unique_ptr<Parcel> ended = std::move(parcels_.extract(parcel.id).mapped());

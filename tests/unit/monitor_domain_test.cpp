@@ -217,6 +217,37 @@ TEST_CASE("a connection that is passed is claimed by another process of the same
     CHECK(receiver.does(0) == 0);
 }
 
+TEST_CASE("the search for a passed connection ends with that") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    std::vector<UniqueFd> many; // so that it takes more than one piece of the monitor's time
+    for (int i = 0; i < 10'000; ++i) {
+        many.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    }
+    Pair pair;
+    const auto searches = [&] {
+        const std::filesystem::path own = "/proc/" + std::to_string(pair.monitor.pid) + "/fd";
+        std::error_code gone;
+        for (const auto &entry : std::filesystem::directory_iterator(own, gone)) {
+            if (std::filesystem::read_symlink(entry.path(), gone) == "/proc") {
+                return true;
+            }
+        }
+        return false;
+    };
+    OnItsWay way;
+    {
+        const Stranger sender(pair.monitor, kOne, {[&](TestProcess &p) {
+                                  return way.pass(p, pair.listener, wire::BridgeStart::unclaimed);
+                              }});
+        REQUIRE(sender.does(0) == 0);
+        REQUIRE(eventually(searches));
+    }
+    way.passed.reset();
+    CHECK(eventually([&] { return !searches(); }));
+}
+
 TEST_CASE("a process that nobody may look into shares with its own children only") {
     if (!is_root()) {
         SKIP_TEST("needs root to become other users");

@@ -38,6 +38,22 @@ long private_memory_of(long pid) {
     return kib;
 }
 
+long monitor_pid = 0; // as of the last census
+
+// Where the descriptors of a process lead.
+void print_descriptors(long pid) {
+    const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
+    DIR *d = opendir(directory.c_str());
+    while (const dirent *entry = d ? readdir(d) : nullptr) {
+        char where[200];
+        const ssize_t n = readlink((directory + "/" + entry->d_name).c_str(), where, sizeof where);
+        if (n > 0)
+            fprintf(stderr, "monitor: %s %.*s\n", entry->d_name, static_cast<int>(n), where);
+    }
+    if (d)
+        closedir(d);
+}
+
 // How much more of something is no leak: pages of tables that have been touched stay, allocators keep some.
 long allowance(const std::string &name) {
     if (name == "shared_memory")
@@ -77,6 +93,7 @@ Census take_census() {
     if (const size_t monitor = text.find("\"monitor\""); number_in(text, monitor, "pid", &pid) && pid > 0) {
         result["monitor descriptors"] = entries_of("/proc/" + std::to_string(pid) + "/fd");
         result["monitor KiB"] = private_memory_of(pid);
+        monitor_pid = pid;
     }
     result["own descriptors"] = entries_of("/proc/self/fd");
     result["own mappings"] = mappings();
@@ -101,6 +118,7 @@ bool returns_to(const Census &before, int patience_ms) {
             break;
     }
     complain("left behind:%s", left.c_str());
+    print_descriptors(monitor_pid);
     return false;
 }
 
