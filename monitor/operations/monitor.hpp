@@ -139,8 +139,8 @@ class Monitor {
     void parcel_ready(uint64_t id, uint32_t events);
     std::optional<InHands> look_at_descriptors(ino_t inode);
     void look_for_parcel_later(Parcel &parcel);
-    void stop_looking_for(Parcel &parcel);
     void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
+    void stop_looking_for(Parcel &parcel);
     void end_parcel(Parcel &parcel);
     void sender_gone(uint64_t client_id);
     void finish_segment(Segment &segment);

@@ -153,7 +153,7 @@ UniqueFd listen_for_metrics(const std::string &where) {
 MetricsServer::MetricsServer(EventLoop &loop, UniqueFd listening, Text text)
     : loop_(loop), text_(std::move(text)), listening_(std::move(listening)) {
     daemon_ = MHD_start_daemon(MHD_USE_EPOLL | MHD_USE_NO_LISTEN_SOCKET, 0, nullptr, nullptr, handle, this,
-                               MHD_OPTION_CONNECTION_LIMIT, 2 * kConnections, MHD_OPTION_CONNECTION_TIMEOUT,
+                               MHD_OPTION_CONNECTION_LIMIT, kConnections, MHD_OPTION_CONNECTION_TIMEOUT,
                                kSeconds, MHD_OPTION_CONNECTION_MEMORY_LIMIT, kMemory, MHD_OPTION_END);
     if (daemon_ == nullptr) {
         throw std::runtime_error("metrics: libmicrohttpd does not start");
@@ -165,9 +165,7 @@ MetricsServer::MetricsServer(EventLoop &loop, UniqueFd listening, Text text)
 
 MetricsServer::~MetricsServer() {
     loop_.remove(watch_, epoll_);
-    if (listen_watch_ != 0) {
-        loop_.remove(listen_watch_, listening_.get());
-    }
+    loop_.remove(listen_watch_, listening_.get());
     if (timer_ != 0) {
         loop_.cancel(timer_);
     }
@@ -179,46 +177,40 @@ unsigned MetricsServer::connections() const {
 }
 
 void MetricsServer::accept_waiting() {
+    bool out_of_descriptors = false;
     while (connections() < kConnections) {
         sockaddr_storage name;
         socklen_t length = sizeof name;
         auto *const peer = reinterpret_cast<sockaddr *>(&name);
         const int fd = accept4(listening_.get(), peer, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            out_of_descriptors_ = errno != EAGAIN && errno != ECONNABORTED && errno != EINTR;
+            out_of_descriptors = errno != EAGAIN && errno != ECONNABORTED && errno != EINTR;
             break;
         }
         MHD_add_connection(daemon_, fd, peer, length); // which closes it if it cannot have it
     }
-    run();
+    run(out_of_descriptors);
 }
 
-void MetricsServer::run() {
+/// `rests`: nothing is accepted until the next run.
+void MetricsServer::run(bool rests) {
     MHD_run(daemon_);
-    const bool full = connections() >= kConnections || out_of_descriptors_;
-    if (full && listen_watch_ != 0) {
-        loop_.remove(listen_watch_, listening_.get());
-        listen_watch_ = 0;
-    } else if (!full && listen_watch_ == 0) {
-        listen_watch_ = loop_.add(listening_.get(), EPOLLIN, [this](uint32_t) { accept_waiting(); });
-    }
-    run_later();
+    const bool accepts = !rests && connections() < kConnections;
+    loop_.change(listen_watch_, listening_.get(), accepts ? uint32_t{EPOLLIN} : 0);
+    run_later(rests);
 }
 
 /// For connections that have been silent for too long, for what is left to do, and to accept again.
-void MetricsServer::run_later() {
+void MetricsServer::run_later(bool rests) {
     if (timer_ != 0) {
         loop_.cancel(timer_);
         timer_ = 0;
     }
-    constexpr MHD_UNSIGNED_LONG_LONG kLongest = 60000, kUntilDescriptors = 1000;
+    constexpr MHD_UNSIGNED_LONG_LONG kLongest = 60000, kLongestRest = 1000;
     MHD_UNSIGNED_LONG_LONG left = kLongest;
-    const bool waits = MHD_get_timeout(daemon_, &left) == MHD_YES;
-    if (waits || out_of_descriptors_) {
-        left = std::min(left, out_of_descriptors_ ? kUntilDescriptors : kLongest);
-        timer_ = loop_.after(std::chrono::milliseconds(left), [this] {
+    if (MHD_get_timeout(daemon_, &left) == MHD_YES || rests) {
+        timer_ = loop_.after(std::chrono::milliseconds(std::min(left, rests ? kLongestRest : kLongest)), [this] {
             timer_ = 0;
-            out_of_descriptors_ = false;
             run();
         });
     }

@@ -31,8 +31,8 @@ class MetricsServer {
   private:
     unsigned connections() const;
     void accept_waiting();
-    void run();
-    void run_later();
+    void run(bool rests = false);
+    void run_later(bool rests);
 
     EventLoop &loop_;
     Text text_;
@@ -40,9 +40,8 @@ class MetricsServer {
     MHD_Daemon *daemon_ = nullptr;
     int epoll_ = -1; ///< libmicrohttpd's
     EventLoop::Watch watch_ = 0;
-    EventLoop::Watch listen_watch_ = 0; ///< 0: no room for a further connection
+    EventLoop::Watch listen_watch_ = 0;
     EventLoop::Timer timer_ = 0;
-    bool out_of_descriptors_ = false; ///< nothing is accepted until the timer
 };
 
 } // namespace sd::monitor

@@ -7,7 +7,6 @@
 #include "tests/unit/monitor_client.hpp"
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <grp.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -228,10 +227,8 @@ struct Namer {
     /// Processes that the monitor watches.
     unsigned watched() const {
         unsigned n = 0;
-        for (const auto &each :
-             std::filesystem::directory_iterator("/proc/" + std::to_string(monitor.pid) + "/fd")) {
-            std::error_code gone;
-            n += std::filesystem::read_symlink(each.path(), gone).string().find("pidfd") != std::string::npos;
+        for (const std::string &path : descriptor_paths(monitor.pid)) {
+            n += path.find("pidfd") != std::string::npos;
         }
         return n;
     }

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <filesystem>
 #include <functional>
 #include <netinet/in.h>
 #include <poll.h>
@@ -296,6 +297,16 @@ inline bool rang(int eventfd) {
     pollfd p{eventfd, POLLIN, 0};
     uint64_t n;
     return poll(&p, 1, 5000) == 1 && read(eventfd, &n, sizeof n) == sizeof n;
+}
+
+/// Where each descriptor of the process leads; "": it was gone by then.
+inline std::vector<std::string> descriptor_paths(pid_t pid) {
+    std::vector<std::string> result;
+    for (const auto &each : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd")) {
+        std::error_code gone;
+        result.push_back(std::filesystem::read_symlink(each.path(), gone));
+    }
+    return result;
 }
 
 template <typename Condition> bool eventually(Condition condition) {

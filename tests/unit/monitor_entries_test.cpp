@@ -6,7 +6,6 @@
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <memory>
 #include <sched.h>
 
@@ -302,15 +301,8 @@ TEST_CASE("of the namespaces that a process goes through, the monitor keeps one"
     }
     const MonitorProcess monitor;
     TestProcess traveller(monitor);
-    const auto descriptors = [&] {
-        unsigned n = 0;
-        for ([[maybe_unused]] const auto &each :
-             std::filesystem::directory_iterator("/proc/" + std::to_string(monitor.pid) + "/fd")) {
-            ++n;
-        }
-        return n;
-    };
-    const unsigned before = descriptors();
+    const auto descriptors = [&] { return descriptor_paths(monitor.pid).size(); };
+    const size_t before = descriptors();
     for (int i = 0; i < 20; ++i) {
         go_to(traveller, socket_elsewhere());
     }

@@ -8,14 +8,20 @@ using namespace sdtest;
 
 namespace {
 
-long entries_of(const std::string &directory) {
-    long n = 0;
+// Number and place of each descriptor of a process.
+std::vector<std::string> descriptors_of(long pid) {
+    const std::string directory = "/proc/" + std::to_string(pid) + "/fd/";
+    std::vector<std::string> result;
     DIR *d = opendir(directory.c_str());
-    while (d && readdir(d))
-        ++n;
+    while (const dirent *entry = d ? readdir(d) : nullptr) {
+        char where[200];
+        const ssize_t n = readlink((directory + entry->d_name).c_str(), where, sizeof where);
+        if (n > 0)
+            result.push_back(std::string(entry->d_name) + " " + std::string(where, static_cast<size_t>(n)));
+    }
     if (d)
         closedir(d);
-    return n;
+    return result;
 }
 
 // The number behind "NAME": in a JSON text, looked for after `from`.
@@ -39,20 +45,6 @@ long private_memory_of(long pid) {
 }
 
 long monitor_pid = 0; // as of the last census
-
-// Where the descriptors of a process lead.
-void print_descriptors(long pid) {
-    const std::string directory = "/proc/" + std::to_string(pid) + "/fd";
-    DIR *d = opendir(directory.c_str());
-    while (const dirent *entry = d ? readdir(d) : nullptr) {
-        char where[200];
-        const ssize_t n = readlink((directory + "/" + entry->d_name).c_str(), where, sizeof where);
-        if (n > 0)
-            fprintf(stderr, "monitor: %s %.*s\n", entry->d_name, static_cast<int>(n), where);
-    }
-    if (d)
-        closedir(d);
-}
 
 // How much more of something is no leak: pages of tables that have been touched stay, allocators keep some.
 long allowance(const std::string &name) {
@@ -91,11 +83,11 @@ Census take_census() {
     }
     long pid = 0;
     if (const size_t monitor = text.find("\"monitor\""); number_in(text, monitor, "pid", &pid) && pid > 0) {
-        result["monitor descriptors"] = entries_of("/proc/" + std::to_string(pid) + "/fd");
+        result["monitor descriptors"] = static_cast<long>(descriptors_of(pid).size());
         result["monitor KiB"] = private_memory_of(pid);
         monitor_pid = pid;
     }
-    result["own descriptors"] = entries_of("/proc/self/fd");
+    result["own descriptors"] = static_cast<long>(descriptors_of(getpid()).size());
     result["own mappings"] = mappings();
     result["own KiB"] = private_memory_of(getpid());
     return result;
@@ -118,7 +110,8 @@ bool returns_to(const Census &before, int patience_ms) {
             break;
     }
     complain("left behind:%s", left.c_str());
-    print_descriptors(monitor_pid);
+    for (const std::string &descriptor : descriptors_of(monitor_pid))
+        fprintf(stderr, "monitor: %s\n", descriptor.c_str());
     return false;
 }
 
