@@ -181,8 +181,8 @@ TEST_CASE("processes that a returning segment names are looked after") {
     REQUIRE(r.client.segment.view.proc(3).held[0] != 0);
     REQUIRE(r.link->view.slot(7).side[0].control.flags == 0);
     alive.stop();
+    REQUIRE(eventually([&] { return (r.link->view.slot(7).side[0].control.flags & kFlagDead) != 0; }));
     REQUIRE(eventually([&] { return r.client.segment.view.proc(3).held[0] == 0; }));
-    REQUIRE((r.link->view.slot(7).side[0].control.flags & kFlagDead) != 0);
     REQUIRE(r.flags(0) == 0);
 }
 
