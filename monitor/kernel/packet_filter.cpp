@@ -12,6 +12,7 @@
 #include <linux/netlink.h>
 #include <linux/nsfs.h>
 #include <nftables/libnftables.h>
+#include <nlohmann/json.hpp>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>

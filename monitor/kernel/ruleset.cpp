@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <array>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -171,6 +172,11 @@ struct Ruleset::Walk {
         return !sure ? Matches::maybe : negated ? Matches::yes : Matches::no;
     }
 };
+
+Ruleset::Ruleset() = default;
+Ruleset::~Ruleset() = default;
+Ruleset::Ruleset(Ruleset &&) noexcept = default;
+Ruleset &Ruleset::operator=(Ruleset &&) noexcept = default;
 
 Ruleset::Ruleset(const json &listed) {
     for (const json &entry : listed.at("nftables")) {

@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -20,7 +20,10 @@ struct LocalConnection {
 /// What `nft -j list ruleset` says. What is not understood counts as a rule that may stop anything.
 class Ruleset {
   public:
-    Ruleset() = default;
+    Ruleset();
+    ~Ruleset();
+    Ruleset(Ruleset &&) noexcept;
+    Ruleset &operator=(Ruleset &&) noexcept;
     /// Throws nlohmann::json::exception for what is no such list.
     explicit Ruleset(const nlohmann::json &listed);
 

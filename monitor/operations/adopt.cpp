@@ -1,9 +1,9 @@
 // Links that outlived a former monitor: both sides bring them back, or are found to have died meanwhile.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <cerrno>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 namespace sd::monitor {
@@ -27,14 +27,14 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     } else {
         if (client.links.size() >= size_t{config_.limits.links_per_client} * 4) {
             if (may_log()) {
-                spdlog::warn("process {}: too many links", client.pid);
+                log::warn("process {}: too many links", client.pid);
             }
             return Reply::error(EMFILE, Cause::limit);
         }
         std::unique_ptr<Link> made = Link::adopt(std::move(request.fds[0]), body.link_id);
         if (!made) {
             if (may_log()) {
-                spdlog::warn("process {}: what it brings back is not a link", request.sender.pid);
+                log::warn("process {}: what it brings back is not a link", request.sender.pid);
             }
             return Reply::error(EINVAL);
         }

@@ -1,8 +1,8 @@
 // Listeners and links: who is attached, and how they end when nobody is.
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -131,7 +131,7 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
 }
 
 void Monitor::close_listener(Listener &listener) {
-    spdlog::debug("listener {} on port {} has closed", listener.id, listener.address.port);
+    log::debug("listener {} on port {} has closed", listener.id, listener.address.port);
     if (listener.directory_index >= 0) {
         listener.ns->directory.remove(listener.directory_index);
     }

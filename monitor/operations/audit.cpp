@@ -11,11 +11,11 @@
 // same connection is found there unheld again and again, for kCertain.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 namespace sd::monitor {
@@ -107,7 +107,7 @@ void Monitor::audit() {
                     suspect = known->second;
                 }
                 if (now - suspect.since >= kCertain) {
-                    spdlog::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
+                    log::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
                     bury(link, side, slot);
                 } else {
                     again.emplace(slot, suspect);

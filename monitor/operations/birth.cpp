@@ -12,9 +12,9 @@
 // again before the next one, and then they are looked at.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 namespace sd::monitor {
@@ -52,9 +52,8 @@ const PacketFilter *Monitor::rules_of(Namespace &ns, pid_t pid) {
             ns.filter_watch = loop_.add(ns.filter->fd(), EPOLLIN, [this, &ns](uint32_t) { rules_changed(ns); });
         }
         if (!ns.filter->is_seen() && ns.filter->why() != former) {
-            spdlog::info(
-                "rules for packets are not seen: {}; programs of different users use kernel TCP there",
-                ns.filter->why());
+            log::info("rules for packets are not seen: {}; programs of different users use kernel TCP there",
+                      ns.filter->why());
         }
     }
     return ns.filter->is_seen() ? ns.filter.get() : nullptr;

@@ -3,6 +3,7 @@
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +15,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <spawn.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/un.h>
 
@@ -57,7 +57,7 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment, const Payer &
         }));
     if (own != 0 && own + running_bridges_.size() >= config_.limits.bridges) {
         if (may_log()) {
-            spdlog::warn("a user has {} bridges running, a connection was lost", own);
+            log::warn("a user has {} bridges running, a connection was lost", own);
         }
         return nullptr;
     }
@@ -96,7 +96,7 @@ BridgeProgram *Monitor::start_bridge_program(const Domain &domain, const Payer &
     posix_spawnattr_destroy(&attributes);
     if (error != 0) {
         if (may_log()) {
-            spdlog::error("{}: {}", program, strerror(error));
+            log::error("{}: {}", program, strerror(error));
         }
         return nullptr;
     }
@@ -123,7 +123,7 @@ BridgeProgram *Monitor::ask_for_bridge_program(const Domain &domain, const Payer
         setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on) != 0 ||
         ::send(channel.get(), &user, sizeof user, MSG_NOSIGNAL) != sizeof user) {
         if (may_log()) {
-            spdlog::error("{}: {}", path, strerror(errno));
+            log::error("{}: {}", path, strerror(errno));
         }
         return nullptr;
     }
@@ -210,7 +210,7 @@ void Monitor::bridge_program_ended(uint64_t id) {
         end_parcel(*parcels_.at(parcel_id));
     }
     if (!lost.empty() && may_log()) {
-        spdlog::error("sd-bridge ended unexpectedly, {} connections were lost", lost.size());
+        log::error("sd-bridge ended unexpectedly, {} connections were lost", lost.size());
     }
 }
 
@@ -273,13 +273,13 @@ void Monitor::bridge(Parcel &parcel) {
     memcpy(CMSG_DATA(c), fds, sizeof fds);
     if (sendmsg(program->channel.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
         if (may_log()) {
-            spdlog::error("sd-bridge takes no more connections: {}", strerror(errno));
+            log::error("sd-bridge takes no more connections: {}", strerror(errno));
         }
         end_parcel(parcel);
         return;
     }
     parcel.far.reset();
-    spdlog::debug("parcel {} of client {} is bridged", parcel.id, parcel.sender);
+    log::debug("parcel {} of client {} is bridged", parcel.id, parcel.sender);
     dismiss_bridge_programs_later();
 }
 

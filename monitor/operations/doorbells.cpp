@@ -1,9 +1,9 @@
 // Operations on doorbells.
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -44,7 +44,7 @@ Reply Monitor::bell(Client &client, Request &request) {
     }
     if (client.bells_given >= config_.limits.bells_per_client) {
         if (may_log()) {
-            spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+            log::warn("process {}: limits.bells_per_client reached", client.pid);
         }
         return Reply::error(EMFILE, Cause::limit);
     }
@@ -169,7 +169,7 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
     }
     if (own >= config_.limits.bells_per_client) {
         if (may_log()) {
-            spdlog::warn("process {}: limits.bells_per_client reached", client.pid);
+            log::warn("process {}: limits.bells_per_client reached", client.pid);
         }
         return Reply::error(EMFILE, Cause::limit);
     }

@@ -10,11 +10,11 @@
 //    listener having libsd.
 #include "monitor/kernel/listening.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -28,7 +28,7 @@ void Monitor::watch_listener(Listener &listener, int socket) {
     if (listener.watch >= 0) {
         watched_listeners_[listener.watch] = &listener;
     } else if (may_log()) {
-        spdlog::warn("the listener on port {} cannot be watched: {}", listener.address.port, strerror(errno));
+        log::warn("the listener on port {} cannot be watched: {}", listener.address.port, strerror(errno));
     }
 }
 
@@ -102,7 +102,7 @@ void Monitor::make_way(const Namespace &ns, const ListenProof &proof) {
 
 /// Requests that wait are refused, as by the kernel.
 void Monitor::end_listener(Listener &listener) {
-    spdlog::debug("the socket of listener {} on port {} has ended", listener.id, listener.address.port);
+    log::debug("the socket of listener {} on port {} has ended", listener.id, listener.address.port);
     const uint64_t ns = listener.ns->cookie;
     bool elsewhere = false;
     for (Client *holder : std::exchange(listener.holders, {})) {

@@ -1,10 +1,10 @@
 // exec: a new program image in the same process, which takes over what the former one left for it.
 #include "libsd/layout/exec_table.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 namespace sd::monitor {
@@ -144,7 +144,7 @@ Reply Monitor::image(Client &client, Request &request) {
     }
     drop_links(client);
     forget_namespace(former);
-    spdlog::debug("process {} is {} now", client.pid, client.comm);
+    log::debug("process {} is {} now", client.pid, client.comm);
     Reply reply;
     reply.set(hello_reply(client));
     reply.fds.push_back(client.ns->directory.fd());

@@ -11,10 +11,10 @@
 #include "monitor/kernel/listening.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -39,11 +39,11 @@ void Monitor::keep_listeners(UniqueFd file) {
         try {
             listed += expect_listener(each) ? 1 : 0;
         } catch (const std::exception &error) { // of another version, or nobody pays for it any more
-            spdlog::debug("a listener is not listed: {}", error.what());
+            log::debug("a listener is not listed: {}", error.what());
         }
     }
     if (listed != 0) {
-        spdlog::info("{} listeners are listed before their programs have come back", listed);
+        log::info("{} listeners are listed before their programs have come back", listed);
     }
     listeners_changed();
 }

@@ -2,11 +2,11 @@
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <poll.h>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <system_error>
 
@@ -91,7 +91,7 @@ std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, Request &req
         segment->charge = std::move(paid);
         segments_[id] = segment;
     } else if (may_log()) {
-        spdlog::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
+        log::warn("process {}: its segment is not sealed shared memory of this version", request.sender.pid);
     }
     return segment;
 }
@@ -175,7 +175,7 @@ Reply Monitor::hello(Client &client, Request &request) {
         client.own = segment;
         share_segment(client, segment, body.proc_index, client.id);
     }
-    spdlog::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
+    log::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
     Reply reply;
     reply.set(hello_reply(client));
     reply.fds.push_back(client.ns->directory.fd());
@@ -435,7 +435,7 @@ void Monitor::hear_out(Client &client) {
 void Monitor::gone(Client &client, const char *why) {
     hear_out(client);
     if (client.kind == Client::Kind::process) {
-        spdlog::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
+        log::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
     }
     loop_.remove(client.channel_watch, client.channel.get());
     loop_.remove(client.pidfd_watch, client.pidfd.get());

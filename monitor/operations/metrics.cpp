@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <iterator>
 #include <sys/resource.h>
 

@@ -2,6 +2,7 @@
 #include "monitor/operations/monitor.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/service/journal.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +10,6 @@
 #include <fcntl.h>
 #include <iterator>
 #include <random>
-#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 
 namespace sd::monitor {
@@ -176,7 +176,7 @@ void Monitor::serve(int listening_socket) {
     if (ends_of_listeners_.fd() >= 0) {
         ends_watch_ = loop_.add(ends_of_listeners_.fd(), EPOLLIN, [this](uint32_t) { take_ended_listeners(); });
     } else {
-        spdlog::warn("no inotify: {}; listeners whose sockets end are found late", strerror(errno));
+        log::warn("no inotify: {}; listeners whose sockets end are found late", strerror(errno));
     }
     arm_exit(std::chrono::seconds(10));
 }
@@ -190,7 +190,7 @@ void Monitor::announce_end() {
 void Monitor::arm_exit(std::chrono::milliseconds grace) {
     if (exit_when_unused_ && clients_.empty() && exit_timer_ == 0) {
         exit_timer_ = loop_.after(grace, [this] {
-            spdlog::info("nobody is here any more, ending");
+            log::info("nobody is here any more, ending");
             loop_.stop();
         });
     }
@@ -203,7 +203,7 @@ bool Monitor::may_log() {
     if (now - log_window_ >= std::chrono::seconds(1)) {
         for (const auto &[uid, lines] : logged_by_) {
             if (lines > kLinesPerUser) {
-                spdlog::warn("{} lines about clients of user {} were not logged", lines - kLinesPerUser, uid);
+                log::warn("{} lines about clients of user {} were not logged", lines - kLinesPerUser, uid);
             }
         }
         log_window_ = now;
@@ -245,7 +245,7 @@ bool Monitor::accept_client() {
     if (!channel && (errno == EMFILE || errno == ENFILE)) {
         // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
         if (may_log()) {
-            spdlog::error("out of file descriptors, a client was turned away");
+            log::error("out of file descriptors, a client was turned away");
         }
         spare_.reset();
         channel.reset(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
@@ -260,8 +260,7 @@ bool Monitor::accept_client() {
     socklen_t length = sizeof peer;
     if (getsockopt(channel.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && is_holding_us_up(peer.uid)) {
         if (may_log()) {
-            spdlog::warn("user {} has sent descriptors that cannot be closed, a client was turned away",
-                         peer.uid);
+            log::warn("user {} has sent descriptors that cannot be closed, a client was turned away", peer.uid);
         }
         return true;
     }
@@ -274,7 +273,7 @@ bool Monitor::accept_client() {
         client.who.uid = peer.uid;
     } catch (const OverShare &over) {
         if (may_log()) {
-            spdlog::warn("process {} was turned away: {}", peer.pid, over.what());
+            log::warn("process {} was turned away: {}", peer.pid, over.what());
         }
     }
     return true;
@@ -318,9 +317,8 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         case Received::malformed: {
             if (may_log()) {
-                spdlog::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed",
-                             request.sender.pid, request.header.version, request.header.op,
-                             request.header.length);
+                log::warn("process {}: malformed packet (version {}, op {}, {} bytes), channel closed",
+                          request.sender.pid, request.header.version, request.header.op, request.header.length);
             }
             const bool other_version =
                 request.header.magic == wire::kMagic && !wire::is_served(request.header.version);
@@ -331,7 +329,7 @@ void Monitor::channel_ready(uint64_t client_id) {
         }
         case Received::truncated:
             if (may_log()) {
-                spdlog::error("out of file descriptors, a request of process {} is refused", request.sender.pid);
+                log::error("out of file descriptors, a request of process {} is refused", request.sender.pid);
             }
             request.fds.clear();
             if (request.header.sequence != wire::kNoAnswer) {
@@ -357,8 +355,8 @@ bool Monitor::handle(Client &client, Request &request) {
     const Operation *operation = find_operation(request.header.op);
     if (operation == nullptr) {
         if (may_log()) {
-            spdlog::warn("process {}: unknown operation {}: its library is newer than this monitor",
-                         request.sender.pid, request.header.op);
+            log::warn("process {}: unknown operation {}: its library is newer than this monitor",
+                      request.sender.pid, request.header.op);
         }
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(ENOSYS));
@@ -366,21 +364,21 @@ bool Monitor::handle(Client &client, Request &request) {
     if (request.header.length != operation->length || request.fds.size() != operation->fds ||
         (operation->kinds & bit(client.kind)) == 0) {
         if (may_log()) {
-            spdlog::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed",
-                         request.sender.pid, operation->name, request.header.length, request.fds.size());
+            log::warn("process {}: {} with {} bytes and {} descriptors is not valid here, channel closed",
+                      request.sender.pid, operation->name, request.header.length, request.fds.size());
         }
         send(client.channel.get(), request.header, Reply::error(EPROTO));
         return false;
     }
     if (is_sandboxed(client, request.sender) && !is_answered_when_sandboxed(operation->op)) {
-        spdlog::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
+        log::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
     }
     if (hands_out(operation->op) && client.kind == Client::Kind::process && client.pid != request.sender.pid) {
         if (may_log()) {
-            spdlog::warn("process {}: {} refused: the channel is that of process {}", request.sender.pid,
-                         operation->name, client.pid);
+            log::warn("process {}: {} refused: the channel is that of process {}", request.sender.pid,
+                      operation->name, client.pid);
         }
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
@@ -392,9 +390,8 @@ bool Monitor::handle(Client &client, Request &request) {
     for (const UniqueFd &fd : request.fds) {
         if (!is_kernels_own(fd.get())) {
             if (may_log()) {
-                spdlog::warn(
-                    "process {}: {} with a descriptor that is neither memory, a socket nor an eventfd",
-                    request.sender.pid, operation->name);
+                log::warn("process {}: {} with a descriptor that is neither memory, a socket nor an eventfd",
+                          request.sender.pid, operation->name);
             }
             return request.header.sequence == wire::kNoAnswer ||
                    send(client.channel.get(), request.header, Reply::error(EINVAL));
@@ -407,15 +404,15 @@ bool Monitor::handle(Client &client, Request &request) {
     }
     if (reply.status != 0) {
         const auto cause = static_cast<unsigned>(reply.cause);
-        log_about({request.sender.pid, request.sender.uid, client.comm, cause}, spdlog::level::debug,
+        log_about({request.sender.pid, request.sender.uid, client.comm, cause}, log::Level::debug,
                   fmt::format("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
                               strerror(-reply.status), cause == 0 ? "" : ", cause ",
                               cause == 0 ? "" : cause_name(cause)));
     }
     if (request.header.sequence != wire::kNoAnswer && !send(client.channel.get(), request.header, reply)) {
         if (may_log()) {
-            spdlog::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid,
-                         operation->name);
+            log::warn("process {}: does not take the reply to {}, channel closed", request.sender.pid,
+                      operation->name);
         }
         client.impatient = true;
         if (reply.status == 0) {
@@ -473,19 +470,19 @@ Reply Monitor::perform(Client &client, Request &request, const Operation &operat
         return (this->*operation.perform)(client, request);
     } catch (const OverShare &over) {
         if (may_log()) {
-            spdlog::warn("process {}: {} refused: {}", request.sender.pid, operation.name, over.what());
+            log::warn("process {}: {} refused: {}", request.sender.pid, operation.name, over.what());
         }
         return Reply::error(EMFILE, Cause::limit);
     } catch (const std::system_error &error) {
         if (may_log()) {
-            spdlog::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
+            log::error("process {}: {}: {}", request.sender.pid, operation.name, error.what());
         }
         const int number = error.code().value();
         return Reply::error(number,
                             number == EMFILE || number == ENFILE ? Cause::no_descriptor : Cause::no_memory);
     } catch (const std::bad_alloc &) {
         if (may_log()) {
-            spdlog::error("process {}: {}: out of memory", request.sender.pid, operation.name);
+            log::error("process {}: {}: out of memory", request.sender.pid, operation.name);
         }
         return Reply::error(ENOMEM, Cause::no_memory);
     }

@@ -1,10 +1,10 @@
 // Connections whose holders go over to a kernel socket, one after the other. The argument is in
 // libsd/vfs/sharing/moved.hpp.
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 

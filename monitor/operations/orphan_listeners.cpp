@@ -6,9 +6,9 @@
 // without libsd nobody would ever accept them, so they are reset.
 #include "monitor/kernel/listening.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -52,7 +52,7 @@ void Monitor::abandon(Listener &listener) {
         close_listener(listener);
         return;
     }
-    spdlog::debug("listener {} on port {} is held by nobody, and waits", listener.id, listener.address.port);
+    log::debug("listener {} on port {} is held by nobody, and waits", listener.id, listener.address.port);
     listener.orphan = true;
     listener.looks = 0;
     look_for_holder_later(listener);

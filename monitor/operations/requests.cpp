@@ -2,11 +2,11 @@
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/journal.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -34,7 +34,7 @@ Reply Monitor::listen(Client &client, Request &request) {
     if (listener == nullptr || client.listeners.count(listener) == 0) {
         if (client.listeners.size() >= config_.limits.listeners_per_client) {
             if (may_log()) {
-                spdlog::warn("process {}: limits.listeners_per_client reached", client.pid);
+                log::warn("process {}: limits.listeners_per_client reached", client.pid);
             }
             return Reply::error(EMFILE, Cause::limit);
         }
@@ -64,8 +64,8 @@ Reply Monitor::listen(Client &client, Request &request) {
         listener_by_socket_[{proof.netns, proof.cookie}] = listener;
         listeners_[id] = std::move(made);
         watch_listener(*listener, request.fds[0].get());
-        spdlog::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
-                      proof.address.port, id);
+        log::debug("process {} ({}) listens on port {}: listener {}", client.pid, client.comm,
+                   proof.address.port, id);
     }
     if (listener->expected != 0) {
         expected_came(*listener, request.fds[0].get());
@@ -167,14 +167,14 @@ Reply Monitor::connect(Client &client, Request &request) {
     }
     if (client.links_made >= config_.limits.links_per_client) {
         if (may_log()) {
-            spdlog::warn("process {}: limits.links_per_client reached", client.pid);
+            log::warn("process {}: limits.links_per_client reached", client.pid);
         }
         return Reply::error(EMFILE, Cause::limit);
     }
     if (!has_room(client, listener)) {
         if (may_log()) {
-            spdlog::warn("process {}: the server on port {} has as many links as it may have or can map",
-                         client.pid, listener.address.port);
+            log::warn("process {}: the server on port {} has as many links as it may have or can map",
+                      client.pid, listener.address.port);
         }
         return Reply::error(EMFILE, Cause::server_full);
     }
@@ -246,9 +246,9 @@ Reply Monitor::log(Client &client, Request &request) {
     std::string text(body.text, strnlen(body.text, sizeof body.text));
     std::replace_if(
         text.begin(), text.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }, '?');
-    const auto level = body.level == 0   ? spdlog::level::info
-                       : body.level == 1 ? spdlog::level::warn
-                                         : spdlog::level::err;
+    const log::Level level = body.level == 0   ? log::Level::info
+                             : body.level == 1 ? log::Level::warn
+                                               : log::Level::error;
     if (!may_log()) {
         return {};
     }

@@ -3,10 +3,10 @@
 // accepted from.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <spdlog/spdlog.h>
 
 namespace sd::monitor {
 
@@ -67,7 +67,7 @@ Reply Monitor::no_room(Client &client, Request &request) {
     }
     Listener *listener = link->listener;
     if (may_log()) {
-        spdlog::warn("process {} has no address space for a link more", client.pid);
+        log::warn("process {} has no address space for a link more", client.pid);
     }
     if (listener != nullptr && link->side[1].attached.size() == 1 &&
         std::all_of(listener->holders.begin(), listener->holders.end(),

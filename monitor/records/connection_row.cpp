@@ -5,7 +5,7 @@
 #include <arpa/inet.h>
 #include <cstring>
 #include <fmt/compile.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <iterator>
 #include <nlohmann/json.hpp>
 

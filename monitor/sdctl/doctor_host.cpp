@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <optional>
 #include <sstream>
 #include <sys/resource.h>

@@ -11,7 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <unistd.h>

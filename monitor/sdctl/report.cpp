@@ -16,7 +16,7 @@
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <grp.h>
 #include <nlohmann/json.hpp>
 #include <pwd.h>

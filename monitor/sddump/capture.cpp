@@ -12,7 +12,7 @@
 #include <cstring>
 #include <ctime>
 #include <deque>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <poll.h>
 
 namespace sd::dump {

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdio>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 using sd::stat::Exit;

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <fmt/compile.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <iterator>
 
 namespace sd::stat {

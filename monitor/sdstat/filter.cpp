@@ -11,7 +11,7 @@
 #include <arpa/inet.h>
 #include <charconv>
 #include <cstring>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <fnmatch.h>
 #include <netdb.h>
 #include <optional>

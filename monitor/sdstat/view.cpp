@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <map>
 #include <tuple>
 

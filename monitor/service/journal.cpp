@@ -1,8 +1,7 @@
 // Lines of the log about a process: where they go to the journal, with fields of their own.
 #include "monitor/service/journal.hpp"
 
-#include <fmt/format.h>
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 #include <sys/uio.h>
 #include <syslog.h>
 #include <systemd/sd-journal.h>
@@ -16,18 +15,18 @@ bool has_journal = false;
 
 void use_journal() { has_journal = true; }
 
-void log_about(const About &about, spdlog::level::level_enum level, const std::string &text) {
+void log_about(const About &about, log::Level level, const std::string &text) {
     if (!has_journal) {
-        spdlog::log(level, "{}", text);
+        log::write(level, "{}", fmt::make_format_args(text));
         return;
     }
-    if (!spdlog::should_log(level)) {
+    if (!log::is_wanted(level)) {
         return;
     }
-    const int priority = level >= spdlog::level::err    ? LOG_ERR
-                         : level == spdlog::level::warn ? LOG_WARNING
-                         : level == spdlog::level::info ? LOG_INFO
-                                                        : LOG_DEBUG;
+    const int priority = level == log::Level::error  ? LOG_ERR
+                         : level == log::Level::warn ? LOG_WARNING
+                         : level == log::Level::info ? LOG_INFO
+                                                     : LOG_DEBUG;
     std::vector<std::string> fields = {
         "MESSAGE=" + text, fmt::format("PRIORITY={}", priority), "SYSLOG_IDENTIFIER=sd-monitor",
         fmt::format("SOCKSDIRECT_PID={}", about.pid), fmt::format("SOCKSDIRECT_UID={}", about.uid)};

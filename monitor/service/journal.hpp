@@ -1,8 +1,8 @@
 // Lines of the log about a process: where they go to the journal, with fields of their own.
 #pragma once
 #include "libsd/layout/causes.hpp"
+#include "monitor/service/log.hpp"
 
-#include <spdlog/common.h>
 #include <string>
 #include <sys/types.h>
 
@@ -19,6 +19,6 @@ struct About {
 /// From here on lines about processes go to the journal with the fields SOCKSDIRECT_PID, SOCKSDIRECT_UID,
 /// SOCKSDIRECT_PROGRAM, SOCKSDIRECT_CAUSE and SOCKSDIRECT_CAUSE_NAME; the text says it all as well.
 void use_journal();
-void log_about(const About &about, spdlog::level::level_enum level, const std::string &text);
+void log_about(const About &about, log::Level level, const std::string &text);
 
 } // namespace sd::monitor

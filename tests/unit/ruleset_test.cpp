@@ -3,6 +3,7 @@
 #include "monitor/kernel/ruleset.hpp"
 
 #include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
 
 using namespace sd::monitor;
 using nlohmann::json;
