@@ -4,8 +4,8 @@
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/report.hpp"
 #include "monitor/sdctl/units.hpp"
+#include "monitor/tools/command_line.hpp"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -163,6 +163,10 @@ int main(int argc, char **argv) {
             throw Failure(Exit::usage,
                           fmt::format("{}: there is no such command; sdctl --help shows them", argv[1]));
         }
+        if (argc > 1 && argv[1][0] == '-' && app.get_option_no_throw(argv[1]) == nullptr) {
+            throw Failure(Exit::usage,
+                          fmt::format("{}: there is no such option; sdctl --help shows them", argv[1]));
+        }
         if (!options.command.empty()) {
             return static_cast<int>(run_session(options));
         }
@@ -185,7 +189,7 @@ int main(int argc, char **argv) {
             throw Failure(Exit::failed, std::string("standard output: ") + strerror(errno));
         }
     } catch (const CLI::ParseError &error) {
-        return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
+        return sd::tools::end_of_parsing(app, error, "sdctl", static_cast<int>(Exit::usage));
     } catch (const Failure &failure) {
         fflush(stdout);
         fmt::print(stderr, "sdctl: {}\n", failure.what());

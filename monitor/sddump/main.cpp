@@ -1,8 +1,8 @@
 // sddump: accelerated connections as packets, for Wireshark.
 #include "monitor/sddump/capture.hpp"
 #include "monitor/sdstat/snapshot.hpp"
+#include "monitor/tools/command_line.hpp"
 
-#include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdio>
 #include <fmt/core.h>
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
         options.buffer = std::bit_floor(options.buffer);
         sd::dump::capture(options);
     } catch (const CLI::ParseError &error) {
-        return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
+        return sd::tools::end_of_parsing(app, error, "sddump", static_cast<int>(Exit::usage));
     } catch (const Failure &failure) {
         if (failure.status != Exit::done) {
             fmt::print(stderr, "sddump: {}\n", failure.what());

@@ -5,8 +5,8 @@
 #include "monitor/sdstat/text.hpp"
 #include "monitor/sdstat/view.hpp"
 #include "monitor/sdstat/watch.hpp"
+#include "monitor/tools/command_line.hpp"
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -238,7 +238,7 @@ int main(int argc, char **argv) {
         app.parse(words_of(argc, argv));
         return run(options);
     } catch (const CLI::ParseError &error) {
-        return app.exit(error) == 0 ? 0 : static_cast<int>(Exit::usage);
+        return sd::tools::end_of_parsing(app, error, "sdstat", static_cast<int>(Exit::usage));
     } catch (const Failure &failure) {
         if (failure.status != Exit::done) {
             fmt::print(stderr, "sdstat: {}\n", failure.what());

@@ -2,12 +2,15 @@
 #pragma once
 #include "monitor/service/config.hpp"
 
+#include <cerrno>
+#include <cstring>
 #include <grp.h>
 #include <initializer_list>
 #include <limits>
 #include <pwd.h>
 #include <string_view>
 #include <toml++/toml.h>
+#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -16,6 +19,9 @@ class Reader {
     explicit Reader(std::string file) : file_(std::move(file)) {}
 
     static toml::table parse(const std::string &file) {
+        if (access(file.c_str(), R_OK) != 0) { // the parser does not say why a file cannot be opened
+            throw ConfigError(file + ": " + strerror(errno));
+        }
         try {
             return toml::parse_file(file);
         } catch (const toml::parse_error &error) {

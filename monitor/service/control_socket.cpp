@@ -9,12 +9,27 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 namespace sd::monitor {
 
 namespace {
 
 [[noreturn]] void fail(const std::string &what) { throw SocketError(what + ": " + strerror(errno)); }
+
+/// Does somebody listen under this name who has not taken the lock: another program, or the service manager?
+bool is_listened_at(const std::string &path) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    memcpy(name.sun_path, path.c_str(), path.size() + 1);
+    bool refused = true;
+    for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+        const UniqueFd probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+        refused = refused && (connect(probe.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) != 0 &&
+                              errno != EAGAIN);
+    }
+    return !refused;
+}
 
 } // namespace
 
@@ -51,6 +66,10 @@ ControlSocket::ControlSocket(const std::string &path, mode_t mode) : path_(path)
         throw SocketError(path_ + ": the name is too long for a socket");
     }
     take_lock();
+    if (is_listened_at(path_)) {
+        unlink((path_ + ".lock").c_str());
+        throw SocketError(path_ + ": another program listens there, or the service manager for sd-monitor");
+    }
     ours_ = true;
     socket_.reset(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_) {

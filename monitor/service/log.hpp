@@ -1,5 +1,5 @@
-// Lines of the monitor's log. They go to spdlog, whose own functions would have each file that logs compile all
-// of formatting.
+// Lines of the monitor's log. They go to spdlog, whose own functions would have each file that logs compile
+// all of formatting.
 #pragma once
 #include <fmt/core.h>
 

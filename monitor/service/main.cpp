@@ -5,9 +5,9 @@
 #include "monitor/service/journal.hpp"
 #include "monitor/service/metrics_server.hpp"
 #include "monitor/service/profiles.hpp"
+#include "monitor/tools/command_line.hpp"
 #include "monitor/tools/paths.hpp"
 
-#include <CLI/CLI.hpp>
 #include <climits>
 #include <csignal>
 #include <cstdlib>
@@ -329,7 +329,7 @@ int main(int argc, char **argv) {
     try {
         app.parse(argc, argv);
     } catch (const CLI::ParseError &error) {
-        return app.exit(error) == 0 ? 0 : 2;
+        return sd::tools::end_of_parsing(app, error, "sd-monitor", 2);
     }
     if (getauxval(AT_SECURE) != 0) { // options name files, and clients believe its user
         fprintf(stderr, "sd-monitor: not to be installed set-user-ID, or with capabilities\n");

@@ -46,6 +46,15 @@ char library[PATH_MAX]; ///< empty: not found
     }
 }
 
+/// The status where something was only printed.
+int end_of_output() {
+    if (fflush(stdout) == 0) {
+        return 0;
+    }
+    fprintf(stderr, "sdrun: standard output: %s\n", strerror(errno));
+    return 125;
+}
+
 void usage(FILE *out) {
     fputs("Usage: sdrun [-v] [--no-monitor] PROGRAM [ARGUMENT...]\n"
           "Run PROGRAM with its TCP traffic to other such programs over shared memory.\n\n"
@@ -323,10 +332,10 @@ int main(int argc, char **argv) {
             may_start = false;
         } else if (strcmp(argv[i], "--help") == 0) {
             usage(stdout);
-            return 0;
+            return end_of_output();
         } else if (strcmp(argv[i], "--version") == 0) {
             puts("sdrun " SD_VERSION);
-            return 0;
+            return end_of_output();
         } else {
             fprintf(stderr, "sdrun: unknown option %s\n", argv[i]);
             usage(stderr);
