@@ -32,7 +32,7 @@ TEST_CASE("a child that is forked while another thread takes memory finds its ob
 #ifdef __SANITIZE_THREAD__
     static constexpr unsigned kForks = 20, kObjects = 10'000;
 #else
-    static constexpr unsigned kForks = 120, kObjects = 100'000;
+    static constexpr unsigned kForks = 40, kObjects = 30'000;
 #endif
     std::atomic<bool> over{false};
     std::thread maker([&] {
