@@ -3,6 +3,8 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -162,6 +164,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     long done = 0;
     for (;;) {
         bool blocked, answered = false, tell = false, gone;
+        long failed = 0;
         Recipient reader;
         {
             SendClaim c(b, f);
@@ -169,8 +172,29 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 return done ? done : c.error();
             reader = peers_reader(f);
             gone = moved(f, o);
-            blocked = gone || send_refused(f, o);
-            if (!blocked) {
+            bool in_socket = false;
+            if (!gone && (o.tx_block.load(std::memory_order_acquire) & kTxPath)) [[unlikely]]
+                in_socket = !prepare_send(fd, f, &tell);
+            blocked = gone || (!in_socket && send_refused(f, o));
+            if (in_socket) [[unlikely]] {
+                const long r = send_to_socket(fd, from, flags);
+                if (r > 0) {
+                    done += r;
+                    o.tx.s.bytes += static_cast<uint64_t>(r);
+                    o.tx.s.stalls = 0;
+                }
+                answered = (r < 0 && r != -EAGAIN) || static_cast<size_t>(done) >= total;
+                if (r < 0 && r != -EAGAIN) {
+                    if (done == 0)
+                        failed = r;
+                    else if (r != -EFAULT)
+                        o.so_error.store(static_cast<int32_t>(-r), std::memory_order_release);
+                } else if (!answered && nonblocking) {
+                    o.tx.s.stalls = 1;
+                } else if (answered) {
+                    ++o.tx.s.messages;
+                }
+            } else if (!blocked) {
                 const Cork cork = cork_of(o, flags & MSG_MORE);
                 long r = total ? write_some(f, from, room.grow_far, done == 0 ? total : 0, cork, &tell) : 0;
                 if (r < 0 && done == 0)
@@ -217,6 +241,11 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         }
         if (tell)
             reader.tell();
+        if (failed) [[unlikely]] {
+            if (failed == -EPIPE && !(flags & MSG_NOSIGNAL))
+                raise_sigpipe();
+            return failed;
+        }
         if (answered)
             return done;
         if (const long w = room.wait(fd, f, pin, nonblocking, flags, done != 0); w < 0)
@@ -249,7 +278,7 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
         }
         return 0;
     }
-    if (may_grow_on(f))
+    if ((!has_paths(*f.ofd) || sends_in_ring(*f.ofd)) && may_grow_on(f))
         return 0;
     const long w = wait_stream(f, EPOLLOUT, started ? unrestartable(deadline_) : deadline_, interrupts_);
     if (w == -EPIPE && !started) // undone by another thread: connect(AF_UNSPEC)
@@ -260,8 +289,14 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
 namespace vfs {
 
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
-    if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+    if (f->kind != FileKind::stream && !joins_now(fd, *f))
+        return may_be_joined(*f)                               ? in_kernel(*f,
+                                                                           [&] {
+                                                 return sys::call(SYS_sendto, fd, sys::arg(p),
+                                                                                                static_cast<long>(n), flags, 0, 0);
+                                             })
+               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags)
+                                                               : kPass;
     iovec v{const_cast<void *>(p), clamp_transfer(n)};
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]
@@ -273,8 +308,16 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
 }
 
 long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
-    if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+    if (f->kind != FileKind::stream && !joins_now(fd, *f))
+        return may_be_joined(*f)                               ? in_kernel(*f,
+                                                                           [&] {
+                                                 msghdr m{};
+                                                 m.msg_iov = const_cast<iovec *>(iov);
+                                                 m.msg_iovlen = static_cast<size_t>(count);
+                                                 return sys::call(SYS_sendmsg, fd, sys::arg(&m), flags);
+                                             })
+               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags)
+                                                               : kPass;
     long total = iov_total(iov, count);
     if (total < 0)
         return total;
