@@ -381,17 +381,28 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *i
     return 0;
 }
 
+/// On a socket that is the kernel's, not connected, or a stream by the time that this has looked.
+[[gnu::cold, gnu::noinline]] long recv_not_stream(int fd, File *f, const iovec *iov, int count,
+                                                  int flags) noexcept {
+    if (joins_now(fd, *f))
+        return vfs::recvv(fd, f, iov, count, flags);
+    if (may_be_joined(*f))
+        return in_kernel(*f, [&] {
+            msghdr m{};
+            m.msg_iov = const_cast<iovec *>(iov);
+            m.msg_iovlen = static_cast<size_t>(count);
+            return sys::call(SYS_recvmsg, fd, sys::arg(&m), flags);
+        });
+    return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : vfs::kPass;
+}
+
 } // namespace
 
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
-    if (f->kind != FileKind::stream && !joins_now(fd, *f))
-        return may_be_joined(*f)                               ? in_kernel(*f,
-                                                                           [&] {
-                                                 return sys::call(SYS_recvfrom, fd, sys::arg(p),
-                                                                                                static_cast<long>(n), flags, 0, 0);
-                                             })
-               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags)
-                                                               : kPass;
+    if (f->kind != FileKind::stream) {
+        const iovec one{p, clamp_transfer(n)};
+        return recv_not_stream(fd, f, &one, 1, flags);
+    }
     uint64_t interrupts = self.interrupts;
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
@@ -422,16 +433,8 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
 }
 
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
-    if (f->kind != FileKind::stream && !joins_now(fd, *f))
-        return may_be_joined(*f)                               ? in_kernel(*f,
-                                                                           [&] {
-                                                 msghdr m{};
-                                                 m.msg_iov = const_cast<iovec *>(iov);
-                                                 m.msg_iovlen = static_cast<size_t>(count);
-                                                 return sys::call(SYS_recvmsg, fd, sys::arg(&m), flags);
-                                             })
-               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags)
-                                                               : kPass;
+    if (f->kind != FileKind::stream)
+        return recv_not_stream(fd, f, iov, count, flags);
     long total = iov_total(iov, count);
     if (total < 0)
         return total;

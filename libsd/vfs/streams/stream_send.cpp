@@ -286,17 +286,32 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
     return w == -ETIMEDOUT ? -EAGAIN : w;
 }
 
+namespace {
+
+/// On a socket that is the kernel's, not connected, or a stream by the time that this has looked.
+[[gnu::cold, gnu::noinline]] long send_not_stream(int fd, File *f, const iovec *iov, int count,
+                                                  int flags) noexcept {
+    if (joins_now(fd, *f))
+        return vfs::sendv(fd, f, iov, count, flags);
+    if (may_be_joined(*f))
+        return in_kernel(*f, [&] {
+            msghdr m{};
+            m.msg_iov = const_cast<iovec *>(iov);
+            m.msg_iovlen = static_cast<size_t>(count);
+            return sys::call(SYS_sendmsg, fd, sys::arg(&m), flags);
+        });
+    return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : vfs::kPass;
+}
+
+} // namespace
+
 namespace vfs {
 
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
-    if (f->kind != FileKind::stream && !joins_now(fd, *f))
-        return may_be_joined(*f)                               ? in_kernel(*f,
-                                                                           [&] {
-                                                 return sys::call(SYS_sendto, fd, sys::arg(p),
-                                                                                                static_cast<long>(n), flags, 0, 0);
-                                             })
-               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags)
-                                                               : kPass;
+    if (f->kind != FileKind::stream) {
+        const iovec one{const_cast<void *>(p), clamp_transfer(n)};
+        return send_not_stream(fd, f, &one, 1, flags);
+    }
     iovec v{const_cast<void *>(p), clamp_transfer(n)};
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]
@@ -308,16 +323,8 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
 }
 
 long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
-    if (f->kind != FileKind::stream && !joins_now(fd, *f))
-        return may_be_joined(*f)                               ? in_kernel(*f,
-                                                                           [&] {
-                                                 msghdr m{};
-                                                 m.msg_iov = const_cast<iovec *>(iov);
-                                                 m.msg_iovlen = static_cast<size_t>(count);
-                                                 return sys::call(SYS_sendmsg, fd, sys::arg(&m), flags);
-                                             })
-               : f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags)
-                                                               : kPass;
+    if (f->kind != FileKind::stream)
+        return send_not_stream(fd, f, iov, count, flags);
     long total = iov_total(iov, count);
     if (total < 0)
         return total;
