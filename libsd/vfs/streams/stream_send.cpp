@@ -300,7 +300,7 @@ namespace {
             m.msg_iovlen = static_cast<size_t>(count);
             return sys::call(SYS_sendmsg, fd, sys::arg(&m), flags);
         });
-    return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : vfs::kPass;
+    return f->kind == FileKind::fresh && !f->real_socket ? vfs::unconnected_send(*f, flags) : vfs::kPass;
 }
 
 } // namespace
