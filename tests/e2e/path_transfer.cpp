@@ -4,6 +4,7 @@
 //   path_transfer PAIRS KILOBYTES SEED        both directions at once, each of so many kilobytes
 //   path_transfer PAIRS KILOBYTES SEED kill   one direction; the sender is killed at some moment
 //
+// Of six pairs the first three have small buffers.
 // What was received is compared with what was to be sent, byte by byte; of a killed sender at least what its
 // sends had accepted. Prints one line, and ends with 0 if all is right.
 #include <algorithm>
@@ -40,6 +41,16 @@ uint8_t byte_at(uint64_t seed, uint64_t offset) {
     x ^= x >> 29;
     x *= 0xbf58476d1ce4e5b9u;
     return static_cast<uint8_t>(x >> (offset % 8 * 8));
+}
+
+/// Small buffers: neither end gets far without the other, however the machine shares out its time. A move needs
+/// now the one, now the other, so a given number of bytes brings at least so many moves.
+void make_tight(int fd) {
+    const int bytes = 16384;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) != 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes) != 0) {
+        _exit(2);
+    }
 }
 
 [[noreturn]] void fail(const char *what, uint64_t at) {
@@ -169,8 +180,11 @@ class End {
     uint64_t sent_ = 0, received_ = 0;
 };
 
-void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool kills) {
+void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills) {
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (tight) {
+        make_tight(listener);
+    }
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -199,11 +213,14 @@ void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ki
     exit(0);
 }
 
-void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool kills) {
+void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills) {
     while (shared.port.load() == 0) {
         usleep(1000);
     }
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (tight) {
+        make_tight(fd);
+    }
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -249,13 +266,15 @@ int main(int argc, char **argv) {
     std::vector<pid_t> servers, clients;
     for (unsigned i = 0; i < pairs; ++i) {
         const uint64_t own = seed * 1000 + i * 10;
-        servers.push_back(start([&, i] { server(shared[i], own, bytes, i % 3, kills); }));
-        clients.push_back(start([&, i] { client(shared[i], own, bytes, i % 3, kills); }));
+        const bool tight = i / 3 % 2 == 0;
+        servers.push_back(start([&, i] { server(shared[i], own, bytes, i % 3, tight, kills); }));
+        clients.push_back(start([&, i] { client(shared[i], own, bytes, i % 3, tight, kills); }));
     }
     bool good = true;
     std::minstd_rand random(static_cast<unsigned>(seed));
     for (unsigned i = 0; kills && i < pairs; ++i) {
-        const uint64_t until = random() % bytes; // some way through
+        // Some way through; every other one in the second half, so that it has made moves
+        const uint64_t until = i % 2 == 0 ? bytes / 2 + random() % (bytes / 2) : random() % bytes;
         while (shared[i].accepted.load() < until && waitpid(servers[i], nullptr, WNOHANG) == 0) {
             usleep(200);
         }
