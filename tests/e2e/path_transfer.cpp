@@ -43,8 +43,8 @@ uint8_t byte_at(uint64_t seed, uint64_t offset) {
     return static_cast<uint8_t>(x >> (offset % 8 * 8));
 }
 
-/// Small buffers: neither end gets far without the other, however the machine shares out its time. A move needs
-/// now the one, now the other, so a given number of bytes brings at least so many moves.
+/// Small buffers: neither end gets far without the other, however the machine shares out its time. A move
+/// needs now the one, now the other, so a given number of bytes brings at least so many moves.
 void make_tight(int fd) {
     const int bytes = 16384;
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) != 0 ||
