@@ -75,6 +75,8 @@ bool next_is_in_ring(int fd, File &f) noexcept;
 long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 /// With the receive token: reads from the socket what there is. Bytes; 0: FIN; -EAGAIN; an error.
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
+/// Is the next byte of the socket the urgent one? A receive ends there.
+bool socket_at_mark(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.

@@ -6,6 +6,7 @@
 #include "libsd/vfs/streams/urgent.hpp"
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 
 namespace sd {
 
@@ -44,6 +45,7 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
 }
 
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept {
+    constexpr size_t kPieces = 16; // one call for them, so that the kernel sees what belongs together
     long done = 0;
     while (static_cast<size_t>(done) < want) {
         const int more = to.advance();
@@ -51,18 +53,37 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
             return done ? done : more;
         if (more == 0)
             return done;
-        size_t n = want - static_cast<size_t>(done);
-        n = n < to.now.iov_len ? n : to.now.iov_len;
-        const long r = sys::call(SYS_recvfrom, fd, sys::arg(to.now.iov_base), static_cast<long>(n),
-                                 (flags & ~MSG_WAITALL) | MSG_DONTWAIT, 0, 0);
+        iovec pieces[kPieces];
+        msghdr m{};
+        m.msg_iov = pieces;
+        size_t asked = 0;
+        for (IoCursor ahead = to; m.msg_iovlen < kPieces && static_cast<size_t>(done) + asked < want;) {
+            if (ahead.advance() <= 0)
+                break; // a bad array is told of in the next round
+            const size_t left = want - static_cast<size_t>(done) - asked;
+            iovec &piece = pieces[m.msg_iovlen++];
+            piece = {ahead.now.iov_base, ahead.now.iov_len < left ? ahead.now.iov_len : left};
+            asked += piece.iov_len;
+            ahead.skip(ahead.now.iov_len);
+        }
+        const long r = sys::call(SYS_recvmsg, fd, sys::arg(&m), (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
         if (r <= 0)
             return done ? done : r;
-        to.skip(static_cast<size_t>(r));
+        for (auto left = static_cast<size_t>(r); left != 0 && to.advance() > 0;) {
+            const size_t n = left < to.now.iov_len ? left : to.now.iov_len;
+            to.skip(n);
+            left -= n;
+        }
         done += r;
-        if (static_cast<size_t>(r) < n || (flags & MSG_PEEK)) // a second peek would begin at the front again
+        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK)) // a second peek would begin at the front again
             return done;
     }
     return done;
+}
+
+bool socket_at_mark(int fd) noexcept {
+    int at = 0;
+    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
 }
 
 uint32_t path_events(File &f) noexcept {

@@ -100,7 +100,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
             o.rx.s.bytes += static_cast<uint64_t>(r);
-        if (static_cast<size_t>(done) == want)
+        if (static_cast<size_t>(done) == want || (r > 0 && socket_at_mark(fd)))
             return done;
         if (peek && socket_ends_after(fd, f, r > 0 ? r : 0)) {
             RxState copy = o.rx.s;

@@ -73,6 +73,8 @@ long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
 } // namespace
 
 bool at_urgent_mark(const File &f) noexcept {
+    if (has_paths(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]]
+        return socket_at_mark(path_socket(f));
     const uint64_t mark = urgent_mark(f);
     if (mark == kNoMark) [[likely]]
         return false;
