@@ -75,7 +75,8 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
             left -= n;
         }
         done += r;
-        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK)) // a second peek would begin at the front again
+        // Another peek would begin at the front again.
+        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK))
             return done;
     }
     return done;
