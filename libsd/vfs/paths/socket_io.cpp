@@ -99,7 +99,7 @@ uint32_t path_events(File &f) noexcept {
     const bool we_shut = reset || (block & kTxShut);
     const bool peer_shut = reads_ring ? reset || (flags & kFlagWriteShut) : socket & POLLRDHUP;
     const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
-    uint32_t e = socket & (POLLERR | POLLPRI);
+    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
     if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
         take_overdue(f);
     if (rcv_shut)
