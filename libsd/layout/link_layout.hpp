@@ -74,11 +74,18 @@ struct Corked {
 };
 
 /// Where a direction's bytes go, as its two ends agree on it; its sender's words `offer` and `from` count,
-/// and its receiver's `taken`. Reserved: nobody moves a connection yet, and all is 0.
+/// and its receiver's `taken`. All is 0 for a connection that was born here. libsd/vfs/paths/moves.hpp has
+/// the steps of a move.
 struct PathWords {
-    std::atomic<uint64_t> offer; ///< of the sender: which path, and the number of the move
-    std::atomic<uint64_t> from;  ///< of the sender: the offset at which the path is left or begins
-    std::atomic<uint64_t> taken; ///< of the receiver: the offset up to which it has read, as it leaves
+    std::atomic<uint64_t> offer; ///< of the sender: number of the move << 8 | PathStep
+    std::atomic<uint64_t> from;  ///< of the sender: the offset at which the former path was left
+    std::atomic<uint64_t> taken; ///< of the receiver: its answer, as `offer`
+};
+enum PathStep : uint8_t {
+    kPathAsked = 1, ///< sender: may I leave the kernel's socket? Receiver: yes, I look at both
+    kPathRing = 2,  ///< sender: what follows `from` (of the kernel's stream) is in the ring. Receiver: seen
+    /// Sender: what follows `from` (a position in the ring) is in the socket. Receiver: seen
+    kPathKernel = 3,
 };
 
 /// One side's words of a connection. `control` is written rarely, so the peer can read it on each operation

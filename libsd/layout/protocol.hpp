@@ -168,6 +168,14 @@ enum class Op : uint16_t {
     /// No body -> empty + {memfd with SnapshotHeader, rows and text (monitor/records/connection_row.hpp)}:
     /// what status says, in a form that is made and read in a moment, for sdstat
     snapshot = 45,
+    /// Offer + {connected TCP socket}: this process's end of a connection that the kernel carries could be
+    /// carried otherwise -> OfferReply, and {link memfd} if the other end has been offered as well
+    offer = 47,
+    /// No body + {the socket that was offered}: SegmentHeader::joined has changed -> as for offer; ENOENT:
+    /// it is still alone, or not known
+    other_end = 48,
+    /// Offered: nobody will ask any more for what was offered -> empty
+    take_back = 49,
 };
 
 struct Header {
@@ -339,6 +347,19 @@ struct Log {
     uint16_t level; ///< 0 info, 1 warning, 2 error
     uint16_t cause;
     char text[kMaxText];
+};
+
+struct Offer {
+    uint32_t side; ///< 0: it has connected, 1: it was accepted
+    uint32_t pad;
+};
+struct OfferReply {
+    uint64_t link_id; ///< 0: the other end has not been offered yet
+    uint32_t slot;    ///< of the link, for this connection alone; the caller has the side that it offered
+    uint32_t pad;
+};
+struct Offered {
+    uint64_t cookie; ///< SO_COOKIE
 };
 
 constexpr unsigned kMaxBody = sizeof(ClaimReply) > sizeof(Pass) ? sizeof(ClaimReply) : sizeof(Pass);

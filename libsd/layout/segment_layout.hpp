@@ -35,7 +35,9 @@ enum TxBlock : uint32_t {
     kTxCork = 8, ///< TCP_CORK is on, or something may be held back
     /// The connection is a kernel socket for all but a bridge (vfs/sharing/moved.hpp); set by the monitor
     kTxMoved = 16,
-    kTxCapture = 32 ///< what is sent is copied for sddump
+    kTxCapture = 32, ///< what is sent is copied for sddump
+    /// What is sent goes to the kernel's socket, or is about to change its path (vfs/paths/moves.hpp)
+    kTxPath = 64
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
@@ -43,7 +45,23 @@ constexpr int32_t kMovedLowat = INT32_MAX;
 /// In Ofd::rcvlowat, beside the program's value: what is received is copied for sddump. Sends receivers the
 /// long way round in the same manner.
 constexpr int32_t kCaptureLowat = 1 << 30;
+/// As kMovedLowat, while what is to be received may be in the kernel's socket (the program's value is in
+/// kPathRcvlowat then); it may be captured as well.
+constexpr int32_t kPathLowat = 1 << 29;
+/// In Ofd::flags_seen, beside the peer's SideFlags: the connection has a kernel socket that may carry it.
+constexpr uint32_t kSeenPath = 1u << 15;
 constexpr uint32_t kTxEnded = kTxShut | kTxReset;
+
+enum PathWanted : int32_t {
+    kWantKernel = 0,
+    kWantRing = 1,
+    kWantBoth = 2 /* for tests: now this, now that */
+};
+/// Why a direction does not leave the socket any more.
+enum PathStays : int32_t {
+    kStaysUrgent = 1, ///< of the sending one: urgent data was sent over it
+    kStaysPinned = 2  ///< of both: somebody without libsd may have the socket
+};
 
 /// An open file description: one end of an accelerated connection.
 struct alignas(64) Ofd {
@@ -81,6 +99,15 @@ struct alignas(64) Ofd {
         std::atomic<int32_t> zerocopy_told; ///< how many of them the error queue has reported as complete
     } opt;
 };
+static_assert(sizeof(Ofd) == 256);
+
+// Of a connection with paths (kSeenPath) these five options are kept in its socket, and their words are used
+// for vfs/paths/moves.hpp:
+constexpr auto kPathTx = &Ofd::Options::keepidle; ///< number of the last move << 8 | PathStep; with the token
+constexpr auto kPathRx = &Ofd::Options::keepintvl;          ///< the same of the receiving direction
+constexpr auto kPathWanted = &Ofd::Options::keepcnt;        ///< PathWanted
+constexpr auto kPathStays = &Ofd::Options::quickack;        ///< PathStays
+constexpr auto kPathRcvlowat = &Ofd::Options::user_timeout; ///< SO_RCVLOWAT as the program has set it
 
 struct ProcRecord {
     std::atomic<uint32_t> state; ///< 0 free, 1 in use, 2 being reaped
@@ -134,6 +161,8 @@ struct SegmentHeader {
     SegmentStats stats;
     std::atomic<uint32_t> capture;       ///< CaptureMode of layout/capture_layout.hpp
     std::atomic<uint32_t> capture_known; ///< CaptureKnown: without both bits nothing is captured
+    /// Bumped by the monitor when the other end of something that this process has offered has come.
+    std::atomic<uint32_t> joined;
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);

@@ -104,6 +104,9 @@ void Monitor::side_changed(Link &link, unsigned side) {
 }
 
 void Monitor::forget(Link &link) {
+    if (link.joins) {
+        forget_offers(link);
+    }
     if (link.listener != nullptr) {
         link.listener->remove(link);
     }

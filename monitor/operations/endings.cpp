@@ -95,6 +95,7 @@ void Monitor::release_share(Client &client, const Client::Share &share) {
 }
 
 void Monitor::release_holdings(Client &client) {
+    give_up_offers(client);
     while (!client.listeners.empty()) {
         leave_listener(client, **client.listeners.begin());
     }

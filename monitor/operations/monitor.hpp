@@ -7,6 +7,7 @@
 #include "monitor/records/client.hpp"
 #include "monitor/records/connection_table.hpp"
 #include "monitor/records/moved.hpp"
+#include "monitor/records/offer.hpp"
 #include "monitor/records/parcel.hpp"
 #include "monitor/service/config.hpp"
 #include "monitor/service/packet.hpp"
@@ -152,6 +153,20 @@ class Monitor {
     Reply let_go(Client &client, Request &request);
     MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
     void review_moved(const Segment &segment);
+
+    // offers.cpp: connections that began in the kernel
+    using Offers = std::map<std::pair<uint64_t, uint64_t>, Offer>; ///< by network namespace and socket cookie
+    Offer *find_other_end(const Offer &offer);
+    Cause join_objects(const Offer &connector, const Offer &acceptor);
+    Link *link_between(Client &connector, Client &acceptor);
+    Cause join(Offer &first, Offer &second);
+    Offers::iterator forget_offer(Offers::iterator it);
+    void give_up_offer(Offers::iterator it);
+    void give_up_offers(const Client &client);
+    void forget_offers(const Link &link);
+    Reply offer(Client &client, Request &request);
+    Reply other_end(Client &client, Request &request);
+    Reply take_back(Client &client, Request &request);
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
@@ -384,6 +399,8 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
+    Offers offers_;
+    std::map<ConnectionNames, Offers::key_type> offers_by_names_;
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

@@ -66,6 +66,7 @@ struct Client {
     std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds;
     unsigned bells_given = 0;
     unsigned links_made = 0;
+    size_t offers = 0;    ///< offers.cpp: whose other ends have not come, or that it has not asked for since
     bool no_room = false; ///< could not map a link, and has not let go of one since
     uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over

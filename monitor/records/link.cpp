@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fcntl.h>
 #include <sched.h>
 #include <string_view>
@@ -214,6 +215,28 @@ void Link::forget_holder(unsigned side_index, pid_t pid, uint64_t start) {
             holder.pid.store(0, std::memory_order_relaxed);
         }
     }
+}
+
+std::optional<uint32_t> Link::take_joined_slot() {
+    const auto let_go = [&](uint32_t slot, unsigned end) {
+        return (view(end).slot(slot).side[end].control.flags.load(std::memory_order_acquire) &
+                (kFlagReleased | kFlagDead)) != 0;
+    };
+    for (unsigned looked = 0; looked < kLinkSlots; ++looked) {
+        const uint32_t slot = next_joined++ % kLinkSlots;
+        if (joins->test(slot) && !(let_go(slot, 0) && let_go(slot, 1))) {
+            continue;
+        }
+        joins->set(slot);
+        for_each_view([&](LinkView view) {
+            // The inline rings only need to begin without a record; what else is left there is never read.
+            Slot &s = view.slot(slot);
+            memset(static_cast<void *>(&s), 0, offsetof(Slot, ring) + sizeof(uint64_t));
+            memset(s.ring[1], 0, sizeof(uint64_t));
+        });
+        return slot;
+    }
+    return std::nullopt;
 }
 
 void Link::withdraw_requests() {

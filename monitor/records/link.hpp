@@ -57,7 +57,11 @@ class Link {
     uint32_t place = 0;                   ///< in the listener's segment
     uint32_t reach = 0;                   ///< for which connections (wire::Reach) its client may use it
     std::optional<uint32_t> requests_end; ///< none is taken from this entry of the SYN queue on
-    bool was_adopted = false;             ///< made by a former monitor
+    /// For connections that began in the kernel, between two processes: the slots that were given out.
+    /// Nothing: its client gives them out
+    std::optional<std::bitset<kLinkSlots>> joins;
+    unsigned next_joined = 0; ///< where a free one is looked for
+    bool was_adopted = false; ///< made by a former monitor
     std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.
@@ -95,6 +99,10 @@ class Link {
     /// Writes down who is attached, for the next monitor. The table is advisory and may be full.
     void note_holder(unsigned side, pid_t pid, uint64_t start);
     void forget_holder(unsigned side, pid_t pid, uint64_t start);
+
+    /// A slot for a connection between the two processes of a link that joins, at rest and all 0; nothing:
+    /// all are in use.
+    std::optional<uint32_t> take_joined_slot();
 
     /// Whether a connection request waits for being accepted.
     bool has_pending_syn() const;

@@ -299,6 +299,9 @@ void same_as_kernel(const char *program_name, const char *behaviour, Expect expe
         return;
     }
     CHECK(sum.processes > 0);
+    if (getenv("SD_TEST_PATHS") != nullptr) {
+        return;
+    }
     if (expect == Expect::accelerated || expect == Expect::all_accelerated) {
         CHECK(sum.connects + sum.accepts > 0);
         CHECK((expect == Expect::accelerated || !sum.fallbacks));

@@ -3,7 +3,8 @@
 // SD_BUILD_DIR names the top of the build directory. With SD_E2E_SELF_CHECK set nothing is accelerated in
 // either run, which shows that the programs print the same twice. With SD_E2E_STRANGERS=UID, as root, the
 // processes that a program forks with spawn() become that user in both runs (tests/programs/crossing.hpp):
-// the two sides are strangers to each other.
+// the two sides are strangers to each other. With SD_TEST_PATHS connections begin in the kernel
+// (docs/design/paths.md), and statistics are not looked at.
 #pragma once
 
 #include "tests/programs/expect.hpp"

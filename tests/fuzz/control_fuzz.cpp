@@ -221,6 +221,9 @@ constexpr Shape kShapes[] = {
     {wire::Op::withdraw, sizeof(wire::LinkRef), ""},
     {wire::Op::renew, sizeof(wire::LinkRef), ""},
     {wire::Op::sandbox, 0, ""},
+    {wire::Op::offer, sizeof(wire::Offer), "t"},
+    {wire::Op::other_end, 0, "t"},
+    {wire::Op::take_back, sizeof(wire::Offered), ""},
 };
 
 UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd> &received) {

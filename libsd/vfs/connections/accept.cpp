@@ -14,6 +14,7 @@
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -289,6 +290,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
             if (from_kernel >= 0) {
                 forget_fd(static_cast<int>(from_kernel));
+                if (paths_are_on()) [[unlikely]]
+                    install_accepted(static_cast<int>(from_kernel), f->family, flags);
                 count_fallback(Cause::plain_client, nullptr);
             }
             return from_kernel;

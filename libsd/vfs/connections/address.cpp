@@ -52,6 +52,15 @@ long kernel_address(int fd, SlotAddress *out) noexcept {
     return r;
 }
 
+long kernel_peer(int fd, SlotAddress *out) noexcept {
+    sockaddr_storage s{};
+    socklen_t n = sizeof s;
+    const long r = sys::call(SYS_getpeername, fd, sys::arg(&s), sys::arg(&n));
+    if (r == 0)
+        from_sockaddr(s, out);
+    return r;
+}
+
 bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept {
     // Connecting a datagram socket sends nothing: it only asks the routing table, with all its rules, for the
     // source address. For an address of this host that is the address itself.

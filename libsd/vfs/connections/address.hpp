@@ -42,6 +42,8 @@ inline void set_loopback(uint8_t *ip, bool v6) noexcept {
 constexpr uint16_t kFirstFreePort = 1024;
 /// What the kernel says the socket's own address is. 0 or -errno.
 [[nodiscard]] long kernel_address(int fd, SlotAddress *out) noexcept;
+/// The same of the other end.
+[[nodiscard]] long kernel_peer(int fd, SlotAddress *out) noexcept;
 /// The client port of a slot: spread over the kernel's ephemeral range from the link's base on.
 uint16_t client_port(uint32_t base, uint32_t slot) noexcept;
 /// Is the address one of this host, so that a local client may claim it as its own?

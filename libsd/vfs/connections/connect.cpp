@@ -19,6 +19,7 @@
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -192,6 +193,10 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     if (is_any(to.ip)) // connect() to the wildcard address means this host
         set_loopback(to.ip, f.family == AF_INET6 && !is_v4(to.ip));
     why = decide(f, to, &source, &entry);
+    if (why == Cause::none && paths_are_on()) [[unlikely]] {
+        mark_offered(f, 0);
+        why = Cause::born_on_kernel;
+    }
     *why_out = static_cast<int64_t>(why);
     if (why != Cause::none)
         return -1;
@@ -386,6 +391,11 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     }
     if (f->kind != FileKind::fresh)
         return kPass;
+    if (f->unconnected.offer.load(std::memory_order_relaxed)) [[unlikely]] { // the kernel connects it, or has
+        if (unspecified)
+            give_up_joining(*f);
+        return kPass;
+    }
     SlotAddress to;
     const bool parsed = parse_address(copy, len, f->family, &to);
     // AF_UNSPEC, wrong family or length: the kernel knows what to answer
@@ -405,6 +415,11 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
             return -EINPROGRESS;
         }
         return 0;
+    }
+    if (may_be_joined(*f)) [[unlikely]] { // it keeps its File
+        count_fallback(static_cast<Cause>(why), &to);
+        const long r = materialise(fd, *f);
+        return r < 0 ? r : kPass;
     }
     long r = fall_back(fd, f, static_cast<Cause>(why), &to);
     return r < 0 ? r : kPass;

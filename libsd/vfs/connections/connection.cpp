@@ -1,5 +1,6 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 
@@ -82,7 +83,7 @@ int take_error(Ofd &o) noexcept {
 }
 
 uint32_t absorb_flags(File &f) noexcept {
-    uint32_t flags = f.peer->control.flags.load(std::memory_order_acquire);
+    uint32_t flags = f.peer->control.flags.load(std::memory_order_acquire) & (kFlagReleased * 2 - 1);
     Ofd &o = *f.ofd;
     uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
     if ((flags & ~seen) == 0) [[likely]]
@@ -177,7 +178,7 @@ void close_stream(File &f, bool reset) noexcept {
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index, slot = f.slot;
-    const bool was_moved = moved(f);
+    const bool was_moved = moved(f), paths = has_paths(o);
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
     bool last;
@@ -194,6 +195,8 @@ void close_stream(File &f, bool reset) noexcept {
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
             bool unread = rx_pending(f);
+            if (paths) [[unlikely]]
+                unread |= left_in_socket(f);
             // When both directions have ended, so has the connection: nobody is there to reset.
             const bool over = (mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut) &&
                               (peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
@@ -205,6 +208,8 @@ void close_stream(File &f, bool reset) noexcept {
             // Else no FIN follows the reset that was
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset))
                 flags |= kFlagWriteShut;
+            if (paths && (flags & kFlagReset)) [[unlikely]]
+                reset_socket(f);
             if (!(flags & kFlagReset)) // a reset takes along what was not sent yet
                 ring::uncork(o.tx.s, f.tx_place, mine->control.back, peer->credit);
             if (is_captured(o)) [[unlikely]]
@@ -223,7 +228,7 @@ void close_stream(File &f, bool reset) noexcept {
     if (was_moved) [[unlikely]]
         tell_moved_let_go(seg, index, generation);
     // Also when others go on with it: the slot is ours to give out again once they have let go of it.
-    if (l.side == 0) {
+    if (l.side == 0 && !paths) { // of those the monitor does
         QuietGuard g(l.slot_lock);
         close_slot(l, slot);
     }

@@ -8,6 +8,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>
@@ -128,6 +129,13 @@ long close(int fd) noexcept {
     if (!f)
         return kPass;
     keep_for_waiters(*f, fd);
+    if (f->kind == FileKind::stream && has_paths(*f->ofd)) [[unlikely]] {
+        f->stream.closing_fd = fd; // nobody may use the number any more when the kernel gives it out again
+        release_file(f);
+        const long closed = sys::close(fd);
+        number_freed(fd);
+        return closed;
+    }
     const bool keep = can_cache(fd, *f);
     long r = keep ? 0 : sys::close(fd);
     if (!keep)

@@ -10,6 +10,7 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <initializer_list>
@@ -60,6 +61,8 @@ File *new_file(FileKind kind) noexcept {
     f->status.store(0, std::memory_order_relaxed);
     f->unconnected.refuse_cause = 0;
     f->unconnected.last_port = 0;
+    f->unconnected.offer.store(0, std::memory_order_relaxed);
+    f->stream.path_fd = f->stream.closing_fd = -1;
     f->unconnected.error.store(0, std::memory_order_relaxed);
     // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it
     // was closed may be about to go there.
@@ -138,6 +141,9 @@ void release_file(File *f) noexcept {
         break;
     case FileKind::epoll:
         epoll_destroy(*f);
+        break;
+    case FileKind::fresh:
+        give_up_joining(*f);
         break;
     default:
         break;

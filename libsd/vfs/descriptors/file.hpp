@@ -54,6 +54,13 @@ struct alignas(64) File {
         /// Pending error (after connect(AF_UNSPEC)); positive errno
         std::atomic<int> error{0};
         FreshState *options = nullptr;
+        // Of a connection that the kernel makes, until it is joined (vfs/paths/offer.hpp):
+        std::atomic<uint8_t> offer{0}; ///< OfferState
+        uint8_t side = 0;              ///< 0: it connects, 1: it was accepted
+        uint32_t offered_in = 0;       ///< forks_done then: a child has it, too, if that has changed
+        uint32_t joined = 0;           ///< SegmentHeader::joined when the monitor was asked last
+        uint64_t cookie = 0;
+        std::atomic<uint32_t> inside{0}; ///< calls that are in the kernel with it
     } unconnected;
     /// Accelerated; what every operation reads stands above.
     struct Stream {
@@ -62,6 +69,8 @@ struct alignas(64) File {
         /// This process is the bridge of the connection, which may have moved (moved.hpp)
         bool carried = false;
         uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
+        int path_fd = -1;        ///< vfs/paths: a number of the kernel socket, to be checked
+        int closing_fd = -1;     ///< the number that is being closed as the last one
         /// Addresses of both ends, checked and copied when the connection was made
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it

@@ -4,6 +4,7 @@
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -44,6 +45,8 @@ long bytes_to_read(File &f) noexcept {
     if (!c)
         return c.error();
     uncork_overdue(f);
+    if (has_paths(*f.ofd)) [[unlikely]]
+        return pending_in_both(path_socket(f), f, INT_MAX);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
 }
@@ -122,6 +125,10 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (f->kind != FileKind::stream)
         return kPass; // an unconnected socket's answers are the same for all of them
     long r;
+    if (has_paths(*f->ofd)) [[unlikely]]
+        if ((request == SIOCATMARK && !receives_in_ring(*f->ofd)) ||
+            ((request == SIOCOUTQ || request == SIOCOUTQNSD) && !sends_in_ring(*f->ofd)))
+            return kPass;
     switch (request) {
     case FIONREAD: // SIOCINQ
         r = bytes_to_read(*f);

@@ -12,6 +12,7 @@
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/exec_resume.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -138,6 +139,7 @@ void init(const ApiCalls &api) noexcept {
         return;
     register_barrier();
     on = true;
+    read_path_mode(getenv("SD_TEST_PATHS"));
     if (const char *table = getenv("SD_EXEC_FD"))
         resume_after_exec(decimal(table));
 }

@@ -14,6 +14,8 @@
 #include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -130,6 +132,7 @@ SD_FORK_CODE void fork_child() noexcept {
     sendfile_fork_child();
     descriptor_passing_fork_child();
     moved_fork_child();
+    offers_fork_child();
     if (stats_written.load(std::memory_order_relaxed))
         stats_written.store(false);
     control::fork_child();
@@ -154,7 +157,14 @@ void at_exit() noexcept {
                           cause_name(i), c);
             comma = ",";
         }
-    n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}}\n");
+    n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}");
+    if (paths_are_on())
+        n += snprintf(
+            line + n,
+            sizeof line - static_cast<size_t>(n), ",\"joined\":%lu,\"to_ring\":%lu,\"to_kernel\":%lu,\"followed_to_ring\":%lu,\"followed_to_kernel\":%lu",
+            connections_joined.load(), moves_to_ring.load(), moves_to_kernel.load(), followed_to_ring.load(),
+            followed_to_kernel.load());
+    n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}\n");
     long fd =
         sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
     struct stat st {};

@@ -235,6 +235,12 @@ void inherit_options(Ofd &o, const File &f, int fd) noexcept {
     apply(o, s);
 }
 
+void options_from_kernel(Ofd &o, int fd) noexcept {
+    InheritedSet s;
+    read_from_kernel(fd, s);
+    apply(o, s);
+}
+
 void inherit_from_listener(int listener_fd, File &listener, File &accepted) noexcept {
     InheritedSet s;
     listener.listener->options.read(listener_fd, s);

@@ -12,6 +12,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -167,6 +168,8 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
     if (level == SOL_SOCKET) {
         switch (name) {
         case SO_ERROR: {
+            if (has_paths(o)) [[unlikely]]
+                return give_int(take_path_error(fd, o), value, n, room);
             absorb_flags(f);
             return give_int(take_error(o), value, n, room);
         }
@@ -175,6 +178,8 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&l, sizeof l, value, n, room);
         }
         case SO_RCVLOWAT:
+            if (has_paths(o)) [[unlikely]]
+                return give_int(low_water(o), value, n, room);
             return give_int(without_capture(o.rcvlowat.load(relaxed)), value, n, room);
         }
         if (k && k->rule == Rule::timeout) {
@@ -183,6 +188,8 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&t, sizeof t, value, n, room);
         }
     }
+    if (has_paths(o)) [[unlikely]]
+        return ask_kernel(fd, f, level, name, value, n);
     if (level == IPPROTO_TCP && name == TCP_INFO)
         return get_tcp_info(f, value, n, room);
     constexpr int32_t kLoopbackMtu = 65535;
@@ -249,12 +256,25 @@ long fresh_set(int fd, File &f, int level, int name, const void *value, socklen_
 /// What sends receivers of a moved or captured connection the long way must not be written over. Whoever
 /// moves or captures it sets the mark before, so of two at the same time the one sees the other's.
 void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
+    if (has_paths(o)) [[unlikely]] {
+        bytes = bytes < kPathLowat ? bytes : kPathLowat - 1;
+        (o.opt.*kPathRcvlowat).store(bytes, std::memory_order_seq_cst);
+        if (without_capture(o.rcvlowat.load(std::memory_order_seq_cst)) == kPathLowat)
+            return;
+    }
     o.rcvlowat.store(bytes < kCaptureLowat ? bytes : kCaptureLowat - 1, std::memory_order_seq_cst);
     const uint32_t marks = o.tx_block.load(std::memory_order_seq_cst);
     if (marks & kTxMoved)
         o.rcvlowat.store(kMovedLowat, relaxed);
     else if (marks & kTxCapture)
         o.rcvlowat.fetch_or(kCaptureLowat, relaxed);
+}
+
+/// Their words are used otherwise then (Ofd::Options).
+bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
+    return has_paths(o) && k.level == IPPROTO_TCP &&
+           (k.name == TCP_KEEPIDLE || k.name == TCP_KEEPINTVL || k.name == TCP_KEEPCNT ||
+            k.name == TCP_QUICKACK || k.name == TCP_USER_TIMEOUT);
 }
 
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
@@ -265,6 +285,8 @@ void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
         else if (o.opt.zerocopy_next.compare_exchange_strong(off, 1))
             o.opt.zerocopy_told.store(0, relaxed);
     } else if (k.stored) {
+        if (kept_by_socket(o, k)) [[unlikely]]
+            return;
         bool quick = k.level == IPPROTO_TCP && k.name == TCP_QUICKACK;
         (o.opt.*k.stored).store(quick ? 1 + (p.number != 0) : p.number, relaxed);
     } else if (k.rule == Rule::linger) {
@@ -290,6 +312,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
+            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT)) [[unlikely]]
+                sys::setsockopt(fd, level, name, value, n);
             if (level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY))
                 cork_changed(f, name, p.number);
             if (level == SOL_SOCKET && name == SO_RCVLOWAT) { // what waits may be enough now
@@ -311,9 +335,13 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
         int32_t v = 0;
         socklen_t m = sizeof v;
         if (sys::getsockopt(fd, level, name == SO_RCVLOWAT ? SO_RCVLOWAT : SO_SNDBUF, &v, &m) == 0) {
-            if (name == SO_RCVLOWAT)
+            if (name == SO_RCVLOWAT) {
                 set_rcvlowat(o, v);
-            else
+                const int one = 1;
+                if (has_paths(o)) // looked at here, see offer.cpp
+                    sys::setsockopt(fd, level, name, &one, sizeof one);
+            }
+            if (name != SO_RCVLOWAT)
                 o.opt.sndbuf.store(v, relaxed);
         }
         if (name != SO_RCVLOWAT) { // there may be room now

@@ -1,6 +1,7 @@
 // TCP_INFO of an accelerated connection.
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include <cstring>
 #include <linux/tcp.h>
 
@@ -12,6 +13,11 @@ constexpr int kEstablished = 1, kFinWait2 = 5, kClose = 7, kCloseWait = 8;
 } // namespace
 
 int tcp_state(File &f) noexcept {
+    if (has_paths(*f.ofd) && !sends_in_ring(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]] {
+        tcp_info info{};
+        socklen_t n = sizeof info;
+        return sys::getsockopt(path_socket(f), IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_state : kClose;
+    }
     const uint32_t peer = absorb_flags(f), block = f.ofd->tx_block.load(std::memory_order_acquire);
     if (block & kTxReset)
         return kClose;

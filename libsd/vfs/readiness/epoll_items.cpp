@@ -5,6 +5,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -78,12 +79,24 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     ++x.streams;
     i.rx_at = 0;
     i.state = i.level = 0;
+    if (has_paths(*i.file->ofd)) [[unlikely]] { // looked at in each pass; its socket's edges end a sleep
+        i.always_hot = true;
+        epoll_event e{};
+        e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
+        e.data.u64 = waker_word(kBellWord);
+        if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i.fd, &e) == -EEXIST)
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i.fd, &e);
+    }
     return true;
 }
 
 void detach_stream(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
         return;
+    if (i.always_hot) [[unlikely]] {
+        i.always_hot = false;
+        sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
+    }
     SetLink *e = link_entry(x, *i.link);
     SD_ASSERT(e && e->members != 0 && x.streams != 0);
     for (EpollItem **p = &e->slot[i.slot]; *p; p = &(*p)->next_in_slot)
@@ -410,7 +423,8 @@ void epoll_file_became_stream(File &f) noexcept {
                 detach_stream(x, i);
                 return;
             }
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
+            if (!i.always_hot) // which is registered otherwise by now
+                sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
             i.kernel_only = false;
         }

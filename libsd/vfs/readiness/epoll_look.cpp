@@ -3,6 +3,7 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -86,7 +87,7 @@ bool room_came(EpollItem &i, const File &f) noexcept {
     const TxState &s = f.ofd->tx.s;
     if (s.stalls == 0)
         return false;
-    uint64_t key = s.tail * 2 + 1;
+    uint64_t key = (s.tail + (has_paths(*f.ofd) ? s.bytes : 0)) * 2 + 1; // the socket has no position there
     if (key == i.tx_key)
         return false;
     i.tx_key = key;
@@ -99,7 +100,7 @@ uint32_t peer_flags(const File &f) noexcept { return f.peer->control.flags.load(
 /// touches no line that the peer writes in normal traffic but the next header. May say no when nothing is
 /// new.
 bool unchanged(const EpollItem &i, const File &f) noexcept {
-    if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state)
+    if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state || (i.state & kSeenPath))
         return false;
     // Urgent data, what is held back and zero-copy completions are rare enough for the long way.
     if ((f.peer->control.oob.load(std::memory_order_relaxed) |
@@ -124,7 +125,7 @@ uint64_t set_arrivals(Epoll &x) noexcept {
 
 /// Bits of state_of() that the kernel wakes nobody for: a close says nothing that the end of the data before
 /// it has not said, and one end of reading says nothing at all, since TCP sends nothing.
-constexpr uint32_t kSilent = kFlagClosed | kFlagReleased | kFlagReadShut;
+constexpr uint32_t kSilent = kFlagClosed | kFlagReleased | kFlagReadShut | kSeenPath;
 
 /// After a look at a `watched` item. The kernel wakes the set above for each arrival, also where the member
 /// was ready before.
@@ -155,7 +156,12 @@ bool is_news(EpollItem &i, uint32_t &events) noexcept {
         const uint32_t state = state_of(f);
         const bool changed = (state & ~i.state & ~kSilent) != 0;
         i.state = state;
-        const bool arrived = data_arrived(i, f);
+        bool arrived = data_arrived(i, f);
+        if (state & kSeenPath) [[unlikely]] {
+            const uint64_t at = socket_arrivals(f);
+            arrived |= at != i.socket_at;
+            i.socket_at = at;
+        }
         if (changed || arrived)
             events = file_events(f) & (i.events | kAlways);
         // The kernel tells of what is ready when data woke the set, even if the data has been read meanwhile.

@@ -395,7 +395,7 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
     if (x.links.size())
         collect(x, true);
     for (size_t k = x.hot.size(); k-- > 0;)
-        if (!x.hot[k]->always_hot && !cool(x, *x.hot[k]))
+        if (!x.hot[k]->always_hot ? !cool(x, *x.hot[k]) : x.hot[k]->link && !arm(x, *x.hot[k]))
             *blind = true;
     if (x.duals == 0)
         return;

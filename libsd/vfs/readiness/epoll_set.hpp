@@ -90,6 +90,8 @@ struct alignas(64) EpollItem {
     uint32_t counted_level = 0;
     uint32_t counted_state = 0;
     uint64_t counted_rx = 0;
+
+    uint64_t socket_at = 0; ///< with paths: bytes that had arrived at its socket at the last look
 };
 static_assert(offsetof(EpollItem, set) <= 128);
 

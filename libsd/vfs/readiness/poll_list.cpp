@@ -68,7 +68,7 @@ void PinnedList::find_listeners(size_t n) noexcept {
         return;
     for (size_t k = 0; k < n; ++k) {
         const size_t i = l_.from[k];
-        if (!kept(i))
+        if (!kept(i) || l_.file[i]->kind == FileKind::stream)
             continue;
         const int fd = listener_fd(*l_.file[i], l_.all[i].fd);
         l_.kernel[k].fd = spent(i) ? -1 : fd >= 0 ? fd : l_.all[i].fd;

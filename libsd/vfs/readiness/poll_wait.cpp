@@ -3,6 +3,8 @@
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
+#include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
@@ -29,6 +31,7 @@ struct Poll {
     PollList &l;
     size_t kernel_n = 0; ///< entries of l.kernel
     bool streams = false, listeners = false, sets = false;
+    bool paths = false;   ///< some have sockets besides
     bool links = false;   ///< anything in shared memory to look at
     bool changed = false; ///< a number stands for something else by now: the list is to be sorted anew
     uint64_t handled;
@@ -41,6 +44,9 @@ bool is_set(const File *f) noexcept { return f->kind == FileKind::epoll; }
 bool in_kernel_too(const File *f) noexcept {
     return f->kind == FileKind::listener || f->kind == FileKind::epoll;
 }
+
+/// Has it a socket, which a sleep has to look at for some of the time?
+bool is_on_paths(const File *f) noexcept { return f && f->kind == FileKind::stream && has_paths(*f->ofd); }
 
 short wanted(const pollfd &p, uint32_t events) noexcept {
     return static_cast<short>(static_cast<short>(events) & (p.events | kAlways));
@@ -76,6 +82,8 @@ long merge(Poll &p) noexcept {
     long more = 0;
     for (size_t k = 0; k < p.kernel_n; ++k) {
         short r = p.l.kernel[k].revents;
+        if (p.paths && is_on_paths(p.l.file[p.l.from[k]])) [[unlikely]]
+            continue; // what it means is for look_at_ours() to say
         if (r && p.listeners && p.pinned.taken_away(p.l.from[k])) [[unlikely]]
             r = p.pinned.missed(k) ? short{0} : p.pinned.look_anew(p.l.from[k]);
         if (!r)
@@ -90,6 +98,27 @@ long merge(Poll &p) noexcept {
         e.revents = static_cast<short>(e.revents | r);
     }
     return more;
+}
+
+/// Before a sleep: for which of those with paths the kernel's socket is to be looked at.
+void aim_at_sockets(Poll &p, Sleep &sleep) noexcept {
+    constexpr int64_t kLookAgain = 1'000'000;
+    for (size_t k = 0; k < p.kernel_n; ++k) {
+        const size_t i = p.l.from[k];
+        File *f = p.l.file[i];
+        if (!is_on_paths(f))
+            continue;
+        const int fd = path_socket(*f);
+        const auto asked = static_cast<uint32_t>(static_cast<uint16_t>(p.l.all[i].events));
+        const uint32_t events = (asked & (POLLIN | POLLRDNORM | POLLRDHUP) ? EPOLLIN : 0u) |
+                                (asked & (POLLOUT | POLLWRNORM) ? EPOLLOUT : 0u) | (asked & EPOLLPRI);
+        short wanted = fd < 0 ? short{0} : socket_wait(fd, *f, events);
+        if ((wanted & POLLIN) && low_water(*f->ofd) > 1) {
+            wanted = 0;
+            sleep.not_after(sys::now_ns() + kLookAgain);
+        }
+        p.l.kernel[k] = {wanted ? fd : -1, wanted, 0};
+    }
 }
 
 /// With a mask, a signal that it lets through ends even a call that only looks.
@@ -217,6 +246,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
     if (ready == 0) {
         if (p.listeners)
             p.pinned.find_listeners(p.kernel_n);
+        if (p.paths) [[unlikely]]
+            aim_at_sockets(p, sleep);
         if (p.streams)
             sleep.not_after(earliest_corked(p));
         Asleep asleep{p, sleep};
@@ -235,6 +266,8 @@ bool poll_classify(PollList &l) noexcept {
     bool any = false;
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.all[i].fd < 0 ? nullptr : still_ours(l.all[i].fd, file_of(l.all[i].fd));
+        if (f)
+            leave_unjoined(l.all[i].fd, *f);
         if (f && (f->kind == FileKind::free || (f->kind == FileKind::fresh && f->real_socket) ||
                   (f->kind == FileKind::epoll && !f->epoll->has_bell.load(std::memory_order_acquire))))
             f = nullptr;
@@ -262,8 +295,10 @@ long wait_sorted(PollList &l, int64_t timeout_ns, const uint64_t *mask, uint64_t
             p.sets |= is_set(f);
             p.links = p.streams;
         }
-        if (l.all[i].fd >= 0 && (!f || in_kernel_too(f))) {
-            l.kernel[p.kernel_n] = {l.all[i].fd, l.all[i].events, 0};
+        const bool paths = is_on_paths(f);
+        p.paths |= paths;
+        if (l.all[i].fd >= 0 && (!f || in_kernel_too(f) || paths)) {
+            l.kernel[p.kernel_n] = {paths ? -1 : l.all[i].fd, l.all[i].events, 0};
             l.from[p.kernel_n++] = static_cast<uint32_t>(i);
         }
     }

@@ -2,6 +2,7 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -28,6 +29,19 @@ bool data_seen(const File &f) noexcept {
         h = ring::word_at(f.rx_place, cls, 0).load(std::memory_order_acquire);
     }
     return h != 0;
+}
+
+/// Of one with paths: its socket is slept on as well. How many entries.
+size_t watch_socket(File &f, uint32_t events, pollfd *entry, Sleep &sleep) noexcept {
+    constexpr int64_t kLookAgain = 1'000'000;
+    const int fd = path_socket(f);
+    const short wanted = fd < 0 ? short{0} : socket_wait(fd, f, events);
+    if ((wanted & POLLIN) && low_water(*f.ofd) > 1) { // the kernel would tell of less
+        sleep.not_after(sys::now_ns() + kLookAgain);
+        return 0;
+    }
+    *entry = {fd, wanted, 0};
+    return wanted != 0;
 }
 
 } // namespace
@@ -65,6 +79,8 @@ bool tx_room(File &f) noexcept {
 
 uint32_t stream_events(File &f) noexcept {
     Ofd &o = *f.ofd;
+    if (has_paths(o)) [[unlikely]]
+        return path_events(f);
     uint32_t flags = absorb_flags(f), e = 0;
     uint32_t block = o.tx_block.load(std::memory_order_acquire);
     bool reset = block & kTxReset;
@@ -155,8 +171,11 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
         const uint64_t before = self.handled;
         const bool now = changed();
         sleep.not_after(corked_until(f)); // which we are rung for when it begins
-        pollfd wakers[kWakers];
-        const long slept = now || interrupted() ? 0 : sleep.in_poll(wakers, 0, nullptr, before);
+        pollfd wakers[1 + kWakers];
+        size_t sockets = 0;
+        if (!now && has_paths(*f.ofd)) [[unlikely]]
+            sockets = watch_socket(f, events, wakers, sleep);
+        const long slept = now || interrupted() ? 0 : sleep.in_poll(wakers, sockets, nullptr, before);
         sleep.withdraw(l);
         // The signal came first; what its handler did to this connection, the call does not see any more.
         if (slept == -EINTR && interrupted())

@@ -7,6 +7,8 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/kernel_pair.hpp"
@@ -39,6 +41,8 @@ long hand_in(File &f, wire::BridgeStart start, int passed, int far) noexcept {
 
 long make_parcel(File &f, wire::BridgeStart start) noexcept {
     Cause why;
+    if (has_paths(*f.ofd)) // a bridge knows the ring only
+        return -ENOBUFS;
     if (!control::ensure(&why))
         return -ENOBUFS; // without a monitor there is nobody to hold it on the way
     SpareNumbers spare;
@@ -89,6 +93,12 @@ long become_kernel_request(File &f) noexcept {
 }
 
 long become_kernel(File &f, Cause why) noexcept {
+    if (has_paths(*f.ofd)) [[unlikely]] {
+        if (!leave_paths(f))
+            return -ENOBUFS;
+        count_fallback(why, nullptr);
+        return 0;
+    }
     if (moved(f) || held_elsewhere(f.seg, f.ofd_index))
         return move_to_kernel(f, why);
     const long made = make_parcel(f, wire::BridgeStart::at_once);
@@ -286,7 +296,7 @@ bool OutgoingRights::concerns(const msghdr &m) noexcept {
         if (File *f = file_of(fd); f && f->kind == FileKind::epoll)
             epoll_passed(*f, fd);
         else if (f && f->kind == FileKind::fresh && f->real_socket)
-            mark_shared(*f);
+            mark_shared(*f), give_up_joining(*f);
     });
     return found;
 }
@@ -306,6 +316,8 @@ long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
         } else if (f->kind != FileKind::stream) {
             // Not connected: from now on it is one kernel socket, here and there.
             error = fall_back(fd, f, Cause::passed, nullptr);
+        } else if (has_paths(*f->ofd)) {
+            error = stay_in_socket(*f) ? 0 : -ENOBUFS; // it is a kernel socket for both
         } else if (count_ == kMost) {
             error = -EINVAL;
         } else {

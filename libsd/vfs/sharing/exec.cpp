@@ -13,6 +13,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -214,6 +215,10 @@ void hand_over_as_kernel_sockets() noexcept {
         if (!is_standard(*f) && given >= kMostByAccident)
             continue;
         ++given;
+        if (has_paths(*f->ofd)) [[unlikely]] {
+            (void)stay_in_socket(*f); // else it finds what was sent to the socket only
+            continue;
+        }
         if (moved(*f) || held_elsewhere(f->seg, f->ofd_index)) {
             (void)move_to_kernel(*f, Cause::passed); // else the program finds a socket that is not connected
             continue;

@@ -4,6 +4,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 
 namespace sd {
@@ -70,6 +71,8 @@ File *followed(int fd, File *f) noexcept {
 long move_to_kernel(File &f, Cause why) noexcept {
     if (moved(f) && follow(f))
         return 0;
+    if (has_paths(*f.ofd)) [[unlikely]]
+        return leave_paths(f) ? 0 : -ENOBUFS;
     const long made = make_parcel(f, wire::BridgeStart::for_all);
     if (made < 0) // or somebody else has just done the same
         return moved(f) && follow(f) ? 0 : made;

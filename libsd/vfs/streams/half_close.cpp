@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -43,7 +44,8 @@ long shutdown(int fd, int how) noexcept {
         return -EINVAL;
     Ofd &o = *f->ofd;
     f->stream.connect_pending = false; // nobody will be told any more
-    absorb_flags(*f);
+    if (!has_paths(o))
+        absorb_flags(*f);
     // Each call wakes whoever waits, also one that changes nothing.
     if (tcp_state(*f) == TCP_CLOSE) {
         epoll_touch(*f, true);
@@ -57,11 +59,18 @@ long shutdown(int fd, int how) noexcept {
     if (how != SHUT_RD) {
         // With the token, so that no send of ours is half way.
         Claim c(f->seg, o.tx.token, f->tx_token_id(), Claim::patient);
+        if (has_paths(o)) [[unlikely]] {
+            f->mine->control.flags.fetch_or(flags | kFlagWriteShut, std::memory_order_seq_cst);
+            if (const long r = shut_socket(fd, *f, how); r < 0)
+                return r;
+        }
         if (!(o.tx_block.fetch_or(kTxShut, std::memory_order_acq_rel) & kTxShut) && is_captured(o)) [[unlikely]]
             capture_end(*f, false, CaptureKind::fin);
         ring::uncork(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
         set_ended(*f->mine, flags | kFlagWriteShut);
     } else {
+        if (has_paths(o)) [[unlikely]]
+            (void)shut_socket(fd, *f, how);
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
     notify(*f->link, f->slot, f->peer->control.rx_arm);

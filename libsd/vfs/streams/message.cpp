@@ -1,4 +1,5 @@
 // sendmsg, recvmsg and their many-message forms on accelerated connections.
+#include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -24,6 +25,8 @@ long check_header(const msghdr &h, bool sending) noexcept {
 } // namespace
 
 long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
+    if (f->kind != FileKind::stream && !joins_now(fd, *f) && may_be_joined(*f)) [[unlikely]]
+        return in_kernel(*f, [&] { return sys::call(SYS_sendmsg, fd, sys::arg(m), flags); });
     if (f->kind != FileKind::stream && (f->kind != FileKind::fresh || f->real_socket))
         return kPass;
     msghdr h;
@@ -45,6 +48,8 @@ long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept {
 }
 
 long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
+    if (f->kind != FileKind::stream && !joins_now(fd, *f) && may_be_joined(*f)) [[unlikely]]
+        return in_kernel(*f, [&] { return sys::call(SYS_recvmsg, fd, sys::arg(m), flags); });
     if (f->kind != FileKind::stream && (f->kind != FileKind::fresh || f->real_socket))
         return kPass;
     msghdr h;
@@ -72,6 +77,7 @@ long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept {
 }
 
 long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept {
+    leave_unjoined(fd, *f);
     if (f->kind != FileKind::stream && (f->kind != FileKind::fresh || f->real_socket))
         return kPass;
     if (n > kMaxIov)
@@ -92,6 +98,7 @@ long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept {
 }
 
 long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *timeout) noexcept {
+    leave_unjoined(fd, *f);
     if (f->kind != FileKind::stream && (f->kind != FileKind::fresh || f->real_socket))
         return kPass;
     timespec limit{};

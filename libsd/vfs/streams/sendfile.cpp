@@ -6,6 +6,7 @@
 #include "libsd/vfs/streams/sendfile.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -81,6 +82,10 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
             return fill_ring(f, in, pos, want, grow_far, more, r);
         *r = vfs::kPass;
         return Fill::failed;
+    }
+    if (o.tx_block.load(std::memory_order_acquire) & kTxPath) [[unlikely]] {
+        *r = -EOPNOTSUPP; // an ordinary send knows where it goes
+        return Fill::not_ready;
     }
     if (send_refused(f, o))
         return Fill::blocked;
@@ -225,6 +230,15 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
                 return result(w);
             break;
         case Fill::not_ready: // another reader was faster
+            if (f.ofd->tx_block.load(std::memory_order_acquire) & kTxPath) [[unlikely]] {
+                Buffer buffer;
+                long got = 0;
+                const long sent = send_buffered(out, f, in, -1, n - done, buffer, &got);
+                if (sent <= 0)
+                    return result(sent);
+                done += static_cast<size_t>(sent);
+                break;
+            }
             if (!wait || done)
                 return result(-EAGAIN);
             break;
@@ -320,6 +334,8 @@ namespace vfs {
 
 long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
     File *f = still_ours(out, file_of(out));
+    if (f)
+        leave_unjoined(out, *f);
     if (!f || f->kind != FileKind::stream)
         return kPass; // from a socket to a file: the placeholder cannot be read by position either
     int64_t pos = 0;
@@ -354,6 +370,10 @@ long sendfile(int out, int in, off64_t *offset, size_t n) noexcept {
 
 long splice(int in, off64_t *in_off, int out, off64_t *out_off, size_t n, unsigned flags) noexcept {
     File *from = still_ours(in, file_of(in)), *to = still_ours(out, file_of(out));
+    if (from)
+        leave_unjoined(in, *from);
+    if (to)
+        leave_unjoined(out, *to);
     if (to && to->kind == FileKind::fresh && !to->real_socket && appends(*to) && n != 0 && is_pipe(in))
         return -EINVAL;
     if (from && from->kind != FileKind::stream)

@@ -33,8 +33,10 @@ struct IoCursor {
 /// SO_RCVLOWAT. Of a moved connection only the bridge asks, which takes what there is.
 inline int32_t low_water(const Ofd &o) noexcept {
     const int32_t low = o.rcvlowat.load(std::memory_order_relaxed);
-    if (low < kCaptureLowat) [[likely]]
+    if (low < kPathLowat) [[likely]]
         return low;
+    if (without_capture(low) == kPathLowat && (o.flags_seen.load(std::memory_order_relaxed) & kSeenPath))
+        return (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
     if (low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved))
         return 1;
     return without_capture(low);

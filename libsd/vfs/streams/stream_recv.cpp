@@ -5,6 +5,8 @@
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -57,6 +59,69 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
         // The sender of a long transfer goes on as soon as there is room again.
         if (got >= 8192)
             consumed.store(ring::read_up_to(s), std::memory_order_release);
+    }
+    return done;
+}
+
+/// The same of a connection with paths: what they have, one after the other. `*end`: there will be no more.
+long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end) noexcept {
+    Ofd &o = *f.ofd;
+    const bool peek = flags & MSG_PEEK;
+    const int to_socket = flags & (MSG_PEEK | MSG_TRUNC);
+    long done = 0;
+    for (unsigned pieces = 0; pieces < 4; ++pieces) { // more than can lie behind each other
+        const size_t left = want - static_cast<size_t>(done);
+        if (receives_in_ring(o)) {
+            const uint32_t seen = absorb_flags(f); // before the ring, as below
+            uncork_overdue(f);
+            RxState copy = o.rx.s;
+            std::atomic<uint64_t> scratch{0};
+            const long r = read_some(f, peek ? copy : o.rx.s, peek ? scratch : f.mine->credit.consumed, to,
+                                     left, flags & MSG_TRUNC, !peek && is_receive_captured(o));
+            if (r < 0)
+                return done ? done : r;
+            if (r > 0 && !peek)
+                f.mine->credit.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
+            done += r;
+            if (static_cast<size_t>(done) == want)
+                return done;
+            if (peek ? ring_ends_at(f, copy) : follow_sender(fd, f)) {
+                if (!peek)
+                    continue;
+                const long more = receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket);
+                return more > 0 ? done + more : done;
+            }
+            *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+            return done;
+        }
+        if (follow_sender(fd, f))
+            continue;
+        const long r = receive_from_socket(fd, to, left, to_socket);
+        done += r > 0 ? r : 0;
+        if (r > 0 && !peek)
+            o.rx.s.bytes += static_cast<uint64_t>(r);
+        if (static_cast<size_t>(done) == want || (r > 0 && socket_at_mark(fd)))
+            return done;
+        if (peek && socket_ends_after(fd, f, r > 0 ? r : 0)) {
+            RxState copy = o.rx.s;
+            std::atomic<uint64_t> scratch{0};
+            const long more =
+                read_some(f, copy, scratch, to, want - static_cast<size_t>(done), flags & MSG_TRUNC, false);
+            return more > 0 ? done + more : done;
+        }
+        if (!peek && follow_sender(fd, f))
+            continue;
+        if (r > 0 && !peek)
+            continue; // more may have come, and the end
+        if (r == 0)
+            *end = true;
+        else if (r < 0 && r != -EAGAIN) {
+            take_error(o); // it is told now
+            if (done)
+                o.so_error.store(static_cast<int32_t>(-r), std::memory_order_release);
+            return done ? done : r;
+        }
+        return done;
     }
     return done;
 }
@@ -144,10 +209,19 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 continue;
             }
             writer = peers_writer(f);
+            const bool paths = has_paths(o);
             // Flags before the ring: data published before a FIN is then seen.
-            uint32_t seen = absorb_flags(f);
+            uint32_t seen = paths ? 0 : absorb_flags(f);
+            bool path_end = false;
             uncork_overdue(f);
-            if (flags & MSG_PEEK) {
+            if (paths) [[unlikely]] {
+                IoCursor again = to;
+                const bool peek = flags & MSG_PEEK;
+                done = peek ? 0 : done;
+                r = read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags, &path_end);
+                if (r > 0 && !peek)
+                    ++o.rx.s.messages;
+            } else if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
                 IoCursor again = to;
@@ -163,8 +237,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 }
             }
             if (r == 0 || (flags & MSG_PEEK))
-                end = (seen & kFlagWriteShut) || o.rx_shut.load(std::memory_order_acquire) ||
-                      (o.tx_block.load(std::memory_order_acquire) & kTxReset);
+                end = (seen & kFlagWriteShut) || path_end || o.rx_shut.load(std::memory_order_acquire) ||
+                      (!paths && (o.tx_block.load(std::memory_order_acquire) & kTxReset));
             if (end && (seen & kFlagWriteShut) && r == 0 && is_captured(o)) [[unlikely]]
                 capture_end(f, true, CaptureKind::fin);
         }
@@ -307,11 +381,28 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *i
     return 0;
 }
 
+/// On a socket that is the kernel's, not connected, or a stream by the time that this has looked.
+[[gnu::cold, gnu::noinline]] long recv_not_stream(int fd, File *f, const iovec *iov, int count,
+                                                  int flags) noexcept {
+    if (joins_now(fd, *f))
+        return vfs::recvv(fd, f, iov, count, flags);
+    if (may_be_joined(*f))
+        return in_kernel(*f, [&] {
+            msghdr m{};
+            m.msg_iov = const_cast<iovec *>(iov);
+            m.msg_iovlen = static_cast<size_t>(count);
+            return sys::call(SYS_recvmsg, fd, sys::arg(&m), flags);
+        });
+    return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : vfs::kPass;
+}
+
 } // namespace
 
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
-    if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+    if (f->kind != FileKind::stream) {
+        const iovec one{p, clamp_transfer(n)};
+        return recv_not_stream(fd, f, &one, 1, flags);
+    }
     uint64_t interrupts = self.interrupts;
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
@@ -343,7 +434,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
 
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_recv(*f, flags) : kPass;
+        return recv_not_stream(fd, f, iov, count, flags);
     long total = iov_total(iov, count);
     if (total < 0)
         return total;

@@ -3,6 +3,8 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -162,6 +164,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     long done = 0;
     for (;;) {
         bool blocked, answered = false, tell = false, gone;
+        long failed = 0;
         Recipient reader;
         {
             SendClaim c(b, f);
@@ -169,8 +172,29 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 return done ? done : c.error();
             reader = peers_reader(f);
             gone = moved(f, o);
-            blocked = gone || send_refused(f, o);
-            if (!blocked) {
+            bool in_socket = false;
+            if (!gone && (o.tx_block.load(std::memory_order_acquire) & kTxPath)) [[unlikely]]
+                in_socket = !prepare_send(fd, f, &tell);
+            blocked = gone || (!in_socket && send_refused(f, o));
+            if (in_socket) [[unlikely]] {
+                const long r = send_to_socket(fd, from, flags);
+                if (r > 0) {
+                    done += r;
+                    o.tx.s.bytes += static_cast<uint64_t>(r);
+                    o.tx.s.stalls = 0;
+                }
+                answered = (r < 0 && r != -EAGAIN) || static_cast<size_t>(done) >= total;
+                if (r < 0 && r != -EAGAIN) {
+                    if (done == 0)
+                        failed = r;
+                    else if (r != -EFAULT)
+                        o.so_error.store(static_cast<int32_t>(-r), std::memory_order_release);
+                } else if (!answered && nonblocking) {
+                    o.tx.s.stalls = 1;
+                } else if (answered) {
+                    ++o.tx.s.messages;
+                }
+            } else if (!blocked) {
                 const Cork cork = cork_of(o, flags & MSG_MORE);
                 long r = total ? write_some(f, from, room.grow_far, done == 0 ? total : 0, cork, &tell) : 0;
                 if (r < 0 && done == 0)
@@ -217,6 +241,11 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         }
         if (tell)
             reader.tell();
+        if (failed) [[unlikely]] {
+            if (failed == -EPIPE && !(flags & MSG_NOSIGNAL))
+                raise_sigpipe();
+            return failed;
+        }
         if (answered)
             return done;
         if (const long w = room.wait(fd, f, pin, nonblocking, flags, done != 0); w < 0)
@@ -249,7 +278,7 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
         }
         return 0;
     }
-    if (may_grow_on(f))
+    if ((!has_paths(*f.ofd) || sends_in_ring(*f.ofd)) && may_grow_on(f))
         return 0;
     const long w = wait_stream(f, EPOLLOUT, started ? unrestartable(deadline_) : deadline_, interrupts_);
     if (w == -EPIPE && !started) // undone by another thread: connect(AF_UNSPEC)
@@ -257,11 +286,32 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
     return w == -ETIMEDOUT ? -EAGAIN : w;
 }
 
+namespace {
+
+/// On a socket that is the kernel's, not connected, or a stream by the time that this has looked.
+[[gnu::cold, gnu::noinline]] long send_not_stream(int fd, File *f, const iovec *iov, int count,
+                                                  int flags) noexcept {
+    if (joins_now(fd, *f))
+        return vfs::sendv(fd, f, iov, count, flags);
+    if (may_be_joined(*f))
+        return in_kernel(*f, [&] {
+            msghdr m{};
+            m.msg_iov = const_cast<iovec *>(iov);
+            m.msg_iovlen = static_cast<size_t>(count);
+            return sys::call(SYS_sendmsg, fd, sys::arg(&m), flags);
+        });
+    return f->kind == FileKind::fresh && !f->real_socket ? vfs::unconnected_send(*f, flags) : vfs::kPass;
+}
+
+} // namespace
+
 namespace vfs {
 
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
-    if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+    if (f->kind != FileKind::stream) {
+        const iovec one{const_cast<void *>(p), clamp_transfer(n)};
+        return send_not_stream(fd, f, &one, 1, flags);
+    }
     iovec v{const_cast<void *>(p), clamp_transfer(n)};
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]
@@ -274,7 +324,7 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
 
 long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (f->kind != FileKind::stream)
-        return f->kind == FileKind::fresh && !f->real_socket ? unconnected_send(*f, flags) : kPass;
+        return send_not_stream(fd, f, iov, count, flags);
     long total = iov_total(iov, count);
     if (total < 0)
         return total;

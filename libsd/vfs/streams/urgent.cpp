@@ -1,6 +1,7 @@
 // Urgent data of an accelerated connection; see urgent.hpp.
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -51,9 +52,29 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
     return 1;
 }
 
+constexpr long kNotInSocket = INT64_MIN + 1;
+
+/// Over the kernel's socket, if the direction goes over that: it stays there from then on.
+long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
+    const ConnectionSnapshot b(f);
+    SendClaim c(b, f);
+    if (!c)
+        return c.error();
+    if (sends_in_ring(*b.ofd))
+        return kNotInSocket;
+    (b.ofd->opt.*kPathStays).fetch_or(kStaysUrgent, std::memory_order_relaxed);
+    const long r = send_to_socket(fd, from, flags);
+    c.release();
+    if (r == -EPIPE && !(flags & MSG_NOSIGNAL))
+        raise_sigpipe();
+    return r;
+}
+
 } // namespace
 
 bool at_urgent_mark(const File &f) noexcept {
+    if (has_paths(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]]
+        return socket_at_mark(path_socket(f));
     const uint64_t mark = urgent_mark(f);
     if (mark == kNoMark) [[likely]]
         return false;
@@ -74,6 +95,9 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     Pin pin;
     if (!pin.acquire(f, fd))
         return -EBADF;
+    if (has_paths(*f.ofd)) [[unlikely]]
+        if (const long r = urgent_to_socket(fd, f, from, flags); r != kNotInSocket)
+            return r;
     if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return stream_send(fd, f, from, total, plain);
     long done = 0;
@@ -108,6 +132,8 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
 }
 
 long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
+    if (has_paths(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]]
+        return receive_from_socket(path_socket(f), to, total, flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC));
     const uint64_t word = f.peer->control.oob.load(std::memory_order_acquire);
     if (is_inline(f) || !urgent_unread(f))
         return -EINVAL;

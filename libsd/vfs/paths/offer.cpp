@@ -1,0 +1,228 @@
+// Connections that began in the kernel, until their two ends are joined.
+#include "libsd/vfs/paths/offer.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/vfs/connections/address.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/connections/endpoint_addresses.hpp"
+#include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/readiness/epoll_set.hpp"
+#include <cstring>
+#include <fcntl.h>
+#include <linux/tcp.h>
+
+namespace sd {
+
+PathMode path_mode = PathMode::off;
+
+namespace {
+
+/// One thread at a time asks the monitor, so that of two calls on one socket the second finds what the first
+/// made.
+SD_FORK_STATE constinit Lock joining;
+
+constexpr uint8_t as_byte(OfferState s) { return static_cast<uint8_t>(s); }
+void set_state(File &f, OfferState s) noexcept {
+    f.unconnected.offer.store(as_byte(s), std::memory_order_seq_cst);
+}
+bool is_state(const File &f, OfferState s) noexcept {
+    return f.unconnected.offer.load(std::memory_order_acquire) == as_byte(s);
+}
+
+uint64_t cookie_of(int fd) noexcept {
+    uint64_t cookie = 0;
+    socklen_t n = sizeof cookie;
+    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
+}
+
+bool is_established(int fd) noexcept {
+    tcp_info info{};
+    socklen_t n = sizeof info;
+    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == 1 /* ESTABLISHED */;
+}
+
+std::atomic<uint32_t> &joined_word() noexcept {
+    return segments[own_segment_index.load(std::memory_order_acquire)].view.header().joined;
+}
+
+/// Our mapping of the link, with a reference for the caller. The first one stays for as long as the peer
+/// lives: a link that went with its last connection would be made anew for the next.
+LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd) noexcept {
+    if (LinkMap *l = link_in_use(reply.link_id, side)) {
+        sys::close(memfd);
+        return l;
+    }
+    const long fd = hide_fd(memfd);
+    LinkMap *l = fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0);
+    if (l)
+        l->users.fetch_add(1, std::memory_order_acq_rel);
+    return l;
+}
+
+/// Those whose other side has ended need not be kept.
+void drop_dead_links() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        LinkMap *l = link_by_index(i);
+        if (!l || l->listener_id != 0 || !link_use(*l))
+            continue;
+        const uint32_t flags = l->view.header().side[1 - l->side].flags.load(std::memory_order_acquire);
+        // Ours, and the one of link_for()
+        if (l->listener_id == 0 && (flags & (kLinkClientDead | kLinkServerDead)) &&
+            l->users.load(std::memory_order_acquire) == 2)
+            link_unuse(*l);
+        link_unuse(*l);
+    }
+}
+
+/// The names that the kernel has given the connection.
+bool take_names(int fd, File &f) noexcept {
+    SlotAddress here, there;
+    if (kernel_address(fd, &here) < 0 || kernel_peer(fd, &there) < 0)
+        return false;
+    here.family = there.family = f.family;
+    f.stream.client = f.unconnected.side == 0 ? here : there;
+    f.stream.server = f.unconnected.side == 0 ? there : here;
+    return true;
+}
+
+bool join(int fd, File &f, control::Reply &r) noexcept {
+    const auto reply = r.as<wire::OfferReply>();
+    const unsigned side = f.unconnected.side;
+    set_state(f, OfferState::given_up);
+    if (reply.slot >= kLinkSlots) {
+        control::close_received(r);
+        return false;
+    }
+    drop_dead_links();
+    LinkMap *l = link_for(reply, side, r.fd[0]);
+    if (!l)
+        return false;
+    // A call that began before the state was changed is counted; one that begins now finds it given up.
+    const bool done =
+        f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && become_joined(fd, f, *l, reply.slot);
+    if (!done) {
+        l->view.slot(reply.slot)
+            .side[side]
+            .control.flags.fetch_or(kFlagDead | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
+        count_fallback(Cause::limit, nullptr);
+    }
+    link_unuse(*l); // link_for's; the connection has its own
+    return done;
+}
+
+} // namespace
+
+void read_path_mode(const char *text) noexcept {
+    constexpr const char *kNames[] = {"", "kernel", "shm", "storm"};
+    for (uint8_t i = 1; text && i < 4; ++i)
+        if (strcmp(text, kNames[i]) == 0)
+            path_mode = static_cast<PathMode>(i);
+}
+
+void mark_offered(File &f, unsigned side) noexcept {
+    f.unconnected.side = static_cast<uint8_t>(side);
+    f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);
+    f.unconnected.inside.store(0, std::memory_order_relaxed);
+    set_state(f, OfferState::marked);
+}
+
+void install_accepted(int fd, unsigned family, int flags) noexcept {
+    File *f = static_cast<unsigned>(fd) < kMaxFd ? new_file(FileKind::free) : nullptr;
+    if (!f)
+        return;
+    f->family = static_cast<uint8_t>(family);
+    f->real_socket = true;
+    f->status.store(flags & SOCK_NONBLOCK ? O_NONBLOCK : 0, std::memory_order_relaxed);
+    mark_offered(*f, 1);
+    f->kind = FileKind::fresh;
+    install_file(fd, f);
+}
+
+void give_up_joining(File &f) noexcept {
+    if (is_state(f, OfferState::offered))
+        if (const wire::Offered msg{f.unconnected.cookie}; f.unconnected.offered_in == forks_done.load())
+            control::tell(wire::Op::take_back, &msg, sizeof msg);
+    if (!is_state(f, OfferState::none))
+        set_state(f, OfferState::given_up);
+}
+
+bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
+    uint32_t index = 0;
+    Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
+    if (!o)
+        return false;
+    o->family = f.family;
+    const long status = sys::fcntl(fd, F_GETFL);
+    o->status.store(status > 0 ? static_cast<uint32_t>(status) & (O_NONBLOCK | O_APPEND) : 0,
+                    std::memory_order_relaxed);
+    options_from_kernel(*o, fd);
+    begin_paths(*o);
+    const int one = 1; // what more the program asks for is looked at here
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    f.stream.path_fd = fd;
+    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
+                f.family);
+    epoll_file_became_stream(f);
+    connections_joined.fetch_add(1, std::memory_order_relaxed);
+    return true;
+}
+
+bool consider_joining(int fd, File &f) noexcept {
+    if (f.unconnected.offered_in != forks_done.load(std::memory_order_relaxed)) {
+        give_up_joining(f);
+        return false;
+    }
+    if (is_state(f, OfferState::offered) &&
+        f.unconnected.joined == joined_word().load(std::memory_order_acquire)) [[likely]]
+        return false;
+    if (f.unconnected.inside.load(std::memory_order_relaxed) != 0 || inside_operation())
+        return false;
+    const LockGuard g(joining);
+    Cause why;
+    if (!may_be_joined(f))
+        return f.kind == FileKind::stream;
+    if (is_state(f, OfferState::marked) && !is_established(fd))
+        return false;
+    if (!control::ensure(&why) || !own_segment()) {
+        set_state(f, OfferState::given_up);
+        return false;
+    }
+    const uint32_t joined = joined_word().load(std::memory_order_acquire);
+    control::Reply r;
+    if (is_state(f, OfferState::marked)) {
+        f.unconnected.cookie = cookie_of(fd);
+        const wire::Offer msg{f.unconnected.side, 0};
+        r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);
+        f.unconnected.joined = joined;
+        if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
+            count_fallback(control::cause_of(r, Cause::no_monitor), nullptr);
+            set_state(f, OfferState::given_up);
+            control::close_received(r);
+            return false;
+        }
+        if (r.as<wire::OfferReply>().link_id == 0) {
+            set_state(f, OfferState::offered);
+            control::close_received(r);
+            return false;
+        }
+    } else {
+        r = control::request(wire::Op::other_end, nullptr, 0, &fd, 1);
+        f.unconnected.joined = joined;
+        if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
+            control::close_received(r);
+            return false;
+        }
+    }
+    if (r.fds != 1) {
+        control::close_received(r);
+        set_state(f, OfferState::given_up);
+        return false;
+    }
+    return join(fd, f, r);
+}
+
+SD_FORK_CODE void offers_fork_child() noexcept { joining.reset(); }
+
+} // namespace sd

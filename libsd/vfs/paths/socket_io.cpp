@@ -1,0 +1,165 @@
+// What the kernel socket of a connection with paths does while a direction goes over it.
+#include "libsd/control/sys.hpp"
+#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
+#include "libsd/vfs/streams/ancillary.hpp"
+#include "libsd/vfs/streams/urgent.hpp"
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+namespace sd {
+
+namespace {
+
+constexpr short kAll = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
+
+uint32_t socket_events(int fd) noexcept {
+    pollfd p{fd, kAll, 0};
+    timespec zero{0, 0};
+    return fd >= 0 && sys::ppoll(&p, 1, &zero, nullptr) > 0 ? static_cast<uint16_t>(p.revents) : 0;
+}
+
+} // namespace
+
+long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
+    long done = 0;
+    for (;;) {
+        const int more = from.advance();
+        if (more < 0)
+            return done ? done : more;
+        if (more == 0)
+            return done;
+        const size_t n = from.now.iov_len;
+        // What comes in one call is one piece for TCP, too
+        const int push = from.next < from.count ? MSG_MORE : 0;
+        const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
+                                 flags | push | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+        if (r < 0)
+            return done ? done : r;
+        from.skip(static_cast<size_t>(r));
+        done += r;
+        if (static_cast<size_t>(r) < n)
+            return done;
+    }
+}
+
+long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept {
+    constexpr size_t kPieces = 16; // one call for them, so that the kernel sees what belongs together
+    long done = 0;
+    while (static_cast<size_t>(done) < want) {
+        const int more = to.advance();
+        if (more < 0)
+            return done ? done : more;
+        if (more == 0)
+            return done;
+        iovec pieces[kPieces];
+        msghdr m{};
+        m.msg_iov = pieces;
+        size_t asked = 0;
+        for (IoCursor ahead = to; m.msg_iovlen < kPieces && static_cast<size_t>(done) + asked < want;) {
+            if (ahead.advance() <= 0)
+                break; // a bad array is told of in the next round
+            const size_t left = want - static_cast<size_t>(done) - asked;
+            iovec &piece = pieces[m.msg_iovlen++];
+            piece = {ahead.now.iov_base, ahead.now.iov_len < left ? ahead.now.iov_len : left};
+            asked += piece.iov_len;
+            ahead.skip(ahead.now.iov_len);
+        }
+        const long r = sys::call(SYS_recvmsg, fd, sys::arg(&m), (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+        if (r <= 0)
+            return done ? done : r;
+        for (auto left = static_cast<size_t>(r); left != 0 && to.advance() > 0;) {
+            const size_t n = left < to.now.iov_len ? left : to.now.iov_len;
+            to.skip(n);
+            left -= n;
+        }
+        done += r;
+        // Another peek would begin at the front again.
+        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK))
+            return done;
+    }
+    return done;
+}
+
+bool socket_at_mark(int fd) noexcept {
+    int at = 0;
+    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
+}
+
+uint32_t path_events(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const int fd = path_socket(f);
+    const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
+    const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
+    const uint32_t flags = any_ring ? absorb_flags(f) : 0;
+    const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
+    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    const bool reset = block & kTxReset;
+    const bool we_shut = reset || (block & kTxShut);
+    const bool peer_shut = reads_ring ? reset || (flags & kFlagWriteShut) : socket & POLLRDHUP;
+    const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
+    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
+    if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
+        take_overdue(f);
+    if (rcv_shut)
+        e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if (!(e & EPOLLIN)) {
+        const int32_t low = low_water(o);
+        if (low > 1) {
+            if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
+                e |= EPOLLIN | EPOLLRDNORM;
+        } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {
+            e |= EPOLLIN | EPOLLRDNORM;
+        }
+    }
+    if (rcv_shut && we_shut)
+        e |= EPOLLHUP;
+    if (we_shut || (sends_ring ? (flags & (kFlagClosed | kFlagReset)) || tx_room(f) : socket & POLLOUT))
+        e |= EPOLLOUT | EPOLLWRNORM;
+    if (reads_ring && urgent_unread(f)) [[unlikely]]
+        e |= EPOLLPRI;
+    if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
+        e |= EPOLLERR;
+    return e;
+}
+
+short socket_wait(int fd, File &f, uint32_t events) noexcept {
+    short wanted = 0;
+    if ((events & EPOLLIN) && !next_is_in_ring(fd, f))
+        wanted |= POLLIN | POLLRDHUP;
+    if ((events & EPOLLPRI) && !receives_in_ring(*f.ofd))
+        wanted |= POLLPRI;
+    if ((events & EPOLLOUT) && !sends_in_ring(*f.ofd))
+        wanted |= POLLOUT;
+    return wanted;
+}
+
+bool left_in_socket(File &f) noexcept {
+    return !receives_in_ring(*f.ofd) && socket_pending(path_socket(f)) > 0;
+}
+
+void reset_socket(const File &f) noexcept {
+    if ((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)
+        return; // others may have it
+    const linger now{1, 0};
+    sys::setsockopt(path_socket(f), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
+long shut_socket(int fd, File &f, int how) noexcept {
+    // What lies in the ring comes before the FIN: the flag in the slot says so there, and the socket's own
+    // comes when it is closed.
+    if (how != SHUT_RD && sends_in_ring(*f.ofd))
+        how = how == SHUT_RDWR ? SHUT_RD : -1;
+    return how < 0 ? 0 : sys::call(SYS_shutdown, fd, how);
+}
+
+int take_path_error(int fd, Ofd &o) noexcept {
+    int kernels = 0;
+    socklen_t n = sizeof kernels;
+    sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n);
+    const int ours = take_error(o);
+    return ours ? ours : kernels;
+}
+
+} // namespace sd

@@ -1,0 +1,234 @@
+// Connections that began in the kernel, and whose two ends are both held by processes with libsd.
+//
+// Each of the two offers its end, by its descriptor. Who comes second is given the link and a slot at once.
+// Who came first finds SegmentHeader::joined changed, and asks again, with the descriptor: so both sockets
+// are open when the second of them hears, and the kernel has one connection with these names in a namespace.
+#include "monitor/operations/monitor.hpp"
+
+#include <algorithm>
+#include <cerrno>
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr size_t kMostOffers = 4096; ///< of one process, whose other ends have not come
+
+bool is_v4(const ConnectionNames::Name &name) {
+    static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    return std::equal(std::begin(kMapped), std::end(kMapped), name.ip.begin());
+}
+
+/// The reach of a connection with these names.
+uint32_t reach_of(const ConnectionNames &names) {
+    const auto is_loopback = [](const ConnectionNames::Name &name) {
+        std::array<uint8_t, 16> one{};
+        one[15] = 1;
+        return is_v4(name) ? name.ip[12] == 127 : name.ip == one;
+    };
+    return is_loopback(names.local) && is_loopback(names.peer) ? wire::kLoopbackAddresses : wire::kOtherAddresses;
+}
+
+SlotAddress slot_address(const ConnectionNames::Name &name) {
+    SlotAddress address{};
+    std::copy(name.ip.begin(), name.ip.end(), address.ip);
+    address.port = name.port;
+    address.family = is_v4(name) ? AF_INET : AF_INET6;
+    return address;
+}
+
+} // namespace
+
+/// Who else has offered the other end of this connection; null: nobody yet. The one place that knows how ends
+/// find each other.
+Offer *Monitor::find_other_end(const Offer &offer) {
+    const auto it = offers_by_names_.find(offer.socket.names.swapped());
+    if (it == offers_by_names_.end()) {
+        return nullptr;
+    }
+    Offer &other = offers_.at(it->second);
+    return other.side != offer.side && other.link == nullptr ? &other : nullptr;
+}
+
+/// Whether the kernel could have objected to the two being joined, as at the birth of a connection in memory.
+Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
+    const auto listens = [&](const Listener *listener) {
+        return listener->address.port == acceptor.socket.names.local.port;
+    };
+    const auto &listeners = acceptor.client->listeners;
+    const auto it = std::find_if(listeners.begin(), listeners.end(), listens);
+    if (it == listeners.end()) {
+        return Cause::listener_gone;
+    }
+    Listener &listener = **it;
+    if (!config_.policy.allows(connector.client->who, acceptor.client->who, listener.address)) {
+        return Cause::policy;
+    }
+    return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+}
+
+/// One that leads from the one process to the other, for connections that began in the kernel.
+Link *Monitor::link_between(Client &connector, Client &acceptor) {
+    for (const auto &[name, attachment] : connector.links) {
+        Link *link = attachment.link;
+        if (attachment.side[0] && link->joins && link->side[0].attached.size() == 1 &&
+            link->side[1].attached == std::set<Client *>{&acceptor}) {
+            return link;
+        }
+    }
+    if (fake_.used || connector.links_made >= config_.limits.links_per_client) {
+        return nullptr;
+    }
+    Charge paid = charge(connector.payer, Resource::links, 1);
+    std::unique_ptr<Link> made = Link::create(next_id_++, 0, 0, fake_);
+    Link &link = *made;
+    link.joins.emplace();
+    link.charge = std::move(paid);
+    links_[link.file] = std::move(made);
+    if (!attach(connector, link, link.id, 0)) {
+        forget(link);
+        return nullptr;
+    }
+    if (!attach(acceptor, link, link.id, 1)) {
+        detach(connector, link.id, 0);
+        return nullptr;
+    }
+    link.for_each_view([&](LinkView view) {
+        view.header().side[0].process = static_cast<uint32_t>(connector.pid);
+        view.header().side[1].process = static_cast<uint32_t>(acceptor.pid);
+    });
+    carry_late_soon();
+    return &link;
+}
+
+/// Gives the two ends a slot. `first` was there before, and is told. 0, or why not.
+Cause Monitor::join(Offer &first, Offer &second) {
+    Offer &connector = first.side == 0 ? first : second, &acceptor = first.side == 0 ? second : first;
+    if (const Cause cause = join_objects(connector, acceptor); cause != Cause::none) {
+        return cause;
+    }
+    Link *link = link_between(*connector.client, *acceptor.client);
+    const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
+    if (!slot) {
+        return Cause::no_slot;
+    }
+    link->for_each_view([&](LinkView view) {
+        Slot &s = view.slot(*slot);
+        s.identity.client = slot_address(connector.socket.names.local);
+        s.identity.server = slot_address(connector.socket.names.peer);
+        s.identity.state.store(static_cast<uint32_t>(SlotState::accepted), std::memory_order_release);
+    });
+    for (Offer *end : {&first, &second}) {
+        end->link = link;
+        end->slot = *slot;
+    }
+    if (first.client->own) {
+        first.client->own->view().header().joined.fetch_add(1, std::memory_order_seq_cst);
+    }
+    return Cause::none;
+}
+
+Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
+    const Offer &offer = it->second;
+    if (const auto named = offers_by_names_.find(offer.socket.names);
+        named != offers_by_names_.end() && named->second == it->first) {
+        offers_by_names_.erase(named);
+    }
+    --offer.client->offers;
+    return offers_.erase(it);
+}
+
+/// Nobody will come for this end.
+void Monitor::give_up_offer(Offers::iterator it) {
+    const Offer &offer = it->second;
+    if (offer.link != nullptr) {
+        mark_and_ring(*offer.link, offer.slot, offer.side, kFlagDead | kFlagClosed | kFlagReleased);
+    }
+    forget_offer(it);
+}
+
+/// Before the client, or a link, goes.
+void Monitor::give_up_offers(const Client &client) {
+    for (auto it = client.offers == 0 ? offers_.end() : offers_.begin(); it != offers_.end();) {
+        const auto next = std::next(it);
+        if (it->second.client == &client) {
+            give_up_offer(it);
+        }
+        it = next;
+    }
+}
+
+void Monitor::forget_offers(const Link &link) {
+    for (auto it = offers_.begin(); it != offers_.end();) {
+        it = it->second.link == &link ? forget_offer(it) : std::next(it);
+    }
+}
+
+namespace {
+
+Reply answer(const Offer &offer) {
+    Reply reply;
+    reply.set(wire::OfferReply{offer.link == nullptr ? 0 : offer.link->id, offer.slot, 0});
+    if (offer.link != nullptr) {
+        reply.fds.push_back(offer.link->memfd.get());
+    }
+    return reply;
+}
+
+} // namespace
+
+Reply Monitor::offer(Client &client, Request &request) {
+    const uint32_t side = request.as<wire::Offer>().side;
+    const auto socket = examine_connected(request.fds[0].get());
+    request.close_descriptors(); // while we have it, nobody hears of the process's death
+    if (!socket || side > 1 || !client.own) {
+        return Reply::error(EINVAL);
+    }
+    if (client.ns == nullptr || socket->names.netns != client.ns->cookie) {
+        return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    const std::pair key(socket->names.netns, socket->cookie);
+    if (const auto known = offers_.find(key); known != offers_.end()) {
+        return known->second.client == &client ? answer(known->second) : Reply::error(EEXIST);
+    }
+    Offer made{&client, side, *socket, nullptr, 0};
+    if (Offer *other = find_other_end(made)) {
+        if (const Cause cause = join(*other, made); cause != Cause::none) {
+            return Reply::error(EACCES, cause);
+        }
+        return answer(made); // and nothing of it is kept
+    }
+    if (client.offers >= kMostOffers) {
+        return Reply::error(EMFILE, Cause::limit);
+    }
+    ++client.offers;
+    offers_[key] = made;
+    offers_by_names_[socket->names] = key; // of sockets that had the names before, nobody is told any more
+    return answer(made);
+}
+
+Reply Monitor::other_end(Client &client, Request &request) {
+    const auto socket = examine_connected(request.fds[0].get());
+    request.close_descriptors();
+    const auto it = socket ? offers_.find({socket->names.netns, socket->cookie}) : offers_.end();
+    if (it == offers_.end() || it->second.client != &client || it->second.link == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    Reply reply = answer(it->second);
+    forget_offer(it);
+    return reply;
+}
+
+Reply Monitor::take_back(Client &client, Request &request) {
+    if (client.ns == nullptr) {
+        return Reply::error(ENOENT);
+    }
+    const auto it = offers_.find({client.ns->cookie, request.as<wire::Offered>().cookie});
+    if (it == offers_.end() || it->second.client != &client) {
+        return Reply::error(ENOENT);
+    }
+    give_up_offer(it);
+    return {};
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,19 @@
+// An end of a connection that the kernel carries, offered by its process to be carried otherwise.
+#pragma once
+#include "monitor/kernel/connected_socket.hpp"
+#include "monitor/records/client.hpp"
+
+namespace sd::monitor {
+
+/// Until its process has heard of the other end. The socket itself is not kept: a descriptor elsewhere would
+/// hold back the FIN that tells of the process's death.
+struct Offer {
+    Client *client = nullptr;
+    unsigned side = 0; ///< 0: it has connected, 1: it was accepted
+    ConnectedSocket socket;
+    /// The other end has come: by now the connection has this slot. Null: it has not, or the link has ended.
+    Link *link = nullptr;
+    uint32_t slot = 0;
+};
+
+} // namespace sd::monitor

@@ -1,0 +1,159 @@
+// Connections of the kernel whose two ends are offered to the monitor.
+#include "tests/unit/monitor_pair.hpp"
+
+#include <arpa/inet.h>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+
+namespace {
+
+/// A connection of the kernel to the pair's listener.
+struct KernelConnection {
+    UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, server;
+    explicit KernelConnection(const TestListener &listener) {
+        sockaddr_in name{};
+        name.sin_family = AF_INET;
+        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        name.sin_port = htons(listener.port);
+        REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
+        server = UniqueFd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        REQUIRE(server.get() >= 0);
+    }
+};
+
+Answer offer(TestProcess &process, const UniqueFd &socket, uint32_t side) {
+    return process.channel.ask(Op::offer, wire::Offer{side, 0}, {socket.get()});
+}
+Answer other_end(TestProcess &process, const UniqueFd &socket) {
+    return process.channel.ask(Op::other_end, "", 0, {socket.get()});
+}
+uint32_t joined(TestProcess &process) { return process.segment.view.header().joined.load(); }
+uint64_t cookie_of(const UniqueFd &socket) {
+    uint64_t cookie = 0;
+    socklen_t size = sizeof cookie;
+    REQUIRE(getsockopt(socket.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) == 0);
+    return cookie;
+}
+
+} // namespace
+
+TEST_CASE("two ends of a connection get one slot of one link") {
+    Pair pair;
+    KernelConnection one(pair.socket), two(pair.socket);
+    const Answer first = offer(pair.client, one.client, 0);
+    REQUIRE(first.header.status == 0);
+    CHECK(first.as<wire::OfferReply>().link_id == 0);
+    CHECK(first.fds.empty());
+    CHECK(other_end(pair.client, one.client).header.status == -ENOENT);
+    CHECK(joined(pair.client) == 0);
+
+    const Answer second = offer(pair.server, one.server, 1);
+    REQUIRE(second.header.status == 0);
+    REQUIRE(second.fds.size() == 1);
+    const auto at_server = second.as<wire::OfferReply>();
+    CHECK(joined(pair.client) == 1);
+    CHECK(joined(pair.server) == 0);
+    const Answer told = other_end(pair.client, one.client);
+    REQUIRE(told.fds.size() == 1);
+    CHECK(told.as<wire::OfferReply>().link_id == at_server.link_id);
+    CHECK(told.as<wire::OfferReply>().slot == at_server.slot);
+    CHECK(other_end(pair.client, one.client).header.status == -ENOENT); // said once
+
+    // In the other order: the same link, another slot.
+    REQUIRE(offer(pair.server, two.server, 1).as<wire::OfferReply>().link_id == 0);
+    const Answer third = offer(pair.client, two.client, 0);
+    REQUIRE(third.header.status == 0);
+    CHECK(third.as<wire::OfferReply>().link_id == at_server.link_id);
+    CHECK(third.as<wire::OfferReply>().slot != at_server.slot);
+    CHECK(joined(pair.server) == 1);
+}
+
+TEST_CASE("only the two ends of one connection are joined") {
+    Pair pair;
+    KernelConnection one(pair.socket), two(pair.socket);
+    REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+    CHECK(offer(pair.server, two.server, 1).as<wire::OfferReply>().link_id == 0);
+    CHECK(offer(pair.server, one.client, 1).header.status == -EEXIST); // another's
+    CHECK(other_end(pair.server, one.client).header.status == -ENOENT);
+    CHECK(offer(pair.client, pair.socket.fd, 0).header.status == -EINVAL);        // a listener
+    CHECK(offer(pair.client, two.client, 2).header.status == -EINVAL);            // no such side
+    CHECK(offer(pair.client, one.server, 0).as<wire::OfferReply>().link_id == 0); // both say they connected
+    CHECK(joined(pair.client) == 0);
+    CHECK(joined(pair.server) == 0);
+    shutdown(two.client.get(), SHUT_WR);
+    CHECK(offer(pair.client, two.client, 0).header.status == -EINVAL); // not open in both directions
+}
+
+TEST_CASE("an end that goes before it has heard is dead for the other") {
+    Pair pair;
+    KernelConnection one(pair.socket), two(pair.socket);
+    REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+    Answer second = offer(pair.server, one.server, 1);
+    REQUIRE(second.fds.size() == 1);
+    const uint32_t slot = second.as<wire::OfferReply>().slot;
+    const TestLink link(std::move(second.fds[0]));
+    const auto &flags = link.view.slot(slot).side[0].control.flags;
+    CHECK(flags.load() == 0);
+    REQUIRE(pair.client.channel.ask(Op::take_back, wire::Offered{cookie_of(one.client)}).header.status == 0);
+    CHECK(flags.load() == (kFlagDead | kFlagClosed | kFlagReleased));
+    CHECK(other_end(pair.client, one.client).header.status == -ENOENT);
+    // What was taken back before anybody came is joined with nobody.
+    REQUIRE(offer(pair.client, two.client, 0).header.status == 0);
+    REQUIRE(pair.client.channel.ask(Op::take_back, wire::Offered{cookie_of(two.client)}).header.status == 0);
+    CHECK(offer(pair.server, two.server, 1).as<wire::OfferReply>().link_id == 0);
+    CHECK(pair.client.channel.ask(Op::take_back, wire::Offered{1}).header.status == -ENOENT);
+}
+
+TEST_CASE("slots are given out again when both ends have let go of them") {
+    Pair pair;
+    std::set<uint32_t> slots;
+    std::optional<TestLink> link;
+    for (unsigned i = 0; i < 2 * kLinkSlots + 10; ++i) {
+        KernelConnection one(pair.socket);
+        const linger now{1, 0};
+        setsockopt(one.client.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+        REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+        Answer a = offer(pair.server, one.server, 1);
+        REQUIRE(a.header.status == 0);
+        REQUIRE(a.fds.size() == 1);
+        if (!link) {
+            link.emplace(std::move(a.fds[0]));
+        }
+        REQUIRE(other_end(pair.client, one.client).header.status == 0);
+        const uint32_t slot = a.as<wire::OfferReply>().slot;
+        slots.insert(slot);
+        Slot &s = link->view.slot(slot);
+        REQUIRE(s.side[0].control.flags.load() == 0); // as new
+        REQUIRE(s.side[1].credit.path.offer.load() == 0);
+        s.side[1].credit.path.offer = 7;
+        if (i != 3) {
+            s.side[0].control.flags = s.side[1].control.flags = kFlagReleased;
+        }
+    }
+    CHECK(slots.size() == kLinkSlots);
+    // The one still in use
+    CHECK(link->view.slot(*std::next(slots.begin(), 3)).side[1].control.flags.load() == 0);
+}
+
+TEST_CASE("who may not be joined stays with the kernel") {
+    Pair pair;
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs("[policy]\nbirth = \"kernel\"\n", config);
+    fclose(config);
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    pair.client.hello(pair.monitor);
+    KernelConnection one(pair.socket);
+    REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+    const Answer nobody_listens = offer(pair.server, one.server, 1);
+    CHECK(nobody_listens.header.status == -EACCES);
+    CHECK(nobody_listens.header.cause == static_cast<uint16_t>(Cause::listener_gone));
+    REQUIRE(pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()}).header.status == 0);
+    const Answer refused = offer(pair.server, one.server, 1);
+    CHECK(refused.header.status == -EACCES);
+    CHECK(refused.header.cause == static_cast<uint16_t>(Cause::born_on_kernel));
+}

@@ -1,0 +1,296 @@
+// A connection whose directions change their path: seeded sequences of calls against a model of its two
+// streams.
+#include "tests/unit/stream_pair.hpp"
+
+#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
+#include <deque>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <random>
+#include <string>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+
+using namespace sd;
+using namespace sd::test;
+
+namespace {
+
+/// A connection of the kernel, both ends of which have a slot of a link as well.
+struct PathPair {
+    int fd[2];
+
+    explicit PathPair(uint32_t wanted, bool nonblocking = true) {
+        LinkMap *l = test_link(0);
+        const int64_t slot = take_slot(*l);
+        REQUIRE(slot >= 0);
+        auto &s = l->view.slot(static_cast<uint32_t>(slot));
+        for (auto &side : s.side)
+            for (auto *word : {&side.credit.path.offer, &side.credit.path.from, &side.credit.path.taken})
+                word->store(0);
+        KernelPair kernels;
+        for (unsigned side = 0; side < 2; ++side) {
+            fd[side] = static_cast<int>(sys::fcntl(kernels.fd[side], F_DUPFD_CLOEXEC, 0));
+            if (nonblocking)
+                sys::fcntl(fd[side], F_SETFL, O_RDWR | O_NONBLOCK);
+            const int one = 1;
+            sys::setsockopt(fd[side], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+            File *f = new_file(FileKind::free);
+            REQUIRE(f);
+            f->family = AF_INET;
+            f->real_socket = true;
+            mark_offered(*f, side);
+            f->kind = FileKind::fresh;
+            install_file(fd[side], f);
+            REQUIRE(become_joined(fd[side], *f, *test_link(side), static_cast<uint32_t>(slot)));
+            (f->ofd->opt.*kPathWanted).store(wanted);
+        }
+    }
+    ~PathPair() {
+        for (int n : fd)
+            if (file_of(n))
+                vfs::close(n);
+    }
+    PathPair(const PathPair &) = delete;
+    PathPair &operator=(const PathPair &) = delete;
+    File *file(unsigned i) const { return file_of(fd[i]); }
+    long send(unsigned i, const void *p, size_t n, int flags = 0) const {
+        return vfs::send(fd[i], file(i), p, n, flags | MSG_NOSIGNAL);
+    }
+    long recv(unsigned i, void *p, size_t n, int flags = 0) const {
+        return vfs::recv(fd[i], file(i), p, n, flags);
+    }
+    uint32_t events(unsigned i) const { return stream_events(*file(i)); }
+    int unread(unsigned i) const {
+        int n = -1;
+        REQUIRE(vfs::ioctl(fd[i], FIONREAD, &n) == 0);
+        return n;
+    }
+    /// Moves of the sending direction. Those to the ring have odd numbers, also before they are made.
+    uint32_t to_ring(unsigned i) const {
+        const uint32_t word = static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load());
+        return (word >> 8) / 2 + (path_step(word) == kPathRing);
+    }
+    uint32_t to_kernel(unsigned i) const {
+        return (static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load()) >> 8) / 2;
+    }
+};
+
+/// Loopback delivers at once, but for what it does in the background.
+template <typename Condition> bool soon(Condition condition) {
+    for (int i = 0; i < 20000; ++i) {
+        if (condition())
+            return true;
+        usleep(100);
+    }
+    return false;
+}
+
+/// What has been sent each way and not been received.
+struct Model {
+    std::deque<char> unread[2];
+    bool shut[2] = {};
+    uint64_t sent = 0;
+};
+
+void run(uint32_t seed, uint64_t *moves) {
+    INFO("seed " << seed);
+    std::minstd_rand random(seed);
+    PathPair p(kWantBoth);
+    Model m;
+    std::vector<char> bytes;
+    for (int step = 0; step < 400; ++step) {
+        INFO("step " << step);
+        const unsigned me = random() % 2, peer = 1 - me;
+        auto &coming = m.unread[me];
+        switch (random() % 8) {
+        case 0:
+        case 1:
+        case 2: { // send
+            if (m.shut[me])
+                break;
+            bytes.resize(1 + random() % (random() % 8 == 0 ? 100000 : 600));
+            for (char &b : bytes)
+                b = static_cast<char>(random());
+            const long r = p.send(me, bytes.data(), bytes.size(), random() % 16 == 0 ? MSG_MORE : 0);
+            REQUIRE((r > 0 || r == -EAGAIN));
+            if (r > 0)
+                m.unread[peer].insert(m.unread[peer].end(), bytes.begin(), bytes.begin() + r);
+            break;
+        }
+        case 3:
+        case 4: { // receive all that a call of this size can have
+            const size_t want = 1 + random() % (random() % 4 == 0 ? 200000 : 900);
+            const int flags = random() % 4 == 0 ? MSG_PEEK : 0;
+            bytes.resize(want);
+            if (coming.empty()) {
+                const long r = p.recv(me, bytes.data(), want, flags);
+                if (m.shut[peer])
+                    REQUIRE(soon([&] { return p.recv(me, bytes.data(), want, flags) == 0; }));
+                else
+                    REQUIRE(r == -EAGAIN);
+                break;
+            }
+            long r = 0;
+            REQUIRE(soon([&] { return (r = p.recv(me, bytes.data(), want, flags)) != -EAGAIN; }));
+            REQUIRE(r > 0);
+            REQUIRE(static_cast<size_t>(r) <= coming.size());
+            REQUIRE(std::equal(bytes.begin(), bytes.begin() + r, coming.begin()));
+            if (!flags)
+                coming.erase(coming.begin(), coming.begin() + r);
+            break;
+        }
+        case 5: { // what is there is one stream, once it has arrived
+            const size_t all = coming.size();
+            if (all > 30000) // more than the socket may take at once
+                break;
+            REQUIRE(soon([&] { return p.unread(me) == static_cast<int>(all); }));
+            REQUIRE((p.events(me) & EPOLLIN) == (all || m.shut[peer] ? uint32_t{EPOLLIN} : 0u));
+            if (all) {
+                bytes.resize(all + 10);
+                REQUIRE(soon(
+                    [&] { return p.recv(me, bytes.data(), all + 10, MSG_PEEK) == static_cast<long>(all); }));
+                REQUIRE(std::equal(coming.begin(), coming.end(), bytes.begin()));
+            }
+            break;
+        }
+        case 6: // readiness
+            if (coming.size())
+                REQUIRE(soon([&] { return p.events(me) & EPOLLIN; }));
+            else if (!m.shut[peer])
+                REQUIRE(!(p.events(me) & EPOLLIN));
+            REQUIRE(!(p.events(me) & (EPOLLERR)));
+            if (m.unread[peer].empty())
+                REQUIRE(soon([&] { return p.events(me) & EPOLLOUT; }));
+            break;
+        default:
+            if (random() % 100 == 0 && !m.shut[me]) {
+                m.shut[me] = true;
+                REQUIRE(vfs::shutdown(p.fd[me], SHUT_WR) == 0);
+                REQUIRE(p.send(me, "x", 1) == -EPIPE);
+            }
+        }
+    }
+    for (unsigned i = 0; i < 2; ++i)
+        *moves += p.to_ring(i) + p.to_kernel(i);
+    // All that is left, and the end.
+    for (unsigned me = 0; me < 2; ++me) {
+        if (!m.shut[me])
+            REQUIRE(vfs::shutdown(p.fd[me], SHUT_WR) == 0);
+        auto &left = m.unread[1 - me];
+        while (true) {
+            bytes.resize(5000);
+            long r = 0;
+            REQUIRE(soon([&] { return (r = p.recv(1 - me, bytes.data(), bytes.size())) != -EAGAIN; }));
+            if (r == 0)
+                break;
+            REQUIRE(r > 0);
+            REQUIRE(static_cast<size_t>(r) <= left.size());
+            REQUIRE(std::equal(bytes.begin(), bytes.begin() + r, left.begin()));
+            left.erase(left.begin(), left.begin() + r);
+        }
+        REQUIRE(left.empty());
+    }
+}
+
+} // namespace
+
+TEST_CASE("one that stays in the kernel is a kernel connection") {
+    PathPair p(kWantKernel);
+    char room[100];
+    for (unsigned i = 0; i < 20; ++i) {
+        REQUIRE(p.recv(1, room, sizeof room) == -EAGAIN);
+        REQUIRE(p.send(0, "hello", 5) == 5);
+        REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+        REQUIRE(p.recv(1, room, sizeof room) == 5);
+    }
+    CHECK(p.to_ring(0) == 0);
+    int low = 3;
+    socklen_t n = sizeof low;
+    REQUIRE(set_option(p.fd[1], SOL_SOCKET, SO_RCVLOWAT, &low, n) == 0);
+    REQUIRE(get_option(p.fd[1], SOL_SOCKET, SO_RCVLOWAT, &low, &n) == 0);
+    CHECK(low == 3);
+    REQUIRE(p.send(0, "ab", 2) == 2);
+    REQUIRE(soon([&] { return p.unread(1) == 2; }));
+    CHECK(!(p.events(1) & EPOLLIN));
+    REQUIRE(p.send(0, "c", 1) == 1);
+    REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+}
+
+TEST_CASE("both directions move when the receiver has agreed, and the socket is empty from then on") {
+    PathPair p(kWantRing);
+    char room[100];
+    for (unsigned i = 0; i < 5; ++i)
+        for (unsigned me = 0; me < 2; ++me) {
+            REQUIRE(p.send(me, "hello", 5) == 5);
+            REQUIRE(soon([&] { return p.recv(1 - me, room, sizeof room) == 5; }));
+        }
+    for (unsigned me = 0; me < 2; ++me) {
+        const Ofd &o = *p.file(me)->ofd;
+        CHECK(sends_in_ring(o));
+        CHECK(receives_in_ring(o));
+        CHECK(p.to_ring(me) == 1);
+        CHECK(socket_pending(p.fd[me]) == 0);
+        // As cheap as one that was born here
+        CHECK(o.tx_block.load() == 0);
+        CHECK(o.rcvlowat.load() == 1);
+        tcp_info info{};
+        socklen_t n = sizeof info;
+        REQUIRE(sys::getsockopt(p.fd[me], IPPROTO_TCP, TCP_INFO, &info, &n) == 0);
+        CHECK(info.tcpi_state == TCP_ESTABLISHED);
+    }
+}
+
+TEST_CASE("a direction is not moved before the receiver has agreed, nor again before it has followed") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "a", 1) == 1); // asks
+    REQUIRE(p.send(0, "b", 1) == 1);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(soon([&] { return p.unread(1) == 2; }));
+    REQUIRE(p.recv(1, room, 1) == 1); // agrees
+    REQUIRE(p.send(0, "c", 1) == 1);
+    CHECK(sends_in_ring(*p.file(0)->ofd));
+    CHECK(!receives_in_ring(*p.file(1)->ofd)); // "b" is in the socket
+    (p.file(0)->ofd->opt.*kPathWanted).store(kWantKernel);
+    REQUIRE(p.send(0, "d", 1) == 1);
+    CHECK(sends_in_ring(*p.file(0)->ofd));
+    CHECK(p.unread(1) == 3); // of which one is in the socket
+    REQUIRE(p.recv(1, room, sizeof room) == 3);
+    CHECK(std::string(room, 3) == "bcd");
+    p.file(0)->ofd->tx_block.fetch_or(kTxPath);
+    REQUIRE(p.send(0, "e", 1) == 1);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    CHECK(room[0] == 'e');
+    CHECK(!receives_in_ring(*p.file(1)->ofd));
+}
+
+TEST_CASE("what was sent arrives in order, whatever changes its path meanwhile") {
+    uint64_t moves = 0;
+    for (uint32_t seed = 1; seed <= 60; ++seed)
+        run(seed, &moves);
+    INFO("moves " << moves);
+    CHECK(moves > 500);
+}
+
+TEST_CASE("unread bytes in the socket or the ring make a close a reset") {
+    for (const bool ring : {false, true}) {
+        INFO(ring);
+        PathPair p(ring ? kWantRing : kWantKernel);
+        char room[100];
+        for (unsigned i = 0; i < 3; ++i) {
+            REQUIRE(p.send(0, "hello", 5) == 5);
+            REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 5; }));
+        }
+        CHECK(receives_in_ring(*p.file(1)->ofd) == ring);
+        REQUIRE(p.send(0, "unread", 6) == 6);
+        REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+        vfs::close(p.fd[1]);
+        REQUIRE(soon([&] { return p.events(0) & EPOLLERR; }));
+        CHECK(p.recv(0, room, sizeof room) == -ECONNRESET);
+        CHECK(p.recv(0, room, sizeof room) == 0);
+    }
+}
