@@ -13,6 +13,7 @@
 #include "monitor/service/packet.hpp"
 
 #include <chrono>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -399,6 +400,8 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
+    /// For now connections are joined for tests only, by SD_TEST_PATHS in the monitor's environment as well.
+    const bool joins_ = std::getenv("SD_TEST_PATHS") != nullptr;
     Offers offers_;
     std::map<ConnectionNames, Offers::key_type> offers_by_names_;
 

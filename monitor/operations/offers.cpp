@@ -178,6 +178,9 @@ Reply answer(const Offer &offer) {
 } // namespace
 
 Reply Monitor::offer(Client &client, Request &request) {
+    if (!joins_) {
+        return Reply::error(ENOSYS);
+    }
     const uint32_t side = request.as<wire::Offer>().side;
     const auto socket = examine_connected(request.fds[0].get());
     request.close_descriptors(); // while we have it, nobody hears of the process's death

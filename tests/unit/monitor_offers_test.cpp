@@ -37,10 +37,24 @@ uint64_t cookie_of(const UniqueFd &socket) {
     return cookie;
 }
 
+/// For the monitor that is started next.
+struct Joining {
+    Joining() { setenv("SD_TEST_PATHS", "kernel", 1); }
+    ~Joining() { unsetenv("SD_TEST_PATHS"); }
+};
+struct JoiningPair : Joining, Pair {};
+
 } // namespace
 
-TEST_CASE("two ends of a connection get one slot of one link") {
+TEST_CASE("connections are joined for tests only") {
     Pair pair;
+    KernelConnection one(pair.socket);
+    CHECK(offer(pair.client, one.client, 0).header.status == -ENOSYS);
+    CHECK(other_end(pair.client, one.client).header.status == -ENOENT);
+}
+
+TEST_CASE("two ends of a connection get one slot of one link") {
+    JoiningPair pair;
     KernelConnection one(pair.socket), two(pair.socket);
     const Answer first = offer(pair.client, one.client, 0);
     REQUIRE(first.header.status == 0);
@@ -71,7 +85,7 @@ TEST_CASE("two ends of a connection get one slot of one link") {
 }
 
 TEST_CASE("only the two ends of one connection are joined") {
-    Pair pair;
+    JoiningPair pair;
     KernelConnection one(pair.socket), two(pair.socket);
     REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
     CHECK(offer(pair.server, two.server, 1).as<wire::OfferReply>().link_id == 0);
@@ -87,7 +101,7 @@ TEST_CASE("only the two ends of one connection are joined") {
 }
 
 TEST_CASE("an end that goes before it has heard is dead for the other") {
-    Pair pair;
+    JoiningPair pair;
     KernelConnection one(pair.socket), two(pair.socket);
     REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
     Answer second = offer(pair.server, one.server, 1);
@@ -107,7 +121,7 @@ TEST_CASE("an end that goes before it has heard is dead for the other") {
 }
 
 TEST_CASE("slots are given out again when both ends have let go of them") {
-    Pair pair;
+    JoiningPair pair;
     std::set<uint32_t> slots;
     std::optional<TestLink> link;
     for (unsigned i = 0; i < 2 * kLinkSlots + 10; ++i) {
@@ -138,7 +152,7 @@ TEST_CASE("slots are given out again when both ends have let go of them") {
 }
 
 TEST_CASE("who may not be joined stays with the kernel") {
-    Pair pair;
+    JoiningPair pair;
     const std::string file = pair.monitor.directory + "/monitor.toml";
     FILE *config = fopen(file.c_str(), "w");
     fputs("[policy]\nbirth = \"kernel\"\n", config);
