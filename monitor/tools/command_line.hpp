@@ -9,8 +9,8 @@
 
 namespace sd::tools {
 
-/// Prints what `error` asks for, or what is wrong. The status of `command`: 0, `usage` for what cannot be, or 1 if
-/// help or the version could not be printed.
+/// Prints what `error` asks for, or what is wrong. The status of `command`: 0, `usage` for what cannot be,
+/// or 1 if help or the version could not be printed.
 inline int end_of_parsing(const CLI::App &app, const CLI::ParseError &error, const char *command, int usage) {
     if (app.exit(error) != 0) {
         return usage;
