@@ -1,6 +1,6 @@
 """Packages tested in a booted virtual machine: install_test.py install|autopkgtest --packages DIR [--long] [--results DIR]
 
-report.py says what a check is.
+report.py says what a check is. scripts/vm-test says what the options are.
 """
 import argparse
 import pathlib
@@ -15,6 +15,7 @@ import machine
 from report import Report
 
 HERE = pathlib.Path(__file__).resolve().parents[3] / "tests/vm"
+LAST_ROUND = 180  # seconds: what booting and a round of tests/vm/install.py may take together
 OTHER_VERSIONS = {"newer": "+test1", "older": "~test1"}
 
 
@@ -55,14 +56,18 @@ def main():
     parser.add_argument("--packages", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--limit", type=int, default=0, help="seconds after which the machine is given up")
     options = parser.parse_args()
     report = Report("vm", options.results)
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
-        prepare(folder, options.test, options.packages, ["--long"] if options.long else [])
+        limit = options.limit or (7200 if options.long or options.restarts else 1800)
+        arguments = ["--long"] if options.long else []
+        if options.restarts:
+            arguments = [f"--restarts {options.restarts} --seconds {max(1, limit - LAST_ROUND)}"]
+        prepare(folder, options.test, options.packages, arguments)
         made = image.make()
-        limit = options.limit or (7200 if options.long else 1800)
         status, console = machine.boot(made, folder, limit, report.line)
     report.machine_ended(status, console, limit, status_says_it=not report.failures)
     sys.exit(report.end())
