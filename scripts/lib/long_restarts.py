@@ -86,7 +86,7 @@ def run(build_dir, source_dir, record):
             complete = all(total["times"] >= TIMES for total in state["total"].values())
     finally:
         if json.dumps(state) != before:
-            record(f"{TIMES} of each wanted", result(state).replace("|", "/"))
+            record(f"{TIMES} of each wanted, at load {os.getloadavg()[0]:.0f}", result(state).replace("|", "/"))
     well = not state["errors"] and all(total["failed"] == 0 and total["share"] >= 0.99 for total in state["total"].values())
     if complete or state["errors"]:
         state.path.unlink(missing_ok=True)  # the next call counts from the beginning
