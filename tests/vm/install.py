@@ -14,6 +14,8 @@ import subprocess
 import sys
 import time
 
+import dkms
+import service
 import system
 from holding import Client, echo, share
 from system import UNITS, main_pid, main_pids, run, same, until
@@ -321,7 +323,7 @@ def interrupted(action, times, found):
                 def new_one():
                     nonlocal tries
                     tries += 1
-                    port, end = fresh.open(service, 1)[0], time.monotonic() + 2
+                    port, end = fresh.open(service, 1)[0], time.monotonic() + 0.3
                     while port not in system.accelerated_ports():
                         if time.monotonic() > end:
                             return False
@@ -471,6 +473,11 @@ CHECKS = [  # name, what it does, whether the others need it
     ("sdctl doctor finds nothing wrong", check_doctor, False),
     ("a reload applies the configuration, unless it is wrong", check_reload, False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
+    ("the journal has fields for what is about a process", service.check_journal, False),
+    ("a profile bounds the rings of a program", service.check_profile, False),
+    ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
+    ("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False),
+    ("the package of the module: installed, loaded and purged", dkms.check, False),
     ("the monitor is restarted under load", gone(restart, TIMES), False),
     ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 
+import dkms
 import image
 import machine
 from report import Report
@@ -30,6 +31,17 @@ def other_version(package, suffix, into):
         control.write_text(text.replace(f"(= {version})", f"(= {version}{suffix})"), encoding="utf-8")
         subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "-b", scratch, into / package.name], check=True,
                        stdout=subprocess.DEVNULL)
+
+
+def build_module(report, packages, into):
+    """The package of the module, built here, as the machine has no compiler."""
+    try:
+        trouble = dkms.build(next(packages.glob("socksdirect-zerocopy-dkms_*.deb")), into)
+    except (OSError, RuntimeError, StopIteration, subprocess.CalledProcessError) as error:
+        trouble = repr(error)
+    report.line(f"{'failed' if trouble else 'passed'} DKMS builds the module of the package")
+    if trouble:
+        print(trouble, file=sys.stderr)
 
 
 def prepare(folder, test, packages, arguments):
@@ -67,6 +79,8 @@ def main():
         if options.restarts:
             arguments = [f"--restarts {options.restarts} --seconds {max(1, limit - LAST_ROUND)}"]
         prepare(folder, options.test, options.packages, arguments)
+        if options.test == "install" and not options.restarts:
+            build_module(report, options.packages, folder / "dkms")
         made = image.make()
         status, console = machine.boot(made, folder, limit, report.line)
     report.machine_ended(status, console, limit, status_says_it=not report.failures)
