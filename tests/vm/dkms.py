@@ -39,11 +39,9 @@ def check():
             run("modprobe", "-r", "socksdirect_zerocopy")
             loaded = "loaded"
     finally:
-        run("dpkg", "--no-triggers", "--purge", f"{MODULE}-dkms")
-        left = places()
-        run("dpkg", "--no-triggers", "--purge", "dkms")
+        run("dpkg", "--no-triggers", "--purge", f"{MODULE}-dkms", "dkms")
         for name in set(os.listdir(modules)) - before:  # depmod's lists: this machine has a part of the modules, and none
             if name.startswith("modules."):
                 os.unlink(os.path.join(modules, name))
-    same("what is left of the module", left, [])
+    same("what is left of the module", places(), [])
     return f"built for {built_for}, {loaded}"

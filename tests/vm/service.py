@@ -151,7 +151,6 @@ def check_user_unit():
         run("systemctl", "stop", manager, f"user-runtime-dir@{user.pw_uid}.service", f"user-{user.pw_uid}.slice", status=None)
         shutil.rmtree(drop_in)
         shutil.rmtree(config, ignore_errors=True)
-        run("systemctl", "daemon-reload")
 
 
 def check_watchdog():
