@@ -477,7 +477,7 @@ CHECKS = [  # name, what it does, whether the others need it
     ("a profile bounds the rings of a program", service.check_profile, False),
     ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
     ("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False),
-    ("the package of the module: installed, loaded and purged", dkms.check, False),
+    *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
     ("the monitor is restarted under load", gone(restart, TIMES), False),
     ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),
