@@ -123,6 +123,7 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
     listener.holders.erase(&client);
     listener.forget_acceptors(wire::folded(client.id));
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
+    listeners_changed(); // another of its holders is named, or none
     if (!listener.holders.empty()) {
         return;
     }

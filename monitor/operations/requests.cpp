@@ -98,6 +98,7 @@ Reply Monitor::unlist(Client &client, Request &request) {
     if (listener->directory_index >= 0) {
         listener->ns->directory.remove(listener->directory_index);
         listener->directory_index = -1;
+        listeners_changed(); // nor does the next monitor list it
     }
     return {};
 }

@@ -364,7 +364,7 @@ TEST_CASE("a listener is listed after a restart before its program has come back
     const auto listen = [&] {
         return server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).as<wire::ListenReply>().listener_id;
     };
-    listen();
+    const uint32_t id = listen();
     const std::string port = "\"port\":" + std::to_string(socket.port) + ",";
     REQUIRE(eventually([&] { return keeper.text().find(port) != std::string::npos; }));
 
@@ -396,6 +396,10 @@ TEST_CASE("a listener is listed after a restart before its program has come back
         server.channel.close();
         REQUIRE(eventually([&] { return keeper.text() == "[]"; }));
     }
+    SECTION("and not when it was taken out of the list") {
+        REQUIRE(server.channel.ask(Op::unlist, wire::ListenerRef{id, 0}).header.status == 0);
+        REQUIRE(eventually([&] { return keeper.text() == "[]"; }));
+    }
     SECTION("and not when the file holds anything else") {
         monitor.stop(SIGKILL);
         REQUIRE(ftruncate(keeper.kept.get(), 5) == 0);
@@ -403,4 +407,44 @@ TEST_CASE("a listener is listed after a restart before its program has come back
         client.hello(monitor);
         REQUIRE(find_entry(client.directory(), socket.port) == nullptr);
     }
+}
+
+TEST_CASE("a listener of several processes is kept for one of those that still have it") {
+    MonitorProcess monitor;
+    monitor.stop(SIGTERM);
+    Keeper keeper(monitor);
+    keeper.start(monitor);
+    TestListener socket;
+    int registered[2];
+    REQUIRE(pipe(registered) == 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        TestProcess own(monitor);
+        const char ok = own.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).header.status == 0;
+        [[maybe_unused]] const ssize_t n = write(registered[1], &ok, 1);
+        for (;;) {
+            pause();
+        }
+    }
+    char ok = 0;
+    REQUIRE(read(registered[0], &ok, 1) == 1);
+    REQUIRE(ok == 1);
+    TestProcess server(monitor);
+    server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
+    const auto names = [&](pid_t pid) {
+        return keeper.text().find("\"pid\":" + std::to_string(pid) + ",") != std::string::npos;
+    };
+    REQUIRE(eventually([&] { return names(child) || names(getpid()); }));
+    const bool was_child = names(child);
+    if (!was_child) {
+        server.channel.close();
+    } else {
+        kill(child, SIGKILL);
+    }
+    CHECK(eventually([&] { return names(was_child ? getpid() : child); }));
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    close(registered[0]);
+    close(registered[1]);
 }

@@ -1,7 +1,11 @@
 """Runs inside the machine, as root, with the packages in built/, newer/ and older/: install.py [--long]
 
 Each check prints one line; one that others need ends the test when it fails. Nothing is said about time.
+
+--restarts N: what is installed and enabled, and then only the monitor that goes, N times in each of the two ways and
+in rounds of ROUND, none of which begins later than --seconds. A line "round", with JSON, for each.
 """
+import argparse
 import glob
 import json
 import os
@@ -10,41 +14,29 @@ import subprocess
 import sys
 import time
 
+import dkms
+import service
 import system
+from holding import Client, echo, share
 from system import UNITS, main_pid, main_pids, run, same, until
 
-LONG = "--long" in sys.argv
-TIMES = 100 if LONG else 8
+parser = argparse.ArgumentParser()
+parser.add_argument("--long", action="store_true")
+parser.add_argument("--restarts", type=int, default=0)
+parser.add_argument("--seconds", type=int, default=0)
+OPTIONS = parser.parse_args()
+TIMES = 100 if OPTIONS.long else 8
+ROUND = 10
+BEGAN = time.monotonic()
 HELD = {"nginx": 20, "redis": 20, "postgresql": 10}
 MONITOR, SOCKET = "sd-monitor.service", "sd-monitor.socket"
 state = {}
 
 
-class Client:
-    """A process under sdrun that holds connections."""
-
-    def __init__(self, *prefix):
-        self.process = subprocess.Popen([*prefix, sys.executable, "-B", "client.py", "held"], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-
-    def tell(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = json.loads(self.process.stdout.readline())
-        if "error" in answer:
-            raise AssertionError(answer["error"])
-        return answer
-
-    def open(self, service, count):
-        return self.tell(f"open {service} {count}")["ports"]
-
-    def end(self):
-        self.process.stdin.close()
-        same("the client's status", self.process.wait(), 0)
-
-
 class Load:
     """Requests to all three servers, until the end of the block; none of them may fail."""
+
+    counts = {}
 
     def __enter__(self):
         self.file = "/run/job/load.json"
@@ -56,10 +48,11 @@ class Load:
     def __exit__(self, kind, *_):
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait()
-        if kind is None:
-            same("the load's status", status, 0)
+        if status == 0:
             with open(self.file, encoding="utf-8") as counts:
                 self.counts = json.load(counts)
+        if kind is None:
+            same("the load's status", status, 0)
             if self.counts["failed"] or not self.counts["fresh"]:
                 raise AssertionError(f"{self.counts['failed']} of {self.counts['requests']} requests failed: {self.counts['failures']}")
 
@@ -73,23 +66,6 @@ def packages(folder):
 
 def apt(*words):
     return run("apt-get", "-q", "-y", *words)
-
-
-def share(ports, holder=None):
-    """How many of the connections are accelerated, once at least 99 % are.
-
-    A process meets the next monitor when it sleeps in a call of the library. The holder asks until it has: it
-    waits for its next order in a plain read, and an answer may come before it sleeps.
-    """
-    def enough():
-        if holder is not None:
-            holder.tell("ask")
-        found = len(ports & system.accelerated_ports())
-        return found if found >= 0.99 * len(ports) else 0
-    try:
-        return until("99 % of the connections are accelerated", enough)
-    except AssertionError as error:
-        raise AssertionError(f"{error}; the others: {system.missing(ports)}") from None
 
 
 def accelerated():
@@ -255,20 +231,6 @@ def enable(service):
     return check
 
 
-def echo(port, expected):
-    """Whether a connection to that port is accelerated; it must work in any case."""
-    code = ("import socket, sys; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); s.sendall(b'hello'); "
-            "assert s.recv(9) == b'hello'; print(s.getsockname()[1], flush=True); sys.stdin.read(); "
-            "s.sendall(b'end'); assert s.recv(9) == b'end'")
-    client = subprocess.Popen(["sdrun", sys.executable, "-c", code, str(port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    own = int(client.stdout.readline())
-    if expected:
-        until(f"a connection to port {port} is accelerated", lambda: own in system.accelerated_ports())
-    same(f"a connection to port {port} is accelerated", own in system.accelerated_ports(), expected)
-    client.communicate("", timeout=60)
-    same("the client's status", client.returncode, 0)
-
-
 def check_kinds():
     """Templates, instances of them, and services that a socket starts."""
     program = f"Slice=system.slice\nExecStart={sys.executable} -B /run/job/echo.py"
@@ -343,46 +305,71 @@ def check_reload():
     same("the monitor's process", main_pid(MONITOR), pid)
 
 
-def interrupted(action):
-    """The monitor goes TIMES times, under load and with connections that are held throughout."""
+def interrupted(action, times, found):
+    """The monitor goes so often, under load and with connections that are held throughout. What was seen, also when it fails."""
     held, fresh = Client("sdrun"), Client("sdrun")
     ports = set().union(*(held.open(service, count) for service, count in HELD.items()))
-    share(ports)
-    lowest, most_tries = len(ports), 0
-    with Load() as load:
-        for turn in range(TIMES):
-            before = main_pid(MONITOR)
-            action(before)
-            until("another monitor", lambda: main_pid(MONITOR) not in (0, before) and system.sdstat())
-            service, tries = list(UNITS)[turn % 3], 0
+    found.update(times=0, held=len(ports), lowest=share(ports), tries=0, slowest=0.0, slow=0)
+    load = Load()
+    try:
+        with load:
+            for turn in range(times):
+                before = main_pid(MONITOR)
+                action(before)
+                gone_at = time.monotonic()
+                until("another monitor", lambda: main_pid(MONITOR) not in (0, before) and system.sdstat())
+                service, tries = list(UNITS)[turn % 3], 0
 
-            def new_one():
-                nonlocal tries
-                tries += 1
-                port, end = fresh.open(service, 1)[0], time.monotonic() + 2
-                while port not in system.accelerated_ports():
-                    if time.monotonic() > end:
-                        return False
-                    time.sleep(0.05)
-                return True
-            until("a new connection is accelerated", new_one)
-            fresh.tell("close")
-            most_tries = max(most_tries, tries)
-            lowest = min(lowest, share(ports, held))
+                def new_one():
+                    nonlocal tries
+                    tries += 1
+                    port, end = fresh.open(service, 1)[0], time.monotonic() + 0.3
+                    while port not in system.accelerated_ports():
+                        if time.monotonic() > end:
+                            return False
+                        time.sleep(0.05)
+                    return True
+                until("a new connection is accelerated", new_one)
+                seconds = round(time.monotonic() - gone_at, 2)
+                fresh.tell("close")
+                found.update(tries=max(found["tries"], tries), slowest=max(found["slowest"], seconds),
+                             slow=found["slow"] + (seconds > 1), lowest=min(found["lowest"], share(ports, held)), times=turn + 1)
+    finally:
+        found.update(load.counts)
     held.tell("ask")
     held.end()
     fresh.end()
     same("the servers' processes", main_pids(), state["pids"])
-    return (f"{TIMES} times; {load.summary()}; at least {lowest} of {len(ports)} held connections accelerated after each; "
-            f"a new one at the latest at try {most_tries}")
+    return (f"{times} times; {load.summary()}; at least {found['lowest']} of {len(ports)} held connections accelerated after each; "
+            f"a new one at the latest at try {found['tries']}")
 
 
-def check_restarts():
-    return interrupted(lambda pid: run("systemctl", "restart", MONITOR))
+def restart(_):
+    run("systemctl", "restart", MONITOR)
 
 
-def check_kills():
-    return interrupted(lambda pid: os.kill(pid, signal.SIGKILL))
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def gone(action, times):
+    return lambda: interrupted(action, times, {})
+
+
+def in_rounds():
+    """So often in each way, unless the time is up before."""
+    for turn in range(0, OPTIONS.restarts, ROUND):
+        for action in (restart, kill):
+            if time.monotonic() > BEGAN + OPTIONS.seconds:
+                return
+            found = {"how": action.__name__}
+            try:
+                interrupted(action, min(ROUND, OPTIONS.restarts - turn), found)
+            except (AssertionError, OSError, ValueError, KeyError) as error:
+                found["error"] = " / ".join(str(error).splitlines()) or repr(error)
+                raise
+            finally:
+                print(f"round {json.dumps(found)}", flush=True)
 
 
 def other_version(folder, *options):
@@ -459,6 +446,15 @@ def check_no_unit_stays():
     return f"{len(state['unit_files'])} unit files, {len(state['units'])} units, users and groups"
 
 
+SHORT = [
+    ("the machine is up", check_machine, True),
+    ("apt installs the packages", check_install, True),
+    ("the monitor starts at first use", check_first_use, True),
+    ("sdctl enables nginx", enable("nginx"), True),
+    ("sdctl enables redis-server", enable("redis"), True),
+    ("sdctl enables postgresql", enable("postgresql"), True),
+    ("the monitor goes under load, in rounds", in_rounds, False),
+]
 CHECKS = [  # name, what it does, whether the others need it
     ("the machine is up", check_machine, True),
     ("apt installs the packages", check_install, True),
@@ -477,8 +473,13 @@ CHECKS = [  # name, what it does, whether the others need it
     ("sdctl doctor finds nothing wrong", check_doctor, False),
     ("a reload applies the configuration, unless it is wrong", check_reload, False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
-    ("the monitor is restarted under load", check_restarts, False),
-    ("the monitor is killed under load", check_kills, False),
+    ("the journal has fields for what is about a process", service.check_journal, False),
+    ("a profile bounds the rings of a program", service.check_profile, False),
+    ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
+    ("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False),
+    *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
+    ("the monitor is restarted under load", gone(restart, TIMES), False),
+    ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),
     ("a downgrade under load", other_version("older", "--allow-downgrades"), False),
     ("AppArmor has refused the monitor nothing", check_never_refused, False),
@@ -493,7 +494,7 @@ CHECKS = [  # name, what it does, whether the others need it
 def main():
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
     failed, lost = 0, None
-    for name, check, needed in CHECKS:
+    for name, check, needed in SHORT if OPTIONS.restarts else CHECKS:
         if lost:
             print(f"failed {name}: not tried after \"{lost}\"", flush=True)
             continue
@@ -511,4 +512,5 @@ def main():
     sys.exit(1 if failed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 """Packages tested in a booted virtual machine: install_test.py install|autopkgtest --packages DIR [--long] [--results DIR]
 
-report.py says what a check is.
+report.py says what a check is. scripts/vm-test says what the options are.
 """
 import argparse
 import pathlib
@@ -10,11 +10,13 @@ import subprocess
 import sys
 import tempfile
 
+import dkms
 import image
 import machine
 from report import Report
 
 HERE = pathlib.Path(__file__).resolve().parents[3] / "tests/vm"
+LAST_ROUND = 180  # seconds: what booting and a round of tests/vm/install.py may take together
 OTHER_VERSIONS = {"newer": "+test1", "older": "~test1"}
 
 
@@ -29,6 +31,17 @@ def other_version(package, suffix, into):
         control.write_text(text.replace(f"(= {version})", f"(= {version}{suffix})"), encoding="utf-8")
         subprocess.run(["dpkg-deb", "-Znone", "--root-owner-group", "-b", scratch, into / package.name], check=True,
                        stdout=subprocess.DEVNULL)
+
+
+def build_module(report, packages, into):
+    """The package of the module, built here, as the machine has no compiler."""
+    try:
+        trouble = dkms.build(next(packages.glob("socksdirect-zerocopy-dkms_*.deb")), into)
+    except (OSError, RuntimeError, StopIteration, subprocess.CalledProcessError) as error:
+        trouble = repr(error)
+    report.line(f"{'failed' if trouble else 'passed'} DKMS builds the module of the package")
+    if trouble:
+        print(trouble, file=sys.stderr)
 
 
 def prepare(folder, test, packages, arguments):
@@ -55,14 +68,20 @@ def main():
     parser.add_argument("--packages", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--long", action="store_true")
+    parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--limit", type=int, default=0, help="seconds after which the machine is given up")
     options = parser.parse_args()
     report = Report("vm", options.results)
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
-        prepare(folder, options.test, options.packages, ["--long"] if options.long else [])
+        limit = options.limit or (7200 if options.long or options.restarts else 1800)
+        arguments = ["--long"] if options.long else []
+        if options.restarts:
+            arguments = [f"--restarts {options.restarts} --seconds {max(1, limit - LAST_ROUND)}"]
+        prepare(folder, options.test, options.packages, arguments)
+        if options.test == "install" and not options.restarts:
+            build_module(report, options.packages, folder / "dkms")
         made = image.make()
-        limit = options.limit or (7200 if options.long else 1800)
         status, console = machine.boot(made, folder, limit, report.line)
     report.machine_ended(status, console, limit, status_says_it=not report.failures)
     sys.exit(report.end())
