@@ -151,7 +151,7 @@ void run(uint32_t seed, uint64_t *moves) {
         }
         case 5: { // what is there is one stream, once it has arrived
             const size_t all = coming.size();
-            int waiting = 0; // in the sender's socket, FIN and all: the receiver's takes so many small pieces only
+            int waiting = 0; // in the sender's socket, with its FIN: the receiver's takes few small pieces
             REQUIRE(soon([&] {
                 waiting = p.unsent(peer);
                 const int arrived = static_cast<int>(all) - waiting;
