@@ -81,10 +81,10 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
     }
     Charge paid = charge(connector.payer, Resource::links, 1);
     std::unique_ptr<Link> made = Link::create(next_id_++, 0, 0, fake_);
-    Link &link = *made;
-    link.joins.emplace();
-    link.charge = std::move(paid);
-    links_[link.file] = std::move(made);
+    made->joins.emplace();
+    made->charge = std::move(paid);
+    const FileId file = made->file;
+    Link &link = *(links_[file] = std::move(made));
     if (!attach(connector, link, link.id, 0)) {
         forget(link);
         return nullptr;
