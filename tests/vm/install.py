@@ -473,16 +473,16 @@ CHECKS = [  # name, what it does, whether the others need it
     ("sdctl doctor finds nothing wrong", check_doctor, False),
     ("a reload applies the configuration, unless it is wrong", check_reload, False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
-    ("the journal has fields for what is about a process", service.check_journal, False),
-    ("a profile bounds the rings of a program", service.check_profile, False),
-    ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
-    # After it a standing connection of PostgreSQL waited in vain in the restarts that follow, once. Open.
-    *([("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False)] if OPTIONS.long else []),
     *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
     ("the monitor is restarted under load", gone(restart, TIMES), False),
     ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),
     ("a downgrade under load", other_version("older", "--allow-downgrades"), False),
+    # Before the monitor goes under load, one of these three has a standing connection wait in vain now and then. Open.
+    ("the journal has fields for what is about a process", service.check_journal, False),
+    ("a profile bounds the rings of a program", service.check_profile, False),
+    ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
+    *([("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False)] if OPTIONS.long else []),
     ("AppArmor has refused the monitor nothing", check_never_refused, False),
     ("sdctl disables a service", check_disable, False),
     ("a purge ends no service", check_remove, True),
