@@ -22,13 +22,13 @@ bool is_listened_at(const std::string &path) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     memcpy(name.sun_path, path.c_str(), path.size() + 1);
-    bool refused = true;
     for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
         const UniqueFd probe(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-        refused = refused && (connect(probe.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) != 0 &&
-                              errno != EAGAIN);
+        if (connect(probe.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0 || errno == EAGAIN) {
+            return true;
+        }
     }
-    return !refused;
+    return false;
 }
 
 } // namespace
@@ -52,7 +52,8 @@ void ControlSocket::take_lock() {
         struct stat locked, named;
         if (fstat(fd.get(), &locked) == 0 && stat(name.c_str(), &named) == 0 &&
             locked.st_ino == named.st_ino && locked.st_dev == named.st_dev) {
-            lock_ = std::move(fd);
+            lock_.name = name;
+            lock_.fd = std::move(fd);
             return;
         }
     }
@@ -67,7 +68,6 @@ ControlSocket::ControlSocket(const std::string &path, mode_t mode) : path_(path)
     }
     take_lock();
     if (is_listened_at(path_)) {
-        unlink((path_ + ".lock").c_str());
         throw SocketError(path_ + ": another program listens there, or the service manager for sd-monitor");
     }
     ours_ = true;
@@ -104,10 +104,15 @@ ControlSocket::ControlSocket(int inherited) : socket_(inherited) {
     fcntl(inherited, F_SETFL, fcntl(inherited, F_GETFL) | O_NONBLOCK);
 }
 
+ControlSocket::Lock::~Lock() {
+    if (fd) {
+        unlink(name.c_str());
+    }
+}
+
 ControlSocket::~ControlSocket() {
     if (ours_) {
         unlink(path_.c_str());
-        unlink((path_ + ".lock").c_str()); // while we still hold it
     }
 }
 

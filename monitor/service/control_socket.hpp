@@ -26,10 +26,16 @@ class ControlSocket {
     const std::string &path() const { return path_; }
 
   private:
+    /// A file that is locked, and removed before it is let go.
+    struct Lock {
+        std::string name;
+        UniqueFd fd;
+        ~Lock();
+    };
     void take_lock();
     std::string path_;
     bool ours_ = false;
-    UniqueFd lock_;
+    Lock lock_;
     UniqueFd socket_;
 };
 

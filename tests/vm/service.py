@@ -10,32 +10,22 @@ import sys
 
 import system
 from holding import Client, echo, share
-from system import main_pid, run, same, until
+from system import MONITOR, configuration, configure, main_pid, run, same, until
 
-MONITOR = "sd-monitor.service"
-CONFIG = "/etc/socksdirect/sd-monitor.toml"
 PROFILE = "/etc/socksdirect/profiles.d/vm.toml"
 
 
 @contextlib.contextmanager
-def configured(change=lambda text: text, profile=None):
-    """With another configuration, and one profile more."""
-    with open(CONFIG, encoding="utf-8") as before:
-        text = before.read()
-    try:
-        with open(CONFIG, "w", encoding="utf-8") as out:
-            out.write(change(text))
-        if profile is not None:
+def profiled(profile):
+    """With one profile more."""
+    with configuration() as text:
+        try:
             with open(PROFILE, "w", encoding="utf-8") as out:
                 out.write(profile)
-        run("systemctl", "reload", MONITOR)
-        yield
-    finally:
-        with open(CONFIG, "w", encoding="utf-8") as out:
-            out.write(text)
-        if profile is not None and os.path.exists(PROFILE):
+            configure(text)
+            yield
+        finally:
             os.unlink(PROFILE)
-        run("systemctl", "reload", MONITOR)
 
 
 def journal(*matches):
@@ -45,9 +35,8 @@ def journal(*matches):
 
 def check_journal():
     """What a rule forbids a client is found by each field."""
-    def refuse(text):
-        return text.replace("[monitor]", '[monitor]\nlog_level = "debug"', 1) + '\n[[policy.rule]]\naction = "deny"\nport = 6379\n'
-    with configured(refuse):
+    with configuration() as text:
+        configure(text.replace("[monitor]", '[monitor]\nlog_level = "debug"', 1) + '\n[[policy.rule]]\naction = "deny"\nport = 6379\n')
         client = Client("sdrun")
         client.open("redis", 1)
         pid = str(client.process.pid)
@@ -96,7 +85,7 @@ def check_profile():
     """buffer shows in sdstat. spin shows nowhere: the reload says from when on it holds, and a wrong value is named."""
     program = f'program = "{os.path.realpath(sys.executable)}"\n'
     large, much = full_ring()
-    with configured(profile=program + 'spin = "never"\nbuffer = 65536\n'):
+    with profiled(program + 'spin = "never"\nbuffer = 65536\n'):
         until("the reload says what has to wait", lambda: [entry for entry in journal() if "spin and buffer of profiles hold for "
                                                            "programs from their next start on" in entry["MESSAGE"]])
         small, little = full_ring()

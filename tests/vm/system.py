@@ -1,5 +1,6 @@
 """The machine as it is: its files, its units, its services, and what sdstat says."""
 import collections
+import contextlib
 import hashlib
 import json
 import os
@@ -7,6 +8,8 @@ import re
 import subprocess
 import time
 
+MONITOR = "sd-monitor.service"
+CONFIG = "/etc/socksdirect/sd-monitor.toml"
 UNITS = {"nginx": "nginx.service", "redis": "redis-server.service", "postgresql": "postgresql@15-main.service"}
 PATIENCE = 120  # seconds until something that has to come is given up
 
@@ -93,6 +96,23 @@ def units():
 def accounts():
     lines = run("getent", "passwd").splitlines() + run("getent", "group").splitlines()
     return {line: "" for line in lines}
+
+
+@contextlib.contextmanager
+def configuration():
+    """What the monitor's file says; afterwards it says that again, and the monitor has read it."""
+    with open(CONFIG, encoding="utf-8") as before:
+        text = before.read()
+    try:
+        yield text
+    finally:
+        configure(text)
+
+
+def configure(text):
+    with open(CONFIG, "w", encoding="utf-8") as out:
+        out.write(text)
+    run("systemctl", "reload", MONITOR)
 
 
 def main_pid(unit):

@@ -9,8 +9,7 @@ import sys
 import tempfile
 
 import kernels
-from debian_mirror import mirror
-from first_system import cache, recipe, run, write
+from first_system import cache, recipe, run, settle
 from image import RELEASE
 
 NAME = "socksdirect-zerocopy"
@@ -22,22 +21,10 @@ def tool():
     if not done.exists():
         new = done.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)
-        (new / "lists/partial").mkdir(parents=True)
-        uri = mirror()
-        if uri is None:
-            raise RuntimeError("no source of Debian's packages is known to apt")
-        write(new / "sources.list", f"deb [signed-by={kernels.KEYRING}] {uri} {RELEASE} main\n")
-        options = [word for option in (
-            f"Dir::Etc::SourceList={new}/sources.list", "Dir::Etc::SourceParts=/dev/null", f"Dir::State::Lists={new}/lists",
-            "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=", "APT::Sandbox::User=root", "Acquire::Retries=3")
-                   for word in ("-o", option)]
-        run("apt-get", "-qq", *options, "update", stdout=sys.stderr)
+        options = kernels.lists(RELEASE, new)
         run("apt-get", "-qq", *options, "download", "dkms", cwd=new, stdout=sys.stderr)
         shutil.rmtree(new / "lists")
-        for old in cache().glob("dkms-*"):
-            if old != new:
-                shutil.rmtree(old)
-        new.rename(done)
+        settle(new, done, "dkms-*")
     return next(done.glob("dkms_*.deb"))
 
 
@@ -49,11 +36,11 @@ def build(package, into):
     kernel = kernels.make("stable")
     version = pathlib.Path(kernel, "version").read_text(encoding="utf-8").strip()
     into.mkdir()
-    shutil.copy(package, into)
-    shutil.copy(tool(), into)
+    packages = {"package": package, "dkms": tool()}
     with tempfile.TemporaryDirectory(prefix="sd-dkms-") as scratch:
         scratch = pathlib.Path(scratch)
-        for file, folder in ((package, "package"), (tool(), "dkms")):
+        for folder, file in packages.items():
+            shutil.copy(file, into)
             run("dpkg-deb", "-x", file, scratch / folder)
         for folder in ("tree", "modules"):
             (scratch / folder).mkdir()

@@ -20,6 +20,14 @@ def recipe(path, *more):
     return hashlib.sha256(b"".join(data)).hexdigest()[:12]
 
 
+def settle(new, done, pattern):
+    """What was made as new becomes done. What other recipes have made, by that pattern of names, goes."""
+    for old in cache().glob(pattern):
+        if old != new:
+            shutil.rmtree(old)
+    new.rename(done)
+
+
 def run(*command, **more):
     subprocess.run([str(word) for word in command], check=True, **more)
 

@@ -9,7 +9,7 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 from debian_mirror import mirror  # noqa: E402
-from first_system import cache, pack, recipe, run, unpack_kernel, with_needed, write  # noqa: E402
+from first_system import cache, pack, recipe, run, settle, unpack_kernel, with_needed, write  # noqa: E402
 
 RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
@@ -136,10 +136,7 @@ def make():
     run("mkfs.ext4", "-q", "-F", "-m", "0", "-O", "^has_journal,^metadata_csum,^resize_inode", "-E", "lazy_itable_init=1",
         "-d", root, new / "disk", "1800M", stdout=sys.stderr)
     shutil.rmtree(scratch)
-    for old in cache().glob("vm-*"):
-        if old != new:
-            shutil.rmtree(old)
-    new.rename(done)
+    settle(new, done, "vm-*")
     return done
 
 

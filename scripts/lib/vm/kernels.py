@@ -19,7 +19,7 @@ import sys
 
 sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 from debian_mirror import mirror  # noqa: E402
-from first_system import cache, pack, recipe, run, unpack_kernel, with_needed, write  # noqa: E402
+from first_system import cache, pack, recipe, run, settle, unpack_kernel, with_needed, write  # noqa: E402
 from image import RELEASE  # noqa: E402
 
 NAMES = {"stable": RELEASE, "backports": f"{RELEASE}-backports"}
@@ -53,8 +53,8 @@ def place(name):
     return cache() / f"kernel-{name}-{recipe(__file__, name)}"
 
 
-def download(suite, scratch):
-    """The packages of the suite's newest kernel and of its headers."""
+def lists(suite, scratch):
+    """Has apt read the suite's lists, in scratch alone. The options with which it knows them."""
     uri = mirror()
     if uri is None:
         raise RuntimeError("no source of Debian's packages is known to apt")
@@ -64,6 +64,12 @@ def download(suite, scratch):
         f"Dir::Etc::SourceList={scratch}/sources.list", "Dir::Etc::SourceParts=/dev/null", f"Dir::State::Lists={scratch}/lists",
         "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=", "APT::Sandbox::User=root", "Acquire::Retries=3") for word in ("-o", option)]
     run("apt-get", "-qq", *options, "update", stdout=sys.stderr)
+    return options
+
+
+def download(suite, scratch):
+    """The packages of the suite's newest kernel and of its headers."""
+    options = lists(suite, scratch)
 
     def depends(package):
         found = subprocess.run(["apt-cache", *options, "depends", package], check=True, stdout=subprocess.PIPE, text=True).stdout
@@ -123,10 +129,7 @@ def make(name):
     unpack_kernel(unpacked / "boot" / f"vmlinuz-{version}", new / "kernel")
     write(new / "version", f"{version}\n")
     shutil.rmtree(scratch)
-    for old in cache().glob(f"kernel-{name}-*"):
-        if old != new:
-            shutil.rmtree(old)
-    new.rename(done)
+    settle(new, done, f"kernel-{name}-*")
     return done
 
 
