@@ -237,12 +237,19 @@ void restore_bells() noexcept {
             if (LinkMap *l = b->id[i] ? link_by_index(i) : nullptr) {
                 wire::Bell want{l->id, l->side, b->id[i]};
                 auto r = control::request(wire::Op::bell, &want, sizeof want, &b->efd, 1);
+                if (r.cause == Cause::no_monitor)
+                    return; // or none that answers in time: the next one is told of all
                 if (r.status < 0)
-                    b->id[i] = 0;
+                    b->id[i] = 0; // somebody else's by now: who waits arms with another one
                 else if (r.length == sizeof(wire::BellReply) && r.as<wire::BellReply>().foreign &&
                          !no_foreign_ends.load(std::memory_order_relaxed))
                     provide_foreign_ends(*b, *l, b->id[i]);
             }
+    // Other threads may have slept meanwhile, with an id that was not known yet or is not theirs any more.
+    uint64_t one = 1;
+    for (Bell *b = all; b; b = b->all_next)
+        if (b->efd >= 0)
+            sys::write(b->efd, &one, sizeof one);
 }
 
 SD_FORK_CODE void drop_bells_in_child() noexcept {

@@ -59,7 +59,7 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
                                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (!table)
             return false;
-        if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, table, 0, 0})) {
+        if (!x.link_place.grow_to(l.index + 1) || !x.links.push({&l, table, 0, 0, 0})) {
             sys::munmap(table, kTableBytes);
             return false;
         }

@@ -52,20 +52,26 @@ void wake_slot(Epoll &x, SetLink &e, uint32_t slot) noexcept {
         make_hot(x, *i);
 }
 
+/// Marks may be missing: a side died with its last ones, or what is armed is armed with an id that is not ours
+/// any more.
+[[gnu::noinline]] void follow_link(Epoll &x, SetLink &e, uint32_t flags, uint32_t id) noexcept {
+    const bool stale = flags != e.flags || e.id != 0;
+    e.flags = flags;
+    e.id = id;
+    for (uint32_t s = 0; stale && s < kLinkSlots; ++s)
+        if (e.slot[s])
+            wake_slot(x, e, s);
+}
+
 /// Members that peers have marked become hot.
 void collect_link(Epoll &x, SetLink &e) noexcept {
     LinkMap &l = *e.link;
     const LinkView v = l.view;
     uint32_t flags = v.header().side[0].flags.load(std::memory_order_relaxed) |
                      v.header().side[1].flags.load(std::memory_order_relaxed);
-    if (flags != e.flags) [[unlikely]] {
-        // A side died: its last marks may be missing.
-        e.flags = flags;
-        for (uint32_t s = 0; s < kLinkSlots; ++s)
-            if (e.slot[s])
-                wake_slot(x, e, s);
-    }
-    unsigned id = x.bell->id[l.index];
+    const unsigned id = x.bell->id[l.index];
+    if (flags != e.flags || id != e.id) [[unlikely]]
+        follow_link(x, e, flags, id);
     if (id == 0)
         return;
     auto &summary = v.ready_summary(l.side, id);

@@ -32,7 +32,10 @@
 //     in a wait arms everything again before it sleeps or leaves while others sleep (hand_over()), and rings
 //     for them if something is ready or cannot be armed;
 //  A4 a ring may be taken by any waiter, also one that sleeps in the kernel because there was no accelerated
-//     member when it came (Epoll::plain): such a one is rung for until it has come back to look.
+//     member when it came (Epoll::plain): such a one is rung for until it has come back to look;
+//  A5 with another monitor the doorbell may get another id, and nobody marks for us under the former one: who
+//     finds the id changed makes all members of the link hot (collect(), which comes between the announcing
+//     and the arming), and who changed it rings afterwards (restore_bells()), for those that armed before.
 // tests/model/arming.pml has spin look at every order of these steps, and at variants in which one of them is
 // missing.
 //
@@ -100,6 +103,7 @@ struct SetLink {
     EpollItem **slot; ///< kLinkSlots entries, sparse
     uint32_t members;
     uint32_t flags; ///< of both sides' headers, as last seen
+    uint32_t id;    ///< of the doorbell, as last seen: what cold members are armed with; 0: none is cold
 };
 
 /// With more than this, items that were looked at in vain a few times are armed
