@@ -1,6 +1,8 @@
 // The decision between looking and sleeping.
 #include "libsd/queue/spinner.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/sandbox_state.hpp"
+#include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
 
 namespace sd {
@@ -9,10 +11,15 @@ namespace {
 
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
-/// A yield longer than this means that somebody else ran (alone: 230)
-constexpr int64_t kSharedCoreYield = 800;
-constexpr unsigned kLooks = 16;            ///< between looks at the clock
-constexpr int64_t kCrowdedYield = 100'000; ///< somebody used a long slice: yielding costs more than sleeping
+/// A yield that takes longer than this and one and a half system calls means that somebody else ran. Alone it
+/// takes little more than any call: 230 where one takes 70, and 1600 where one takes 1250, as each changes
+/// the page table; with somebody else at least two calls more.
+constexpr int64_t kSharedCoreYield = 650;
+constexpr int64_t kSlowestCall = 5'000; ///< a tracer may look at each
+constexpr int kTimedCalls = 5;          ///< of which the quickest counts
+constexpr unsigned kLooks = 16;         ///< between looks at the clock
+/// So many times as long as one yield alone: somebody used a long slice, which costs more than sleeping.
+constexpr int64_t kCrowdedYield = 125;
 constexpr int64_t kCrowdedFor = 20'000'000, kCrowdedLongest = 1'280'000'000;
 constexpr int kStall = 8,
               /// So many long slices with fewer than kStall other yields between them: crowded
@@ -20,14 +27,34 @@ constexpr int kStall = 8,
 std::atomic<int> stalls{0};
 constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
 std::atomic<int64_t> crowded_until{0}, crowded_for{0};
-std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
+std::atomic<int> shared_core{0};       ///< > 0: recent yields gave the core to somebody
+std::atomic<int64_t> alone_at_most{0}; ///< how long a yield alone takes on this machine; 0: not known yet
+
+[[gnu::noinline]] int64_t time_calls() noexcept {
+    int64_t least = kSlowestCall;
+    for (int i = 0; i < kTimedCalls && !sandboxed(); ++i) { // a sandbox may end us for the call
+        const int64_t start = sys::now_ns();
+        sys::call(SYS_gettid);
+        const int64_t took = sys::now_ns() - start;
+        least = took < least ? took : least;
+    }
+    const int64_t longest = kSharedCoreYield + (sandboxed() ? 0 : least * 3 / 2);
+    alone_at_most.store(longest, std::memory_order_relaxed);
+    return longest;
+}
+
+/// Any thread may be the first to find out.
+int64_t longest_yield_alone() noexcept {
+    const int64_t known = alone_at_most.load(std::memory_order_relaxed);
+    return known ? known : time_calls();
+}
 
 /// Among threads that only yield to each other no yield takes long; among others, one that yields waits for
 /// their slices again and again. A single long wait says nothing, and sleeping because of it would make the
 /// others wait: they would all end up asleep.
-void note_stall(int64_t now, int64_t took) noexcept {
+void note_stall(int64_t now, int64_t took, int64_t alone) noexcept {
     int n = stalls.load(std::memory_order_relaxed);
-    if (took <= kCrowdedYield) {
+    if (took <= kCrowdedYield * alone) {
         if (n > 0)
             stalls.store(n - 1, std::memory_order_relaxed);
         return;
@@ -48,19 +75,25 @@ void note_stall(int64_t now, int64_t took) noexcept {
     stalls.store(0, std::memory_order_relaxed);
 }
 
-/// sched_yield at `now`, learning from how long it takes, which it returns.
-int64_t timed_yield(int64_t now) noexcept {
+/// sched_yield at `now`, learning from how long it takes.
+struct Yield {
+    int64_t took;
+    int64_t others; ///< what others used of it; 0: nobody did
+};
+Yield timed_yield(int64_t now) noexcept {
+    const int64_t alone = longest_yield_alone();
     sys::sched_yield();
     const int64_t took = sys::now_ns() - now;
-    note_stall(now, took);
+    note_stall(now, took, alone);
     const int shared = shared_core.load(std::memory_order_relaxed);
-    if (took > kSharedCoreYield) {
+    if (took > alone) {
         if (shared < 64)
             shared_core.store(shared + 16, std::memory_order_relaxed);
-    } else if (shared > 0) {
-        shared_core.store(shared - 1, std::memory_order_relaxed);
+        return {took, took - alone};
     }
-    return took;
+    if (shared > 0)
+        shared_core.store(shared - 1, std::memory_order_relaxed);
+    return {took, 0};
 }
 
 } // namespace
@@ -113,11 +146,11 @@ bool Spinner::again() noexcept {
         return false;
     }
     one_look_ = shared_core.load(std::memory_order_relaxed) > 0;
-    const int64_t took = timed_yield(now);
+    const Yield yield = timed_yield(now);
     yielded_ = true;
-    at_ = now + took;
-    if (took > kSharedCoreYield) {
-        yield_end_ += took - kSharedCoreYield; // time that others used is not spent on looking
+    at_ = now + yield.took;
+    if (yield.others) {
+        yield_end_ += yield.others; // time that others used is not spent on looking
         spin_end_ = now;
     }
     n_ = kLooks - 1 -

@@ -52,8 +52,8 @@ void wake_slot(Epoll &x, SetLink &e, uint32_t slot) noexcept {
         make_hot(x, *i);
 }
 
-/// Marks may be missing: a side died with its last ones, or what is armed is armed with an id that is not ours
-/// any more.
+/// Marks may be missing: a side died with its last ones, or what is armed is armed with an id that is not
+/// ours any more.
 [[gnu::noinline]] void follow_link(Epoll &x, SetLink &e, uint32_t flags, uint32_t id) noexcept {
     const bool stale = flags != e.flags || e.id != 0;
     e.flags = flags;
@@ -366,20 +366,27 @@ bool any_ready_after_barrier(Epoll &x) noexcept {
     if (x.links.size())
         collect(x, true);
     confirm(x);
-    x.corked_until = INT64_MAX;
     bool ready = false;
-    for (EpollItem *i : x.hot) {
-        if (look(*i, true)) {
-            i->due = true;
-            if (!x.watched)
-                return true;
-            ready = true;
+    for (bool again = true; again;) {
+        again = false;
+        x.corked_until = INT64_MAX;
+        for (EpollItem *i : x.hot) {
+            if (look(*i, true)) {
+                i->due = true;
+                if (!x.watched)
+                    return true;
+                ready = true;
+            } else if (i->always_hot && waits_unarmed(*i) && arm(x, *i)) [[unlikely]] {
+                again = true; // a connection with two paths: A1, as in confirm()
+            }
+            const File &f = *i->file;
+            const int64_t t = f.kind == FileKind::stream && !i->off ? corked_until(f)
+                              : f.kind == FileKind::epoll           ? set_corked_until(*f.epoll)
+                                                                    : INT64_MAX;
+            x.corked_until = t < x.corked_until ? t : x.corked_until;
         }
-        const File &f = *i->file;
-        const int64_t t = f.kind == FileKind::stream && !i->off ? corked_until(f)
-                          : f.kind == FileKind::epoll           ? set_corked_until(*f.epoll)
-                                                                : INT64_MAX;
-        x.corked_until = t < x.corked_until ? t : x.corked_until;
+        if (again)
+            heavy_barrier();
     }
     return ready;
 }
