@@ -275,6 +275,27 @@ BEHAVIOUR("two wait before there is a member", waiters_before_the_first_member, 
     say("%d told", told);
 }
 
+// It is the first that is not the kernel's alone, and ready at once.
+BEHAVIOUR("a set is nested while another thread waits", nested_while_another_waits, accelerated) {
+    const Pair pair = make_pair();
+    const int inner = MUST(epoll_create1(0));
+    change(inner, EPOLL_CTL_ADD, pair.server, EPOLLIN);
+    send_all(pair.client, "x");
+    int told = 0;
+    for (int i = 0; i < 200; ++i) {
+        const int outer = MUST(epoll_create1(0));
+        std::thread waiter([&] {
+            epoll_event event{};
+            told += MUST(epoll_wait(outer, &event, 1, kPatience)) == 1 && event.data.fd == inner;
+        });
+        usleep(static_cast<useconds_t>(i % 10 * 50));
+        change(outer, EPOLL_CTL_ADD, inner, EPOLLIN);
+        waiter.join();
+        close(outer);
+    }
+    say("%d told", told);
+}
+
 // One of two that sleep is just being told of something when a member comes through another listener, for
 // which nobody has waited yet.
 BEHAVIOUR("a member through a new listener while others sleep", new_listener_while_others_sleep, accelerated) {

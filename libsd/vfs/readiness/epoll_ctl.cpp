@@ -59,20 +59,21 @@ long enter(Epoll &x, int ep, EpollItem &i, epoll_event e) noexcept {
         i.nested_place = static_cast<uint32_t>(place);
         e = nested_registration(i);
     }
-    long r = 0;
-    if (i.kernel_only || i.kernel_too)
-        r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &e);
-    if (r == 0 && i.kernel_only) {
-        x.kernel_members.fetch_add(1, std::memory_order_relaxed);
-        return 0;
+    if (i.kernel_only) {
+        const long r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &e);
+        if (r == 0)
+            x.kernel_members.fetch_add(1, std::memory_order_relaxed);
+        return r;
     }
-    if (r == 0 && f.kind == FileKind::stream && !attach_stream(x, i))
-        r = -ENOMEM;
-    if (r == 0 && !count_ours(x)) {
-        detach_stream(x, i);
+    // Who waits in the kernel only has to know our data words before anything is registered with one.
+    long r = count_ours(x) ? 0 : -ENOMEM;
+    if (r == 0) {
         if (i.kernel_too)
-            sys::epoll_ctl(ep, EPOLL_CTL_DEL, i.fd, nullptr);
-        r = -ENOMEM;
+            r = sys::epoll_ctl(ep, EPOLL_CTL_ADD, i.fd, &e);
+        if (r == 0 && f.kind == FileKind::stream && !attach_stream(x, i))
+            r = -ENOMEM;
+        if (r < 0)
+            --x.ours;
     }
     if (r < 0) {
         if (nested)
@@ -141,8 +142,8 @@ long modify(Epoll &x, int ep, EpollItem &i, const epoll_event &e) noexcept {
     return 0;
 }
 
-/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have
-/// to look inside from now on.
+} // namespace
+
 void nested_became_ours(File &f, unsigned depth) noexcept {
     File *outer[8];
     unsigned n = 0;
@@ -159,8 +160,13 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
             i->nested_place = static_cast<uint32_t>(place);
             epoll_event e = nested_registration(*i);
             const bool first = !x.has_bell.load(std::memory_order_relaxed);
-            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e) < 0 || !count_ours(x)) {
+            if (!count_ours(x)) {
                 x.nested[place] = nullptr;
+                continue;
+            }
+            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e) < 0) {
+                x.nested[place] = nullptr;
+                --x.ours;
                 continue;
             }
             i->kernel_only = false;
@@ -177,8 +183,6 @@ void nested_became_ours(File &f, unsigned depth) noexcept {
     for (unsigned k = 0; k < n && depth < 5; ++k)
         nested_became_ours(*outer[k], depth + 1);
 }
-
-} // namespace
 
 namespace vfs {
 

@@ -414,15 +414,47 @@ void epoll_stream_ends(File &f) noexcept {
     });
 }
 
+namespace {
+
+/// Sets that get their first accelerated member while locks are held; those that they are nested in are told
+/// afterwards.
+class FirstMembers {
+  public:
+    bool count(Epoll &x) noexcept {
+        const bool none_before = !x.has_bell.load(std::memory_order_relaxed);
+        const bool counted = count_ours(x);
+        if (counted && none_before && n_ < kNestedSets)
+            set_[n_++] = x.file;
+        return counted;
+    }
+    void tell() noexcept {
+        for (unsigned k = 0; k < n_; ++k)
+            nested_became_ours(*set_[k], 0);
+    }
+
+  private:
+    File *set_[kNestedSets];
+    unsigned n_ = 0;
+};
+
+} // namespace
+
 void epoll_file_became_stream(File &f) noexcept {
-    for_each_registration(f, [](Epoll &x, EpollItem &i) {
-        if (i.link || !attach_stream(x, i))
+    FirstMembers first;
+    for_each_registration(f, [&](Epoll &x, EpollItem &i) {
+        if (i.link)
             return;
-        if (i.kernel_only) { // its descriptor is a kernel socket that will never be connected
-            if (!count_ours(x)) {
-                detach_stream(x, i);
-                return;
-            }
+        // Its descriptor is a kernel socket. Who waits in the kernel only has to know our data words before
+        // the socket is registered with one.
+        const bool kernels = i.kernel_only;
+        if (kernels && !first.count(x))
+            return;
+        if (!attach_stream(x, i)) {
+            if (kernels)
+                --x.ours;
+            return;
+        }
+        if (kernels) {
             if (!i.always_hot) // which is registered otherwise by now
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
@@ -430,11 +462,13 @@ void epoll_file_became_stream(File &f) noexcept {
         }
         item_changed(x, i);
     });
+    first.tell();
 }
 
 void epoll_file_became_listener(File &f) noexcept {
-    for_each_registration(f, [](Epoll &x, EpollItem &i) {
-        if (!i.kernel_only || !count_ours(x))
+    FirstMembers first;
+    for_each_registration(f, [&](Epoll &x, EpollItem &i) {
+        if (!i.kernel_only || !first.count(x))
             return;
         i.kernel_only = false;
         i.kernel_too = i.always_hot = true;
@@ -442,6 +476,7 @@ void epoll_file_became_listener(File &f) noexcept {
         x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
         item_changed(x, i);
     });
+    first.tell();
 }
 
 namespace {

@@ -35,7 +35,9 @@
 //     member when it came (Epoll::plain): such a one is rung for until it has come back to look;
 //  A5 with another monitor the doorbell may get another id, and nobody marks for us under the former one: who
 //     finds the id changed makes all members of the link hot (collect(), which comes between the announcing
-//     and the arming), and who changed it rings afterwards (restore_bells()), for those that armed before.
+//     and the arming), and who changed it rings afterwards (restore_bells()), for those that armed before;
+//  A6 the first accelerated member is counted (count_ours()) before the kernel's set has one of our data
+//     words, and sets that this one is nested in are told: who waits in the kernel only knows the word then.
 // tests/model/arming.pml has spin look at every order of these steps, and at variants in which one of them is
 // missing.
 //
@@ -294,6 +296,11 @@ void begin_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
 void end_nested_sleeps(const EpollItem &i, uint32_t n) noexcept;
 /// Before a wait returns while other threads sleep on the instance: nothing may be left unarmed.
 void hand_over(Epoll &x) noexcept;
+
+// --- epoll_ctl.cpp
+/// Instances that have `f`, which just got its first accelerated member, as a kernel-only member: they have
+/// to look inside from now on. Without locks; `depth`: of nested sets, 0 for who calls.
+void nested_became_ours(File &f, unsigned depth) noexcept;
 
 // --- epoll_kernel.cpp
 /// Without the lock: gets doorbell ids and registrations that prepare_sleep() needs. Talks to the monitor.
