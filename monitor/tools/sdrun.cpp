@@ -217,14 +217,18 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
         warn("sd-monitor was not found beside sdrun");
         return -ENOENT;
     }
-    // A monitor that is just ending can leave with us in its queue, so starting may have to be repeated.
+    // A monitor that is just ending can leave with us in its queue, so starting may have to be repeated. One
+    // that has got as far as its lock is only slow: many programs may be starting on a busy host.
+    char lock[kMaxPath + 8];
+    snprintf(lock, sizeof lock, "%s.lock", path);
     timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    long waited_ms = 0, started_ms = -1000;
-    while (waited_ms < 1000) {
-        if (waited_ms - started_ms >= 200) {
+    long waited_ms = 0, start_at_ms = 0, pause_ms = 200;
+    while (waited_ms < 1000 || (waited_ms < 5000 && access(lock, F_OK) == 0)) {
+        if (waited_ms >= start_at_ms) {
             start_private_monitor(program);
-            started_ms = waited_ms;
+            start_at_ms = waited_ms + pause_ms;
+            pause_ms *= 2;
         }
         fd = open_presence(path, false);
         if (fd >= 0 || fd == -EPROTONOSUPPORT) {
