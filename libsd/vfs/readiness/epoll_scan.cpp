@@ -28,6 +28,9 @@ bool arm(Epoll &x, EpollItem &i) noexcept {
         x.wants_bells = true;
         return false;
     }
+    SetLink &e = x.links[x.link_place[i.link->index] - 1u];
+    if (e.id == 0) // got since the last collect()
+        e.id = id;
     i.tx_armed = (i.events & kWrites) && !(i.level & kWrites);
     arm_stream(*i.file, id, true, i.tx_armed);
     return true;
