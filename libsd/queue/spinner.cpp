@@ -75,11 +75,12 @@ void note_stall(int64_t now, int64_t took, int64_t alone) noexcept {
     stalls.store(0, std::memory_order_relaxed);
 }
 
-/// sched_yield at `now`, learning from how long it takes.
 struct Yield {
     int64_t took;
     int64_t others; ///< what others used of it; 0: nobody did
 };
+
+/// sched_yield at `now`, learning from how long it takes.
 Yield timed_yield(int64_t now) noexcept {
     const int64_t alone = longest_yield_alone();
     sys::sched_yield();

@@ -1,6 +1,11 @@
-"""How a build directory compiles each source."""
+"""How a build directory compiles each source, and a look at each of them."""
+import concurrent.futures
 import json
+import os
 import pathlib
+import subprocess
+import sys
+from collections.abc import Callable
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -17,3 +22,17 @@ def commands(build: pathlib.Path, folders: list[str]) -> dict[pathlib.Path, dict
         if any(place in source.parents for place in places):
             found.setdefault(source, entry)
     return found
+
+
+def look_at_all(found: dict[pathlib.Path, dict], look: Callable[[pathlib.Path, dict], subprocess.CompletedProcess],
+                messages: Callable[[subprocess.CompletedProcess], str]) -> None:
+    """Has each looked at, several at a time, and prints what is said of it. Ends the program: 1 if there was something."""
+    wrong = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for source, result in zip(found, pool.map(look, found, found.values())):
+            said = messages(result)
+            if result.returncode or said:
+                wrong += 1
+                print(f"{source.relative_to(ROOT)}:\n{said}")
+    print(f"{len(found)} sources, {wrong} with messages")
+    sys.exit(1 if wrong or not found else 0)

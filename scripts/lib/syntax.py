@@ -1,14 +1,12 @@
 """syntax.py BUILD FOLDER...: has the compiler of a build directory look at the sources in these folders, and make nothing of them.
 
 Headers that are generated are made first. Exits with 1 when a source has an error or a warning."""
-import concurrent.futures
-import os
 import pathlib
 import re
 import subprocess
 import sys
 
-from compile_commands import ROOT, commands
+from compile_commands import commands, look_at_all
 
 
 def main() -> None:
@@ -19,18 +17,11 @@ def main() -> None:
     if headers:
         subprocess.run(["ninja", "-C", build, *headers], check=True, stdout=subprocess.DEVNULL)
 
-    def look(entry: dict) -> subprocess.CompletedProcess:
+    def look(_: pathlib.Path, entry: dict) -> subprocess.CompletedProcess:
         command = re.sub(r" -o '?[^ ]+| -M[DF]( '?[^ ]+\.d'?)?| -MQ '?[^ ]+", "", entry["command"])
         return subprocess.run(command + " -fsyntax-only", shell=True, cwd=entry["directory"], capture_output=True, text=True, check=False)
 
-    wrong = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for source, result in zip(found, pool.map(look, found.values())):
-            if result.returncode or result.stderr:
-                wrong += 1
-                print(f"{source.relative_to(ROOT)}:\n{result.stderr}")
-    print(f"{len(found)} sources, {wrong} with messages")
-    sys.exit(1 if wrong or not found else 0)
+    look_at_all(found, look, lambda result: result.stderr)
 
 
 main()

@@ -1,16 +1,14 @@
-"""tidy.py BUILD FOLDER...: has clang-tidy look once at each source in these folders, as a build directory compiles it.
+"""tidy.py BUILD FOLDER...: has clang-tidy look once at each source in these folders.
 
-Exits with 1 when it has something to say.
+It is looked at as the build directory compiles it. Exits with 1 when clang-tidy has something to say.
 """
-import concurrent.futures
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-from compile_commands import ROOT, commands
+from compile_commands import ROOT, commands, look_at_all
 
 
 def main() -> None:
@@ -18,17 +16,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="sd-tidy-") as scratch:
         (pathlib.Path(scratch) / "compile_commands.json").write_text(json.dumps(list(found.values())), encoding="utf-8")
 
-        def look(source: pathlib.Path) -> subprocess.CompletedProcess:
+        def look(source: pathlib.Path, _: dict) -> subprocess.CompletedProcess:
             return subprocess.run(["clang-tidy", "--quiet", "-p", scratch, source], cwd=ROOT, capture_output=True, text=True, check=False)
 
-        wrong = 0
-        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            for source, result in zip(found, pool.map(look, found)):
-                if result.returncode or result.stdout:
-                    wrong += 1
-                    print(f"{source.relative_to(ROOT)}:\n{result.stdout}{result.stderr if result.returncode else ''}")
-    print(f"{len(found)} sources, {wrong} with messages")
-    sys.exit(1 if wrong or not found else 0)
+        look_at_all(found, look, lambda result: result.stdout + (result.stderr if result.returncode else ""))
 
 
 main()
