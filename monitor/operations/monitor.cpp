@@ -407,7 +407,10 @@ bool Monitor::handle(Client &client, Request &request) {
     }
     if (reply.status != 0) {
         const auto cause = static_cast<unsigned>(reply.cause);
-        log_about({request.sender.pid, request.sender.uid, client.comm, cause}, log::Level::debug,
+        // Without these two a death of the process would not be seen by whom it is connected to.
+        const bool weighs = operation->op == Op::segment || operation->op == Op::adopt_link;
+        log_about({request.sender.pid, request.sender.uid, client.comm, cause},
+                  weighs && may_log() ? log::Level::info : log::Level::debug,
                   fmt::format("process {}: {} refused: {}{}{}", request.sender.pid, operation->name,
                               strerror(-reply.status), cause == 0 ? "" : ", cause ",
                               cause == 0 ? "" : cause_name(cause)));

@@ -16,6 +16,9 @@ bool same_process(const Client &a, const Client &b) {
     return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
 }
 
+/// Nothing is known any more of whose it was, and what it was is not to be held against those who come next.
+bool has_ended(const Client &client) { return client.pidfd && !is_alive(client.pidfd); }
+
 } // namespace
 
 /// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its
@@ -54,21 +57,28 @@ const BridgeProgram *Monitor::bridge_of(const Client &client) const {
 }
 
 /// Of a segment that nobody was shown by this monitor, but that several have: a family that comes back after
-/// a restart, in any order. Whether all that are there already are of this domain.
+/// a restart, in any order. Whether all that are there already are of this domain. A child that has been
+/// announced and has not come yet has what its parent has, which is asked. Who has ended, also if we have not
+/// been told of it yet, counts for nobody.
 static bool members_share_with(const Segment &segment, const Domain &now) {
-    size_t living = 0;
+    bool one_lives = false, one_comes = false;
     for (const Segment::Member &member : segment.members) {
-        if (member.client->kind == Client::Kind::ended) {
+        const Client &client = *member.client;
+        if (client.kind == Client::Kind::ended || client.kind == Client::Kind::expected) {
+            one_comes |= client.kind == Client::Kind::expected;
             continue;
         }
-        Domain domain = member.client->pid > 0 ? read_domain(member.client->pid) : Domain{};
-        domain.lineage = member.client->lineage;
-        if (!is_alive(member.client->pidfd) || !domain.shares_with(now)) {
+        Domain domain = client.pid > 0 ? read_domain(client.pid) : Domain{};
+        domain.lineage = client.lineage;
+        if (has_ended(client)) {
+            continue;
+        }
+        if (!client.pidfd || !domain.shares_with(now)) {
             return false;
         }
-        ++living;
+        one_lives = true;
     }
-    return living != 0;
+    return one_lives || !one_comes;
 }
 
 /// Whether a client whose domain is `now` may come to share the segment. A bridge was started for that.
@@ -78,7 +88,9 @@ bool Monitor::may_share(const Client &client, Segment &segment, const Domain &no
         return program != nullptr && program->segments.count(segment.name) != 0;
     }
     if (alone_in(client, segment)) {
-        segment.domain = now; // it may have become somebody else since
+        if (!has_ended(client)) {
+            segment.domain = now; // it may have become somebody else since
+        }
         return true;
     }
     if (!segment.domain && segment.parcels.empty() && members_share_with(segment, now)) {
@@ -111,7 +123,9 @@ bool Monitor::may_accept_from(const Client &client, Link &link, const Domain &no
     if (std::all_of(side.attached.begin(), side.attached.end(),
                     [&](const Client *other) { return same_process(*other, client); }) &&
         side.parcels == 0 && side.awaited.empty()) {
-        side.domain = now;
+        if (!has_ended(client)) {
+            side.domain = now;
+        }
         return true;
     }
     return side.domain && side.domain->shares_with(now);

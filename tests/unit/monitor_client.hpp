@@ -179,15 +179,16 @@ class Channel {
         return answer();
     }
     /// A request that is not answered.
-    template <typename T> bool tell(wire::Op op, const T &body) {
+    template <typename T> bool tell(wire::Op op, const T &body, const std::vector<int> &fds = {}) {
         wire::Packet packet{};
         packet.header.magic = wire::kMagic;
         packet.header.version = wire::kVersion;
         packet.header.op = static_cast<uint16_t>(op);
         packet.header.sequence = wire::kNoAnswer;
         packet.header.length = sizeof body;
+        packet.header.fds = static_cast<uint32_t>(fds.size());
         memcpy(packet.body, &body, sizeof body);
-        return raw(&packet, sizeof packet.header + sizeof body);
+        return raw(&packet, sizeof packet.header + sizeof body, fds);
     }
     Answer ask(wire::Op op) { return ask(op, "", 0); }
     template <typename T> Answer ask(wire::Op op, const T &body, const std::vector<int> &fds = {}) {

@@ -221,6 +221,68 @@ TEST_CASE("after a restart a family shares its segment again, whoever comes firs
     REQUIRE(shown_by_child(monitor, parent.segment, owner, false) == 0);
 }
 
+TEST_CASE("after a restart a family shares its segment again while its parent forks") {
+    MonitorProcess monitor;
+    TestProcess parent(monitor);
+    const uint64_t owner = parent.id;
+    monitor.stop(SIGKILL);
+    monitor.start();
+    parent.hello(monitor);
+    wire::Fork body{};
+    body.segments = 1;
+    body.child_in[0] = {parent.id, 1, 0};
+    const Answer forked = parent.channel.ask(Op::fork, body); // the child does not come yet
+    REQUIRE(forked.header.status == 0);
+    REQUIRE(shown_by_child(monitor, parent.segment, owner, false) == 0);
+}
+
+TEST_CASE("after a restart a family shares its segment and link again when the first one back ends at once") {
+    Restarted r;
+    const uint64_t owner = r.server.id;
+    r.restart();
+    r.client.hello(r.monitor);
+    REQUIRE(kill(r.monitor.pid, SIGSTOP) == 0);
+    // Neither waits for an answer, so that the monitor finds all of this at once.
+    const auto come_back = [&] {
+        TestSegment own;
+        Channel channel(r.monitor);
+        channel.tell(Op::hello, wire::Hello{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0},
+                     {own.fd.get(), r.socket.fd.get()});
+        channel.tell(Op::segment, wire::Segment{2, 0, owner}, {r.server.segment.fd.get()});
+        channel.tell(Op::adopt_link, wire::Adopt{r.id, 1, 0, 0, 0}, {r.link->fd.get()});
+        return channel;
+    };
+    const pid_t first = fork();
+    if (first == 0) {
+        come_back();
+        _exit(0);
+    }
+    siginfo_t ended;
+    REQUIRE(waitid(P_PID, static_cast<id_t>(first), &ended, WEXITED | WNOWAIT) == 0);
+    int answer[2];
+    REQUIRE(pipe(answer) == 0);
+    const pid_t second = fork();
+    if (second == 0) {
+        Channel channel = come_back();
+        [[maybe_unused]] ssize_t n = write(answer[1], "s", 1);
+        const Answer segment = channel.ask(Op::segment, wire::Segment{2, 0, owner}, {r.server.segment.fd.get()});
+        const Answer link = channel.ask(Op::adopt_link, wire::Adopt{r.id, 1, 0, 0, 0}, {r.link->fd.get()});
+        const bool has_both = segment.header.status == -EEXIST && link.header.status == 0;
+        n = write(answer[1], has_both ? "y" : "n", 1);
+        pause();
+    }
+    char said = 0;
+    REQUIRE(read(answer[0], &said, 1) == 1);
+    REQUIRE(kill(r.monitor.pid, SIGCONT) == 0);
+    REQUIRE(read(answer[0], &said, 1) == 1);
+    CHECK(said == 'y');
+    kill(second, SIGKILL);
+    waitpid(second, nullptr, 0);
+    waitpid(first, nullptr, 0);
+    close(answer[0]);
+    close(answer[1]);
+}
+
 TEST_CASE("after a restart a child that has become another user is not shown the segment of its parent") {
     if (geteuid() != 0) {
         return; // cannot become anybody else
