@@ -22,6 +22,7 @@ from system import CONFIG, MONITOR, UNITS, configuration, configure, main_pid, m
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--long", action="store_true")
+parser.add_argument("--released", action="store_true", help="older/ has the last release")
 parser.add_argument("--restarts", type=int, default=0)
 parser.add_argument("--seconds", type=int, default=0)
 OPTIONS = parser.parse_args()
@@ -356,6 +357,7 @@ def in_rounds():
 
 
 def other_version(folder, *options):
+    """The servers, and the connections held, have the version before that, whose programs go on with the other monitor."""
     def check():
         before = main_pid(MONITOR)
         held = Client("sdrun")
@@ -451,7 +453,9 @@ CHECKS = [  # name, what it does, whether the others need it
     ("the monitor is restarted under load", gone(restart, TIMES), False),
     ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),
-    ("a downgrade under load", other_version("older", "--allow-downgrades"), False),
+    *([("a downgrade to the last release under load", other_version("older", "--allow-downgrades"), True),
+       ("an upgrade from the last release under load", other_version("built"), True)] if OPTIONS.released else
+      [("a downgrade under load", other_version("older", "--allow-downgrades"), False)]),
     ("the journal has fields for what is about a process", service.check_journal, False),
     ("a profile bounds the rings of a program", service.check_profile, False),
     ("sdctl --user enables a unit of a user's service manager", service.check_user_unit, False),
