@@ -289,35 +289,44 @@ def check_reload():
     same("the monitor's process", main_pid(MONITOR), pid)
 
 
+def first_accelerated(client, service):
+    """Connections are opened, one after the other, until one is accelerated: which it was, and when it had answered.
+
+    What begins on the kernel stays there, so it was accelerated then, however late sdstat is asked.
+    """
+    opened, tries = {}, 0
+
+    def one_more():
+        nonlocal tries
+        if len(opened) == 20:  # PostgreSQL has no more than a hundred
+            client.tell("close")
+            opened.clear()
+        tries += 1
+        opened[client.open(service, 1)[0]] = time.monotonic()
+        return opened.keys() & system.accelerated_ports()
+    found = until("a new connection is accelerated", one_more)
+    client.tell("close")
+    return tries, min(opened[port] for port in found)
+
+
 def interrupted(action, times, found):
     """The monitor goes so often, under load and with connections that are held throughout. What was seen, also when it fails."""
     held, fresh = Client("sdrun"), Client("sdrun")
     ports = set().union(*(held.open(service, count) for service, count in HELD.items()))
-    found.update(times=0, held=len(ports), lowest=share(ports), tries=0, slowest=0.0, slow=0)
+    found.update(times=0, held=len(ports), lowest=share(ports), tries=0, back=0.0, slowest=0.0, slow=0)
     load = Load()
     try:
         with load:
             for turn in range(times):
-                before = main_pid(MONITOR)
+                before, gone_at = main_pid(MONITOR), time.monotonic()
                 action(before)
-                gone_at = time.monotonic()
                 until("another monitor", lambda: main_pid(MONITOR) not in (0, before) and system.sdstat())
-                service, tries = list(UNITS)[turn % 3], 0
-
-                def new_one():
-                    nonlocal tries
-                    tries += 1
-                    port, end = fresh.open(service, 1)[0], time.monotonic() + 0.3
-                    while port not in system.accelerated_ports():
-                        if time.monotonic() > end:
-                            return False
-                        time.sleep(0.05)
-                    return True
-                until("a new connection is accelerated", new_one)
-                seconds = round(time.monotonic() - gone_at, 2)
-                fresh.tell("close")
-                found.update(tries=max(found["tries"], tries), slowest=max(found["slowest"], seconds),
-                             slow=found["slow"] + (seconds > 1), lowest=min(found["lowest"], share(ports, held)), times=turn + 1)
+                back = round(time.monotonic() - gone_at, 2)
+                tries, opened_at = first_accelerated(fresh, list(UNITS)[turn % 3])
+                seconds = round(opened_at - gone_at, 2)
+                found.update(tries=max(found["tries"], tries), back=max(found["back"], back),
+                             slowest=max(found["slowest"], seconds), slow=found["slow"] + (seconds > 1),
+                             lowest=min(found["lowest"], share(ports, held)), times=turn + 1)
     finally:
         found.update(load.counts)
     held.tell("ask")
