@@ -97,9 +97,8 @@ int main(int argc, char **argv) {
     }
     std::uint16_t port = 0;
     const int listener = listen_tcp("127.0.0.1", port);
-    const pid_t server = start_child(options.cpu(0), [&] {
-        serve(listener, connections, waiting == Waiting::epoll, size);
-    });
+    const pid_t server =
+        start_child(options.cpu(0), [&] { serve(listener, connections, waiting == Waiting::epoll, size); });
     clockid_t server_clock{};
     if (clock_getcpuclockid(server, &server_clock) != 0) {
         die("clock_getcpuclockid");
