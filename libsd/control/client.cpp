@@ -195,12 +195,15 @@ bool greet(Cause *why) noexcept {
 } // namespace
 
 void drop_channel() noexcept {
+    bool gone = false;
     if (int fd = chan.exchange(-1); fd >= 0 && !sandboxed()) {
+        gone = hung_up(fd);
         sys::call(SYS_shutdown, fd, SHUT_RDWR);
         if (int old = retired.exchange(fd); old >= 0)
             close_hidden(old);
     }
-    next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
+    // After a monitor that has gone the next may be there already. One that does not answer is left alone.
+    next_try.store(gone ? 0 : sys::now_ns() + kRetryNs, std::memory_order_relaxed);
 }
 
 void close_received(Reply &r) noexcept {
@@ -353,10 +356,8 @@ bool maintain() noexcept {
         if (!hung_up(fd))
             return true;
         LockGuard g(call_lock);
-        if (channel() == fd) {
+        if (channel() == fd)
             drop_channel();
-            next_try.store(0, std::memory_order_relaxed);
-        }
     }
     Cause why;
     return ensure(&why);

@@ -1,8 +1,9 @@
 """The monitor restarted 100 times and killed 100 times under load, in a virtual machine with the packages installed
 (scripts/vm-test install --restarts).
 
-SD_LONG_PACKAGES: a folder with the packages; else they are built when the first piece begins. The processor of that
-machine is emulated: how soon a new connection is accelerated is told, but not judged.
+SD_LONG_PACKAGES: a folder with the packages; else they are built when the first piece begins. The clock of that machine
+counts instructions (scripts/lib/vm/machine.py), so it can be judged how soon a new connection is accelerated, counted
+from before the restart or the kill.
 """
 import json
 import os
@@ -16,7 +17,7 @@ PIECE = 30  # of each, in one machine
 LEAST = 600  # seconds that a machine needs to get anywhere
 MOST = 3600
 WORDS = {"restart": "restarted", "kill": "killed"}
-NOTHING = {"times": 0, "requests": 0, "fresh": 0, "failed": 0, "share": 1.0, "slowest": 0.0, "slow": 0, "tries": 0}
+NOTHING = {"times": 0, "requests": 0, "fresh": 0, "failed": 0, "share": 1.0, "back": 0.0, "slowest": 0.0, "slow": 0, "tries": 0}
 
 
 def packages(build_dir, source_dir, is_first):
@@ -31,7 +32,7 @@ def packages(build_dir, source_dir, is_first):
 def add(total, seen):
     for name in ("times", "requests", "fresh", "failed", "slow"):
         total[name] += seen.get(name, 0)
-    for name in ("slowest", "tries"):
+    for name in ("back", "slowest", "tries"):
         total[name] = max(total[name], seen.get(name, 0))
     if seen.get("held"):
         total["share"] = min(total["share"], seen["lowest"] / seen["held"])
@@ -42,7 +43,8 @@ def result(state):
     for how, total in state["total"].items():
         parts.append(f"{WORDS[how]} {total['times']} times: {total['failed']} of {total['requests']} requests failed "
                      f"({total['fresh']} on fresh connections), at least {100 * total['share']:.1f} % of the held connections "
-                     f"accelerated after each, a new one at the latest after {total['slowest']:.1f} s and at try {total['tries']} "
+                     f"accelerated after each, the monitor back after {total['back']:.2f} s at most, a new connection accelerated after "
+                     f"{total['slowest']:.2f} s at most, at try {total['tries']} "
                      f"({total['slow']} of {total['times']} after more than 1 s)")
     return "; ".join(parts + [f"failed: {why}" for why in state["errors"]])
 
@@ -87,7 +89,7 @@ def run(build_dir, source_dir, record):
     finally:
         if json.dumps(state) != before:
             record(f"{TIMES} of each wanted, at load {os.getloadavg()[0]:.0f}", result(state).replace("|", "/"))
-    well = not state["errors"] and all(total["failed"] == 0 and total["share"] >= 0.99 for total in state["total"].values())
+    well = not state["errors"] and all(total["failed"] == total["slow"] == 0 and total["share"] >= 0.99 for total in state["total"].values())
     if complete or state["errors"]:
         state.path.unlink(missing_ok=True)  # the next call counts from the beginning
     return well

@@ -1,5 +1,6 @@
 // The steps of a move from one path to the other; see moves.hpp.
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/base/probes.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
@@ -155,6 +156,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         o.tx_block.fetch_or(kTxPath, relaxed);
         (o.opt.*kPathTx).store(next, relaxed);
         moves_to_kernel.fetch_add(1, relaxed);
+        SD_PROBE2(path, fd, 0);
         const int cork = o.opt.cork.load(relaxed) != 0, nodelay = o.opt.nodelay.load(relaxed) != 0;
         sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
@@ -174,6 +176,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         words.offer.store(next, std::memory_order_release);
         (o.opt.*kPathTx).store(next, relaxed);
         moves_to_ring.fetch_add(1, relaxed);
+        SD_PROBE2(path, fd, 1);
         const int off = 0, on = 1; // what the kernel holds back goes now
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
         sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -44,10 +44,15 @@ def build_module(report, packages, into):
         print(trouble, file=sys.stderr)
 
 
-def prepare(folder, test, packages, arguments):
+def both(packages):
     found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name and "-dkms_" not in path.name]
     if len(found) != 2:
         raise RuntimeError(f"{packages}: not the two packages of scripts/package")
+    return found
+
+
+def prepare(folder, test, packages, previous, arguments):
+    found = both(packages)
     (folder / "built").mkdir()
     if test == "autopkgtest":
         shutil.copytree(HERE.parents[1] / "packaging/debian", folder / "source/debian")
@@ -55,6 +60,10 @@ def prepare(folder, test, packages, arguments):
         shutil.copy(path, folder / "built")
     for name, suffix in OTHER_VERSIONS.items():
         (folder / name).mkdir()
+        if name == "older" and previous:
+            for path in both(previous):
+                shutil.copy(path, folder / name)
+            continue
         for path in found:
             other_version(path, suffix, folder / name)
     for path in HERE.glob("*.py"):
@@ -66,6 +75,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("test", choices=["install", "autopkgtest"])
     parser.add_argument("--packages", type=pathlib.Path, required=True)
+    parser.add_argument("--previous", type=pathlib.Path, help="the packages of the last release")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--restarts", type=int, default=0)
@@ -75,14 +85,14 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
         limit = options.limit or (7200 if options.long or options.restarts else 1800)
-        arguments = ["--long"] if options.long else []
+        arguments = ["--long"] * options.long + ["--released"] * bool(options.previous)
         if options.restarts:
             arguments = [f"--restarts {options.restarts} --seconds {max(1, limit - LAST_ROUND)}"]
-        prepare(folder, options.test, options.packages, arguments)
+        prepare(folder, options.test, options.packages, options.previous, arguments)
         if options.test == "install" and not options.restarts:
             build_module(report, options.packages, folder / "dkms")
         made = image.make()
-        status, console = machine.boot(made, folder, limit, report.line)
+        status, console = machine.boot(made, folder, limit, report.line, counted=options.restarts > 0)
     report.machine_ended(status, console, limit, status_says_it=not report.failures)
     sys.exit(report.end())
 

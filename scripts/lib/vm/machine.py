@@ -1,7 +1,9 @@
 """Boots a virtual machine on QEMU's own processor, hands it a folder, and passes on what it reports.
 
 The processor is emulated also where the machine has /dev/kvm: what the test finds is then the same everywhere, and a
-machine inside a virtual machine often cannot run a whole kernel on it. It is several times slower than a real one.
+machine inside a virtual machine often cannot run a whole kernel on it. It is several times slower than a real one,
+and what it has of this one's time depends on what else runs here. So nothing is said about time, unless its clock counts
+instructions.
 """
 import os
 import pathlib
@@ -18,25 +20,32 @@ APPEND = ("console=ttyS0 quiet loglevel=5 net.ifnames=0 panic=-1 oops=panic tsc=
           "systemd.show_status=0")
 
 
-def command(image, job, console, results, parameters):
+def processor(counted):
+    """counted: one processor, whose clock goes on by a nanosecond with each instruction, and with this machine's while
+    it is idle. That is a slow machine, but the same one whatever else runs here."""
+    kind = (["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=on", "-rtc", "clock=vm", "-smp", "1"] if counted else
+            ["-accel", "tcg,thread=multi", "-smp", "2"])
+    # A copy with "rep movsb" is emulated byte by byte: without these flags there is none.
+    return [*kind, "-cpu", "max,la57=off,erms=off,fsrm=off"]
+
+
+def command(image, job, console, results, parameters, counted):
     """A machine with the image's disk, then the job; or, where the image has none, the job twice, the second slow to read."""
     disk = ["-drive", f"if=none,id=d0,file={image / 'disk'},format=raw,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=d0"] if (image / "disk").exists() else []
     slow = [] if disk else ["-drive", f"if=none,id=d2,file={job},format=raw,readonly=on,throttling.iops-total=3",
                             "-device", "virtio-blk-pci,drive=d2"]
     return ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            "-machine", "q35,usb=off,hpet=off,smbus=off,sata=off", "-accel", "tcg,thread=multi",
-            # A copy with "rep movsb" is emulated byte by byte: without these flags there is none.
-            "-cpu", "max,la57=off,erms=off,fsrm=off", "-smp", "2", "-m", "1536",
+            "-machine", "q35,usb=off,hpet=off,smbus=off,sata=off", *processor(counted), "-m", "1536",
             "-kernel", str(image / "kernel"), "-initrd", str(image / "first.cpio"), "-append", f"{APPEND} {parameters}",
             *disk, "-drive", f"if=none,id=d1,file={job},format=raw,readonly=on", "-device", "virtio-blk-pci,drive=d1",
             *slow, "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}"]
 
 
-def boot(image, folder, limit_seconds, line_seen, parameters=""):
+def boot(image, folder, limit_seconds, line_seen, parameters="", counted=False):
     """Runs `sh ./run` in a copy of the folder, in a booted machine; line_seen(text) gets each line that it prints.
 
-    parameters are more of them for the kernel.
+    parameters are more of them for the kernel. counted: processor().
 
     Returns its status, or None when the machine ended or the time was up before it did; and the console's text.
     """
@@ -47,7 +56,7 @@ def boot(image, folder, limit_seconds, line_seen, parameters=""):
             archive.add(folder, arcname=".")
         results.touch()
         # It goes when this process goes, however that ends.
-        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters)],
+        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters, counted)],
                                    stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(scratch)})
         status, deadline, rest = None, time.monotonic() + limit_seconds, ""
         try:
