@@ -129,6 +129,8 @@ struct alignas(64) Slot {
     struct alignas(64) Identity {    // birth
         std::atomic<uint32_t> state; ///< SlotState
         SlotAddress client, server;
+        /// Of the client's packets, in its own words; a TTL of 0: the usual one
+        uint8_t client_tos, client_ttl;
         uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
         uint64_t arrival; ///< the processor's time stamp then, in the client's own words: the order of accept
     } identity;

@@ -89,6 +89,8 @@ Offer offer(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept {
     Slot &theirs = l.far.slot(slot);
     theirs.identity.client = mine.identity.client;
     theirs.identity.server = mine.identity.server;
+    theirs.identity.client_tos = mine.identity.client_tos;
+    theirs.identity.client_ttl = mine.identity.client_ttl;
     theirs.identity.connected_ns = mine.identity.connected_ns;
     theirs.identity.arrival = mine.identity.arrival;
     l.view.slot(slot).identity.state.store(static_cast<uint32_t>(SlotState::syn), std::memory_order_release);

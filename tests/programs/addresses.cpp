@@ -2,6 +2,7 @@
 #include "tests/programs/cases.hpp"
 
 #include <ifaddrs.h>
+#include <linux/filter.h>
 #include <net/if.h>
 
 using namespace sdtest;
@@ -293,6 +294,41 @@ BEHAVIOUR("name buffers of accept", accept_name_buffers, accelerated) {
     // The connection that could not be reported is gone.
     wait_for(client, POLLRDHUP);
     SHOW(recv(client, &length, 1, 0));
+}
+
+// SO_REUSEPORT: each gets its share.
+BEHAVIOUR("one address, two listeners, one of them the kernel's", reuse_port_with_a_filter, accelerated) {
+    const Address any = make_address("127.0.0.1", 0);
+    int listener[2];
+    Address name = any;
+    for (int &fd : listener) {
+        fd = MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+        set_option(fd, SOL_SOCKET, SO_REUSEPORT, 1);
+        if (&fd == &listener[1]) {
+            sock_filter all[] = {{BPF_RET | BPF_K, 0, 0, 0xffffffff}};
+            const sock_fprog filter{1, all};
+            MUST(setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter));
+        }
+        MUST(bind(fd, name.raw(), name.length));
+        name = local_address(fd);
+    }
+    for (const int fd : listener)
+        MUST(listen(fd, 512));
+    int accepted[2] = {0, 0};
+    for (int i = 0; i < 400; ++i) {
+        const int client = connect_to(name);
+        for (bool found = false; !found;)
+            for (int k = 0; k < 2; ++k)
+                if (const int server = accept(listener[k], nullptr, nullptr); server >= 0) {
+                    ++accepted[k];
+                    found = true;
+                    close(server);
+                }
+        close(client);
+    }
+    // Each is drawn for each connection: that one gets fewer than a fourth happens in no lifetime.
+    SHOW_BOOL(accepted[0] > 100 && accepted[1] > 100);
+    say("all %d", accepted[0] + accepted[1]);
 }
 
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

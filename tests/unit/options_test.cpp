@@ -6,6 +6,7 @@
 #include "libsd/vfs/options/option_table.hpp"
 #include <cstring>
 #include <linux/tcp.h>
+#include <memory>
 #include <string>
 #include <sys/time.h>
 #include <vector>
@@ -319,6 +320,28 @@ TEST_CASE("an accepted socket has its listener's options, also when they change"
     cache.forget();
     cache.read(listener, s);
     CHECK(s.stored[2] == 0);
+    sys::close(listener);
+}
+
+TEST_CASE("a buffer that the kernel has grown is not taken for the program's choice") {
+    const int listener = static_cast<int>(sys::socket(AF_INET, SOCK_STREAM, 0));
+    const int client = static_cast<int>(sys::socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t n = sizeof name;
+    REQUIRE(::bind(listener, reinterpret_cast<sockaddr *>(&name), n) == 0);
+    REQUIRE(::listen(listener, 1) == 0);
+    REQUIRE(::getsockname(listener, reinterpret_cast<sockaddr *>(&name), &n) == 0);
+    REQUIRE(::connect(client, reinterpret_cast<sockaddr *>(&name), n) == 0); // grows it
+    auto o = std::make_unique<Ofd>();
+    options_from_kernel(*o, client);
+    CHECK(o->opt.sndbuf == 0);
+    const int chosen = 30000;
+    REQUIRE(sys::setsockopt(client, SOL_SOCKET, SO_SNDBUF, &chosen, sizeof chosen) == 0);
+    options_from_kernel(*o, client);
+    CHECK(o->opt.sndbuf == 60000);
+    sys::close(client);
     sys::close(listener);
 }
 

@@ -148,9 +148,9 @@ struct Handlers {
     uint64_t handled, interrupts;
 };
 
-/// Sleeps until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT. From the first sleep
-/// on the listener is held by `pin`: it stays for as long as the call lasts, even if its last number is
-/// closed meanwhile. `since`: handlers that ran after it end the call, also those that ran while it was not
+/// Waits until a link or the kernel's queue may have something. 0, -EINTR, -ETIMEDOUT. From here on the
+/// listener is held by `pin`: it stays for as long as the call lasts, even if its last number is closed
+/// meanwhile. `since`: handlers that ran after it end the call, also those that ran while it was not
 /// asleep.
 long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since) noexcept {
     Listener &l = *f.listener;
@@ -158,8 +158,9 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     if (!bell)
         return -EMFILE;
     const int number = fd;
+    (void)pin.acquire(f, number); // where that fails, this tells:
     if (fd = listener_fd(f, number); fd < 0)
-        return 0;
+        return 0; // closed before we waited
     int64_t kernel_look = 0;
     for (Spinner spin(*bell);;) {
         if (listener_pending(l)) {
@@ -170,6 +171,8 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
             return -EINTR;
         if (int64_t now = sys::now_ns(); now - kernel_look > 20'000) {
             kernel_look = now;
+            if (fd = listener_fd(f, number); fd < 0)
+                return 0;
             pollfd p{fd, POLLIN, 0};
             timespec zero{0, 0};
             if (sys::ppoll(&p, 1, &zero, nullptr) > 0)
@@ -178,9 +181,8 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
         if (!spin.again())
             break;
     }
-    (void)pin.acquire(f, number); // where that fails, this tells:
     if (fd = listener_fd(f, number); fd < 0)
-        return 0; // closed before we slept
+        return 0;
     Sleep sleep(*bell, deadline);
     if (!control::connected() || !listener_announces(l, *bell))
         sleep.nobody_rings();
@@ -285,6 +287,12 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             l.turns.fetch_add(1, std::memory_order_relaxed);
         else if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)
             return r != -EBADF ? r : accept(fd, a, n, flags);
+        // As in the kernel, another thread that closes the number from here on does not end the call.
+        if (!one_thread()) {
+            (void)pin.acquire(*f, number);
+            if (fd = listener_fd(*f, number); fd < 0)
+                return kPass;
+        }
         const bool insist = busy_since != 0 && sys::now_ns() - busy_since > kOthersTurnNs;
         const long from_kernel = accept_from_kernel(fd, call, insist, kernel_first);
         if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {

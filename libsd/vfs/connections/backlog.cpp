@@ -11,13 +11,19 @@ namespace {
 // connection.
 constexpr int64_t kRoomBlockingNs = 100'000'000;
 constexpr int64_t kRoomNonblockingNs = 50'000; ///< about what a connection of the kernel's costs
+/// Of a time that the program has set: the kernel's wait begins anew afterwards, with all of it.
+constexpr int64_t kRoomShare = 16;
 constexpr unsigned kRoomYields = 64;
 
 } // namespace
 
 bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept {
-    if (patience.deadline == 0)
-        patience.deadline = sys::now_ns() + (patience.nonblocking ? kRoomNonblockingNs : kRoomBlockingNs);
+    if (patience.deadline == 0) {
+        int64_t most = patience.nonblocking ? kRoomNonblockingNs : kRoomBlockingNs;
+        if (patience.timeout != 0 && patience.timeout / kRoomShare < most)
+            most = patience.timeout / kRoomShare; // none, where connect() is not to wait at all
+        patience.deadline = sys::now_ns() + most;
+    }
     for (unsigned n = 0;; ++n) {
         if (self.handled != patience.handled || sys::now_ns() >= patience.deadline)
             return false;

@@ -12,6 +12,7 @@ struct Patience {
     bool nonblocking;
     uint64_t handled = self.handled;
     int64_t deadline = 0; ///< 0: not known yet
+    int64_t timeout = 0;  ///< SO_SNDTIMEO in ns as the connection had it; 0: none
 };
 
 /// Waits until the queue has room, or the listener is gone. False: not in time, or a signal handler ran.

@@ -18,6 +18,7 @@
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/packet_options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -242,12 +243,26 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(Cause::peer_unaccelerated);
         return -1;
     }
+    if (source.port == 0) {
+        const uint32_t base = l->view.header().port_base;
+        if (client_port(base, static_cast<uint32_t>(slot)) == to.port) [[unlikely]] {
+            // The kernel gives a client no port on which somebody listens: another slot
+            const int64_t other = take_slot_of(*l);
+            give_back(*l, static_cast<uint32_t>(slot));
+            if (other < 0) {
+                link_unuse(*l);
+                *why_out = static_cast<int64_t>(Cause::no_slot);
+                return -1;
+            }
+            slot = other;
+        }
+        source.port = client_port(base, static_cast<uint32_t>(slot));
+    }
     Slot &s = l->view.slot(static_cast<uint32_t>(slot));
-    if (source.port == 0)
-        source.port = client_port(l->view.header().port_base, static_cast<uint32_t>(slot));
     source.family = to.family = f.family;
     s.identity.client = source;
     s.identity.server = to;
+    note_packet_marks(f, fd, s.identity);
     s.identity.arrival = now;
     s.identity.connected_ns = static_cast<uint64_t>(sys::coarse_now_ns());
     f.stream.client = source;
@@ -260,6 +275,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     }
     inherit_options(*f.ofd, f, fd);
     if (!push_syn(*l, static_cast<uint32_t>(slot), entry.backlog, &why)) {
+        patience.timeout = f.ofd->sndtimeo_ns.load(std::memory_order_relaxed);
         undo_stream(f, *l, static_cast<uint32_t>(slot), why == Cause::backlog_full);
         const bool again = why == Cause::backlog_full && wait_for_backlog(*l, entry.backlog, patience);
         link_unuse(*l); // link_to's

@@ -10,6 +10,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
+#include "libsd/vfs/streams/arrival.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/close_range.h>
 
@@ -136,11 +137,15 @@ long close(int fd) noexcept {
         number_freed(fd);
         return closed;
     }
-    const bool keep = can_cache(fd, *f);
+    const bool lingers = may_linger(*f);
+    const bool keep = !lingers && can_cache(fd, *f);
     long r = keep ? 0 : sys::close(fd);
     if (!keep)
         number_freed(fd);
-    release_file(f);
+    if (lingers)
+        linger_and_release(*f);
+    else
+        release_file(f);
     if (keep)
         cache_placeholder(fd);
     return r;

@@ -5,6 +5,7 @@
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/streams/arrival.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -49,25 +50,6 @@ long bytes_to_read(File &f) noexcept {
         return pending_in_both(path_socket(f), f, INT_MAX);
     long n = ring::available(f.ofd->rx.s, f.rx_place, INT_MAX, is_inline(f) ? kNoMark : urgent_mark(f));
     return n < 0 ? 0 : n; // rubbish in the ring: the next receive reports it
-}
-
-/// Payload the peer has not taken yet. Headers and padding are in between, so this is in proportion; exact
-/// when nothing is left.
-long bytes_not_taken(File &f) noexcept {
-    SendClaim c(ConnectionSnapshot(f), f);
-    if (!c)
-        return c.error();
-    const TxState &s = f.ofd->tx.s;
-    uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
-    const Corked &back = f.mine->control.back;
-    if (ring::all_uncorked_taken(s, back, f.peer->credit))
-        return ring::is_corked(back, f.peer->credit) ? ring::cork_place(back).payload : 0;
-    uint64_t behind = s.tail - consumed;
-    if (behind > 2 * uint64_t{kRingSize[kRingClasses - 1]})
-        behind = 2 * uint64_t{kRingSize[kRingClasses - 1]}; // no honest peer is further behind
-    uint64_t share = static_cast<uint64_t>(static_cast<double>(behind) * static_cast<double>(s.bytes) /
-                                           static_cast<double>(s.tail));
-    return static_cast<long>(share ? share : 1);
 }
 
 long bytes_corked(File &f) noexcept {
@@ -134,7 +116,7 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
         r = bytes_to_read(*f);
         break;
     case SIOCOUTQ: // TIOCOUTQ
-        r = bytes_not_taken(*f);
+        r = bytes_not_arrived(*f);
         break;
     case SIOCOUTQNSD:
         r = bytes_corked(*f);

@@ -38,8 +38,11 @@ int32_t encode(const KnownOption &k, int32_t v) noexcept {
 /// What Linux copies to an accepted socket and only the kernel uses.
 struct Extra {
     int level, name;
-    bool halve; ///< reads back twice what was set
+    bool halve; ///< a buffer's size: reads back twice what was set
 };
+/// SO_BUF_LOCK, and what it says of a buffer that the program has set, whose size the kernel does not choose
+/// any more. Before Linux 5.14 nobody tells: then each that differs counts as set.
+constexpr int kSoBufLock = 72, kSendBufferSet = 1, kReceiveBufferSet = 2;
 constexpr Extra kExtra[] = {
     {SOL_SOCKET, SO_SNDBUF, true},
     {SOL_SOCKET, SO_RCVBUF, true},
@@ -57,7 +60,13 @@ constexpr Extra kExtra[] = {
     {IPPROTO_IP, IP_TOS, false},
     {IPPROTO_IP, IP_TTL, false},
     {IPPROTO_IP, IP_MTU_DISCOVER, false},
+    {IPPROTO_IP, IP_RECVTOS, false},
+    {IPPROTO_IP, IP_RECVTTL, false},
+    {IPPROTO_IP, IP_PKTINFO, false},
     {IPPROTO_IPV6, IPV6_V6ONLY, false},
+    {IPPROTO_IPV6, IPV6_RECVTCLASS, false},
+    {IPPROTO_IPV6, IPV6_RECVHOPLIMIT, false},
+    {IPPROTO_IPV6, IPV6_RECVPKTINFO, false},
     {IPPROTO_IPV6, IPV6_TCLASS, false},
     {IPPROTO_IPV6, IPV6_UNICAST_HOPS, false},
 };
@@ -90,7 +99,10 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
     if (plain < 0)
         return;
     const int dummy = static_cast<int>(plain);
+    const int buffers = ask(fd, SOL_SOCKET, kSoBufLock, kSendBufferSet | kReceiveBufferSet);
     for (const Extra &e : kExtra) {
+        if (e.halve && !(buffers & (e.name == SO_SNDBUF ? kSendBufferSet : kReceiveBufferSet)))
+            continue;
         // Options the dummy does not have (another family) are zero on a new socket, but for the two that say
         // "default" with -1 or 64.
         int32_t v = ask(fd, e.level, e.name, -1),

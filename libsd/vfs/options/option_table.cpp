@@ -272,7 +272,6 @@ long refuse_on_stream(int level, int name, unsigned family, const void *value, s
         case SO_ATTACH_REUSEPORT_EBPF:
         case SO_TIMESTAMPING:
         case kSoTimestampingNew:
-        case SO_PEEK_OFF:
             return -ENOPROTOOPT;
         }
         return 0;
@@ -289,7 +288,6 @@ long refuse_on_stream(int level, int name, unsigned family, const void *value, s
             return -EPERM; // checkpointing from outside: as without the privilege
         case TCP_MD5SIG:
         case TCP_MD5SIG_EXT:
-        case TCP_INQ:
             return -ENOPROTOOPT;
         case TCP_FASTOPEN: // wrong in every state but CLOSE and LISTEN
         case TCP_FASTOPEN_CONNECT:

@@ -9,8 +9,10 @@
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_table.hpp"
+#include "libsd/vfs/options/packet_options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -196,6 +198,10 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
     if ((level == IPPROTO_IP && name == IP_MTU) ||
         (level == IPPROTO_IPV6 && name == IPV6_MTU && f.family == AF_INET6))
         return give_int(kLoopbackMtu, value, n, room);
+    if (asks_for_packets(level, name)) {
+        const long r = need_kernel_socket(fd, f);
+        return r < 0 ? r : packet_options(fd, f, level, name, value, n, room);
+    }
     return ask_kernel(fd, f, level, name, value, n);
 }
 
@@ -300,6 +306,29 @@ void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
     }
 }
 
+/// What the kernel does with each read, and we do not: a live connection on which it is switched on goes on
+/// there. `*off`: the value that switches it off.
+bool reads_in_kernel(int level, int name, int *off) noexcept {
+    *off = level == SOL_SOCKET ? -1 : 0;
+    return (level == SOL_SOCKET && name == SO_PEEK_OFF) || (level == IPPROTO_TCP && name == TCP_INQ);
+}
+
+long read_in_kernel(int fd, File &f, int level, int name, const void *value, socklen_t n, int off) noexcept {
+    // A kernel that does not know it, or does not like the value, says so of any socket.
+    const long any = sys::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (any < 0)
+        return any;
+    const long r = sys::setsockopt(static_cast<int>(any), level, name, value, n);
+    sys::close(static_cast<int>(any));
+    int wanted = off;
+    if (r < 0 || sd_copy(&wanted, value, sizeof wanted) || wanted == off)
+        return r;
+    const bool paths = has_paths(*f.ofd);
+    if (const long left = leave_to_kernel(fd, f, Cause::option); left != vfs::kPass)
+        return left;
+    return file_of(fd) != &f || paths ? vfs::kPass : -ENOPROTOOPT;
+}
+
 long stream_set(int fd, File &f, int level, int name, const void *value, socklen_t n) noexcept {
     Ofd &o = *f.ofd;
     const KnownOption *k = known_option(level, name);
@@ -325,6 +354,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
     }
     if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && o.family == AF_INET6)
         return change_address_form(f, value, n);
+    if (int off; reads_in_kernel(level, name, &off)) [[unlikely]]
+        return read_in_kernel(fd, f, level, name, value, n, off);
     if (long r = refuse_on_stream(level, name, f.family, value, n); r < 0)
         return r;
     long r = need_kernel_socket(fd, f);
@@ -426,6 +457,13 @@ void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept 
         if (o.length >= 0 && static_cast<size_t>(o.length) <= sizeof o.value)
             record(*s, o);
     }
+}
+
+uint8_t type_of_service(const File &f) noexcept {
+    constexpr uint8_t kCongestionBits = 3; // are the kernel's own
+    FreshOption o;
+    return find_record(f, IPPROTO_IP, IP_TOS, &o) ? static_cast<uint8_t>(o.value[0] & ~kCongestionBits)
+                                                  : uint8_t{0};
 }
 
 bool is_v6only(const File &f) noexcept {

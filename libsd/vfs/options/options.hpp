@@ -63,6 +63,8 @@ uint32_t copy_options(const File &f, FreshOption *out) noexcept;
 /// The other way round, for a new File. What claims to be longer than its value is left out.
 void restore_options(File &f, const FreshOption *from, uint32_t count) noexcept;
 
+/// IP_TOS as it was set on a socket that is not connected yet; 0: it was not.
+uint8_t type_of_service(const File &f) noexcept;
 /// IPV6_V6ONLY was set on a socket that is not connected yet.
 bool is_v6only(const File &f) noexcept;
 /// TCP_QUICKACK was switched off on a socket that is not connected yet: the kernel then ends the handshake

@@ -1,4 +1,5 @@
 // shutdown(): the end of one direction, or of both, while the descriptor stays.
+#include "libsd/vfs/streams/half_close.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
@@ -10,7 +11,39 @@
 #include "libsd/vfs/vfs.hpp"
 #include <netinet/tcp.h>
 
-namespace sd::vfs {
+namespace sd {
+
+namespace {
+
+/// With the send token: no send of ours is half way.
+void publish_fin(File &f, uint32_t flags) noexcept {
+    Ofd &o = *f.ofd;
+    if (!(o.tx_block.fetch_or(kTxShut, std::memory_order_acq_rel) & kTxShut) && is_captured(o)) [[unlikely]]
+        capture_end(f, false, CaptureKind::fin);
+    ring::uncork(o.tx.s, f.tx_place, f.mine->control.back, f.peer->credit);
+    set_ended(*f.mine, flags | kFlagWriteShut);
+}
+
+void tell_of_end(File &f) noexcept {
+    notify(*f.link, f.slot, f.peer->control.rx_arm);
+    notify(*f.link, f.slot, f.peer->control.tx_arm);
+    take_overdue(f);
+    // Our own threads that wait on the socket: their arm words are in our half of the slot.
+    notify_own(f);
+    epoll_touch(f, true);
+}
+
+} // namespace
+
+void end_sending(File &f, uint32_t flags) noexcept {
+    {
+        const Claim c(f.seg, f.ofd->tx.token, f.tx_token_id(), Claim::patient);
+        publish_fin(f, flags);
+    }
+    tell_of_end(f);
+}
+
+namespace vfs {
 
 long shutdown(int fd, int how) noexcept {
     const PinnedFile use(fd);
@@ -57,29 +90,22 @@ long shutdown(int fd, int how) noexcept {
         flags |= kFlagReadShut;
     }
     if (how != SHUT_RD) {
-        // With the token, so that no send of ours is half way.
-        Claim c(f->seg, o.tx.token, f->tx_token_id(), Claim::patient);
+        const Claim c(f->seg, o.tx.token, f->tx_token_id(), Claim::patient);
         if (has_paths(o)) [[unlikely]] {
             f->mine->control.flags.fetch_or(flags | kFlagWriteShut, std::memory_order_seq_cst);
             if (const long r = shut_socket(fd, *f, how); r < 0)
                 return r;
         }
-        if (!(o.tx_block.fetch_or(kTxShut, std::memory_order_acq_rel) & kTxShut) && is_captured(o)) [[unlikely]]
-            capture_end(*f, false, CaptureKind::fin);
-        ring::uncork(o.tx.s, f->tx_place, f->mine->control.back, f->peer->credit);
-        set_ended(*f->mine, flags | kFlagWriteShut);
+        publish_fin(*f, flags);
     } else {
         if (has_paths(o)) [[unlikely]]
             (void)shut_socket(fd, *f, how);
         f->mine->control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
-    notify(*f->link, f->slot, f->peer->control.rx_arm);
-    notify(*f->link, f->slot, f->peer->control.tx_arm);
-    take_overdue(*f);
-    // Our own threads that wait on the socket: their arm words are in our half of the slot.
-    notify_own(*f);
-    epoll_touch(*f, true);
+    tell_of_end(*f);
     return 0;
 }
 
-} // namespace sd::vfs
+} // namespace vfs
+
+} // namespace sd

@@ -21,6 +21,7 @@ struct IoCursor {
     iovec now{nullptr, 0};
     /// Makes `now` non-empty. 1; 0 at the end; -EFAULT.
     [[nodiscard]] int advance() noexcept;
+    bool in_last_piece() const noexcept { return next >= count; }
     void skip(size_t n) noexcept {
         now.iov_base = static_cast<char *>(now.iov_base) + n;
         now.iov_len -= n;

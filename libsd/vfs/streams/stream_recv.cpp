@@ -19,17 +19,44 @@ namespace sd {
 
 namespace {
 
+/// Where a read can go back to when it finds a bad piece: behind what its sender has been told of, and the
+/// last change of ring. The kernel hands over whole segments, and one that does not fit stays.
+struct Undo {
+    /// `done` bytes were read by then.
+    void note(const RxState &s, const std::atomic<uint64_t> &consumed, long done) noexcept {
+        state = s;
+        told = consumed.load(std::memory_order_relaxed);
+        bytes = done;
+    }
+    /// Goes back there. What is read then, or `error`.
+    long back(RxState &s, long error) const noexcept {
+        // Killed in between, it has received it: `part` belongs to one head only.
+        s.part = state.part;
+        ring::in_order();
+        s.head = state.head;
+        s.bytes = state.bytes;
+        return bytes ? bytes : error;
+    }
+    RxState state{};
+    uint64_t told = 0;
+    long bytes = 0;
+};
+constexpr long kWholeSegment = 32741;
+
 /// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, or an error of
 /// next_record().
 long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
                bool discard, bool captured) noexcept {
     const ring::Place &place = f.rx_place;
     long done = 0;
+    Undo undo;
     while (static_cast<size_t>(done) < want) {
         ring::Record rec;
         int r = ring::next_record(s, place, consumed, &rec);
         if (r <= 0)
             return done ? done : r;
+        if (done == undo.bytes || consumed.load(std::memory_order_relaxed) != undo.told)
+            undo.note(s, consumed, done);
         if (r == ring::kUrgentNext) [[unlikely]] {
             const bool mark = urgent_mark(f) == s.head;
             if (mark && done)
@@ -43,7 +70,7 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
         }
         int more = to.advance();
         if (more < 0)
-            return done ? done : more;
+            return captured && done ? done : undo.back(s, more);
         if (more == 0)
             return done;
         size_t n = want - static_cast<size_t>(done);
@@ -51,14 +78,16 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
         const uint64_t from = s.head - s.base + 8 + rec.read;
         long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
         if (got < 0)
-            return done ? done : got;
+            return captured && done ? done : undo.back(s, got);
         if (captured) [[unlikely]]
             capture_received(f, from, static_cast<uint32_t>(got), r == ring::kUrgentNext);
         to.skip(static_cast<size_t>(got));
         done += got;
         // The sender of a long transfer goes on as soon as there is room again.
-        if (got >= 8192)
+        if (got >= 8192 && (to.in_last_piece() || done - undo.bytes >= kWholeSegment)) {
             consumed.store(ring::read_up_to(s), std::memory_order_release);
+            undo.note(s, consumed, done);
+        }
     }
     return done;
 }

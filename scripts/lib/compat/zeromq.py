@@ -16,7 +16,9 @@ PROGRAM = r"""
 static void *context;
 static void *open(int type, const std::string &address, bool bind) {
     void *s = zmq_socket(context, type);
-    int linger = 5000, time = 20000, none = 0, one = 1;
+    // A subscriber whose publisher has ended first connects again, and would keep its subscription for the next one
+    // through all of its linger time.
+    int linger = type == ZMQ_SUB ? 0 : 5000, time = 20000, none = 0, one = 1;
     zmq_setsockopt(s, ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(s, ZMQ_RCVTIMEO, &time, sizeof time);
     zmq_setsockopt(s, ZMQ_SNDHWM, &none, sizeof none);
