@@ -35,7 +35,15 @@ struct Directory {
     /// Bumped when a connection that was refused a link for what the kernel could object to might get one
     std::atomic<uint64_t> birth_sequence;
     DirectoryEntry entry[kDirectoryEntries];
+    /// Not 0: sockets that connect or listen in the kernel are to be marked (kMarkLevel)
+    std::atomic<uint32_t> discovery;
+    uint32_t pad;
 };
+
+/// A setsockopt by which a TCP socket is marked before it connects or listens; where no BPF program of a
+/// monitor takes it, the kernel answers ENOPROTOOPT. monitor/discovery/option_layout.h has the same.
+constexpr int kMarkLevel = 0x5344, kMarkName = 1;
+constexpr int kMark = 1, kMarkAgain = 2; ///< its values; again: one that listens, after a monitor's restart
 
 constexpr uint32_t directory_hash(uint16_t port) { return (port * 2654435761u) >> 20; }
 static_assert(kDirectoryEntries == 1u << 12);

@@ -36,7 +36,7 @@
 namespace sd {
 
 constexpr uint64_t kLinkMagic = 0x314b4e494c4453ULL; // "SDLINK1"
-constexpr uint32_t kLayoutVersion = 7;
+constexpr uint32_t kLayoutVersion = 8;
 
 constexpr unsigned kLinkSlots = 4096;
 constexpr unsigned kSynEntries = 4096; ///< power of two; bounds what a listener's backlog can be per link

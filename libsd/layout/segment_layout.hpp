@@ -130,6 +130,7 @@ constexpr unsigned kFallbackRing = 64;
 
 struct SegmentStats {
     std::atomic<uint64_t> connects, accepts; ///< accelerated ones
+    std::atomic<uint64_t> joined;            ///< ends of connections that began in the kernel
     std::atomic<uint64_t> sleeps, takeovers, ring_switches;
     std::atomic<uint64_t> fallbacks[kMaxCauses];
     std::atomic<uint32_t> fallback_next;

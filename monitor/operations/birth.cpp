@@ -241,9 +241,20 @@ Reply Monitor::renew(Client &client, Request &request) {
     return {};
 }
 
+void Monitor::say_discovery() {
+    if (config_.paths.discovery && !discovery_.is_on()) {
+        log::warn("no discovery of peers in other network namespaces: {}", discovery_.why_off());
+    }
+    for (const auto &[cookie, ns] : namespaces_) {
+        ns->directory.set_discovery(discovery_.is_on());
+    }
+}
+
 void Monitor::reconfigure(Config config) {
     config_ = std::move(config);
     review_births(nullptr, true);
+    discovery_.reconfigure(config_.paths);
+    say_discovery();
 }
 
 } // namespace sd::monitor

@@ -94,6 +94,9 @@ std::string Monitor::make_metrics() {
                 static_cast<double>(total.connects));
     text.single("accepts_total", "counter", "Connections that programs accepted over shared memory.",
                 static_cast<double>(total.accepts));
+    text.single("joined_total", "counter",
+                "Ends of kernel connections that were joined, to go over shared memory.",
+                static_cast<double>(total.joined));
     text.about("fallbacks_total", "counter", "Sockets that were left to kernel TCP, by cause (sdstat --causes).");
     for (unsigned i = 1; i < kMaxCauses; ++i) {
         if (*cause_text(i) != '\0') {

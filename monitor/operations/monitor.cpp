@@ -137,8 +137,9 @@ Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool e
       accounts_(config_.limits.per_user, config_.limits.per_cgroup, config_.limits.clients, config_.all_users),
       socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
-      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff) {
+      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff), discovery_(config_.paths) {
     prepare_to_ring();
+    say_discovery();
 }
 
 Monitor::~Monitor() {

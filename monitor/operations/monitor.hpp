@@ -1,5 +1,6 @@
 // The monitor: everything that is registered, and the operations of the protocol on it.
 #pragma once
+#include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/listener_watch.hpp"
 #include "monitor/kernel/process_info.hpp"
@@ -230,6 +231,8 @@ class Monitor {
     void look_at_legacy_rules();
     void pause_idle_links();
     Reply renew(Client &client, Request &request);
+    /// To the log, and to the directories of clients.
+    void say_discovery();
 
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
@@ -328,6 +331,7 @@ class Monitor {
     std::unordered_map<int, Listener *> watched_listeners_; ///< by number in the above
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
     SeenGroups groups_seen_;
+    Discovery discovery_;
     EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {
@@ -400,10 +404,11 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
-    /// For now connections are joined for tests only, by SD_TEST_PATHS in the monitor's environment as well.
-    const bool joins_ = std::getenv("SD_TEST_PATHS") != nullptr;
+    /// For tests, by SD_TEST_PATHS in the monitor's environment as well: joins what discovery has not found.
+    const bool joins_all_ = std::getenv("SD_TEST_PATHS") != nullptr;
     Offers offers_;
     std::map<ConnectionNames, Offers::key_type> offers_by_names_;
+    std::map<PairKey, Offers::key_type> offers_by_pair_; ///< of those that discovery has found
 
     Counters past_; ///< of segments whose processes have all gone
     std::vector<RecentFallback> past_fallbacks_;

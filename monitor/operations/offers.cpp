@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 
 namespace sd::monitor {
 
@@ -42,11 +43,16 @@ SlotAddress slot_address(const ConnectionNames::Name &name) {
 /// Who else has offered the other end of this connection; null: nobody yet. The one place that knows how ends
 /// find each other.
 Offer *Monitor::find_other_end(const Offer &offer) {
-    const auto it = offers_by_names_.find(offer.socket.names.swapped());
-    if (it == offers_by_names_.end()) {
+    const auto find = [](const auto &offers, const auto &by) {
+        const auto it = offers.find(by);
+        return it == offers.end() ? nullptr : &it->second;
+    };
+    const auto *key = offer.discovered ? find(offers_by_pair_, offer.discovered->pair)
+                                       : find(offers_by_names_, offer.socket.names.swapped());
+    if (key == nullptr) {
         return nullptr;
     }
-    Offer &other = offers_.at(it->second);
+    Offer &other = offers_.at(*key);
     return other.side != offer.side && other.link == nullptr ? &other : nullptr;
 }
 
@@ -64,7 +70,17 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
     if (!config_.policy.allows(connector.client->who, acceptor.client->who, listener.address)) {
         return Cause::policy;
     }
-    return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+    if (connector.socket.names.netns == acceptor.socket.names.netns) {
+        return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+    }
+    // Between two namespaces: the kernel has made the connection itself, rules and all.
+    const auto party = [](const Offer &end) {
+        return Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+    };
+    return connector.discovered && acceptor.discovered
+               ? discovery_.objection(*connector.discovered, party(connector), *acceptor.discovered,
+                                      party(acceptor))
+               : Cause::undiscovered;
 }
 
 /// One that leads from the one process to the other, for connections that began in the kernel.
@@ -112,10 +128,12 @@ Cause Monitor::join(Offer &first, Offer &second) {
     if (!slot) {
         return Cause::no_slot;
     }
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
     link->for_each_view([&](LinkView view) {
         Slot &s = view.slot(*slot);
         s.identity.client = slot_address(connector.socket.names.local);
         s.identity.server = slot_address(connector.socket.names.peer);
+        s.identity.connected_ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
         s.identity.state.store(static_cast<uint32_t>(SlotState::accepted), std::memory_order_release);
     });
     for (Offer *end : {&first, &second}) {
@@ -133,6 +151,12 @@ Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
     if (const auto named = offers_by_names_.find(offer.socket.names);
         named != offers_by_names_.end() && named->second == it->first) {
         offers_by_names_.erase(named);
+    }
+    if (offer.discovered) {
+        if (const auto paired = offers_by_pair_.find(offer.discovered->pair);
+            paired != offers_by_pair_.end() && paired->second == it->first) {
+            offers_by_pair_.erase(paired);
+        }
     }
     --offer.client->offers;
     return offers_.erase(it);
@@ -178,23 +202,27 @@ Reply answer(const Offer &offer) {
 } // namespace
 
 Reply Monitor::offer(Client &client, Request &request) {
-    if (!joins_) {
-        return Reply::error(ENOSYS);
-    }
     const uint32_t side = request.as<wire::Offer>().side;
     const auto socket = examine_connected(request.fds[0].get());
+    const uint64_t ns = client.ns == nullptr ? 0 : client.ns->cookie;
+    DiscoveredEnd end;
+    const Cause unknown = socket ? discovery_.examine(request.fds[0].get(), ns, end) : Cause::undiscovered;
+    const bool found = unknown == Cause::none && end.has_connected == (side == 0);
     request.close_descriptors(); // while we have it, nobody hears of the process's death
     if (!socket || side > 1 || !client.own) {
         return Reply::error(EINVAL);
     }
-    if (client.ns == nullptr || socket->names.netns != client.ns->cookie) {
+    if (ns == 0 || socket->names.netns != ns) {
         return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    if (!found && !joins_all_) {
+        return Reply::error(EACCES, unknown == Cause::none ? Cause::undiscovered : unknown);
     }
     const std::pair key(socket->names.netns, socket->cookie);
     if (const auto known = offers_.find(key); known != offers_.end()) {
         return known->second.client == &client ? answer(known->second) : Reply::error(EEXIST);
     }
-    Offer made{&client, side, *socket, nullptr, 0};
+    Offer made{&client, side, *socket, found ? std::optional(end) : std::nullopt, nullptr, 0};
     if (Offer *other = find_other_end(made)) {
         if (const Cause cause = join(*other, made); cause != Cause::none) {
             return Reply::error(EACCES, cause);
@@ -206,6 +234,9 @@ Reply Monitor::offer(Client &client, Request &request) {
     }
     ++client.offers;
     offers_[key] = made;
+    if (found) {
+        offers_by_pair_[end.pair] = key;
+    }
     offers_by_names_[socket->names] = key; // of sockets that had the names before, nobody is told any more
     return answer(made);
 }

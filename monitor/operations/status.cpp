@@ -78,6 +78,15 @@ json Monitor::status_json(const Viewer &viewer) {
                        {"socket", socket_path_},
                        {"policy", config_.file.empty() ? json() : json(config_.file)}};
 
+    json ends = json::object();
+    const OptionPrograms::Counts counts = discovery_.counts();
+    for (unsigned state = SD_SENT; state < SD_STATES; ++state) {
+        ends[state_name(state)] = counts[state];
+    }
+    root["discovery"] = {{"on", discovery_.is_on()},
+                         {"why", discovery_.is_on() ? json() : json(discovery_.why_off())},
+                         {"ends", std::move(ends)}};
+
     Counters total = past_;
     std::vector<std::pair<const Client *, RecentFallback>> recent;
     for (const RecentFallback &fallback : past_fallbacks_) {
@@ -112,6 +121,7 @@ json Monitor::status_json(const Viewer &viewer) {
                                      {"uid", client->who.uid},
                                      {"connects", counters.connects},
                                      {"accepts", counters.accepts},
+                                     {"joined", counters.joined},
                                      {"sleeps", counters.sleeps},
                                      {"takeovers", counters.takeovers},
                                      {"ring_changes", counters.ring_changes},
@@ -139,11 +149,9 @@ json Monitor::status_json(const Viewer &viewer) {
                                                              [](const Link *link) { return link != nullptr; })}});
     }
 
-    root["totals"] = {{"connects", total.connects},
-                      {"accepts", total.accepts},
-                      {"sleeps", total.sleeps},
-                      {"takeovers", total.takeovers},
-                      {"ring_changes", total.ring_changes}};
+    root["totals"] = {{"connects", total.connects},   {"accepts", total.accepts},
+                      {"joined", total.joined},       {"sleeps", total.sleeps},
+                      {"takeovers", total.takeovers}, {"ring_changes", total.ring_changes}};
     root["causes"] = causes_json(total.fallbacks, true);
     std::sort(recent.begin(), recent.end(),
               [](const auto &a, const auto &b) { return a.second.when_ns > b.second.when_ns; });

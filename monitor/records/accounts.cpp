@@ -164,6 +164,11 @@ std::string unit_of(const std::string &group) {
 }
 
 std::string group_of(pid_t pid, int pidfd) {
+    const std::string whole = whole_group_of(pid, pidfd);
+    return whole == "?" ? whole : group_part(whole);
+}
+
+std::string whole_group_of(pid_t pid, int pidfd) {
     char text[8192];
     const std::string name = "/proc/" + std::to_string(pid) + "/cgroup";
     const UniqueFd file(pid > 0 && pidfd >= 0 ? open(name.c_str(), O_RDONLY | O_CLOEXEC) : -1);
@@ -192,7 +197,7 @@ std::string group_of(pid_t pid, int pidfd) {
             other = path;
         }
     }
-    return group_part(unified != "/" || other.empty() ? unified : other);
+    return unified != "/" || other.empty() ? unified : other;
 }
 
 } // namespace sd::monitor

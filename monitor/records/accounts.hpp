@@ -98,6 +98,8 @@ class Accounts {
 /// that process, opened before, which proves that what is read was not about another one that came to have
 /// its number.
 std::string group_of(pid_t pid, int pidfd);
+/// The same, not shortened to that part.
+std::string whole_group_of(pid_t pid, int pidfd);
 std::string group_part(const std::string &path);
 /// The service of the system's manager that such a group belongs to, as "nginx.service"; empty: none. Users
 /// cannot make groups there.

@@ -25,6 +25,8 @@ class DirectoryFile {
     void monitor_gone();
     /// Clients that were refused ask anew.
     void bump_birth();
+    /// Whether clients are to mark their sockets.
+    void set_discovery(bool on);
     int fd() const { return memfd_.get(); }
 
   private:

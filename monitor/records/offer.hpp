@@ -1,5 +1,6 @@
 // An end of a connection that the kernel carries, offered by its process to be carried otherwise.
 #pragma once
+#include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/connected_socket.hpp"
 #include "monitor/records/client.hpp"
 
@@ -11,6 +12,7 @@ struct Offer {
     Client *client = nullptr;
     unsigned side = 0; ///< 0: it has connected, 1: it was accepted
     ConnectedSocket socket;
+    std::optional<DiscoveredEnd> discovered{}; ///< nothing: only its names are known
     /// The other end has come: by now the connection has this slot. Null: it has not, or the link has ended.
     Link *link = nullptr;
     uint32_t slot = 0;

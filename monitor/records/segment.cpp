@@ -43,6 +43,7 @@ template <typename Fn> void for_each_touched(int fd, size_t offset, size_t recor
 Counters &Counters::operator+=(const Counters &other) {
     connects += other.connects;
     accepts += other.accepts;
+    joined += other.joined;
     sleeps += other.sleeps;
     takeovers += other.takeovers;
     ring_changes += other.ring_changes;
@@ -392,6 +393,7 @@ Counters Segment::counters() const {
     Counters result;
     result.connects = stats.connects.load(std::memory_order_relaxed);
     result.accepts = stats.accepts.load(std::memory_order_relaxed);
+    result.joined = stats.joined.load(std::memory_order_relaxed);
     result.sleeps = stats.sleeps.load(std::memory_order_relaxed);
     result.takeovers = stats.takeovers.load(std::memory_order_relaxed);
     result.ring_changes = stats.ring_switches.load(std::memory_order_relaxed);

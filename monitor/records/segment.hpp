@@ -12,7 +12,7 @@
 namespace sd::monitor {
 
 struct Counters {
-    uint64_t connects = 0, accepts = 0;
+    uint64_t connects = 0, accepts = 0, joined = 0;
     uint64_t sleeps = 0, takeovers = 0, ring_changes = 0;
     uint64_t fallbacks[kMaxCauses]{};
     Counters &operator+=(const Counters &other);

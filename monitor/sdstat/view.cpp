@@ -99,8 +99,10 @@ Lines listeners(const Snapshot &snapshot, size_t width) {
 Lines causes(const json &status, size_t width) {
     Lines out;
     const json &totals = status.at("totals");
-    out.push_back(fmt::format("Accelerated since the monitor started: {} connects, {} accepts.",
-                              totals.value("connects", uint64_t{0}), totals.value("accepts", uint64_t{0})));
+    const auto joined = totals.value("joined", uint64_t{0});
+    out.push_back(fmt::format("Accelerated since the monitor started: {} connects, {} accepts{}.",
+                              totals.value("connects", uint64_t{0}), totals.value("accepts", uint64_t{0}),
+                              joined == 0 ? "" : fmt::format(", {} ends that began on the kernel", joined)));
     const json counted = status.value("causes", json::array());
     if (counted.empty()) {
         out.emplace_back("No socket was left to kernel TCP.");

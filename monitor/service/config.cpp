@@ -35,13 +35,50 @@ void read_policy(const Reader &reader, const toml::table &table, Policy &policy)
     }
 }
 
+bool flag(const Reader &reader, const toml::table &table, const char *name, bool otherwise) {
+    const toml::node *node = table.get(name);
+    if (node != nullptr && !node->is_boolean()) {
+        reader.fail(node->source(), std::string("paths.") + name, "must be true or false");
+    }
+    return node == nullptr ? otherwise : node->as_boolean()->get();
+}
+
+void read_paths(const Reader &reader, const toml::table &table, Paths &paths) {
+    reader.only(table, "paths.", {"discovery", "group", "networks", "tenants", "between_tenants"});
+    paths.discovery = flag(reader, table, "discovery", paths.discovery);
+    paths.between_tenants = flag(reader, table, "between_tenants", paths.between_tenants);
+    reader.text(table, "group", "paths.", paths.group);
+    if (const toml::node *node = table.get("group")) {
+        if (const char *reason = paths.group == "/" ? nullptr : objection_to_tenant(paths.group)) {
+            reader.fail(node->source(), "paths.group", reason);
+        }
+    }
+    if (table.get("networks") != nullptr) {
+        paths.networks.clear();
+    }
+    reader.each(table, "networks", [&](const toml::node &node) {
+        const auto network = AddressMatch::parse(reader.text(node, "paths.networks"));
+        if (!network) {
+            reader.fail(node.source(), "paths.networks",
+                        "must be an IP address, or one with a prefix length as in \"10.0.0.0/8\"");
+        }
+        paths.networks.push_back(*network);
+    });
+    reader.each(table, "tenants", [&](const toml::node &node) {
+        paths.tenants.push_back(reader.text(node, "paths.tenants"));
+        if (const char *reason = objection_to_tenant(paths.tenants.back())) {
+            reader.fail(node.source(), "paths.tenants", reason);
+        }
+    });
+}
+
 } // namespace
 
 Config load_config(const std::string &file, Config config) {
     const toml::table root = Reader::parse(file);
     const Reader reader(file);
     config.file = file;
-    reader.only(root, "", {"monitor", "limits", "policy", "metrics"});
+    reader.only(root, "", {"monitor", "limits", "policy", "metrics", "paths"});
     if (const toml::table *table = reader.table(root, "monitor", "")) {
         reader.only(*table, "monitor.", {"socket", "log_level"});
         reader.text(*table, "socket", "monitor.", config.socket);
@@ -90,6 +127,9 @@ Config load_config(const std::string &file, Config config) {
             }
             config.metrics.programs = programs->as_boolean()->get();
         }
+    }
+    if (const toml::table *table = reader.table(root, "paths", "")) {
+        read_paths(reader, *table, config.paths);
     }
     return config;
 }

@@ -1,5 +1,6 @@
 // The monitor's configuration file.
 #pragma once
+#include "monitor/discovery/discovery.hpp"
 #include "monitor/records/accounts.hpp"
 #include "monitor/service/policy.hpp"
 
@@ -40,6 +41,7 @@ struct Config {
     Limits limits;
     Policy policy;
     Metrics metrics;
+    Paths paths;
 };
 
 /// What is wrong with a configuration, as "file:line: key: reason".

@@ -46,10 +46,12 @@ struct JoiningPair : Joining, Pair {};
 
 } // namespace
 
-TEST_CASE("connections are joined for tests only") {
+TEST_CASE("what discovery has not found is joined for tests only") {
     Pair pair;
     KernelConnection one(pair.socket);
-    CHECK(offer(pair.client, one.client, 0).header.status == -ENOSYS);
+    const Answer refused = offer(pair.client, one.client, 0);
+    CHECK(refused.header.status == -EACCES);
+    CHECK(static_cast<Cause>(refused.header.cause) == Cause::discovery_off);
     CHECK(other_end(pair.client, one.client).header.status == -ENOENT);
 }
 

@@ -298,7 +298,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
             if (from_kernel >= 0) {
                 forget_fd(static_cast<int>(from_kernel));
-                if (paths_are_on()) [[unlikely]]
+                if (all_begin_in_kernel() || is_discovery_on()) [[unlikely]]
                     install_accepted(static_cast<int>(from_kernel), f->family, flags);
                 count_fallback(Cause::plain_client, nullptr);
             }

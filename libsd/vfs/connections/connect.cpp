@@ -194,7 +194,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
     if (is_any(to.ip)) // connect() to the wildcard address means this host
         set_loopback(to.ip, f.family == AF_INET6 && !is_v4(to.ip));
     why = decide(f, to, &source, &entry);
-    if (why == Cause::none && paths_are_on()) [[unlikely]] {
+    if (why == Cause::none && all_begin_in_kernel()) [[unlikely]] {
         mark_offered(f, 0);
         why = Cause::born_on_kernel;
     }
@@ -366,6 +366,11 @@ void disconnect(File &f, int error) noexcept {
     epoll_touch(f);
 }
 
+/// Why no connection could begin in memory: may both ends have libsd all the same, in two network namespaces?
+bool may_be_found(Cause why) noexcept {
+    return why == Cause::remote_host || why == Cause::peer_unaccelerated;
+}
+
 } // namespace
 
 namespace vfs {
@@ -432,10 +437,22 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         }
         return 0;
     }
-    if (may_be_joined(*f)) [[unlikely]] { // it keeps its File
-        count_fallback(static_cast<Cause>(why), &to);
-        const long r = materialise(fd, *f);
-        return r < 0 ? r : kPass;
+    if (may_be_joined(*f) || may_be_found(static_cast<Cause>(why))) [[unlikely]] {
+        if (const long r = materialise(fd, *f); r < 0) {
+            count_fallback(static_cast<Cause>(why), &to);
+            return r;
+        }
+        if (mark_for_discovery(fd)) {
+            Cause missing; // somebody's monitor is there, and ours?
+            if (!control::ensure(&missing))
+                why = static_cast<int64_t>(missing);
+            else if (is_discovery_on())
+                mark_offered(*f, 0);
+        }
+        if (may_be_joined(*f)) { // it keeps its File
+            count_fallback(static_cast<Cause>(why), &to);
+            return kPass;
+        }
     }
     long r = fall_back(fd, f, static_cast<Cause>(why), &to);
     return r < 0 ? r : kPass;

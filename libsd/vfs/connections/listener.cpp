@@ -7,6 +7,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
 #include <sys/stat.h>
@@ -303,6 +304,7 @@ void restore_listeners() noexcept {
         Cause why;
         if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
             continue;
+        mark_for_discovery(fd, kMarkAgain); // else what it accepts stays with the kernel
         LockGuard h(l->lock);
         // Links made before the restart keep their place in the old segment: clients that have not noticed
         // still use them.

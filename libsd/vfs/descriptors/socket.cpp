@@ -196,6 +196,8 @@ long listen(int fd, int backlog) noexcept {
         return kPass; // again on a listener: the kernel changes the backlog
     if (long r = materialise(fd, *f); r < 0)
         return r;
+    if (f->unconnected.refuse_cause == 0 && !namespace_changed)
+        mark_for_discovery(fd); // else what it accepts is the kernel's
     long r = sys::call(SYS_listen, fd, backlog);
     if (r == 0 && dummy_listened()) [[unlikely]]
         r = -EINVAL;

@@ -158,7 +158,7 @@ void at_exit() noexcept {
             comma = ",";
         }
     n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}");
-    if (paths_are_on())
+    if (all_begin_in_kernel() || connections_joined.load() != 0)
         n += snprintf(
             line + n,
             sizeof line - static_cast<size_t>(n), ",\"joined\":%lu,\"to_ring\":%lu,\"to_kernel\":%lu,\"followed_to_ring\":%lu,\"followed_to_kernel\":%lu",

@@ -69,6 +69,7 @@ uint32_t claim_proc(SegmentView v) noexcept {
 void move_stats(SegmentStats &from, SegmentStats &to) noexcept {
     to.connects.fetch_add(from.connects.exchange(0), std::memory_order_relaxed);
     to.accepts.fetch_add(from.accepts.exchange(0), std::memory_order_relaxed);
+    to.joined.fetch_add(from.joined.exchange(0), std::memory_order_relaxed);
     for (unsigned i = 0; i < kMaxCauses; ++i)
         to.fallbacks[i].fetch_add(from.fallbacks[i].exchange(0), std::memory_order_relaxed);
 }

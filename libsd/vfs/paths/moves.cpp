@@ -123,9 +123,9 @@ void begin_paths(Ofd &o) noexcept {
     (o.opt.*kPathTx).store(0, relaxed);
     (o.opt.*kPathRx).store(0, relaxed);
     (o.opt.*kPathWanted)
-        .store(path_mode == PathMode::ring    ? kWantRing
+        .store(path_mode == PathMode::kernel  ? kWantKernel
                : path_mode == PathMode::storm ? kWantBoth
-                                              : kWantKernel,
+                                              : kWantRing,
                relaxed);
     (o.opt.*kPathRcvlowat).store(without_capture(o.rcvlowat.load(relaxed)), relaxed);
     (o.opt.*kPathStays).store(0, relaxed);

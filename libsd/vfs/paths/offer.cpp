@@ -5,6 +5,7 @@
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
+#include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -22,6 +23,9 @@ namespace {
 /// One thread at a time asks the monitor, so that of two calls on one socket the second finds what the first
 /// made.
 SD_FORK_STATE constinit Lock joining;
+
+/// Calls that move data, before the monitor is asked about the connection: most that are short never ask.
+constexpr uint8_t kCallsUnoffered = 8;
 
 constexpr uint8_t as_byte(OfferState s) { return static_cast<uint8_t>(s); }
 void set_state(File &f, OfferState s) noexcept {
@@ -121,10 +125,20 @@ void read_path_mode(const char *text) noexcept {
             path_mode = static_cast<PathMode>(i);
 }
 
+bool is_discovery_on() noexcept {
+    const Directory *directory = control::directory();
+    return directory && directory->discovery.load(std::memory_order_relaxed);
+}
+
+bool mark_for_discovery(int fd, int how) noexcept {
+    return sys::setsockopt(fd, kMarkLevel, kMarkName, &how, sizeof how) == 0;
+}
+
 void mark_offered(File &f, unsigned side) noexcept {
     f.unconnected.side = static_cast<uint8_t>(side);
     f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);
     f.unconnected.inside.store(0, std::memory_order_relaxed);
+    f.unconnected.calls.store(0, std::memory_order_relaxed);
     set_state(f, OfferState::marked);
 }
 
@@ -166,6 +180,7 @@ bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
                 f.family);
     epoll_file_became_stream(f);
     connections_joined.fetch_add(1, std::memory_order_relaxed);
+    stats().joined.fetch_add(1, std::memory_order_relaxed);
     return true;
 }
 
@@ -179,6 +194,12 @@ bool consider_joining(int fd, File &f) noexcept {
         return false;
     if (f.unconnected.inside.load(std::memory_order_relaxed) != 0 || inside_operation())
         return false;
+    // Only one of several threads may count it, which is of no importance.
+    if (const uint8_t calls = f.unconnected.calls.load(std::memory_order_relaxed);
+        calls < kCallsUnoffered && !all_begin_in_kernel()) {
+        f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
+        return false;
+    }
     const LockGuard g(joining);
     Cause why;
     if (!may_be_joined(f))

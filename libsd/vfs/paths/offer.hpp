@@ -10,14 +10,17 @@
 // comes another way. So such calls are made here, and counted (Unconnected::inside). Sockets that another
 // process may have as well (fork, SCM_RIGHTS) are not offered any more.
 //
-// For tests only, by SD_TEST_PATHS in the environment; else nothing is ever marked.
+// Sockets are marked where the monitor looks for the other ends of kernel connections (Directory::discovery):
+// those that lead out of the network namespace, or to nobody that the directory knows, and what such a
+// connection may come to, a listener. SD_TEST_PATHS in the environment has all connections begin so.
 #pragma once
+#include "libsd/layout/directory_layout.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 
 namespace sd {
 
 enum class PathMode : uint8_t {
-    off,
+    off,    ///< what is found moves at once
     kernel, ///< connections begin in the kernel and are joined, and stay there
     ring,   ///< "shm": they move at once
     storm   ///< each side moves its direction to and fro at random
@@ -25,13 +28,21 @@ enum class PathMode : uint8_t {
 extern PathMode path_mode;
 /// Of the environment; once, at start.
 void read_path_mode(const char *text) noexcept;
-inline bool paths_are_on() noexcept { return path_mode != PathMode::off; }
+/// Do all connections begin in the kernel, for a test?
+inline bool all_begin_in_kernel() noexcept { return path_mode != PathMode::off; }
 
 enum class OfferState : uint8_t { none, marked, offered, given_up };
 
 /// The socket of this File connects, or has connected, through the kernel. `side`: 0 it connects, 1 it was
 /// accepted. Before another thread can use the number.
 void mark_offered(File &f, unsigned side) noexcept;
+/// Before the kernel socket under `fd` connects or listens: has the kernel say to the other end, and keep
+/// what that one says, that it has libsd. False: the kernel does not know of it, since no monitor looks for
+/// peers. Asks nobody else: who connects to other hosts only need not have a monitor. `how`: kMarkAgain for a
+/// listener, after a restart of the monitor.
+bool mark_for_discovery(int fd, int how = kMark) noexcept;
+/// Does our monitor look for peers?
+bool is_discovery_on() noexcept;
 /// A connection just accepted by the kernel gets a File under its number.
 void install_accepted(int fd, unsigned family, int flags) noexcept;
 inline bool may_be_joined(const File &f) noexcept {

@@ -1,0 +1,395 @@
+/* Two BPF programs: one lets libsd mark its sockets, the other puts the option into the SYN and the SYN-ACK of
+ * marked ones and keeps what the other end said.
+ *
+ * Other programs may be attached to the same hooks. So flags of a socket are only added to, and only what was
+ * added is taken away; `reply` is nobody's here; space in a header is used only where it was reserved here. */
+#include "option_layout.h"
+
+#include <linux/bpf.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_ACK 0x10
+#define TCP_CLOSE 7
+#define TCP_LISTEN 10
+#define TAKEN (-1) /* optlen: a program has done it, perhaps another one like this; the kernel is not asked */
+#define LARGEST_VALUE 4096 /* of an option, that the kernel shows to a program */
+
+char licence[] SEC("license") = "Apache-2.0";
+
+/* The host's key, new at each start of the monitor. Set before the programs are loaded. */
+const volatile __u64 host_key[2];
+
+struct {
+    __uint(type, BPF_MAP_TYPE_SK_STORAGE);
+    __uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE); /* what a listener accepts is marked as it is */
+    __type(key, int);
+    __type(value, struct sd_end);
+} ends SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 16384);
+    __type(key, struct sd_request_key);
+    __type(value, struct sd_request);
+} requests SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 4096);
+    __type(key, struct sd_destination);
+    __type(value, __u64);
+} shy SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_LPM_TRIE);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __uint(max_entries, 1024);
+    __type(key, struct sd_network);
+    __type(value, __u8);
+} networks SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, SD_STATES);
+    __type(key, __u32);
+    __type(value, __u64);
+} counts SEC(".maps");
+
+static __always_inline void count(__u32 state) {
+    __u64 *n = bpf_map_lookup_elem(&counts, &state);
+    if (n)
+        ++*n;
+}
+
+static __always_inline void set_state(struct sd_end *end, __u8 state) {
+    end->state = state;
+    count(state);
+}
+
+/* SipHash-2-4 of two words. */
+#define ROTATED(x, n) ((x) << (n) | (x) >> (64 - (n)))
+#define ROUND(a, b, c, d)                                                                                    \
+    do {                                                                                                     \
+        (a) += (b), (b) = ROTATED(b, 13) ^ (a), (a) = ROTATED(a, 32);                                        \
+        (c) += (d), (d) = ROTATED(d, 16) ^ (c);                                                              \
+        (a) += (d), (d) = ROTATED(d, 21) ^ (a);                                                              \
+        (c) += (b), (b) = ROTATED(b, 17) ^ (c), (c) = ROTATED(c, 32);                                        \
+    } while (0)
+
+static __noinline __u64 hash(__u64 first, __u64 second) {
+    const __u64 end = 16ull << 56;
+    __u64 a = host_key[0] ^ 0x736f6d6570736575ull, b = host_key[1] ^ 0x646f72616e646f6dull;
+    __u64 c = host_key[0] ^ 0x6c7967656e657261ull, d = host_key[1] ^ 0x7465646279746573ull;
+    d ^= first;
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    a ^= first;
+    d ^= second;
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    a ^= second;
+    d ^= end;
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    a ^= end;
+    c ^= 0xff;
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    ROUND(a, b, c, d);
+    return a ^ b ^ c ^ d;
+}
+
+/* What each hash is for. */
+enum use { USE_NONCE = 1, USE_SYN_PROOF, USE_ANSWER, USE_ANSWER_PROOF };
+
+static __always_inline __u64 syn_proof(__u64 nonce) { return hash(nonce, USE_SYN_PROOF); }
+static __always_inline __u64 answer_to(__u64 nonce) { return hash(nonce, USE_ANSWER); }
+static __always_inline __u64 answer_proof(__u64 nonce) { return hash(nonce, USE_ANSWER_PROOF); }
+
+static __always_inline void fill(struct sd_option *option, __u64 nonce, __u64 proof) {
+    option->kind = SD_OPTION_KIND;
+    option->length = sizeof *option;
+    option->id[0] = SD_OPTION_ID >> 8;
+    option->id[1] = SD_OPTION_ID & 0xff;
+    option->version = SD_OPTION_VERSION;
+    __builtin_memcpy(option->proof, &proof, sizeof option->proof);
+    option->nonce = nonce;
+}
+
+static __always_inline int is_proof(const struct sd_option *option, __u64 proof) {
+    __u64 sent = 0;
+    __builtin_memcpy(&sent, option->proof, sizeof option->proof);
+    return sent == (proof & 0xffffffffffffffull);
+}
+
+/* 0: the packet (with BPF_LOAD_HDR_OPT_TCP_SYN: the SYN that it answers) has no such option. */
+static __always_inline int load(struct bpf_sock_ops *ops, struct sd_option *option, __u64 flags) {
+    __builtin_memset(option, 0, sizeof *option);
+    option->kind = SD_OPTION_KIND;
+    option->length = 4;
+    option->id[0] = SD_OPTION_ID >> 8;
+    option->id[1] = SD_OPTION_ID & 0xff;
+    return bpf_load_hdr_opt(ops, option, sizeof *option, flags) == sizeof *option &&
+           option->version == SD_OPTION_VERSION;
+}
+
+static __always_inline void mapped(__u32 to[4], __u32 v4) {
+    to[0] = to[1] = 0;
+    to[2] = bpf_htonl(0xffff);
+    to[3] = v4;
+}
+
+/* A field of the context is read at its own place: without this the compiler chooses the place first, and the
+ * verifier refuses. */
+static __always_inline __u32 as_read(__u32 field) {
+    barrier_var(field);
+    return field;
+}
+
+static __always_inline void remote_of(struct bpf_sock_ops *ops, __u32 to[4]) {
+    if (ops->family == AF_INET6) {
+        to[0] = as_read(ops->remote_ip6[0]);
+        to[1] = as_read(ops->remote_ip6[1]);
+        to[2] = as_read(ops->remote_ip6[2]);
+        to[3] = as_read(ops->remote_ip6[3]);
+    } else {
+        mapped(to, as_read(ops->remote_ip4));
+    }
+}
+
+static __always_inline void key_of(struct bpf_sock_ops *ops, struct sd_request_key *key) {
+    __builtin_memset(key, 0, sizeof *key);
+    key->netns = bpf_get_netns_cookie(ops);
+    remote_of(ops, key->remote);
+    if (ops->family == AF_INET6) {
+        key->local[0] = as_read(ops->local_ip6[0]);
+        key->local[1] = as_read(ops->local_ip6[1]);
+        key->local[2] = as_read(ops->local_ip6[2]);
+        key->local[3] = as_read(ops->local_ip6[3]);
+    } else {
+        mapped(key->local, as_read(ops->local_ip4));
+    }
+    key->remote_port = ops->remote_port;
+    key->local_port = ops->local_port;
+}
+
+static __always_inline struct sd_end *end_of(struct bpf_sock_ops *ops) {
+    struct bpf_sock *sk = ops->sk;
+    return sk ? bpf_sk_storage_get(&ends, sk, 0, 0) : 0;
+}
+
+static __always_inline void start_writing(struct bpf_sock_ops *ops, struct sd_end *end) {
+    const __u32 flags = ops->bpf_sock_ops_cb_flags;
+    end->writes = !(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+    if (end->writes)
+        bpf_sock_ops_cb_flags_set(ops, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+}
+
+static __always_inline void stop_writing(struct bpf_sock_ops *ops, struct sd_end *end) {
+    if (end->writes)
+        bpf_sock_ops_cb_flags_set(ops, ops->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+    end->writes = 0;
+}
+
+static __always_inline void about_to_connect(struct bpf_sock_ops *ops) {
+    struct sd_end *end = end_of(ops);
+    if (!end)
+        return;
+    struct sd_network to = {.bits = 128};
+    struct sd_destination destination = {.netns = bpf_get_netns_cookie(ops)};
+    remote_of(ops, destination.remote);
+    __builtin_memcpy(to.address, destination.remote, sizeof to.address);
+    end->role = SD_ROLE_CONNECTED;
+    end->answer = 0;
+    end->own_isn = end->peer_isn = 0;
+    if (!bpf_map_lookup_elem(&networks, &to)) {
+        set_state(end, SD_FAR);
+        return;
+    }
+    if (bpf_map_lookup_elem(&shy, &destination)) {
+        set_state(end, SD_SHY);
+        return;
+    }
+    const __u64 random = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
+    end->nonce = hash(random ^ bpf_ktime_get_ns(), USE_NONCE);
+    set_state(end, SD_WANTED);
+    start_writing(ops, end);
+}
+
+static __always_inline void reserve(struct bpf_sock_ops *ops) {
+    const __u32 flags = ops->skb_tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK);
+    if (flags == TCP_FLAG_SYN) {
+        struct sd_end *end = end_of(ops);
+        if (!end)
+            return;
+        if (end->state == SD_SENT)
+            set_state(end, SD_SENT_AGAIN);
+        if (end->state == SD_WANTED)
+            set_state(end, bpf_reserve_hdr_opt(ops, sizeof(struct sd_option), 0) ? SD_NO_ROOM : SD_RESERVED);
+        return;
+    }
+    /* The listener is not to be had here. An option is answered by a listener that nobody has marked only where
+     * another program has set its flag; what such a one accepts has no storage, and nothing comes of it. */
+    if (flags != (TCP_FLAG_SYN | TCP_FLAG_ACK) || ops->is_fullsock ||
+        ops->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)
+        return;
+    struct sd_option syn;
+    if (!load(ops, &syn, BPF_LOAD_HDR_OPT_TCP_SYN))
+        return;
+    struct sd_request_key key;
+    key_of(ops, &key);
+    const struct sd_request *former = bpf_map_lookup_elem(&requests, &key);
+    if (former && former->nonce == syn.nonce && former->written)
+        return;
+    struct sd_request request = {.nonce = syn.nonce, .foreign = !is_proof(&syn, syn_proof(syn.nonce))};
+    __builtin_memcpy(request.proof, syn.proof, sizeof syn.proof);
+    if (!bpf_map_update_elem(&requests, &key, &request, BPF_ANY) &&
+        bpf_reserve_hdr_opt(ops, sizeof(struct sd_option), 0))
+        bpf_map_delete_elem(&requests, &key);
+}
+
+static __always_inline void write(struct bpf_sock_ops *ops) {
+    const __u32 flags = ops->skb_tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK);
+    struct sd_option option;
+    if (flags == TCP_FLAG_SYN) {
+        struct sd_end *end = end_of(ops);
+        if (end && end->state == SD_RESERVED) {
+            fill(&option, end->nonce, syn_proof(end->nonce));
+            set_state(end, bpf_store_hdr_opt(ops, &option, sizeof option, 0) ? SD_NO_ROOM : SD_SENT);
+        }
+        return;
+    }
+    if (flags != (TCP_FLAG_SYN | TCP_FLAG_ACK) || ops->is_fullsock)
+        return;
+    struct sd_request_key key;
+    key_of(ops, &key);
+    struct sd_request *request = bpf_map_lookup_elem(&requests, &key);
+    if (!request || request->written)
+        return;
+    request->written = 1;
+    fill(&option, answer_to(request->nonce), answer_proof(request->nonce));
+    bpf_store_hdr_opt(ops, &option, sizeof option, 0);
+}
+
+static __always_inline void connected(struct bpf_sock_ops *ops) {
+    struct sd_end *end = end_of(ops);
+    if (!end || end->role != SD_ROLE_CONNECTED)
+        return;
+    stop_writing(ops, end);
+    if (end->state == SD_SENT_AGAIN) { /* it was lost with the option, and arrives without */
+        struct sd_destination to = {.netns = bpf_get_netns_cookie(ops)};
+        const __u64 now = bpf_ktime_get_ns();
+        remote_of(ops, to.remote);
+        bpf_map_update_elem(&shy, &to, &now, BPF_ANY);
+    }
+    if (end->state != SD_SENT)
+        return;
+    end->own_isn = ops->snd_nxt - 1;
+    end->peer_isn = ops->rcv_nxt - 1;
+    struct sd_option option;
+    if (!load(ops, &option, 0)) {
+        set_state(end, SD_PLAIN);
+    } else if (option.nonce == end->nonce) {
+        set_state(end, SD_ECHOED);
+    } else if (option.nonce == answer_to(end->nonce) && is_proof(&option, answer_proof(end->nonce))) {
+        end->answer = option.nonce;
+        set_state(end, SD_PAIRED);
+    } else {
+        end->answer = option.nonce;
+        __builtin_memcpy(end->proof, option.proof, sizeof option.proof);
+        set_state(end, SD_OTHER_HOST);
+    }
+}
+
+static __always_inline void accepted(struct bpf_sock_ops *ops) {
+    struct sd_end *end = end_of(ops); /* a copy of the listener's */
+    if (!end || end->role != SD_ROLE_LISTENS)
+        return;
+    stop_writing(ops, end);
+    end->role = SD_ROLE_ACCEPTED;
+    end->own_isn = ops->snd_nxt - 1;
+    end->peer_isn = ops->rcv_nxt - 1;
+    struct sd_request_key key;
+    key_of(ops, &key);
+    const struct sd_request *request = bpf_map_lookup_elem(&requests, &key);
+    if (!request) {
+        set_state(end, SD_PLAIN);
+        return;
+    }
+    end->nonce = request->nonce;
+    end->answer = answer_to(request->nonce);
+    __builtin_memcpy(end->proof, request->proof, sizeof end->proof);
+    set_state(end, request->foreign ? SD_OTHER_HOST : SD_PAIRED);
+    bpf_map_delete_elem(&requests, &key);
+}
+
+SEC("sockops")
+int sd_option(struct bpf_sock_ops *ops) {
+    switch (ops->op) {
+    case BPF_SOCK_OPS_TCP_CONNECT_CB:
+        about_to_connect(ops);
+        break;
+    case BPF_SOCK_OPS_TCP_LISTEN_CB: {
+        struct sd_end *end = end_of(ops);
+        if (end) {
+            end->role = SD_ROLE_LISTENS;
+            start_writing(ops, end);
+        }
+        break;
+    }
+    case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+        reserve(ops);
+        break;
+    case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+        write(ops);
+        break;
+    case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+        connected(ops);
+        break;
+    case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+        accepted(ops);
+        break;
+    }
+    return 1;
+}
+
+SEC("cgroup/setsockopt")
+int sd_mark(struct bpf_sockopt *ctx) {
+    if (ctx->level != SD_MARK_LEVEL) {
+        if (ctx->optlen > LARGEST_VALUE)
+            ctx->optlen = 0; /* the kernel takes the caller's own value */
+        return 1;
+    }
+    struct bpf_sock *sk = ctx->sk;
+    const int *value = ctx->optval;
+    if (ctx->optname != SD_MARK_NAME || !sk || sk->protocol != IPPROTO_TCP ||
+        (ctx->optlen != sizeof *value && ctx->optlen != TAKEN) || (const void *)(value + 1) > ctx->optval_end)
+        return 0; /* EPERM */
+    if (sk->state == TCP_LISTEN && *value == SD_MARK_AGAIN) {
+        /* A former monitor's program has set its flag, which has stayed. */
+        struct sd_end *end = bpf_sk_storage_get(&ends, sk, 0, BPF_SK_STORAGE_GET_F_CREATE);
+        if (!end)
+            return 0;
+        if (end->role == SD_ROLE_NONE) {
+            end->role = SD_ROLE_LISTENS;
+            end->writes = 1;
+        }
+        ctx->optlen = TAKEN;
+        return 1;
+    }
+    if (sk->state != TCP_CLOSE || *value == SD_MARK_AGAIN)
+        return 0;
+    if (*value == 0)
+        bpf_sk_storage_delete(&ends, sk);
+    else if (!bpf_sk_storage_get(&ends, sk, 0, BPF_SK_STORAGE_GET_F_CREATE))
+        return 0;
+    ctx->optlen = TAKEN;
+    return 1;
+}
