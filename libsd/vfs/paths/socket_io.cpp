@@ -1,4 +1,5 @@
 // What the kernel socket of a connection with paths does while a direction goes over it.
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
@@ -57,7 +58,8 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
         msghdr m{};
         m.msg_iov = pieces;
         size_t asked = 0;
-        for (IoCursor ahead = to; m.msg_iovlen < kPieces && static_cast<size_t>(done) + asked < want;) {
+        const size_t most = sandboxed() ? 1 : kPieces;
+        for (IoCursor ahead = to; m.msg_iovlen < most && static_cast<size_t>(done) + asked < want;) {
             if (ahead.advance() <= 0)
                 break; // a bad array is told of in the next round
             const size_t left = want - static_cast<size_t>(done) - asked;
@@ -66,7 +68,11 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
             asked += piece.iov_len;
             ahead.skip(ahead.now.iov_len);
         }
-        const long r = sys::call(SYS_recvmsg, fd, sys::arg(&m), (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+        const int how = (flags & ~MSG_WAITALL) | MSG_DONTWAIT;
+        // In a sandbox that one is allowed (libsd/api/processes/sandbox.cpp)
+        const long r = m.msg_iovlen == 1 ? sys::call(SYS_recvfrom, fd, sys::arg(pieces[0].iov_base),
+                                                     static_cast<long>(pieces[0].iov_len), how, 0, 0)
+                                         : sys::call(SYS_recvmsg, fd, sys::arg(&m), how);
         if (r <= 0)
             return done ? done : r;
         for (auto left = static_cast<size_t>(r); left != 0 && to.advance() > 0;) {
@@ -90,6 +96,8 @@ bool socket_at_mark(int fd) noexcept {
 uint32_t path_events(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
+    if (is_called_home(f)) [[unlikely]]
+        answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
     const uint32_t flags = any_ring ? absorb_flags(f) : 0;
@@ -117,7 +125,7 @@ uint32_t path_events(File &f) noexcept {
         e |= EPOLLHUP;
     if (we_shut || (sends_ring ? (flags & (kFlagClosed | kFlagReset)) || tx_room(f) : socket & POLLOUT))
         e |= EPOLLOUT | EPOLLWRNORM;
-    if (reads_ring && urgent_unread(f)) [[unlikely]]
+    if (urgent_unread(f)) [[unlikely]]
         e |= EPOLLPRI;
     if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
         e |= EPOLLERR;
@@ -140,8 +148,8 @@ bool left_in_socket(File &f) noexcept {
 }
 
 void reset_socket(const File &f) noexcept {
-    if ((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)
-        return; // others may have it
+    if (((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned) || sandboxed())
+        return; // others may have it, or a filter may end us for the call
     const linger now{1, 0};
     sys::setsockopt(path_socket(f), SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }

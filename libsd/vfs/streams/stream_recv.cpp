@@ -221,6 +221,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 r = read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags, &path_end);
                 if (r > 0 && !peek)
                     ++o.rx.s.messages;
+                if (r > 0)
+                    note_peeked(o, peek);
             } else if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};
