@@ -212,17 +212,17 @@ uint32_t sending_word(File &f) noexcept {
     return is;
 }
 
-/// The socket holds back, or sends at once, what the program has asked for; `in_use`: it carries the sending
-/// direction. Else what it holds back goes now.
+/// What the socket holds back goes now; from now on it holds back what the program has corked, if it carries
+/// the sending direction (`in_use`). It does not wait for acknowledgements as long as either direction may use
+/// the ring: the answers that carry them along may go the other way, and then they come 40 ms late.
 void set_holding_back(int fd, const Ofd &o, bool in_use) noexcept {
     if (sandboxed())
         return; // a filter may end us for the calls, and no direction comes back then
-    const int cork = in_use && o.opt.cork.load(relaxed) != 0, nodelay = !in_use || o.opt.nodelay.load(relaxed) != 0;
-    if (in_use)
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
-    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
-    if (!in_use)
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+    const int off = 0, on = 1, cork = o.opt.cork.load(relaxed) != 0;
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (in_use && cork)
+        sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
 }
 
 } // namespace
@@ -322,6 +322,8 @@ bool follow_sender(int fd, File &f) noexcept {
         return false;
     answer(theirs);
     count_followed(followed_to_ring, f);
+    if (!sends_in_ring(o))
+        set_holding_back(fd, o, true);
     set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
     return true;
 }

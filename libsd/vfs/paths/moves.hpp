@@ -66,6 +66,9 @@ inline bool is_called_home(const File &f) noexcept {
 /// The same; brings back first what is in the ring, and calls the peer home. It waits for the peer a short
 /// time, which may be busy, stopped or hostile.
 [[nodiscard]] bool come_home(File &f) noexcept;
+/// Of one that did not come home, and whose socket somebody is about to have who knows of nothing else: both
+/// ends are told that the connection is reset.
+void end_in_error(File &f) noexcept;
 /// Of who has called, in the peer's place: without tokens.
 void answer_call_home(File &f) noexcept;
 /// The same as stay_in_socket(), and this process's numbers are the kernel's.
@@ -129,6 +132,8 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 /// Is the next byte of the socket the urgent one? A receive ends there.
 bool socket_at_mark(int fd) noexcept;
+/// Has the peer's end of the socket sent its FIN, or a reset?
+bool socket_has_ended(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.

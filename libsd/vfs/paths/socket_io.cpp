@@ -29,9 +29,9 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
         const int more = from.advance();
         if (more < 0)
             return done ? done : more;
-        if (more == 0)
+        if (more == 0 && done != 0)
             return done;
-        const size_t n = from.now.iov_len;
+        const size_t n = from.now.iov_len; // 0: it says what is wrong with the connection
         // What comes in one call is one piece for TCP, too
         const int push = from.next < from.count ? MSG_MORE : 0;
         const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
@@ -40,7 +40,7 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
             return done ? done : r;
         from.skip(static_cast<size_t>(r));
         done += r;
-        if (static_cast<size_t>(r) < n)
+        if (static_cast<size_t>(r) < n || n == 0)
             return done;
     }
 }
@@ -92,6 +92,8 @@ bool socket_at_mark(int fd) noexcept {
     int at = 0;
     return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
 }
+
+bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
 
 uint32_t path_events(File &f) noexcept {
     Ofd &o = *f.ofd;
