@@ -150,6 +150,12 @@ long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, 
     return ask_kernel(fd, f, level, name, value, n);
 }
 
+bool is_keepalive(int level, int name) noexcept {
+    return level == SOL_SOCKET ? name == SO_KEEPALIVE
+                               : level == IPPROTO_TCP &&
+                                     (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT);
+}
+
 /// Their words are used otherwise then (Ofd::Options).
 bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
     return has_paths(o) && k.level == IPPROTO_TCP &&
@@ -160,8 +166,11 @@ bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
 long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n, int room) noexcept {
     Ofd &o = *f.ofd;
     const KnownOption *k = known_option(level, name);
-    if (k && k->stored && kept_by_socket(o, *k)) [[unlikely]]
-        return ask_kernel(fd, f, level, name, value, n);
+    if (k && k->stored && kept_by_socket(o, *k)) [[unlikely]] {
+        const bool hidden = has_hidden_keepalive(o) && is_keepalive(level, name);
+        return hidden ? give_int(shown_keepalive(name), value, n, room)
+                      : ask_kernel(fd, f, level, name, value, n);
+    }
     if (k && k->stored) {
         int32_t v = (o.opt.*k->stored).load(relaxed);
         if (level == IPPROTO_TCP && name == TCP_QUICKACK)
@@ -314,6 +323,8 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
+            if (has_hidden_keepalive(o) && is_keepalive(level, name)) [[unlikely]]
+                end_hidden_keepalive(fd, o);
             // TCP_NODELAY is on there as long as a direction may use the ring (moves.cpp)
             if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT) &&
                 (level != IPPROTO_TCP || name != TCP_NODELAY || !uses_ring(f))) [[unlikely]]

@@ -18,9 +18,10 @@ constexpr int64_t kLookNs = 200'000;
 
 /// What was kept here while both paths were possible, and is the socket's own from now on.
 void hand_back(const File &f) noexcept {
-    const Ofd &o = *f.ofd;
+    Ofd &o = *f.ofd;
     const int nodelay = o.opt.nodelay.load(std::memory_order_relaxed) != 0;
     const int fd = path_socket(f), low = (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
+    end_hidden_keepalive(fd, o);
     sys::fcntl(fd, F_SETFL, O_RDWR | o.status.load(std::memory_order_relaxed));
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);

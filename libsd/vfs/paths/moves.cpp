@@ -281,6 +281,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         (o.opt.*kPathStays).fetch_and(~kSentUrgent, relaxed);
         o.tx.s.stalls = 0;
         set_holding_back(fd, o, false);
+        hide_keepalive(fd, o);
         *tell = true;
         return true;
     }

@@ -150,6 +150,13 @@ uint64_t socket_arrivals(const File &f) noexcept;
 /// to be a reset.
 bool left_in_socket(File &f) noexcept;
 void reset_socket(const File &f) noexcept;
+/// keepalive.cpp: does the socket send keepalives that the program has not asked for?
+bool has_hidden_keepalive(const Ofd &o) noexcept;
+/// What the program reads then for TCP_KEEPIDLE and the like.
+int shown_keepalive(int name) noexcept;
+/// When the socket may become idle, and before the program sets its own or somebody else gets the socket.
+void hide_keepalive(int fd, Ofd &o) noexcept;
+void end_hidden_keepalive(int fd, Ofd &o) noexcept;
 /// shutdown() with the send token where it ends sending.
 long shut_socket(int fd, File &f, int how) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.

@@ -32,10 +32,12 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
         if (more == 0 && done != 0)
             return done;
         const size_t n = from.now.iov_len; // 0: it says what is wrong with the connection
-        // What comes in one call is one piece for TCP, too
-        const int push = from.next < from.count ? MSG_MORE : 0;
+        // What comes in one call is one piece for TCP, too, of which the last byte may be urgent.
+        IoCursor behind = from;
+        behind.skip(n);
+        const int how = n != 0 && behind.advance() > 0 ? (flags & ~MSG_OOB) | MSG_MORE : flags;
         const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
-                                 flags | push | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+                                 how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
         if (r < 0)
             return done ? done : r;
         from.skip(static_cast<size_t>(r));
@@ -136,8 +138,8 @@ uint32_t path_events(File &f) noexcept {
 
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;
-    if ((events & EPOLLIN) && !next_is_in_ring(fd, f))
-        wanted |= POLLIN | POLLRDHUP;
+    if ((events & (EPOLLIN | EPOLLRDHUP)) && !next_is_in_ring(fd, f))
+        wanted |= (events & EPOLLIN ? POLLIN : 0) | POLLRDHUP;
     if ((events & EPOLLPRI) && !receives_in_ring(*f.ofd))
         wanted |= POLLPRI;
     if ((events & EPOLLOUT) && !sends_in_ring(*f.ofd))
