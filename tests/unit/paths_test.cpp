@@ -13,6 +13,8 @@
 #include <string>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <thread>
+#include <vector>
 
 using namespace sd;
 using namespace sd::test;
@@ -444,4 +446,26 @@ TEST_CASE("a send of nothing tells of a reset") {
     REQUIRE(soon([&] { return p.events(0) & EPOLLERR; }));
     CHECK(p.send(0, "", 0) == -ECONNRESET);
     CHECK(p.send(0, "", 0) == -EPIPE);
+}
+
+TEST_CASE("an urgent byte waits for room in the socket") {
+    PathPair p(kWantKernel, false);
+    std::vector<char> bytes(65536);
+    size_t sent = 0;
+    for (unsigned quiet = 0; quiet < 20;) {
+        const long r = p.send(0, bytes.data(), bytes.size(), MSG_DONTWAIT);
+        sent += r > 0 ? static_cast<size_t>(r) : 0;
+        quiet = r > 0 ? 0 : quiet + 1;
+        usleep(1000);
+    }
+    CHECK(p.send(0, "U", 1, MSG_OOB | MSG_DONTWAIT) == -EAGAIN);
+    std::thread reader([&] {
+        usleep(20000);
+        for (size_t got = 0; got < sent;) {
+            const long r = p.recv(1, bytes.data(), bytes.size());
+            got += r > 0 ? static_cast<size_t>(r) : sent;
+        }
+    });
+    CHECK(p.send(0, "U", 1, MSG_OOB) == 1);
+    reader.join();
 }

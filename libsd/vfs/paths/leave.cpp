@@ -43,11 +43,15 @@ bool unread_in_ring(const File &f) noexcept { return receives_in_ring(*f.ofd) &&
 void answer_in_this_process(const File &f) noexcept {
     for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
         File *other = fd_table[i].load(std::memory_order_acquire);
-        if (!other || other->kind != FileKind::stream || other->mine != f.peer || !take_reference(*other))
+        if (!other || other->kind != FileKind::stream || !take_reference(*other))
             continue;
-        answer_call_home(*other);
+        const bool is_peer = other->kind == FileKind::stream && other->link->id == f.link->id &&
+                             other->slot == f.slot && other->side != f.side;
+        if (is_peer)
+            answer_call_home(*other);
         release_file(other);
-        return;
+        if (is_peer)
+            return;
     }
 }
 

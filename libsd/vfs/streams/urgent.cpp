@@ -109,9 +109,22 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     Pin pin;
     if (!pin.acquire(f, fd))
         return -EBADF;
-    if (has_paths(*f.ofd)) [[unlikely]]
-        if (const long r = urgent_to_socket(fd, f, from, flags); r != kNotInSocket)
-            return r;
+    if (has_paths(*f.ofd)) [[unlikely]] {
+        const bool nonblocking = is_nonblocking(f, plain);
+        RoomWait room;
+        size_t sent = 0;
+        for (long r; (r = urgent_to_socket(fd, f, from, flags)) != kNotInSocket;) {
+            sent += r > 0 ? static_cast<size_t>(r) : 0;
+            if (sent >= total || (r < 0 && r != -EAGAIN))
+                return sent ? static_cast<long>(sent) : r;
+            if (const long w = room.wait(fd, f, pin, nonblocking, plain, sent != 0); w < 0)
+                return sent ? static_cast<long>(sent) : w;
+        }
+        if (sent != 0) { // it has moved to the ring meanwhile
+            const long rest = send_urgent(fd, f, from, total - sent, flags);
+            return static_cast<long>(sent) + (rest > 0 ? rest : 0);
+        }
+    }
     if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return stream_send(fd, f, from, total, plain);
     long done = 0;
