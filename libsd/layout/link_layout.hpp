@@ -62,7 +62,7 @@ enum SideFlag : uint32_t {
     kFlagReset = 1u << 3,     ///< RST: closed with unread data, linger 0, or corrupt content
     kFlagDead = 1u << 4,      ///< the processes holding it died
     kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
-    kFlagHome = 1u << 6,      ///< what is sent to this side is to go over the kernel's socket, and to stay there
+    kFlagHome = 1u << 6, ///< what is sent to this side is to go over the kernel's socket, and to stay there
 };
 
 /// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;

@@ -59,10 +59,10 @@ enum PathWanted : int32_t {
 };
 /// What else is known of a connection with paths.
 enum PathStays : int32_t {
-    kSentUrgent = 1,   ///< since the sending direction went the way that it goes
-    kStaysPinned = 2,  ///< neither direction leaves the socket: somebody without libsd may have it
-    kWasPeeked = 4,    ///< what is to be received next
-    kHiddenAlive = 8   ///< the socket has keepalives that the program has not asked for
+    kSentUrgent = 1,  ///< since the sending direction went the way that it goes
+    kStaysPinned = 2, ///< neither direction leaves the socket: somebody without libsd may have it
+    kWasPeeked = 4,   ///< what is to be received next
+    kHiddenAlive = 8  ///< the socket has keepalives that the program has not asked for
 };
 
 /// An open file description: one end of an accelerated connection.

@@ -4,9 +4,9 @@
 //   path_transfer PAIRS KILOBYTES SEED        both directions at once, each of so many kilobytes
 //   path_transfer PAIRS KILOBYTES SEED kill   one direction; the sender is killed at some moment
 //   path_transfer PAIRS KILOBYTES SEED busy   besides, what is sent is corked now and then, or urgent (and
-//                                             received in line); the client sends less, and ends its direction
-//                                             long before; every other pair shares its ends with children; and
-//                                             processes are stopped for some milliseconds
+//                                             received in line); the client sends less, and ends its
+//                                             direction long before; every other pair shares its ends with
+//                                             children; and processes are stopped for some milliseconds
 //
 // Of six pairs the first three have small buffers.
 // What was received is compared with what was to be sent, byte by byte; of a killed sender at least what its
@@ -66,8 +66,8 @@ void make_tight(int fd) {
 /// One end of a connection.
 class End {
   public:
-    End(int fd, uint64_t sends, uint64_t receives, uint64_t to_send, uint64_t seed, Shared &shared, bool client,
-        bool busy)
+    End(int fd, uint64_t sends, uint64_t receives, uint64_t to_send, uint64_t seed, Shared &shared,
+        bool client, bool busy)
         : fd_(fd), send_seed_(sends), receive_seed_(receives), to_send_(to_send), random_(seed),
           shared_(shared), client_(client), busy_(busy), shares_(busy && seed / 10 % 2 == 0) {
         const int on = 1;
@@ -98,7 +98,10 @@ class End {
         if (busy_ && random_() % 64 == 0) {
             flags |= MSG_OOB;
         }
-        const size_t most = (flags & MSG_OOB) ? 1 : random_() % 64 == 0 ? 200000 : random_() % 8 == 0 ? 20000 : 700;
+        const size_t most = (flags & MSG_OOB)     ? 1
+                            : random_() % 64 == 0 ? 200000
+                            : random_() % 8 == 0  ? 20000
+                                                  : 700;
         const size_t n = std::min<uint64_t>(1 + random_() % most, to_send_ - sent_);
         std::vector<uint8_t> bytes(n);
         for (size_t i = 0; i < n; ++i) {
@@ -326,7 +329,8 @@ int main(int argc, char **argv) {
     const auto one_runs = [&] {
         siginfo_t info{};
         return std::any_of(servers.begin(), servers.end(), [&](pid_t pid) {
-            return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == 0;
+            return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                   info.si_pid == 0;
         });
     };
     while (busy && one_runs()) {

@@ -35,7 +35,7 @@ using namespace sd;
 
 namespace {
 
-constexpr unsigned kMaxOwn = 64; ///< of our descriptors; more than a sandboxed program ever has
+constexpr unsigned kMaxOwn = 64;    ///< of our descriptors; more than a sandboxed program ever has
 constexpr unsigned kMaxPaths = 512; ///< numbers of connections that may move between socket and ring
 constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,    SYS_rt_sigprocmask,
                                   SYS_munmap,     SYS_gettid,      SYS_nanosleep};

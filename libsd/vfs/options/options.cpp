@@ -151,9 +151,9 @@ long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, 
 }
 
 bool is_keepalive(int level, int name) noexcept {
-    return level == SOL_SOCKET ? name == SO_KEEPALIVE
-                               : level == IPPROTO_TCP &&
-                                     (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT);
+    return level == SOL_SOCKET
+               ? name == SO_KEEPALIVE
+               : level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT);
 }
 
 /// Their words are used otherwise then (Ofd::Options).

@@ -27,10 +27,11 @@ void hand_back(const File &f) noexcept {
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
 }
 
-/// With the receive token: will all that is received from now on come by the socket? What was agreed to may be
-/// on its way already.
+/// With the receive token: will all that is received from now on come by the socket? What was agreed to may
+/// be on its way already.
 bool reads_socket_only(const File &f) noexcept {
-    const PathStep reads = path_step(static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed)));
+    const PathStep reads =
+        path_step(static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed)));
     const bool over = reads == kPathRing && !rx_pending(f) && socket_has_ended(path_socket(f)) &&
                       (f.peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
     return over || (reads != kPathAsked && reads != kPathRing);

@@ -118,7 +118,7 @@ bool ring_is_left(const File &f) noexcept { return ring_ends_at(f, f.ofd->rx.s);
 bool socket_is_left(int fd, const File &f, bool passes = false) noexcept {
     if (!socket_ends_after(fd, f, 0))
         return false;
-    // At an urgent byte that is not in line the kernel counts nothing, whatever is behind it. A read passes it.
+    // At an urgent byte that is not in line the kernel counts nothing, whatever is behind. A read passes it.
     if (!socket_at_mark(fd)) [[likely]]
         return true;
     char byte;
@@ -205,7 +205,7 @@ uint32_t sending_word(File &f) noexcept {
     const uint32_t next = now & ~kUnfinished;
     uint32_t is = next;
     if (static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed)) != next)
-        is = path_step(next) == kPathAsked  ? path_word((next >> 8) - 1, next >> 8 > 1 ? kPathKernel : kPathNone)
+        is = path_step(next) == kPathAsked ? path_word((next >> 8) - 1, next >> 8 > 1 ? kPathKernel : kPathNone)
              : path_step(next) == kPathRing ? path_word(next >> 8, kPathAsked)
                                             : path_word((next >> 8) - 1, kPathRing);
     own.store(static_cast<int32_t>(is), std::memory_order_release);
@@ -213,8 +213,8 @@ uint32_t sending_word(File &f) noexcept {
 }
 
 /// What the socket holds back goes now; from now on it holds back what the program has corked, if it carries
-/// the sending direction (`in_use`). It does not wait for acknowledgements as long as either direction may use
-/// the ring: the answers that carry them along may go the other way, and then they come 40 ms late.
+/// the sending direction (`in_use`). It does not wait for acknowledgements as long as either direction may
+/// use the ring: the answers that carry them along may go the other way, and then they come 40 ms late.
 void set_holding_back(int fd, const Ofd &o, bool in_use) noexcept {
     if (sandboxed())
         return; // a filter may end us for the calls, and no direction comes back then

@@ -86,7 +86,8 @@ enum class Midst : uint8_t {
     shared,  ///< another process has the connection as well
     stopped, ///< the peer's process is
 };
-constexpr const char *kMidstNames[] = {"", "_peeked", "_urgent", "_half_closed", "_corked", "_full", "_shared", "_stopped"};
+constexpr const char *kMidstNames[] = {"",        "_peeked", "_urgent", "_half_closed",
+                                       "_corked", "_full",   "_shared", "_stopped"};
 struct MoveCounts {
     std::atomic<uint64_t> of[std::size(kMidstNames)]{};
 };

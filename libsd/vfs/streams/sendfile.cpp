@@ -67,8 +67,8 @@ long poll_one(int fd, short events, bool wait, short *revents) noexcept {
 
 enum class Fill { ok, full, blocked, not_ready, failed };
 
-/// With the send token: one page from a pipe that is readable into the socket that carries the direction. What
-/// is taken from a pipe cannot be put back, so it is the kernel that takes it.
+/// With the send token: one page from a pipe that is readable into the socket that carries the direction.
+/// What is taken from a pipe cannot be put back, so it is the kernel that takes it.
 Fill splice_to_socket(int out, File &f, int in, size_t want, bool more, long *r) noexcept {
     constexpr size_t kPage = 4096; // a socket that polls writable takes so much without waiting
     short seen = 0;
