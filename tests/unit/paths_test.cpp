@@ -469,3 +469,16 @@ TEST_CASE("an urgent byte waits for room in the socket") {
     CHECK(p.send(0, "U", 1, MSG_OOB) == 1);
     reader.join();
 }
+
+TEST_CASE("who has received more than was sent before the ring ends the connection") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "a", 1) == 1);
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    REQUIRE(p.send(0, "b", 1) == 1);
+    REQUIRE(sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(sys::call(SYS_sendto, p.fd[0], sys::arg("more"), 4, 0, 0, 0) == 4); // as a box on the way would
+    long r = 0;
+    REQUIRE(soon([&] { return (r = p.recv(1, room, sizeof room)) != -EAGAIN; }));
+    CHECK(r <= 0);
+}

@@ -155,6 +155,14 @@ bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
            is_read_up_to(fd, f.peer->credit.path.from.load(relaxed), peeked);
 }
 
+bool socket_has_too_much(int fd, const File &f) noexcept {
+    const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
+    tcp_info info{};
+    return path_step(mine) == kPathAsked && senders_word(f) == path_word(mine >> 8, kPathRing) &&
+           ask_info(fd, &info) &&
+           info.tcpi_bytes_received > f.peer->credit.path.from.load(relaxed) + 1; // the FIN may count
+}
+
 int path_socket(const File &f) noexcept {
     if (file_of(f.stream.path_fd) == &f) [[likely]]
         return f.stream.path_fd;

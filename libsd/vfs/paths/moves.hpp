@@ -124,6 +124,9 @@ inline void note_peeked(Ofd &o, bool peeked) noexcept {
     else
         word.fetch_and(~kWasPeeked, std::memory_order_relaxed);
 }
+/// With the receive token: has more come by the socket than its sender says it has written there? Somebody on
+/// the way has changed the stream, and where it goes on in the ring cannot be told.
+bool socket_has_too_much(int fd, const File &f) noexcept;
 /// Hint without the token: is what comes next in the ring?
 bool next_is_in_ring(int fd, File &f) noexcept;
 

@@ -97,6 +97,8 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         }
         if (follow_sender(fd, f))
             continue;
+        if (done == 0 && socket_has_too_much(fd, f)) [[unlikely]]
+            return -EPROTO;
         const long r = receive_from_socket(fd, to, left, to_socket);
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
