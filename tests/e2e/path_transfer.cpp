@@ -57,6 +57,14 @@ void make_tight(int fd) {
     }
 }
 
+/// Urgent bytes in line, before any can come: one that is not is dropped when another follows it.
+void take_urgent_in_line(int fd) {
+    const int on = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) != 0) {
+        _exit(2);
+    }
+}
+
 [[noreturn]] void fail(const char *what, uint64_t at) {
     fprintf(stderr, "%s at %lu: %s\n", what, static_cast<unsigned long>(at), strerror(errno));
     fflush(stderr);
@@ -69,12 +77,7 @@ class End {
     End(int fd, uint64_t sends, uint64_t receives, uint64_t to_send, uint64_t seed, Shared &shared,
         bool client, bool busy)
         : fd_(fd), send_seed_(sends), receive_seed_(receives), to_send_(to_send), random_(seed),
-          shared_(shared), client_(client), busy_(busy), shares_(busy && seed / 10 % 2 == 0) {
-        const int on = 1;
-        if (busy && setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) != 0) {
-            fail("SO_OOBINLINE", 0);
-        }
-    }
+          shared_(shared), client_(client), busy_(busy), shares_(busy && seed / 10 % 2 == 0) {}
     /// From here on nobody shares the connection.
     void leave() {
         if (sharer_ > 0) {
@@ -229,6 +232,9 @@ void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ti
     if (tight) {
         make_tight(listener);
     }
+    if (busy) {
+        take_urgent_in_line(listener);
+    }
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -265,6 +271,9 @@ void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ti
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (tight) {
         make_tight(fd);
+    }
+    if (busy) {
+        take_urgent_in_line(fd);
     }
     sockaddr_in name{};
     name.sin_family = AF_INET;

@@ -314,7 +314,8 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
             return result(-EPIPE);
         }
         // What ends the connection is for the next call to find: a reset is told only once.
-        if (done && ring::peek_header(f.ofd->rx.s, f.rx_place) == 0 && !has_paths(*f.ofd))
+        if (done && (has_paths(*f.ofd) ? pending_in_both(path_socket(f), f, 1) == 0
+                                       : ring::peek_header(f.ofd->rx.s, f.rx_place) == 0))
             return result(0);
         const size_t want = n - done < kBounce ? n - done : kBounce;
         // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the
