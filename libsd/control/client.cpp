@@ -155,7 +155,7 @@ bool welcome(int fd, Reply &r, Cause *why) noexcept {
     }
     const auto &hello = r.as<wire::HelloReply>();
     my_id.store(hello.client_id, std::memory_order_relaxed);
-    profile.sleeps_at_once.store(hello.sleeps_at_once != 0, std::memory_order_relaxed);
+    profile.spin.store(hello.spin, std::memory_order_relaxed);
     profile.most_ring.store(hello.most_ring - 1u < kRingClasses ? hello.most_ring - 1u : kRingClasses - 1,
                             std::memory_order_relaxed);
     // The old directory stays mapped: another thread may be reading it.

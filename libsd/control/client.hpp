@@ -36,7 +36,7 @@ inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
 /// What the monitor's configuration says of this program. Written by who says hello; read by all threads at
 /// any time, for whom either value will do. A forked child has its parent's.
 struct Profile {
-    std::atomic<bool> sleeps_at_once{false}; ///< no looking before a sleep
+    std::atomic<wire::Spin> spin{wire::Spin::automatic};
     std::atomic<uint32_t> most_ring{kRingClasses - 1};
 };
 extern Profile profile;

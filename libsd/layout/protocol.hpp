@@ -197,11 +197,13 @@ struct Hello {
 };
 /// A client id, of which half tells the monitor's run.
 constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(client_id ^ client_id >> 32); }
+/// What a profile says of looking before a sleep (spinner.hpp). Others are taken for automatic.
+enum class Spin : uint16_t { automatic, never, always };
 struct HelloReply {
     uint64_t client_id;
     uint32_t directory_bytes;
-    uint16_t sleeps_at_once; ///< not 0: a profile has it that the program does not look before it sleeps
-    uint16_t most_ring;      ///< 1 + the class of its largest ring; 0: no profile says
+    Spin spin;
+    uint16_t most_ring; ///< 1 + the class of its largest ring; 0: no profile says
 };
 struct Image {
     uint32_t layout_version;

@@ -39,7 +39,8 @@ void forget_registrations(Bell &b) noexcept {
 }
 
 void forget_scores(Bell &b) noexcept {
-    b.score.store(kFullScore, std::memory_order_relaxed);
+    b.balance.store(kFullBalance, std::memory_order_relaxed);
+    b.short_sleeps.store(0, std::memory_order_relaxed);
     b.spin_score.store(kFullScore, std::memory_order_relaxed);
 }
 

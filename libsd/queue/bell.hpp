@@ -6,8 +6,8 @@
 
 namespace sd {
 
-/// Looking has always paid lately.
-constexpr int kFullScore = 8;
+/// Looking has always paid lately: as a score of tries, and as a balance in nanoseconds.
+constexpr int kFullScore = 8, kFullBalance = 480'000;
 
 /// A place to sleep: an eventfd that peers of the same trust domain write, and sockets for those of others.
 /// Each thread has one for blocking calls and poll; each epoll instance has one.
@@ -15,8 +15,9 @@ struct Bell {
     int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
     /// By link index: the id under which the other side knows us, 0: not registered
     uint8_t id[kMaxLinks] = {};
-    std::atomic<int> score{kFullScore};      ///< how well looking has paid lately, see Spinner
-    std::atomic<int> spin_score{kFullScore}; ///< the same for looking without giving the core away
+    std::atomic<int> balance{kFullBalance};  ///< what looking has saved lately, see Spinner
+    std::atomic<int> short_sleeps{0};        ///< since it was tried last whether looking pays again
+    std::atomic<int> spin_score{kFullScore}; ///< how well looking without giving the core away has paid
     std::atomic<bool> used{false};
     ForeignEnds foreign;
     bool announced = false;    ///< rung for some listener: the monitor has to be told when that ends

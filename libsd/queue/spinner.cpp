@@ -11,6 +11,14 @@ namespace {
 
 // Nanoseconds. The sum is about what waking an idle core costs.
 constexpr int64_t kSpin = 20'000, kYield = 40'000, kShortSpin = 1'000;
+constexpr int kLongLook = kSpin + kYield;
+/// What a look that sees something may cost: the sleep, its end and the peer's call that ends it take about
+/// as much processor time.
+constexpr int kWorth = 30'000;
+/// So many short sleeps after which it is tried whether looking pays again.
+constexpr int kTrial = 32;
+/// For who wants the shortest latency at any price: an end that is silent for longer sleeps all the same.
+constexpr int64_t kLongYield = 10'000'000;
 /// A yield that takes longer than this and one and a half system calls means that somebody else ran. Alone it
 /// takes little more than any call: 230 where one takes 70, and 1600 where one takes 1250, as each changes
 /// the page table; with somebody else at least two calls more.
@@ -75,6 +83,14 @@ void note_stall(int64_t now, int64_t took, int64_t alone) noexcept {
     stalls.store(0, std::memory_order_relaxed);
 }
 
+void add_to_balance(Bell &b, int gain) noexcept {
+    const int now = b.balance.load(std::memory_order_relaxed);
+    const int sum = now + gain;
+    const int next = sum > kFullBalance ? kFullBalance : sum < -kLongLook ? -kLongLook : sum;
+    if (next != now)
+        b.balance.store(next, std::memory_order_relaxed);
+}
+
 struct Yield {
     int64_t took;
     int64_t others; ///< what others used of it; 0: nobody did
@@ -100,13 +116,20 @@ Yield timed_yield(int64_t now) noexcept {
 } // namespace
 
 Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
-    bool pays = b.score.load(std::memory_order_relaxed) > 0;
+    const wire::Spin wish = control::profile.spin.load(std::memory_order_relaxed);
+    const bool always = wish == wire::Spin::always;
+    bool pays = always || b.balance.load(std::memory_order_relaxed) > 0;
+    if (!pays && b.short_sleeps.load(std::memory_order_relaxed) >= kTrial) {
+        b.short_sleeps.store(0, std::memory_order_relaxed);
+        pays = tries_ = true;
+    }
     bool shared = shared_core.load(std::memory_order_relaxed) > 0;
-    looked_long_ = pays;
+    looks_always_ = always; // how that goes says nothing about shorter looks
+    looked_long_ = pays && !always;
     spin_end_ = start_ + (shared ? 0
                           : pays ? kSpin
                                  : kShortSpin); // on a shared core looking keeps the other side away
-    yield_end_ = spin_end_ + (pays ? kYield : 0);
+    yield_end_ = spin_end_ + (always ? kLongYield : pays ? kYield : 0);
     // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps
     // is run soon after it is woken.
     if (start_ < crowded_until.load(std::memory_order_relaxed)) {
@@ -119,7 +142,7 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
         }
         spin_end_ = yield_end_ = start_ + (spins > 0 ? kSpin : 0);
     }
-    if (control::profile.sleeps_at_once.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (wish == wire::Spin::never) [[unlikely]] {
         looked_long_ = only_spins_ = false;
         spin_end_ = yield_end_ = start_;
     }
@@ -137,11 +160,12 @@ bool Spinner::again() noexcept {
     // Where somebody waits for the core there was one look since the clock was read last, which is not worth
     // reading it again.
     const int64_t now = one_look_ ? at_ : sys::now_ns();
+    at_ = now;
     if (now < spin_end_)
         return true;
     if (now >= yield_end_) {
         if (looked_long_)
-            bell_.score.fetch_sub(1, std::memory_order_relaxed);
+            add_to_balance(bell_, -kLongLook);
         if (only_spins_ && spin_end_ > start_)
             bell_.spin_score.fetch_sub(1, std::memory_order_relaxed);
         return false;
@@ -152,6 +176,7 @@ bool Spinner::again() noexcept {
     at_ = now + yield.took;
     if (yield.others) {
         yield_end_ += yield.others; // time that others used is not spent on looking
+        others_ += yield.others;
         spin_end_ = now;
     }
     n_ = kLooks - 1 -
@@ -178,17 +203,20 @@ bool core_is_shared() noexcept {
 void Spinner::paid() noexcept {
     if (n_ == 0)
         return;
-    if (bell_.score.load(std::memory_order_relaxed) < kFullScore)
-        bell_.score.store(kFullScore, std::memory_order_relaxed);
+    const int64_t looked = at_ - start_ - others_;
+    if (tries_ && looked < kWorth)
+        bell_.balance.store(kLongLook, std::memory_order_relaxed);
+    else if (!looks_always_)
+        add_to_balance(bell_, kWorth - static_cast<int>(looked < 2 * kLongLook ? looked : 2 * kLongLook));
     if (!yielded_ && spin_end_ > start_ && bell_.spin_score.load(std::memory_order_relaxed) < kFullScore)
         bell_.spin_score.store(kFullScore, std::memory_order_relaxed);
 }
 
 void Spinner::slept(Bell &b, int64_t ns, bool event) noexcept {
-    // Had we looked for as long as we can, would we have seen it? The wake-up itself is part of what was
+    // Had we looked for as long as we can, might we have seen it? The wake-up itself is part of what was
     // measured.
-    if (event && ns < 2 * (kSpin + kYield))
-        b.score.store(kFullScore, std::memory_order_relaxed);
+    if (event && ns < 2 * kLongLook)
+        b.short_sleeps.fetch_add(1, std::memory_order_relaxed);
 }
 
 } // namespace sd

@@ -184,7 +184,7 @@ Reply Monitor::hello(Client &client, Request &request) {
 
 wire::HelloReply Monitor::hello_reply(const Client &client) const {
     const auto most_ring = config_.policy.most_ring(client.who);
-    return {client.id, sizeof(Directory), config_.policy.sleeps_at_once(client.who),
+    return {client.id, sizeof(Directory), config_.policy.spin(client.who),
             static_cast<uint16_t>(most_ring ? *most_ring + 1 : 0)};
 }
 

@@ -197,9 +197,9 @@ std::vector<std::string> left_for_later(const Config &before, const Config &now)
                            "of sd-monitor on");
     }
     const auto own = [](const Config &config) {
-        std::vector<std::tuple<std::string, std::optional<bool>, std::optional<unsigned>>> list;
+        std::vector<std::tuple<std::string, std::optional<sd::wire::Spin>, std::optional<unsigned>>> list;
         for (const Profile &profile : config.policy.profiles) {
-            list.emplace_back(profile.file, profile.sleeps_at_once, profile.most_ring);
+            list.emplace_back(profile.file, profile.spin, profile.most_ring);
         }
         return list;
     };

@@ -134,11 +134,11 @@ bool Profile::matches(const Identity &who) const {
     return matches_any(programs, who.exe) || matches_any(units, who.unit);
 }
 
-bool Policy::sleeps_at_once(const Identity &who) const {
+wire::Spin Policy::spin(const Identity &who) const {
     const auto found = std::find_if(profiles.begin(), profiles.end(), [&](const Profile &profile) {
-        return profile.sleeps_at_once && profile.matches(who);
+        return profile.spin && profile.matches(who);
     });
-    return found != profiles.end() && *found->sleeps_at_once;
+    return found == profiles.end() ? wire::Spin::automatic : *found->spin;
 }
 
 std::optional<unsigned> Policy::most_ring(const Identity &who) const {

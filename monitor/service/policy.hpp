@@ -1,5 +1,6 @@
 // Who may be connected with whom through shared memory.
 #pragma once
+#include "libsd/layout/protocol.hpp"
 #include "monitor/records/directory.hpp"
 
 #include <optional>
@@ -62,7 +63,7 @@ struct Profile {
     std::vector<std::string> programs, units; ///< fnmatch patterns, of which one must match
     std::vector<Rule> rules; ///< refuse what the policy allows; the first that matches decides
     std::optional<Birth> birth;
-    std::optional<bool> sleeps_at_once;
+    std::optional<wire::Spin> spin;
     std::optional<unsigned> most_ring; ///< class of the largest ring
 
     bool matches(const Identity &who) const;
@@ -79,9 +80,8 @@ struct Policy {
     Birth birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const;
     /// Whether anyone at all might connect to this listener: if not, it is not worth listing.
     bool may_listen(const Identity &server, const ListenAddress &listener) const;
-    /// Whether that program sleeps without looking first, and the class of its largest ring, if a profile
-    /// says.
-    bool sleeps_at_once(const Identity &who) const;
+    /// How that program looks before it sleeps, and the class of its largest ring, if a profile says.
+    wire::Spin spin(const Identity &who) const;
     std::optional<unsigned> most_ring(const Identity &who) const;
 };
 

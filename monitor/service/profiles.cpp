@@ -42,10 +42,12 @@ Profile load_profile(const std::string &file, bool is_system) {
     read_patterns(reader, root, profile);
     if (const toml::node *node = root.get("spin")) {
         const std::string value = reader.text(*node, "spin");
-        if (value != "auto" && value != "never") {
-            reader.fail(node->source(), "spin", "must be \"auto\" or \"never\"");
+        if (value != "auto" && value != "never" && value != "always") {
+            reader.fail(node->source(), "spin", "must be \"auto\", \"never\" or \"always\"");
         }
-        profile.sleeps_at_once = value == "never";
+        profile.spin = value == "never"    ? wire::Spin::never
+                       : value == "always" ? wire::Spin::always
+                                           : wire::Spin::automatic;
     }
     if (const toml::node *node = root.get("path")) {
         profile.birth = reader.birth(*node, "path");

@@ -119,6 +119,22 @@ def silence(_build):
     yield Case("idle-cpu", "silence", "100 silent connections, processor time", "cpu_percent", "%", idle, seconds=0, rounds=1)
 
 
+def part_load(_build):
+    for mode, connections in (("blocking", 1), ("epoll", 1), ("epoll", 8)):
+        for rate in (100, 1000, 5000, 10000, 20000):
+            words = ["paced", "--rate", str(rate), "--mode", mode, "--connections", str(connections)]
+            key = f"paced-{mode}-{connections}-{rate}"
+            title = f"64 B requests, {rate:,} a second, {connections} connection{'s' * (connections > 1)}, {mode}"
+            yield Case(key, "paced", title, "p50_ns", "ns", both(*words),
+                       [Bar("median at most 0.6 times kernel TCP's", factor=1 / 0.6),
+                        Bar("processor time at most 1.1 times kernel TCP's", factor=1 / 1.1, metric="cpu_ns_per_request", lower=True)],
+                       rounds=3)
+    words = ["paced", "--rate", "1000", "--busy", "1"]
+    yield Case("paced-busy-1000", "paced", "64 B requests, 1,000 a second, both cores busy with other work", "p50_ns", "ns",
+               both(*words), [Bar("processor time at most 1.1 times kernel TCP's", factor=1 / 1.1, metric="cpu_ns_per_request", lower=True)],
+               rounds=3)
+
+
 def nothing_to_gain(_build):
     for what, title in (("pipe", "64 B through a pipe"), ("file", "4 KiB of a file"), ("open", "open, dup, close")):
         yield Case(f"pass-{what}", "pass", f"pass-through: {title}", "ns_per_operation", "ns",
@@ -147,7 +163,7 @@ def rpc(build):
                    [Bar("a third of kernel TCP", factor=3)])
 
 
-GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "sharing": sharing, "silence": silence,
+GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "sharing": sharing, "silence": silence, "paced": part_load,
           "pass": nothing_to_gain, "pipeline": pipelines, "programs": None}
 
 

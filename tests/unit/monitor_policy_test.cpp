@@ -287,14 +287,16 @@ const Identity redis{110, 110, "/usr/bin/redis-server", "redis-server.service"};
 TEST_CASE("a profile is about a program or a unit") {
     const Profiles files(Files{{"a.toml", "unit = 'redis-*.service'\nspin = 'never'\nbuffer = 300000\n"},
                                {"b.toml", "program = ['/usr/bin/curl']\nspin = 'auto'\n"},
-                               {"c.toml", "program = '*'\nspin = 'never'\n"},
-                               {"d.conf", "this is not read\n"}});
+                               {"c.toml", "program = '/bin/*'\nspin = 'always'\n"},
+                               {"d.toml", "program = '*'\nspin = 'never'\n"},
+                               {"e.conf", "this is not read\n"}});
     const Policy policy = files.policy();
-    REQUIRE(policy.profiles.size() == 3);
-    CHECK(policy.sleeps_at_once(redis));
-    CHECK(policy.most_ring(redis) == 3u);      // 256 KiB: not more than was said
-    CHECK_FALSE(policy.sleeps_at_once(alice)); // the first by name that says something
-    CHECK(policy.sleeps_at_once(bob));
+    REQUIRE(policy.profiles.size() == 4);
+    CHECK(policy.spin(redis) == sd::wire::Spin::never);
+    CHECK(policy.most_ring(redis) == 3u);                   // 256 KiB: not more than was said
+    CHECK(policy.spin(alice) == sd::wire::Spin::automatic); // the first by name that says something
+    CHECK(policy.spin(bob) == sd::wire::Spin::never);
+    CHECK(policy.spin({1, 1, "/bin/low", ""}) == sd::wire::Spin::always);
     CHECK_FALSE(policy.most_ring(alice));
     CHECK(load_profiles("/nonexistent/profiles.d", true).empty());
 }
