@@ -62,6 +62,7 @@ enum SideFlag : uint32_t {
     kFlagReset = 1u << 3,     ///< RST: closed with unread data, linger 0, or corrupt content
     kFlagDead = 1u << 4,      ///< the processes holding it died
     kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
+    kFlagHome = 1u << 6, ///< what is sent to this side is to go over the kernel's socket, and to stay there
 };
 
 /// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;
@@ -82,6 +83,7 @@ struct PathWords {
     std::atomic<uint64_t> taken; ///< of the receiver: its answer, as `offer`
 };
 enum PathStep : uint8_t {
+    kPathNone = 0,  ///< in the kernel's socket, since the beginning
     kPathAsked = 1, ///< sender: may I leave the kernel's socket? Receiver: yes, I look at both
     kPathRing = 2,  ///< sender: what follows `from` (of the kernel's stream) is in the ring. Receiver: seen
     /// Sender: what follows `from` (a position in the ring) is in the socket. Receiver: seen

@@ -57,10 +57,12 @@ enum PathWanted : int32_t {
     kWantRing = 1,
     kWantBoth = 2 /* for tests: now this, now that */
 };
-/// Why a direction does not leave the socket any more.
+/// What else is known of a connection with paths.
 enum PathStays : int32_t {
-    kStaysUrgent = 1, ///< of the sending one: urgent data was sent over it
-    kStaysPinned = 2  ///< of both: somebody without libsd may have the socket
+    kSentUrgent = 1,  ///< since the sending direction went the way that it goes
+    kStaysPinned = 2, ///< neither direction leaves the socket: somebody without libsd may have it
+    kWasPeeked = 4,   ///< what is to be received next
+    kHiddenAlive = 8  ///< the socket has keepalives that the program has not asked for
 };
 
 /// An open file description: one end of an accelerated connection.

@@ -140,4 +140,10 @@ Liveness liveness_of(const ThreadRecord &r, ThreadId id) noexcept {
     return ended(state) ? Liveness::gone : state == 'T' ? Liveness::stopped : Liveness::runs;
 }
 
+bool is_stopped(uint32_t pid) noexcept {
+    char path[32];
+    *append(append(append(path, "/proc/"), pid), "/stat") = '\0';
+    return read_stat(path).state == 'T';
+}
+
 } // namespace sd

@@ -25,4 +25,7 @@ enum class Liveness {
 /// Asks the kernel; some 20 µs.
 Liveness liveness_of(const ThreadRecord &r, ThreadId id) noexcept;
 
+/// Is the process stopped by a signal, as far as can be told? For tests.
+bool is_stopped(uint32_t pid) noexcept;
+
 } // namespace sd

@@ -3,6 +3,10 @@
 //
 //   path_transfer PAIRS KILOBYTES SEED        both directions at once, each of so many kilobytes
 //   path_transfer PAIRS KILOBYTES SEED kill   one direction; the sender is killed at some moment
+//   path_transfer PAIRS KILOBYTES SEED busy   besides, what is sent is corked now and then, or urgent (and
+//                                             received in line); the client sends less, and ends its
+//                                             direction long before; every other pair shares its ends with
+//                                             children; and processes are stopped for some milliseconds
 //
 // Of six pairs the first three have small buffers.
 // What was received is compared with what was to be sent, byte by byte; of a killed sender at least what its
@@ -53,6 +57,14 @@ void make_tight(int fd) {
     }
 }
 
+/// Urgent bytes in line, before any can come: one that is not is dropped when another follows it.
+void take_urgent_in_line(int fd) {
+    const int on = 1;
+    if (setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on) != 0) {
+        _exit(2);
+    }
+}
+
 [[noreturn]] void fail(const char *what, uint64_t at) {
     fprintf(stderr, "%s at %lu: %s\n", what, static_cast<unsigned long>(at), strerror(errno));
     fflush(stderr);
@@ -62,9 +74,17 @@ void make_tight(int fd) {
 /// One end of a connection.
 class End {
   public:
-    End(int fd, uint64_t sends, uint64_t receives, uint64_t to_send, uint64_t seed, Shared &shared, bool client)
+    End(int fd, uint64_t sends, uint64_t receives, uint64_t to_send, uint64_t seed, Shared &shared,
+        bool client, bool busy)
         : fd_(fd), send_seed_(sends), receive_seed_(receives), to_send_(to_send), random_(seed),
-          shared_(shared), client_(client) {}
+          shared_(shared), client_(client), busy_(busy), shares_(busy && seed / 10 % 2 == 0) {}
+    /// From here on nobody shares the connection.
+    void leave() {
+        if (sharer_ > 0) {
+            kill(sharer_, SIGKILL);
+            waitpid(sharer_, nullptr, 0);
+        }
+    }
 
     /// Sends something. False: all is sent, or there is no room.
     bool send_some(int flags) {
@@ -75,7 +95,16 @@ class End {
             }
             return false;
         }
-        const size_t most = random_() % 64 == 0 ? 200000 : random_() % 8 == 0 ? 20000 : 700;
+        if (busy_) {
+            disturb();
+        }
+        if (busy_ && random_() % 64 == 0) {
+            flags |= MSG_OOB;
+        }
+        const size_t most = (flags & MSG_OOB)     ? 1
+                            : random_() % 64 == 0 ? 200000
+                            : random_() % 8 == 0  ? 20000
+                                                  : 700;
         const size_t n = std::min<uint64_t>(1 + random_() % most, to_send_ - sent_);
         std::vector<uint8_t> bytes(n);
         for (size_t i = 0; i < n; ++i) {
@@ -171,19 +200,40 @@ class End {
     uint64_t received() const { return received_; }
 
   private:
+    void disturb() {
+        if (random_() % 16 == 0) {
+            cork_ = cork_ == 0;
+            setsockopt(fd_, IPPROTO_TCP, TCP_CORK, &cork_, sizeof cork_);
+        }
+        if (shares_ && sharer_ == 0 && sent_ > to_send_ / 3) {
+            sharer_ = fork();
+            while (sharer_ == 0) {
+                pause();
+            }
+        }
+    }
+
     const int fd_;
     const uint64_t send_seed_, receive_seed_, to_send_;
     std::minstd_rand random_;
     Shared &shared_;
-    const bool client_;
+    const bool client_, busy_, shares_;
+    int cork_ = 0;
+    pid_t sharer_ = 0; ///< a child that has the connection as well, and does nothing
     std::atomic<bool> ended_{false}, shut_{false};
     uint64_t sent_ = 0, received_ = 0;
 };
 
-void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills) {
+/// How many bytes the client sends.
+uint64_t clients_part(uint64_t bytes, bool busy) { return busy ? bytes / 3 : bytes; }
+
+void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills, bool busy) {
     const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (tight) {
         make_tight(listener);
+    }
+    if (busy) {
+        take_urgent_in_line(listener);
     }
     sockaddr_in name{};
     name.sin_family = AF_INET;
@@ -198,28 +248,32 @@ void server(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ti
     if (fd < 0) {
         fail("accept", 0);
     }
-    End end(fd, seed + 1, seed, kills ? 0 : bytes, seed + 7, shared, false);
+    End end(fd, seed + 1, seed, kills ? 0 : bytes, seed + 7, shared, false, busy);
     if (kills) {
         while (end.receive_some(0)) {
         }
     } else {
         end.run(way);
-        if (end.received() != bytes) {
+        if (end.received() != clients_part(bytes, busy)) {
             errno = 0;
             fail("the end came early", end.received());
         }
     }
+    end.leave();
     close(fd);
     exit(0);
 }
 
-void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills) {
+void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool tight, bool kills, bool busy) {
     while (shared.port.load() == 0) {
         usleep(1000);
     }
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (tight) {
         make_tight(fd);
+    }
+    if (busy) {
+        take_urgent_in_line(fd);
     }
     sockaddr_in name{};
     name.sin_family = AF_INET;
@@ -228,7 +282,7 @@ void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ti
     if (connect(fd, reinterpret_cast<sockaddr *>(&name), sizeof name) != 0) {
         fail("connect", 0);
     }
-    End end(fd, seed, seed + 1, bytes, seed + 13, shared, true);
+    End end(fd, seed, seed + 1, clients_part(bytes, busy), seed + 13, shared, true, busy);
     if (kills) {
         while (end.send_some(0)) {
         }
@@ -239,6 +293,7 @@ void client(Shared &shared, uint64_t seed, uint64_t bytes, unsigned way, bool ti
         errno = 0;
         fail("the end came early", end.received());
     }
+    end.leave();
     close(fd);
     exit(0);
 }
@@ -260,15 +315,15 @@ int main(int argc, char **argv) {
     }
     const auto pairs = static_cast<unsigned>(atoi(argv[1]));
     const uint64_t bytes = strtoull(argv[2], nullptr, 10) * 1024, seed = strtoull(argv[3], nullptr, 10);
-    const bool kills = argc > 4;
+    const bool busy = argc > 4 && strcmp(argv[4], "busy") == 0, kills = argc > 4 && !busy;
     auto *shared = static_cast<Shared *>(
         mmap(nullptr, pairs * sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     std::vector<pid_t> servers, clients;
     for (unsigned i = 0; i < pairs; ++i) {
         const uint64_t own = seed * 1000 + i * 10;
         const bool tight = i / 3 % 2 == 0;
-        servers.push_back(start([&, i] { server(shared[i], own, bytes, i % 3, tight, kills); }));
-        clients.push_back(start([&, i] { client(shared[i], own, bytes, i % 3, tight, kills); }));
+        servers.push_back(start([&, i] { server(shared[i], own, bytes, i % 3, tight, kills, busy); }));
+        clients.push_back(start([&, i] { client(shared[i], own, bytes, i % 3, tight, kills, busy); }));
     }
     bool good = true;
     std::minstd_rand random(static_cast<unsigned>(seed));
@@ -279,6 +334,21 @@ int main(int argc, char **argv) {
             usleep(200);
         }
         kill(clients[i], SIGKILL);
+    }
+    const auto one_runs = [&] {
+        siginfo_t info{};
+        return std::any_of(servers.begin(), servers.end(), [&](pid_t pid) {
+            return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                   info.si_pid == 0;
+        });
+    };
+    while (busy && one_runs()) {
+        const auto &half = random() % 2 == 0 ? servers : clients;
+        const pid_t pid = half[random() % pairs];
+        kill(pid, SIGSTOP);
+        usleep(2000 + static_cast<useconds_t>(random() % 8000));
+        kill(pid, SIGCONT);
+        usleep(500);
     }
     uint64_t total = 0;
     for (unsigned i = 0; i < pairs; ++i) {

@@ -13,6 +13,8 @@
 #include <string>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <thread>
+#include <vector>
 
 using namespace sd;
 using namespace sd::test;
@@ -305,4 +307,178 @@ TEST_CASE("unread bytes in the socket or the ring make a close a reset") {
         CHECK(p.recv(0, room, sizeof room) == -ECONNRESET);
         CHECK(p.recv(0, room, sizeof room) == 0);
     }
+}
+
+namespace {
+
+/// Both directions go over the ring from here on.
+void settle(const PathPair &p) {
+    char room[100];
+    for (unsigned i = 0; i < 5; ++i)
+        for (unsigned me = 0; me < 2; ++me) {
+            REQUIRE(p.send(me, "hello", 5) == 5);
+            REQUIRE(soon([&] { return p.recv(1 - me, room, sizeof room) == 5; }));
+        }
+    for (unsigned me = 0; me < 2; ++me)
+        REQUIRE(is_settled_in_ring(*p.file(me)));
+}
+
+int socket_option(int fd, int level, int name) {
+    int value = -1;
+    socklen_t n = sizeof value;
+    REQUIRE(sys::getsockopt(fd, level, name, &value, &n) == 0);
+    return value;
+}
+
+int shown_option(int fd, int level, int name) {
+    int value = -1;
+    socklen_t n = sizeof value;
+    REQUIRE(get_option(fd, level, name, &value, &n) == 0);
+    return value;
+}
+
+} // namespace
+
+TEST_CASE("the idle socket is kept alive, and the program does not see it") {
+    PathPair p(kWantRing);
+    const int before = shown_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE);
+    settle(p);
+    CHECK(socket_option(p.fd[0], SOL_SOCKET, SO_KEEPALIVE) == 1);
+    CHECK(socket_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE) == 60);
+    CHECK(shown_option(p.fd[0], SOL_SOCKET, SO_KEEPALIVE) == 0);
+    CHECK(shown_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE) == before);
+    const int idle = 30;
+    REQUIRE(set_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle) == 0);
+    CHECK(socket_option(p.fd[0], SOL_SOCKET, SO_KEEPALIVE) == 0);
+    CHECK(socket_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE) == 30);
+    CHECK(shown_option(p.fd[0], IPPROTO_TCP, TCP_KEEPIDLE) == 30);
+    CHECK(shown_option(p.fd[0], IPPROTO_TCP, TCP_KEEPCNT) == socket_option(p.fd[0], IPPROTO_TCP, TCP_KEEPCNT));
+}
+
+TEST_CASE("options whose words have another use are those of the socket") {
+    PathPair p(kWantBoth);
+    for (const int name : {TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, TCP_USER_TIMEOUT}) {
+        INFO(name);
+        CHECK(shown_option(p.fd[0], IPPROTO_TCP, name) == socket_option(p.fd[0], IPPROTO_TCP, name));
+    }
+}
+
+TEST_CASE("one that is called home goes over its socket, and stays there") {
+    PathPair p(kWantRing);
+    settle(p);
+    REQUIRE(vfs::fcntl(p.fd[0], F_SETFL, O_NONBLOCK | O_APPEND) == 0);
+    REQUIRE(come_home(*p.file(0)));
+    CHECK(socket_option(p.fd[0], SOL_SOCKET, SO_KEEPALIVE) == 0);
+    CHECK((sys::fcntl(p.fd[0], F_GETFL) & O_APPEND) != 0);
+    char room[100];
+    for (unsigned i = 0; i < 5; ++i) { // as who has only the sockets
+        REQUIRE(sys::call(SYS_sendto, p.fd[0], sys::arg("there"), 5, 0, 0, 0) == 5);
+        REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 5; }));
+        REQUIRE(p.send(1, "back", 4) == 4);
+        REQUIRE(soon([&] {
+            return sys::call(SYS_recvfrom, p.fd[0], sys::arg(room), sizeof room, MSG_DONTWAIT, 0, 0) == 4;
+        }));
+    }
+}
+
+TEST_CASE("one with unread bytes in the ring does not come home, and loses none") {
+    PathPair p(kWantRing);
+    settle(p);
+    REQUIRE(p.send(1, "unread", 6) == 6);
+    CHECK(!come_home(*p.file(0)));
+    char room[100];
+    REQUIRE(p.recv(0, room, sizeof room) == 6);
+    CHECK(come_home(*p.file(0)));
+}
+
+TEST_CASE("a direction moves behind an urgent byte") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "ab", 2) == 2); // asks
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 2; }));
+    REQUIRE(p.send(0, "cU", 2, MSG_OOB) == 2);
+    REQUIRE(soon([&] { return p.events(1) & EPOLLPRI; }));
+    (p.file(0)->ofd->opt.*kPathWanted).store(kWantRing);
+    REQUIRE(p.send(0, "de", 2) == 2);
+    REQUIRE(p.send(0, "f", 1) == 1);
+    CHECK(sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(p.recv(1, room, 1, MSG_OOB) == 1);
+    CHECK(room[0] == 'U');
+    std::string all;
+    REQUIRE(soon([&] {
+        REQUIRE((p.events(1) & EPOLLIN || all == "cdef"));
+        const long r = p.recv(1, room, sizeof room);
+        if (r > 0)
+            all.append(room, static_cast<size_t>(r));
+        return all == "cdef";
+    }));
+    CHECK(receives_in_ring(*p.file(1)->ofd));
+}
+
+TEST_CASE("a step that a killed sender has begun is finished, or was none") {
+    for (const bool offered : {false, true}) {
+        INFO(offered);
+        PathPair p(kWantRing);
+        settle(p);
+        File &f = *p.file(0);
+        auto &own = f.ofd->opt.*kPathTx;
+        const auto now = static_cast<uint32_t>(own.load());
+        const uint32_t next = path_word((now >> 8) + 1, kPathKernel);
+        own.store(static_cast<int32_t>(next | 0x80)); // as in take_step()
+        f.ofd->tx_block.fetch_or(kTxPath);
+        if (offered) {
+            f.mine->credit.path.from.store(f.ofd->tx.s.tail);
+            f.mine->credit.path.offer.store(next);
+        }
+        char room[100];
+        for (unsigned i = 0; i < 5; ++i) {
+            REQUIRE(p.send(0, "hello", 5) == 5);
+            REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 5; }));
+        }
+    }
+}
+
+TEST_CASE("a send of nothing tells of a reset") {
+    PathPair p(kWantKernel);
+    REQUIRE(p.send(0, "unread", 6) == 6);
+    REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+    vfs::close(p.fd[1]);
+    REQUIRE(soon([&] { return p.events(0) & EPOLLERR; }));
+    CHECK(p.send(0, "", 0) == -ECONNRESET);
+    CHECK(p.send(0, "", 0) == -EPIPE);
+}
+
+TEST_CASE("an urgent byte waits for room in the socket") {
+    PathPair p(kWantKernel, false);
+    std::vector<char> bytes(65536);
+    size_t sent = 0;
+    for (unsigned quiet = 0; quiet < 20;) {
+        const long r = p.send(0, bytes.data(), bytes.size(), MSG_DONTWAIT);
+        sent += r > 0 ? static_cast<size_t>(r) : 0;
+        quiet = r > 0 ? 0 : quiet + 1;
+        usleep(1000);
+    }
+    CHECK(p.send(0, "U", 1, MSG_OOB | MSG_DONTWAIT) == -EAGAIN);
+    std::thread reader([&] {
+        usleep(20000);
+        for (size_t got = 0; got < sent;) {
+            const long r = p.recv(1, bytes.data(), bytes.size());
+            got += r > 0 ? static_cast<size_t>(r) : sent;
+        }
+    });
+    CHECK(p.send(0, "U", 1, MSG_OOB) == 1);
+    reader.join();
+}
+
+TEST_CASE("who has received more than was sent before the ring ends the connection") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "a", 1) == 1);
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    REQUIRE(p.send(0, "b", 1) == 1);
+    REQUIRE(sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(sys::call(SYS_sendto, p.fd[0], sys::arg("more"), 4, 0, 0, 0) == 4); // as a box on the way would
+    long r = 0;
+    REQUIRE(soon([&] { return (r = p.recv(1, room, sizeof room)) != -EAGAIN; }));
+    CHECK(r <= 0);
 }

@@ -17,6 +17,7 @@
 #include "libsd/vfs/connections/memory_lock.hpp"
 #include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/prepare_sandbox.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/exec.hpp"
 #include <cstdarg>
 #include <cstddef>
@@ -24,6 +25,8 @@
 #include <linux/filter.h>
 #include <linux/futex.h>
 #include <linux/seccomp.h>
+#include <linux/sockios.h>
+#include <netinet/tcp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -32,7 +35,8 @@ using namespace sd;
 
 namespace {
 
-constexpr unsigned kMaxOwn = 64; ///< of our descriptors; more than a sandboxed program ever has
+constexpr unsigned kMaxOwn = 64;    ///< of our descriptors; more than a sandboxed program ever has
+constexpr unsigned kMaxPaths = 512; ///< numbers of connections that may move between socket and ring
 constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,    SYS_rt_sigprocmask,
                                   SYS_munmap,     SYS_gettid,      SYS_nanosleep};
 constexpr uint32_t kNotUsedProtection = ~static_cast<uint32_t>(PROT_READ | PROT_WRITE);
@@ -51,8 +55,58 @@ void add(sock_filter *f, unsigned *n, uint16_t code, uint32_t k, unsigned yes = 
     f[(*n)++] = {code, static_cast<uint8_t>(yes), static_cast<uint8_t>(no), k};
 }
 
+/// What connections with a socket and a ring need besides (vfs/paths/moves.hpp), if there are any: to ask
+/// what has come and gone, and recvfrom and sendto without an address, which on such a number are read and
+/// write that do not wait. Begins and ends with the call's number loaded; the new end.
+unsigned write_path_calls(sock_filter *f, unsigned n) noexcept {
+    constexpr uint16_t load = BPF_LD | BPF_W | BPF_ABS, equal = BPF_JMP | BPF_JEQ | BPF_K,
+                       answer = BPF_RET | BPF_K, jump = BPF_JMP | BPF_JA;
+    constexpr auto argument = [](unsigned i) {
+        return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
+    };
+    unsigned numbers[kMaxPaths], count = 0;
+    for (unsigned fd = 0, high = fd_high.load(std::memory_order_acquire); fd < high && count < kMaxPaths; ++fd)
+        if (is_path_number(fd))
+            numbers[count++] = fd;
+    if (count == 0)
+        return n;
+    add(f, &n, equal, SYS_getsockopt, 0, 6);
+    add(f, &n, load, argument(1));
+    add(f, &n, equal, IPPROTO_TCP, 0, 3);
+    add(f, &n, load, argument(2));
+    add(f, &n, equal, TCP_INFO, 0, 1);
+    add(f, &n, answer, SECCOMP_RET_ALLOW);
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, equal, SYS_ioctl, 0, 6);
+    add(f, &n, load, argument(1));
+    add(f, &n, equal, SIOCINQ, 2, 0);
+    add(f, &n, equal, SIOCOUTQ, 1, 0);
+    add(f, &n, equal, SIOCATMARK, 0, 1);
+    add(f, &n, answer, SECCOMP_RET_ALLOW);
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, equal, SYS_recvfrom, 2, 0);
+    add(f, &n, equal, SYS_sendto, 1, 0);
+    unsigned others[3];
+    add(f, &n, jump, others[0] = n);
+    add(f, &n, load, argument(4));
+    add(f, &n, equal, 0, 1, 0);
+    add(f, &n, jump, others[1] = n);
+    add(f, &n, load, argument(4) + 4);
+    add(f, &n, equal, 0, 1, 0);
+    add(f, &n, jump, others[2] = n);
+    add(f, &n, load, argument(0)); // the lower half of the descriptor
+    for (unsigned i = 0; i < count; ++i) {
+        add(f, &n, equal, numbers[i], 0, 1);
+        add(f, &n, answer, SECCOMP_RET_ALLOW);
+    }
+    for (const unsigned at : others)
+        f[at].k = n - at - 1;
+    add(f, &n, load, offsetof(seccomp_data, nr));
+    return n;
+}
+
 /// The instructions that come first; how many. `f` has room for kPrefixMax.
-constexpr unsigned kPrefixMax = 40 + 2 * std::size(kHarmless) + 2 * kMaxOwn;
+constexpr unsigned kPrefixMax = 70 + 2 * std::size(kHarmless) + 2 * kMaxOwn + 2 * kMaxPaths;
 unsigned write_prefix(sock_filter *f) noexcept {
     constexpr uint16_t load = BPF_LD | BPF_W | BPF_ABS, equal = BPF_JMP | BPF_JEQ | BPF_K,
                        answer = BPF_RET | BPF_K;
@@ -91,6 +145,7 @@ unsigned write_prefix(sock_filter *f) noexcept {
     add(f, &n, equal, MADV_REMOVE, 0, 1);
     add(f, &n, answer, SECCOMP_RET_ALLOW);
     add(f, &n, load, offsetof(seccomp_data, nr));
+    n = write_path_calls(f, n);
     add(f, &n, equal, SYS_read, 2, 0);
     add(f, &n, equal, SYS_write, 1, 0);
     const unsigned other = n;

@@ -88,6 +88,8 @@ uint32_t absorb_flags(File &f) noexcept {
     uint32_t seen = o.flags_seen.load(std::memory_order_acquire);
     if ((flags & ~seen) == 0) [[likely]]
         return seen;
+    if ((seen & kSeenPath) && !uses_ring(f)) [[unlikely]]
+        return seen; // its socket says what becomes of it
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
@@ -203,7 +205,10 @@ void close_stream(File &f, bool reset) noexcept {
             const bool resets = reset || unread ||
                                 (o.opt.linger_on.load(std::memory_order_relaxed) &&
                                  o.opt.linger_s.load(std::memory_order_relaxed) == 0);
-            if (resets && !over)
+            if (paths && !uses_ring(f)) [[unlikely]] {
+                if (resets && !over)
+                    reset_socket(f); // the socket's end says it all
+            } else if (resets && !over)
                 flags |= kFlagReset;
             // Else no FIN follows the reset that was
             else if (!(o.tx_block.load(std::memory_order_acquire) & kTxReset))

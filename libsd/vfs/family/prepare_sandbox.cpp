@@ -10,6 +10,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/segment.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd::vfs {
@@ -33,6 +34,7 @@ void prepare_sandbox(Sandbox how) noexcept {
         return;
     const bool for_good = how != Sandbox::fewer_numbers;
     if (for_good) {
+        paths_before_sandbox(how == Sandbox::no_calls);
         close_all_foreign_ends();
         materialise_all();
         // New links could not be fetched: whoever connects from now on comes through the kernel

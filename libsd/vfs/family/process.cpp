@@ -146,7 +146,7 @@ void at_exit() noexcept {
     if (!stats_path[0] || sandboxed() || stats_written.exchange(true))
         return;
     const SegmentStats &s = stats();
-    char line[2048];
+    char line[4096];
     int n = snprintf(line, sizeof line,
                      "{\"pid\":%ld,\"accelerated_connects\":%lu,\"accelerated_accepts\":%lu,\"fallbacks\":{",
                      sys::getpid(), s.connects.load(), s.accepts.load());
@@ -159,11 +159,7 @@ void at_exit() noexcept {
         }
     n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}");
     if (all_begin_in_kernel() || connections_joined.load() != 0)
-        n += snprintf(
-            line + n,
-            sizeof line - static_cast<size_t>(n), ",\"joined\":%lu,\"to_ring\":%lu,\"to_kernel\":%lu,\"followed_to_ring\":%lu,\"followed_to_kernel\":%lu",
-            connections_joined.load(), moves_to_ring.load(), moves_to_kernel.load(), followed_to_ring.load(),
-            followed_to_kernel.load());
+        n += write_move_counts(line + n, sizeof line - static_cast<size_t>(n));
     n += snprintf(line + n, sizeof line - static_cast<size_t>(n), "}\n");
     long fd =
         sys::call(SYS_openat, AT_FDCWD, sys::arg(stats_path), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);

@@ -152,9 +152,27 @@ long fresh_get(int fd, File &f, int level, int name, void *value, socklen_t *n, 
     return ask_kernel(fd, f, level, name, value, n);
 }
 
+bool is_keepalive(int level, int name) noexcept {
+    return level == SOL_SOCKET
+               ? name == SO_KEEPALIVE
+               : level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL || name == TCP_KEEPCNT);
+}
+
+/// Their words are used otherwise then (Ofd::Options).
+bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
+    return has_paths(o) && k.level == IPPROTO_TCP &&
+           (k.name == TCP_KEEPIDLE || k.name == TCP_KEEPINTVL || k.name == TCP_KEEPCNT ||
+            k.name == TCP_QUICKACK || k.name == TCP_USER_TIMEOUT);
+}
+
 long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n, int room) noexcept {
     Ofd &o = *f.ofd;
     const KnownOption *k = known_option(level, name);
+    if (k && k->stored && kept_by_socket(o, *k)) [[unlikely]] {
+        const bool hidden = has_hidden_keepalive(o) && is_keepalive(level, name);
+        return hidden ? give_int(shown_keepalive(name), value, n, room)
+                      : ask_kernel(fd, f, level, name, value, n);
+    }
     if (k && k->stored) {
         int32_t v = (o.opt.*k->stored).load(relaxed);
         if (level == IPPROTO_TCP && name == TCP_QUICKACK)
@@ -276,13 +294,6 @@ void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
         o.rcvlowat.fetch_or(kCaptureLowat, relaxed);
 }
 
-/// Their words are used otherwise then (Ofd::Options).
-bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
-    return has_paths(o) && k.level == IPPROTO_TCP &&
-           (k.name == TCP_KEEPIDLE || k.name == TCP_KEEPINTVL || k.name == TCP_KEEPCNT ||
-            k.name == TCP_QUICKACK || k.name == TCP_USER_TIMEOUT);
-}
-
 void keep(Ofd &o, const KnownOption &k, const ParsedOption &p) noexcept {
     if (k.stored == &Ofd::Options::zerocopy_next) {
         int32_t off = 0; // the count goes on while it stays on
@@ -341,7 +352,11 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             return r;
         if (r == 0) {
             keep(o, *k, p);
-            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT)) [[unlikely]]
+            if (has_hidden_keepalive(o) && is_keepalive(level, name)) [[unlikely]]
+                end_hidden_keepalive(fd, o);
+            // TCP_NODELAY is on there as long as a direction may use the ring (moves.cpp)
+            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT) &&
+                (level != IPPROTO_TCP || name != TCP_NODELAY || !uses_ring(f))) [[unlikely]]
                 sys::setsockopt(fd, level, name, value, n);
             if (level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY))
                 cork_changed(f, name, p.number);

@@ -1,20 +1,130 @@
 // A connection that stays with its kernel socket, because somebody without libsd is about to have that.
+#include "libsd/control/sys.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
+#include <fcntl.h>
+#include <netinet/tcp.h>
 
 namespace sd {
+
+namespace {
+
+constexpr int64_t kPatienceNs = 200'000'000; ///< for a peer to answer
+constexpr int64_t kLookNs = 200'000;
+
+/// What was kept here while both paths were possible, and is the socket's own from now on.
+void hand_back(const File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const int nodelay = o.opt.nodelay.load(std::memory_order_relaxed) != 0;
+    const int fd = path_socket(f), low = (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
+    end_hidden_keepalive(fd, o);
+    sys::fcntl(fd, F_SETFL, O_RDWR | o.status.load(std::memory_order_relaxed));
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+}
+
+/// With the receive token: will all that is received from now on come by the socket? What was agreed to may
+/// be on its way already.
+bool reads_socket_only(const File &f) noexcept {
+    const PathStep reads =
+        path_step(static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed)));
+    const bool over = reads == kPathRing && !rx_pending(f) && socket_has_ended(path_socket(f)) &&
+                      (f.peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
+    return over || (reads != kPathAsked && reads != kPathRing);
+}
+
+/// Something lies in the ring that only a read takes out.
+bool unread_in_ring(const File &f) noexcept { return receives_in_ring(*f.ofd) && rx_pending(f); }
+
+/// The other end may be ours, too, and nobody in a call on it.
+void answer_in_this_process(const File &f) noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
+        File *other = fd_table[i].load(std::memory_order_acquire);
+        if (!other || other->kind != FileKind::stream || !take_reference(*other))
+            continue;
+        const bool is_peer = other->kind == FileKind::stream && other->link->id == f.link->id &&
+                             other->slot == f.slot && other->side != f.side;
+        if (is_peer)
+            answer_call_home(*other);
+        release_file(other);
+        if (is_peer)
+            return;
+    }
+}
+
+} // namespace
 
 bool stay_in_socket(File &f) noexcept {
     Ofd &o = *f.ofd;
     const Claim tx(f.seg, o.tx.token, f.tx_token_id(), Claim::patient);
     const Claim rx(f.seg, o.rx.token, f.rx_token_id(), Claim::patient);
-    // What was agreed to may be on its way already
-    const PathStep reads = path_step((o.opt.*kPathRx).load(std::memory_order_relaxed));
-    if (!tx || !rx || sends_in_ring(o) || reads == kPathAsked || reads == kPathRing)
+    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    if (!tx || !rx || (sends_in_ring(o) && !(block & kTxEnded)) || !(reads_socket_only(f) || (block & kTxReset)))
         return false;
+    if (sends_in_ring(o) && (block & kTxShut)) // what the ring holds the peer reads before it looks at a FIN
+        sys::call(SYS_shutdown, path_socket(f), SHUT_WR);
     (o.opt.*kPathStays).fetch_or(kStaysPinned, std::memory_order_release);
+    hand_back(f);
     return true;
+}
+
+bool come_home(File &f) noexcept {
+    if (stay_in_socket(f))
+        return true;
+    Ofd &o = *f.ofd;
+    const int64_t end = sys::now_ns() + kPatienceNs;
+    const Recipient reader = peers_reader(f), writer = peers_writer(f);
+    (o.opt.*kPathWanted).store(kWantKernel, std::memory_order_relaxed);
+    o.tx_block.fetch_or(kTxPath, std::memory_order_seq_cst);
+    f.mine->control.flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
+    do {
+        const int fd = path_socket(f);
+        bool tell = false;
+        if (const Claim tx{f.seg, o.tx.token, f.tx_token_id(), Claim::patient})
+            prepare_send(fd, f, &tell);
+        if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
+            follow_sender(fd, f);
+        if (unread_in_ring(f))
+            return false;
+        answer_in_this_process(f);
+        reader.tell(); // who sleeps on the other side comes home as well
+        writer.tell();
+        if (stay_in_socket(f))
+            return true;
+        timespec nap{0, kLookNs};
+        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+    } while (sys::now_ns() < end);
+    return false;
+}
+
+void end_in_error(File &f) noexcept {
+    sockaddr nothing{};
+    nothing.sa_family = AF_UNSPEC;
+    f.ofd->tx_block.fetch_or(kTxReset, std::memory_order_release);
+    set_ended(*f.mine, kFlagReset);
+    sys::call(SYS_connect, path_socket(f), sys::arg(&nothing), sizeof nothing); // which sends a reset
+    peers_reader(f).tell();
+    peers_writer(f).tell();
+}
+
+void answer_call_home(File &f) noexcept {
+    if (!is_called_home(f) || !has_paths(*f.ofd) ||
+        path_step(static_cast<uint32_t>((f.ofd->opt.*kPathTx).load(std::memory_order_relaxed))) == kPathKernel)
+        return;
+    const Recipient reader = peers_reader(f);
+    bool tell = false;
+    if (const Claim tx{f.seg, f.ofd->tx.token, f.tx_token_id(), Claim::patient}) {
+        if (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxEnded)
+            (void)sys::call(SYS_shutdown, path_socket(f), SHUT_WR); // the FIN that the ring's end stood for
+        else
+            prepare_send(path_socket(f), f, &tell);
+    }
+    if (tell)
+        reader.tell();
 }
 
 bool leave_paths(File &f) noexcept {
@@ -25,6 +135,24 @@ bool leave_paths(File &f) noexcept {
         give_up_number(fd, f);
     });
     return true;
+}
+
+void paths_before_sandbox(bool all) noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
+        File *f = fd_table[i].load(std::memory_order_acquire);
+        if (!f || !take_reference(*f))
+            continue;
+        if (may_be_joined(*f))
+            give_up_joining(*f);
+        else if (f->kind == FileKind::stream && has_paths(*f->ofd) && (!all || come_home(*f)))
+            (void)leave_paths(*f);
+        release_file(f);
+    }
+}
+
+bool is_path_number(unsigned fd) noexcept {
+    const File *f = file_of(static_cast<int>(fd));
+    return f && f->kind == FileKind::stream && has_paths(*f->ofd);
 }
 
 } // namespace sd

@@ -1,11 +1,15 @@
 // The steps of a move from one path to the other; see moves.hpp.
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/base/probes.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/queue/thread_liveness.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
+#include <cstdio>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <sys/ioctl.h>
@@ -84,6 +88,25 @@ bool wants_kernel(const Ofd &o) noexcept {
     return wanted == kWantKernel || (wanted == kWantBoth && by_chance(kStorm));
 }
 
+void count(MoveCounts &moves, Midst what, bool is_so) noexcept {
+    if (is_so)
+        moves.of[static_cast<unsigned>(what)].fetch_add(1, relaxed);
+}
+
+/// With the send token, before a move. The circumstances are for tests.
+void count_move(MoveCounts &moves, const File &f, bool corked) noexcept {
+    const Ofd &o = *f.ofd;
+    count(moves, Midst::any, true);
+    if (path_mode != PathMode::storm)
+        return;
+    count(moves, Midst::half_closed, f.peer->control.flags.load(relaxed) & kFlagWriteShut);
+    count(moves, Midst::corked, corked || o.opt.cork.load(relaxed) != 0);
+    count(moves, Midst::full, o.tx.s.stalls != 0);
+    count(moves, Midst::urgent, (o.opt.*kPathStays).load(relaxed) & kSentUrgent);
+    count(moves, Midst::shared, held_elsewhere(f.seg, f.ofd_index));
+    count(moves, Midst::stopped, is_stopped(f.link->view.header().side[1 - f.side].process.load(relaxed)));
+}
+
 uint32_t senders_word(const File &f) noexcept {
     return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
 }
@@ -92,13 +115,34 @@ uint32_t senders_word(const File &f) noexcept {
 /// it?
 bool ring_is_left(const File &f) noexcept { return ring_ends_at(f, f.ofd->rx.s); }
 
-/// The same of the socket.
-bool socket_is_left(int fd, const File &f) noexcept { return socket_ends_after(fd, f, 0); }
+/// The same of the socket. `passes`: with the token, and an urgent byte that is all there is left is passed.
+bool socket_is_left(int fd, const File &f, bool passes = false) noexcept {
+    if (!socket_ends_after(fd, f, 0))
+        return false;
+    // At an urgent byte that is not in line the kernel counts nothing, whatever is behind. A read passes it.
+    if (!socket_at_mark(fd)) [[likely]]
+        return true;
+    char byte;
+    if (sys::call(SYS_recvfrom, fd, sys::arg(&byte), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0) != -EAGAIN)
+        return false;
+    if (passes)
+        sys::call(SYS_recvfrom, fd, sys::arg(&byte), 1, MSG_DONTWAIT, 0, 0);
+    return !passes || !socket_at_mark(fd);
+}
 
 } // namespace
 
-std::atomic<uint64_t> connections_joined{0}, moves_to_ring{0}, moves_to_kernel{0}, followed_to_ring{0},
-    followed_to_kernel{0};
+std::atomic<uint64_t> connections_joined{0};
+MoveCounts moves_to_ring, moves_to_kernel, followed_to_ring, followed_to_kernel;
+
+namespace {
+
+void count_followed(MoveCounts &followed, const File &f) noexcept {
+    count(followed, Midst::any, true);
+    count(followed, Midst::peeked, (f.ofd->opt.*kPathStays).load(relaxed) & kWasPeeked);
+}
+
+} // namespace
 
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
@@ -110,6 +154,14 @@ bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
     return path_step(mine) == kPathAsked && senders_word(f) == path_word(mine >> 8, kPathRing) &&
            is_read_up_to(fd, f.peer->credit.path.from.load(relaxed), peeked);
+}
+
+bool socket_has_too_much(int fd, const File &f) noexcept {
+    const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
+    tcp_info info{};
+    return path_step(mine) == kPathAsked && senders_word(f) == path_word(mine >> 8, kPathRing) &&
+           ask_info(fd, &info) &&
+           info.tcpi_bytes_received > f.peer->credit.path.from.load(relaxed) + 1; // the FIN may count
 }
 
 int path_socket(const File &f) noexcept {
@@ -134,60 +186,120 @@ void begin_paths(Ofd &o) noexcept {
     o.flags_seen.store(kSeenPath, relaxed);
 }
 
-bool prepare_send(int fd, File &f, bool *tell) noexcept {
+namespace {
+
+/// In kPathTx, beside the step: the words in the slot are being changed to this. Who finds it took the token
+/// over from a killed one.
+constexpr uint32_t kUnfinished = 0x80;
+
+/// With the send token: the next step, from `from` on. The peer's receiver sees `offer` last; a sender that
+/// is killed in between leaves what finish_step() makes good.
+void take_step(File &f, uint32_t next, uint64_t from) noexcept {
     Ofd &o = *f.ofd;
     auto &words = f.mine->credit.path;
-    const uint32_t now = (o.opt.*kPathTx).load(relaxed);
+    o.tx_block.fetch_or(kTxPath, relaxed);
+    (o.opt.*kPathTx).store(static_cast<int32_t>(next | kUnfinished), std::memory_order_release);
+    words.from.store(from, relaxed);
+    words.offer.store(next, std::memory_order_seq_cst);
+    (o.opt.*kPathTx).store(static_cast<int32_t>(next), std::memory_order_release);
+}
+
+/// With the send token: where this direction is. Nothing has been sent since a step was begun that was not
+/// finished: it is begun anew, or it has been offered, and holds.
+uint32_t sending_word(File &f) noexcept {
+    auto &own = f.ofd->opt.*kPathTx;
+    const auto now = static_cast<uint32_t>(own.load(relaxed));
+    if (!(now & kUnfinished)) [[likely]]
+        return now;
+    const uint32_t next = now & ~kUnfinished;
+    uint32_t is = next;
+    if (static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed)) != next)
+        is = path_step(next) == kPathAsked ? path_word((next >> 8) - 1, next >> 8 > 1 ? kPathKernel : kPathNone)
+             : path_step(next) == kPathRing ? path_word(next >> 8, kPathAsked)
+                                            : path_word((next >> 8) - 1, kPathRing);
+    own.store(static_cast<int32_t>(is), std::memory_order_release);
+    return is;
+}
+
+/// What the socket holds back goes now; from now on it holds back what the program has corked, if it carries
+/// the sending direction (`in_use`). It does not wait for acknowledgements as long as either direction may
+/// use the ring: the answers that carry them along may go the other way, and then they come 40 ms late.
+void set_holding_back(int fd, const Ofd &o, bool in_use) noexcept {
+    if (sandboxed())
+        return; // a filter may end us for the calls, and no direction comes back then
+    const int off = 0, on = 1, cork = o.opt.cork.load(relaxed) != 0;
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (in_use && cork)
+        sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
+}
+
+} // namespace
+
+int write_move_counts(char *to, size_t room) noexcept {
+    int n = snprintf(to, room, ",\"joined\":%lu", connections_joined.load());
+    const auto write = [&](const char *name, const MoveCounts &counts) {
+        for (unsigned i = 0; i < std::size(kMidstNames); ++i)
+            if (const uint64_t c = counts.of[i].load(); (c != 0 || i == 0) && static_cast<size_t>(n) < room - 100)
+                n += snprintf(to + n, room - static_cast<size_t>(n), ",\"%s%s\":%lu", name, kMidstNames[i], c);
+    };
+    write("to_ring", moves_to_ring);
+    write("to_kernel", moves_to_kernel);
+    write("followed_to_ring", followed_to_ring);
+    write("followed_to_kernel", followed_to_kernel);
+    return n;
+}
+
+bool prepare_send(int fd, File &f, bool *tell) noexcept {
+    Ofd &o = *f.ofd;
+    const uint32_t now = sending_word(f);
     const PathStep step = path_step(now);
     const auto answer = static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire));
     const bool ended = o.tx_block.load(relaxed) & kTxEnded;
-    // A mark is where it was made: urgent data and what is around it do not move.
-    const bool urgent = f.mine->control.oob.load(relaxed) & 1;
+    const bool called_home = is_called_home(f);
     if (step == kPathRing) {
-        if (answer != now || ended || urgent || !wants_kernel(o)) {
-            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing)
+        if (answer != now || ended || !(called_home || wants_kernel(o)) || sandboxed()) {
+            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home)
                 o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_release);
             return true;
         }
-        uncork(f);
-        words.from.store(o.tx.s.tail, relaxed);
-        const uint32_t next = path_word((now >> 8) + 1, kPathKernel);
-        words.offer.store(next, std::memory_order_release);
-        o.tx_block.fetch_or(kTxPath, relaxed);
-        (o.opt.*kPathTx).store(next, relaxed);
-        moves_to_kernel.fetch_add(1, relaxed);
+        const bool corked = uncork(f);
+        count_move(moves_to_kernel, f, corked);
+        take_step(f, path_word((now >> 8) + 1, kPathKernel), o.tx.s.tail);
         SD_PROBE2(path, fd, 0);
-        const int cork = o.opt.cork.load(relaxed) != 0, nodelay = o.opt.nodelay.load(relaxed) != 0;
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
+        (o.opt.*kPathStays).fetch_and(~kSentUrgent, relaxed);
+        o.tx.s.stalls = 0;
+        set_holding_back(fd, o, true);
         *tell = true;
         return false;
     }
-    if (ended || (o.opt.*kPathStays).load(relaxed) != 0)
+    if (ended || sandboxed())
         return false;
     if (step == kPathAsked) {
+        if ((o.opt.*kPathStays).load(relaxed) & kStaysPinned || called_home) {
+            take_step(f, path_word(now >> 8, kPathKernel), 0); // not, then
+            *tell = true;
+            return false;
+        }
         if (answer != now)
             return false;
         const int64_t offset = written(fd, f.side);
         if (offset < 0)
             return false;
-        words.from.store(static_cast<uint64_t>(offset), relaxed);
-        const uint32_t next = path_word(now >> 8, kPathRing);
-        words.offer.store(next, std::memory_order_release);
-        (o.opt.*kPathTx).store(next, relaxed);
-        moves_to_ring.fetch_add(1, relaxed);
+        count_move(moves_to_ring, f, o.opt.cork.load(relaxed) != 0);
+        take_step(f, path_word(now >> 8, kPathRing), static_cast<uint64_t>(offset));
         SD_PROBE2(path, fd, 1);
-        const int off = 0, on = 1; // what the kernel holds back goes now
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
-        sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        (o.opt.*kPathStays).fetch_and(~kSentUrgent, relaxed);
+        o.tx.s.stalls = 0;
+        set_holding_back(fd, o, false);
+        hide_keepalive(fd, o);
         *tell = true;
         return true;
     }
-    if ((step == kPathKernel && answer != now) || !wants_ring(o))
+    if (((o.opt.*kPathStays).load(relaxed) & kStaysPinned) || called_home ||
+        (step == kPathKernel && answer != now) || !wants_ring(o))
         return false;
-    const uint32_t next = path_word((now >> 8) + 1, kPathAsked);
-    words.offer.store(next, std::memory_order_release);
-    (o.opt.*kPathTx).store(next, relaxed);
+    take_step(f, path_word((now >> 8) + 1, kPathAsked), 0);
     return false;
 }
 
@@ -205,7 +317,7 @@ bool follow_sender(int fd, File &f) noexcept {
             return false;
         set_path_lowat(o, kPathLowat);
         answer(theirs);
-        followed_to_kernel.fetch_add(1, relaxed);
+        count_followed(followed_to_kernel, f);
         return true;
     }
     if (path_step(mine) != kPathAsked) {
@@ -214,13 +326,36 @@ bool follow_sender(int fd, File &f) noexcept {
             answer(theirs);
         return false;
     }
-    if (!socket_is_left(fd, f))
+    if (theirs == path_word(mine >> 8, kPathKernel)) { // it stays in the socket
+        answer(theirs);
+        return false;
+    }
+    if (!socket_is_left(fd, f, true))
         return false;
     answer(theirs);
-    followed_to_ring.fetch_add(1, relaxed);
+    count_followed(followed_to_ring, f);
+    if (!sends_in_ring(o))
+        set_holding_back(fd, o, true);
     set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
     return true;
 }
+
+bool uses_ring(const File &f) noexcept {
+    const Ofd &o = *f.ofd;
+    const PathStep reads = path_step(static_cast<uint32_t>((o.opt.*kPathRx).load(relaxed)));
+    const auto sends = static_cast<uint32_t>((o.opt.*kPathTx).load(relaxed));
+    // What was sent before the last move may lie there
+    const bool left = path_step(sends) == kPathKernel &&
+                      static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire)) != sends;
+    return path_step(sends) == kPathRing || left || reads == kPathAsked || reads == kPathRing;
+}
+
+bool is_settled_in_ring(const File &f) noexcept {
+    const auto reads = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
+    return sends_in_ring(*f.ofd) && path_step(reads) == kPathRing && senders_word(f) == reads;
+}
+
+bool sender_is_in_ring(const File &f) noexcept { return path_step(senders_word(f)) == kPathRing; }
 
 bool next_is_in_ring(int fd, File &f) noexcept {
     return receives_in_ring(*f.ofd) ? !ring_is_left(f) : socket_is_left(fd, f);
@@ -242,7 +377,8 @@ long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
     const bool reads_ring = path_step(mine) == kPathRing;
     const bool ring = reads_ring || (path_step(mine) == kPathAsked && theirs == path_word(mine >> 8, kPathRing));
     const bool socket = !reads_ring || theirs == path_word((mine >> 8) + 1, kPathKernel);
-    const long in_ring = ring ? ring::available(o.rx.s, f.rx_place, limit) : 0;
+    const uint64_t mark = is_inline(f) ? kNoMark : urgent_mark(f);
+    const long in_ring = ring ? ring::available(o.rx.s, f.rx_place, limit, mark) : 0;
     return (in_ring > 0 ? in_ring : 0) + (socket ? socket_pending(fd) : 0);
 }
 

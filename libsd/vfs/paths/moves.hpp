@@ -21,12 +21,15 @@
 // Nobody is inside a read or a write of the socket, at either end, when a path changes: those are made with
 // MSG_DONTWAIT and with the token of the direction in hand. Who has to wait does so for both (wait_stream).
 //
+// What S has asked for it may take back: (n, kernel) after (n, asked). R sees that it stays in the socket.
+//
 // S counts N by the kernel: tcpi_bytes_acked + SIOCOUTQ. R has read N when tcpi_bytes_received is N (or one
 // more for a FIN) and the queue is empty, since nothing comes behind N. Both are right whoever used the
 // socket before.
 #pragma once
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/streams/stream.hpp"
+#include <iterator>
 
 namespace sd {
 
@@ -36,6 +39,15 @@ inline bool has_paths(const Ofd &o) noexcept {
 }
 constexpr uint32_t path_word(uint32_t number, PathStep step) { return number << 8 | step; }
 constexpr PathStep path_step(uint32_t word) { return static_cast<PathStep>(word & 0xff); }
+/// Does either direction use the ring, or may it come to? Else the sockets tell all that there is to know.
+bool uses_ring(const File &f) noexcept;
+/// Do both directions use the ring, as far as either end has said? Then nothing comes by the socket.
+bool is_settled_in_ring(const File &f) noexcept;
+/// Is it to be asked for, or changed, where what is sent goes? With the send token.
+inline bool has_other_path(const File &f, const Ofd &o) noexcept {
+    return (o.tx_block.load(std::memory_order_acquire) & kTxPath) ||
+           ((f.peer->control.flags.load(std::memory_order_acquire) & kFlagHome) && has_paths(o));
+}
 inline bool sends_in_ring(const Ofd &o) noexcept {
     return path_step((o.opt.*kPathTx).load(std::memory_order_relaxed)) == kPathRing;
 }
@@ -43,15 +55,47 @@ inline bool receives_in_ring(const Ofd &o) noexcept {
     return path_step((o.opt.*kPathRx).load(std::memory_order_relaxed)) == kPathRing;
 }
 
+/// Does the peer ask that what is sent to it goes over the socket, and stays there?
+inline bool is_called_home(const File &f) noexcept {
+    return f.peer->control.flags.load(std::memory_order_acquire) & kFlagHome;
+}
+
 /// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
 /// something is in the ring, or may be soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;
-/// The same, and this process's numbers are the kernel's.
+/// The same; brings back first what is in the ring, and calls the peer home. It waits for the peer a short
+/// time, which may be busy, stopped or hostile.
+[[nodiscard]] bool come_home(File &f) noexcept;
+/// Of one that did not come home, and whose socket somebody is about to have who knows of nothing else: both
+/// ends are told that the connection is reset.
+void end_in_error(File &f) noexcept;
+/// Of who has called, in the peer's place: without tokens.
+void answer_call_home(File &f) noexcept;
+/// The same as stay_in_socket(), and this process's numbers are the kernel's.
 [[nodiscard]] bool leave_paths(File &f) noexcept;
 
+/// What a connection was in the midst of when a direction moved. Only `any` is counted always, the others by
+/// storms.
+enum class Midst : uint8_t {
+    any,
+    peeked,      ///< of who follows: data had been peeked and not taken
+    urgent,      ///< of who moves, as all below: an urgent byte went the former way
+    half_closed, ///< the peer has ended its direction
+    corked,
+    full,    ///< the last send had found no room
+    shared,  ///< another process has the connection as well
+    stopped, ///< the peer's process is
+};
+constexpr const char *kMidstNames[] = {"",        "_peeked", "_urgent", "_half_closed",
+                                       "_corked", "_full",   "_shared", "_stopped"};
+struct MoveCounts {
+    std::atomic<uint64_t> of[std::size(kMidstNames)]{};
+};
 /// Moves that this process has made, of all its connections.
-extern std::atomic<uint64_t> connections_joined, moves_to_ring, moves_to_kernel, followed_to_ring,
-    followed_to_kernel;
+extern std::atomic<uint64_t> connections_joined;
+/// Writes them as ,"NAME":COUNT... behind `to`, as far as `room` goes; how much.
+int write_move_counts(char *to, size_t room) noexcept;
+extern MoveCounts moves_to_ring, moves_to_kernel, followed_to_ring, followed_to_kernel;
 
 /// A number of the kernel socket; -1: there is none any more.
 int path_socket(const File &f) noexcept;
@@ -68,6 +112,21 @@ bool follow_sender(int fd, File &f) noexcept;
 bool ring_ends_at(const File &f, const RxState &s) noexcept;
 /// The same of the socket, of which `peeked` bytes have been seen and not taken.
 bool socket_ends_after(int fd, const File &f, long peeked) noexcept;
+/// Does the sender write to the ring, as far as it has said?
+bool sender_is_in_ring(const File &f) noexcept;
+/// With the receive token, after bytes were peeked, or taken.
+inline void note_peeked(Ofd &o, bool peeked) noexcept {
+    auto &word = o.opt.*kPathStays;
+    if (((word.load(std::memory_order_relaxed) & kWasPeeked) != 0) == peeked) [[likely]]
+        return;
+    if (peeked)
+        word.fetch_or(kWasPeeked, std::memory_order_relaxed);
+    else
+        word.fetch_and(~kWasPeeked, std::memory_order_relaxed);
+}
+/// With the receive token: has more come by the socket than its sender says it has written there? Somebody on
+/// the way has changed the stream, and where it goes on in the ring cannot be told.
+bool socket_has_too_much(int fd, const File &f) noexcept;
 /// Hint without the token: is what comes next in the ring?
 bool next_is_in_ring(int fd, File &f) noexcept;
 
@@ -77,6 +136,8 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 /// Is the next byte of the socket the urgent one? A receive ends there.
 bool socket_at_mark(int fd) noexcept;
+/// Has the peer's end of the socket sent its FIN, or a reset?
+bool socket_has_ended(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.
@@ -93,6 +154,13 @@ uint64_t socket_arrivals(const File &f) noexcept;
 /// to be a reset.
 bool left_in_socket(File &f) noexcept;
 void reset_socket(const File &f) noexcept;
+/// keepalive.cpp: does the socket send keepalives that the program has not asked for?
+bool has_hidden_keepalive(const Ofd &o) noexcept;
+/// What the program reads then for TCP_KEEPIDLE and the like.
+int shown_keepalive(int name) noexcept;
+/// When the socket may become idle, and before the program sets its own or somebody else gets the socket.
+void hide_keepalive(int fd, Ofd &o) noexcept;
+void end_hidden_keepalive(int fd, Ofd &o) noexcept;
 /// shutdown() with the send token where it ends sending.
 long shut_socket(int fd, File &f, int how) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.

@@ -2,6 +2,7 @@
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
@@ -185,7 +186,7 @@ bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
 }
 
 bool consider_joining(int fd, File &f) noexcept {
-    if (f.unconnected.offered_in != forks_done.load(std::memory_order_relaxed)) {
+    if (sandboxed() || f.unconnected.offered_in != forks_done.load(std::memory_order_relaxed)) {
         give_up_joining(f);
         return false;
     }

@@ -58,6 +58,12 @@ inline bool may_be_joined(const File &f) noexcept {
 /// Nobody will join it: it is closed, connected anew, or in other hands.
 [[gnu::cold]] void give_up_joining(File &f) noexcept;
 
+/// Before a filter on system calls: nothing is joined any more, and what lies wholly in its socket stays
+/// there. `all`: what does not is waited for, a short time.
+void paths_before_sandbox(bool all) noexcept;
+/// In such a sandbox: is the number a socket that carries a connection?
+bool is_path_number(unsigned fd) noexcept;
+
 void offers_fork_child() noexcept;
 
 /// Keeps the socket from being joined while a call of the kernel is under way.

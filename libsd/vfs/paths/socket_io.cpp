@@ -1,4 +1,5 @@
 // What the kernel socket of a connection with paths does while a direction goes over it.
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
@@ -28,18 +29,20 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
         const int more = from.advance();
         if (more < 0)
             return done ? done : more;
-        if (more == 0)
+        if (more == 0 && done != 0)
             return done;
-        const size_t n = from.now.iov_len;
-        // What comes in one call is one piece for TCP, too
-        const int push = from.next < from.count ? MSG_MORE : 0;
+        const size_t n = from.now.iov_len; // 0: it says what is wrong with the connection
+        // What comes in one call is one piece for TCP, too, of which the last byte may be urgent.
+        IoCursor behind = from;
+        behind.skip(n);
+        const int how = n != 0 && behind.advance() > 0 ? (flags & ~MSG_OOB) | MSG_MORE : flags;
         const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
-                                 flags | push | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
+                                 how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
         if (r < 0)
             return done ? done : r;
         from.skip(static_cast<size_t>(r));
         done += r;
-        if (static_cast<size_t>(r) < n)
+        if (static_cast<size_t>(r) < n || n == 0)
             return done;
     }
 }
@@ -57,7 +60,8 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
         msghdr m{};
         m.msg_iov = pieces;
         size_t asked = 0;
-        for (IoCursor ahead = to; m.msg_iovlen < kPieces && static_cast<size_t>(done) + asked < want;) {
+        const size_t most = sandboxed() ? 1 : kPieces;
+        for (IoCursor ahead = to; m.msg_iovlen < most && static_cast<size_t>(done) + asked < want;) {
             if (ahead.advance() <= 0)
                 break; // a bad array is told of in the next round
             const size_t left = want - static_cast<size_t>(done) - asked;
@@ -66,7 +70,11 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
             asked += piece.iov_len;
             ahead.skip(ahead.now.iov_len);
         }
-        const long r = sys::call(SYS_recvmsg, fd, sys::arg(&m), (flags & ~MSG_WAITALL) | MSG_DONTWAIT);
+        const int how = (flags & ~MSG_WAITALL) | MSG_DONTWAIT;
+        // In a sandbox that one is allowed (libsd/api/processes/sandbox.cpp)
+        const long r = m.msg_iovlen == 1 ? sys::call(SYS_recvfrom, fd, sys::arg(pieces[0].iov_base),
+                                                     static_cast<long>(pieces[0].iov_len), how, 0, 0)
+                                         : sys::call(SYS_recvmsg, fd, sys::arg(&m), how);
         if (r <= 0)
             return done ? done : r;
         for (auto left = static_cast<size_t>(r); left != 0 && to.advance() > 0;) {
@@ -87,9 +95,13 @@ bool socket_at_mark(int fd) noexcept {
     return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
 }
 
+bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
+
 uint32_t path_events(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
+    if (is_called_home(f)) [[unlikely]]
+        answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
     const uint32_t flags = any_ring ? absorb_flags(f) : 0;
@@ -117,7 +129,7 @@ uint32_t path_events(File &f) noexcept {
         e |= EPOLLHUP;
     if (we_shut || (sends_ring ? (flags & (kFlagClosed | kFlagReset)) || tx_room(f) : socket & POLLOUT))
         e |= EPOLLOUT | EPOLLWRNORM;
-    if (reads_ring && urgent_unread(f)) [[unlikely]]
+    if (urgent_unread(f)) [[unlikely]]
         e |= EPOLLPRI;
     if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
         e |= EPOLLERR;
@@ -126,8 +138,8 @@ uint32_t path_events(File &f) noexcept {
 
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;
-    if ((events & EPOLLIN) && !next_is_in_ring(fd, f))
-        wanted |= POLLIN | POLLRDHUP;
+    if ((events & (EPOLLIN | EPOLLRDHUP)) && !next_is_in_ring(fd, f))
+        wanted |= (events & EPOLLIN ? POLLIN : 0) | POLLRDHUP;
     if ((events & EPOLLPRI) && !receives_in_ring(*f.ofd))
         wanted |= POLLPRI;
     if ((events & EPOLLOUT) && !sends_in_ring(*f.ofd))
@@ -140,8 +152,8 @@ bool left_in_socket(File &f) noexcept {
 }
 
 void reset_socket(const File &f) noexcept {
-    if ((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)
-        return; // others may have it
+    if (((f.ofd->opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned) || sandboxed())
+        return; // others may have it, or a filter may end us for the call
     const linger now{1, 0};
     sys::setsockopt(path_socket(f), SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }

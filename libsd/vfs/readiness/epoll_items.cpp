@@ -3,6 +3,8 @@
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -46,6 +48,65 @@ void unlink_file(EpollItem &i) noexcept {
 
 } // namespace
 
+namespace {
+
+/// The hidden set for sockets; without numbers to be had the sockets are in the kernel's set themselves.
+int socket_set(Epoll &x) noexcept {
+    if (x.sockets >= 0 || sandboxed())
+        return x.sockets >= 0 ? x.sockets : set_fd(x);
+    const long made = sys::epoll_create1(EPOLL_CLOEXEC);
+    const long hidden = made < 0 ? made : hide_fd(static_cast<int>(made));
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u64 = waker_word(kBellWord);
+    if (hidden >= 0 && sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, static_cast<int>(hidden), &e) >= 0)
+        x.sockets = static_cast<int>(hidden);
+    else if (hidden >= 0)
+        close_hidden(static_cast<int>(hidden));
+    return x.sockets >= 0 ? x.sockets : set_fd(x);
+}
+
+void watch_socket(Epoll &x, EpollItem &i) noexcept {
+    i.always_hot = true;
+    epoll_event e{};
+    e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
+    const int set = socket_set(x);
+    if (set == x.sockets)
+        e.data.u64 = uint64_t{i.place} << 32 | static_cast<uint32_t>(i.fd);
+    else
+        e.data.u64 = waker_word(kBellWord);
+    if (sys::epoll_ctl(set, EPOLL_CTL_ADD, i.fd, &e) == -EEXIST)
+        sys::epoll_ctl(set, EPOLL_CTL_MOD, i.fd, &e);
+}
+
+} // namespace
+
+namespace {
+
+/// The member with this number, which stood at `place` when it was added. nullptr: another process has added
+/// it to the kernel's sets, which it shares with us.
+EpollItem *member(Epoll &x, int fd, size_t place) noexcept {
+    if (place < x.items.size() && x.items[place]->fd == fd) [[likely]]
+        return x.items[place];
+    for (EpollItem *i : x.items)
+        if (i->fd == fd)
+            return i;
+    return nullptr;
+}
+
+} // namespace
+
+void drain_sockets(Epoll &x) noexcept {
+    constexpr int kAtOnce = 64;
+    epoll_event told[kAtOnce];
+    for (long n = x.sockets < 0 ? 0 : kAtOnce; n == kAtOnce;) {
+        n = sys::epoll_pwait(x.sockets, told, kAtOnce, 0, nullptr);
+        for (long k = 0; k < n; ++k)
+            if (EpollItem *i = member(x, static_cast<int>(told[k].data.u64), told[k].data.u64 >> 32))
+                make_hot(x, *i);
+    }
+}
+
 bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     SD_ASSERT(!i.link);
     LinkMap &l = *i.file->link;
@@ -79,14 +140,8 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     ++x.streams;
     i.rx_at = 0;
     i.state = i.level = 0;
-    if (has_paths(*i.file->ofd)) [[unlikely]] { // looked at in each pass; its socket's edges end a sleep
-        i.always_hot = true;
-        epoll_event e{};
-        e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
-        e.data.u64 = waker_word(kBellWord);
-        if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i.fd, &e) == -EEXIST)
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i.fd, &e);
-    }
+    if (has_paths(*i.file->ofd)) [[unlikely]] // looked at in each pass; its socket's edges end a sleep
+        watch_socket(x, i);
     return true;
 }
 
@@ -95,7 +150,7 @@ void detach_stream(Epoll &x, EpollItem &i) noexcept {
         return;
     if (i.always_hot) [[unlikely]] {
         i.always_hot = false;
-        sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
+        sys::epoll_ctl(socket_set(x), EPOLL_CTL_DEL, i.fd, nullptr);
     }
     SetLink *e = link_entry(x, *i.link);
     SD_ASSERT(e && e->members != 0 && x.streams != 0);
@@ -348,6 +403,9 @@ void set_unuse(Epoll &x) noexcept {
         alone = !x.passed && x.born == forks_done.load(std::memory_order_relaxed);
         bell = x.bell;
         x.bell = nullptr;
+        if (x.sockets >= 0)
+            close_hidden(x.sockets);
+        x.sockets = -1;
         x.has_bell.store(false, std::memory_order_relaxed);
         empty_arrays(x);
         x.file = nullptr;
@@ -455,7 +513,7 @@ void epoll_file_became_stream(File &f) noexcept {
             return;
         }
         if (kernels) {
-            if (!i.always_hot) // which is registered otherwise by now
+            if (!i.always_hot || x.sockets >= 0) // else it is registered otherwise by now
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
             x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
             i.kernel_only = false;

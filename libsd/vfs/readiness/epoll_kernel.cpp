@@ -209,7 +209,7 @@ bool kernel_part_ready(Epoll &x) noexcept {
     {
         SetGuard g(x);
         if (x.bell && x.sleepers == 0)
-            drain(*x.bell);
+            drain(*x.bell), drain_sockets(x);
     }
     pollfd p{set_fd(x), POLLIN, 0};
     timespec zero{0, 0};
@@ -231,6 +231,10 @@ Found sift(Epoll &x, epoll_event *e, long n) noexcept {
         } else if (epoll_event nested; nested_is_ready(x, static_cast<unsigned>(w) - kNestedWord, &nested)) {
             e[f.count++] = nested;
         }
+    }
+    if (f.rung && x.sockets >= 0) [[unlikely]] {
+        SetGuard g(x);
+        drain_sockets(x);
     }
     if (f.rung && !drain(*x.bell) && (x.born != forks_done.load(std::memory_order_relaxed)))
         wait_for_relative();

@@ -100,7 +100,8 @@ uint32_t peer_flags(const File &f) noexcept { return f.peer->control.flags.load(
 /// touches no line that the peer writes in normal traffic but the next header. May say no when nothing is
 /// new.
 bool unchanged(const EpollItem &i, const File &f) noexcept {
-    if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state || (i.state & kSeenPath))
+    if (i.due || peer_flags(f) != i.peer_flags || state_of(f) != i.state ||
+        ((i.state & kSeenPath) && !is_settled_in_ring(f)))
         return false;
     // Urgent data, what is held back and zero-copy completions are rare enough for the long way.
     if ((f.peer->control.oob.load(std::memory_order_relaxed) |
@@ -157,7 +158,7 @@ bool is_news(EpollItem &i, uint32_t &events) noexcept {
         const bool changed = (state & ~i.state & ~kSilent) != 0;
         i.state = state;
         bool arrived = data_arrived(i, f);
-        if (state & kSeenPath) [[unlikely]] {
+        if ((state & kSeenPath) && !is_settled_in_ring(f)) [[unlikely]] {
             const uint64_t at = socket_arrivals(f);
             arrived |= at != i.socket_at;
             i.socket_at = at;

@@ -3,6 +3,7 @@
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -327,7 +328,7 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
         ask_ahead(x, at);
         if (uint32_t events = look(i, thorough)) {
             at += r.add(i, events);
-        } else if (!i.always_hot &&
+        } else if ((!i.always_hot || (i.link && is_settled_in_ring(*i.file))) &&
                    ((x.hot.size() > kHotItems && ++i.in_vain > kVainLooks) || x.reports - i.last > kIdleReports) &&
                    cool(x, i)) {
             // the last of the list has taken its place

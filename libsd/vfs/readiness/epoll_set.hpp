@@ -177,6 +177,9 @@ struct Epoll {
         uint64_t cookie; ///< of the socket, as the number may be another's when the set is used
     };
     MapVector<Late> late;
+    /// Hidden set in the kernel's: the sockets of members with two paths, edge-triggered. So what has woken a
+    /// sleep can be taken out again, and leaves the kernel's set, which others may poll, as it was. -1: none.
+    int sockets = -1;
     bool passed = false; ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
@@ -240,6 +243,8 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Before a process changes the set, or waits for it: what a forked child put off until then is done. With
 /// the set's lock.
 void begin_use(Epoll &x) noexcept;
+/// With the lock: takes out what sockets have told. A look at the members follows.
+void drain_sockets(Epoll &x) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.

@@ -110,7 +110,7 @@ void aim_at_sockets(Poll &p, Sleep &sleep) noexcept {
             continue;
         const int fd = path_socket(*f);
         const auto asked = static_cast<uint32_t>(static_cast<uint16_t>(p.l.all[i].events));
-        const uint32_t events = (asked & (POLLIN | POLLRDNORM | POLLRDHUP) ? EPOLLIN : 0u) |
+        const uint32_t events = (asked & (POLLIN | POLLRDNORM) ? EPOLLIN : 0u) | (asked & EPOLLRDHUP) |
                                 (asked & (POLLOUT | POLLWRNORM) ? EPOLLOUT : 0u) | (asked & EPOLLPRI);
         short wanted = fd < 0 ? short{0} : socket_wait(fd, *f, events);
         if ((wanted & POLLIN) && low_water(*f->ofd) > 1) {

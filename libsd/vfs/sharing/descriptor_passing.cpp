@@ -94,7 +94,7 @@ long become_kernel_request(File &f) noexcept {
 
 long become_kernel(File &f, Cause why) noexcept {
     if (has_paths(*f.ofd)) [[unlikely]] {
-        if (!leave_paths(f))
+        if (!come_home(f) || !leave_paths(f))
             return -ENOBUFS;
         count_fallback(why, nullptr);
         return 0;
@@ -317,7 +317,7 @@ long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
             // Not connected: from now on it is one kernel socket, here and there.
             error = fall_back(fd, f, Cause::passed, nullptr);
         } else if (has_paths(*f->ofd)) {
-            error = stay_in_socket(*f) ? 0 : -ENOBUFS; // it is a kernel socket for both
+            error = come_home(*f) ? 0 : -ENOBUFS; // it is a kernel socket for both
         } else if (count_ == kMost) {
             error = -EINVAL;
         } else {

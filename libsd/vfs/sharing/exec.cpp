@@ -216,7 +216,8 @@ void hand_over_as_kernel_sockets() noexcept {
             continue;
         ++given;
         if (has_paths(*f->ofd)) [[unlikely]] {
-            (void)stay_in_socket(*f); // else it finds what was sent to the socket only
+            if (!come_home(*f))
+                end_in_error(*f); // a part of what was sent would be missing
             continue;
         }
         if (moved(*f) || held_elsewhere(f->seg, f->ofd_index)) {

@@ -72,7 +72,7 @@ long move_to_kernel(File &f, Cause why) noexcept {
     if (moved(f) && follow(f))
         return 0;
     if (has_paths(*f.ofd)) [[unlikely]]
-        return leave_paths(f) ? 0 : -ENOBUFS;
+        return come_home(f) && leave_paths(f) ? 0 : -ENOBUFS;
     const long made = make_parcel(f, wire::BridgeStart::for_all);
     if (made < 0) // or somebody else has just done the same
         return moved(f) && follow(f) ? 0 : made;

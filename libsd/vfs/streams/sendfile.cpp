@@ -7,6 +7,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -66,9 +67,23 @@ long poll_one(int fd, short events, bool wait, short *revents) noexcept {
 
 enum class Fill { ok, full, blocked, not_ready, failed };
 
+/// With the send token: one page from a pipe that is readable into the socket that carries the direction.
+/// What is taken from a pipe cannot be put back, so it is the kernel that takes it.
+Fill splice_to_socket(int out, File &f, int in, size_t want, bool more, long *r) noexcept {
+    constexpr size_t kPage = 4096; // a socket that polls writable takes so much without waiting
+    short seen = 0;
+    if (poll_one(out, POLLOUT, false, &seen) <= 0)
+        return Fill::full;
+    *r = sys::call(SYS_splice, in, 0, out, 0, static_cast<long>(want < kPage ? want : kPage),
+                   SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0));
+    if (*r > 0)
+        f.ofd->tx.s.bytes += static_cast<uint64_t>(*r);
+    return *r == -EAGAIN ? Fill::not_ready : *r < 0 ? Fill::failed : Fill::ok;
+}
+
 /// One record's worth from `in` into the ring, and tells the receiver; `pos` -1 for a pipe. `*r` gets the
 /// bytes (0: end of file) or the error. `more`: as MSG_MORE.
-Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
+Fill fill_ring(int out, File &f, int in, int64_t pos, size_t want, bool grow_far, bool more, long *r) noexcept {
     const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
     SendClaim c(b, f);
@@ -79,13 +94,23 @@ Fill fill_ring(File &f, int in, int64_t pos, size_t want, bool grow_far, bool mo
     if (moved(f, o)) [[unlikely]] {
         c.release();
         if (!follow(f))
-            return fill_ring(f, in, pos, want, grow_far, more, r);
+            return fill_ring(out, f, in, pos, want, grow_far, more, r);
         *r = vfs::kPass;
         return Fill::failed;
     }
-    if (o.tx_block.load(std::memory_order_acquire) & kTxPath) [[unlikely]] {
-        *r = -EOPNOTSUPP; // an ordinary send knows where it goes
-        return Fill::not_ready;
+    if (has_other_path(f, o)) [[unlikely]] {
+        if (pos >= 0) {
+            *r = -EOPNOTSUPP; // an ordinary send knows where it goes
+            return Fill::not_ready;
+        }
+        const Recipient reader = peers_reader(f);
+        bool to_tell = false;
+        const bool in_socket = !prepare_send(out, f, &to_tell);
+        const Fill done = in_socket ? splice_to_socket(out, f, in, want, more, r) : Fill::ok;
+        if (to_tell)
+            reader.tell();
+        if (in_socket)
+            return done;
     }
     if (send_refused(f, o))
         return Fill::blocked;
@@ -163,7 +188,7 @@ long send_from_file(int out, File &f, int in, int64_t pos, size_t n) noexcept {
     const auto result = [&](long error) { return done ? static_cast<long>(done) : error; };
     while (done < n) {
         long r = 0;
-        Fill how = direct ? fill_ring(f, in, pos, n - done, room.grow_far, false, &r) : Fill::not_ready;
+        Fill how = direct ? fill_ring(out, f, in, pos, n - done, room.grow_far, false, &r) : Fill::not_ready;
         if (how == Fill::ok && r > 0) {
             done += static_cast<size_t>(r);
             pos += r;
@@ -218,7 +243,7 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
             return result(r < 0 ? r : -EAGAIN);
         if (!(seen & POLLIN))
             return result(seen & POLLNVAL ? -EBADF : 0); // no writer is left
-        switch (fill_ring(f, in, -1, n - done, room.grow_far, flags & SPLICE_F_MORE, &r)) {
+        switch (fill_ring(out, f, in, -1, n - done, room.grow_far, flags & SPLICE_F_MORE, &r)) {
         case Fill::ok:
             if (r == 0)
                 return result(0);
@@ -230,15 +255,6 @@ long splice_to_stream(int in, int out, File &f, size_t n, unsigned flags) noexce
                 return result(w);
             break;
         case Fill::not_ready: // another reader was faster
-            if (f.ofd->tx_block.load(std::memory_order_acquire) & kTxPath) [[unlikely]] {
-                Buffer buffer;
-                long got = 0;
-                const long sent = send_buffered(out, f, in, -1, n - done, buffer, &got);
-                if (sent <= 0)
-                    return result(sent);
-                done += static_cast<size_t>(sent);
-                break;
-            }
             if (!wait || done)
                 return result(-EAGAIN);
             break;
@@ -298,7 +314,8 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
             return result(-EPIPE);
         }
         // What ends the connection is for the next call to find: a reset is told only once.
-        if (done && ring::peek_header(f.ofd->rx.s, f.rx_place) == 0)
+        if (done && (has_paths(*f.ofd) ? pending_in_both(path_socket(f), f, 1) == 0
+                                       : ring::peek_header(f.ofd->rx.s, f.rx_place) == 0))
             return result(0);
         const size_t want = n - done < kBounce ? n - done : kBounce;
         // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the

@@ -118,6 +118,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
                 if (!peek)
                     continue;
                 const long more = receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket);
+                *end = socket_has_ended(fd);
                 return more > 0 ? done + more : done;
             }
             *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
@@ -125,6 +126,8 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         }
         if (follow_sender(fd, f))
             continue;
+        if (done == 0 && socket_has_too_much(fd, f)) [[unlikely]]
+            return -EPROTO;
         const long r = receive_from_socket(fd, to, left, to_socket);
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
@@ -132,17 +135,19 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         if (static_cast<size_t>(done) == want || (r > 0 && socket_at_mark(fd)))
             return done;
         if (peek && socket_ends_after(fd, f, r > 0 ? r : 0)) {
+            const uint32_t seen = absorb_flags(f);
             RxState copy = o.rx.s;
             std::atomic<uint64_t> scratch{0};
+            *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
             const long more =
                 read_some(f, copy, scratch, to, want - static_cast<size_t>(done), flags & MSG_TRUNC, false);
             return more > 0 ? done + more : done;
         }
         if (!peek && follow_sender(fd, f))
             continue;
-        if (r > 0 && !peek)
-            continue; // more may have come, and the end
-        if (r == 0)
+        if (r > 0 && !peek && sender_is_in_ring(f))
+            continue; // what is left in the socket, and then what is in the ring
+        if (r == 0 || (r > 0 && peek && socket_has_ended(fd)))
             *end = true;
         else if (r < 0 && r != -EAGAIN) {
             take_error(o); // it is told now
@@ -250,6 +255,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 r = read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags, &path_end);
                 if (r > 0 && !peek)
                     ++o.rx.s.messages;
+                if (r > 0)
+                    note_peeked(o, peek);
             } else if (flags & MSG_PEEK) {
                 RxState copy = o.rx.s;
                 std::atomic<uint64_t> scratch{0};

@@ -173,11 +173,13 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             reader = peers_reader(f);
             gone = moved(f, o);
             bool in_socket = false;
-            if (!gone && (o.tx_block.load(std::memory_order_acquire) & kTxPath)) [[unlikely]]
+            if (!gone && has_other_path(f, o)) [[unlikely]]
                 in_socket = !prepare_send(fd, f, &tell);
             blocked = gone || (!in_socket && send_refused(f, o));
             if (in_socket) [[unlikely]] {
-                const long r = send_to_socket(fd, from, flags);
+                // An error that was told by the socket beside what was received
+                const int waiting = done == 0 ? take_error(o) : 0;
+                const long r = waiting ? -waiting : send_to_socket(fd, from, flags);
                 if (r > 0) {
                     done += r;
                     o.tx.s.bytes += static_cast<uint64_t>(r);

@@ -40,7 +40,7 @@ inline bool send_refused(const File &f, const Ofd &o) noexcept {
            refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
 }
 /// The cheap question before that one.
-constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut;
+constexpr uint32_t kMayRefuse = kFlagClosed | kFlagReset | kFlagDead | kFlagReadShut | kFlagHome;
 /// What was sent to a peer that has closed is answered by a reset, which ends the connection.
 void answered_by_reset(File &f) noexcept;
 /// A sender's wait for room in the ring; one for each call of the program.

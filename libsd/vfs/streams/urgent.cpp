@@ -18,7 +18,8 @@ uint32_t taken_name(uint64_t mark) noexcept { return static_cast<uint32_t>(mark 
 long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
     const ConnectionSnapshot b(f);
     Ofd &o = *b.ofd;
-    bool blocked;
+    const Recipient reader = peers_reader(f);
+    bool blocked, tell = false;
     {
         SendClaim c(b, f);
         if (!c)
@@ -26,6 +27,16 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
         if (moved(f, o)) [[unlikely]] {
             c.release();
             return follow(f) ? vfs::kPass : 0;
+        }
+        if (has_other_path(f, o) && !prepare_send(fd, f, &tell)) [[unlikely]] {
+            iovec v{&byte, 1};
+            IoCursor one{&v, 1};
+            (o.opt.*kPathStays).fetch_or(kSentUrgent, std::memory_order_relaxed);
+            const long r = send_to_socket(fd, one, flags | MSG_OOB);
+            c.release();
+            if (tell)
+                reader.tell();
+            return r == -EAGAIN ? 0 : r;
         }
         blocked = send_refused(f, o);
         if (!blocked) {
@@ -54,17 +65,20 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
 
 constexpr long kNotInSocket = INT64_MIN + 1;
 
-/// Over the kernel's socket, if the direction goes over that: it stays there from then on.
+/// Over the kernel's socket, if the direction goes over that.
 long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
     const ConnectionSnapshot b(f);
+    const Recipient reader = peers_reader(f);
     SendClaim c(b, f);
     if (!c)
         return c.error();
-    if (sends_in_ring(*b.ofd))
-        return kNotInSocket;
-    (b.ofd->opt.*kPathStays).fetch_or(kStaysUrgent, std::memory_order_relaxed);
-    const long r = send_to_socket(fd, from, flags);
+    bool tell = false;
+    const bool in_ring = has_other_path(f, *b.ofd) ? prepare_send(fd, f, &tell) : sends_in_ring(*b.ofd);
+    (b.ofd->opt.*kPathStays).fetch_or(kSentUrgent, std::memory_order_relaxed);
+    const long r = in_ring ? kNotInSocket : send_to_socket(fd, from, flags);
     c.release();
+    if (tell)
+        reader.tell();
     if (r == -EPIPE && !(flags & MSG_NOSIGNAL))
         raise_sigpipe();
     return r;
@@ -95,9 +109,22 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
     Pin pin;
     if (!pin.acquire(f, fd))
         return -EBADF;
-    if (has_paths(*f.ofd)) [[unlikely]]
-        if (const long r = urgent_to_socket(fd, f, from, flags); r != kNotInSocket)
-            return r;
+    if (has_paths(*f.ofd)) [[unlikely]] {
+        const bool nonblocking = is_nonblocking(f, plain);
+        RoomWait room;
+        size_t sent = 0;
+        for (long r; (r = urgent_to_socket(fd, f, from, flags)) != kNotInSocket;) {
+            sent += r > 0 ? static_cast<size_t>(r) : 0;
+            if (sent >= total || (r < 0 && r != -EAGAIN))
+                return sent ? static_cast<long>(sent) : r;
+            if (const long w = room.wait(fd, f, pin, nonblocking, plain, sent != 0); w < 0)
+                return sent ? static_cast<long>(sent) : w;
+        }
+        if (sent != 0) { // it has moved to the ring meanwhile
+            const long rest = send_urgent(fd, f, from, total - sent, flags);
+            return static_cast<long>(sent) + (rest > 0 ? rest : 0);
+        }
+    }
     if (total == 0 || refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
         return stream_send(fd, f, from, total, plain);
     long done = 0;
@@ -132,8 +159,16 @@ long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
 }
 
 long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept {
-    if (has_paths(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]]
-        return receive_from_socket(path_socket(f), to, total, flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC));
+    if (has_paths(*f.ofd)) [[unlikely]] {
+        // The latest counts, wherever what is before it is read.
+        const bool ring_first = sender_is_in_ring(f);
+        if (!ring_first || is_inline(f) || !urgent_unread(f)) {
+            const long r =
+                receive_from_socket(path_socket(f), to, total, flags & (MSG_OOB | MSG_PEEK | MSG_TRUNC));
+            if (r != -EINVAL || ring_first)
+                return r;
+        }
+    }
     const uint64_t word = f.peer->control.oob.load(std::memory_order_acquire);
     if (is_inline(f) || !urgent_unread(f))
         return -EINVAL;
