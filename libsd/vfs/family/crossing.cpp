@@ -12,6 +12,7 @@
 // What others have is told by the records in the segment and by the monitor's notes in the link. Those who
 // could lie there, to make this process keep what it should part from, would do so to themselves: the
 // members of a family, and the client at the other end of the link.
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -115,6 +116,7 @@ void before_crossing(bool everything) noexcept {
     if (!enabled() || in_vfork())
         return;
     end_capture(CaptureEnd::credentials);
+    end_own_pools();
     if (sandboxed())
         return;
     CleanupStack::drop_abandoned();
