@@ -144,31 +144,31 @@ void await_last(const Duplex &duplex) {
     }
 }
 
+void send_whole(const Duplex &duplex, const void *data, std::size_t size) {
+    if (send(duplex.out, data, size, MSG_NOSIGNAL) != static_cast<ssize_t>(size)) {
+        die("send");
+    }
+}
+
 void send_copies(Duplex duplex, const Job &job) {
     static Ring ring(job.frames, job.size);
-    Mover mover(duplex, Waiting::blocking);
     for (std::uint64_t n = 0; n < job.count; ++n) {
         produce(job.touch, n, ring.frame(n), job.size);
-        if (!mover.send(ring.frame(n), job.size)) {
-            die("send");
-        }
+        send_whole(duplex, ring.frame(n), job.size);
     }
     await_last(duplex);
 }
 
 void receive_copies(Duplex duplex, const Job &job) {
     Ring ring(job.frames, job.size);
-    Mover mover(duplex, Waiting::blocking);
     for (const std::uint64_t count : {std::uint64_t{job.frames + 1}, job.count}) {
         for (std::uint64_t n = 0; n < count; ++n) {
-            if (!mover.receive(ring.frame(n), job.size)) {
+            if (recv(duplex.in, ring.frame(n), job.size, MSG_WAITALL) != static_cast<ssize_t>(job.size)) {
                 die("receive");
             }
             consume(job.touch, n, ring.frame(n), job.size);
         }
-        if (!mover.send("d", 1)) {
-            die("send");
-        }
+        send_whole(duplex, "d", 1);
     }
 }
 
@@ -206,9 +206,7 @@ void receive_views(Duplex duplex, const Job &job) {
             fprintf(stderr, "%lu of %lu frames were copied\n", static_cast<unsigned long>(count - in_place),
                     static_cast<unsigned long>(count));
         }
-        if (write(duplex.out, "d", 1) != 1) {
-            die("write");
-        }
+        send_whole(duplex, "d", 1);
     }
 }
 
