@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/single_threaded.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ using socksdirect::SharedPool;
 constexpr size_t kDefaultQuota = size_t{64} << 20;
 constexpr size_t kPage = socksdirect::kPage;
 /// Less is copied: what a receiver pays for a view, its page faults above all, is more than a copy.
-constexpr size_t kLeastInPlace = 16u << 10;
+constexpr size_t kLeastInPlace = 4096;
 constexpr size_t kMostAsked = size_t{1} << 38;
 
 size_t round_up(size_t n) { return (n + kPage - 1) / kPage * kPage; }
@@ -60,6 +61,15 @@ struct Counters {
     std::atomic<uint64_t> small{0}, foreign{0}, not_taken{0};
 };
 
+/// A locked instruction would be a good part of what a small message costs.
+void add(std::atomic<uint64_t> &counter, uint64_t n) {
+    if (__libc_single_threaded) {
+        counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+    } else {
+        counter.fetch_add(n, std::memory_order_relaxed);
+    }
+}
+
 int fail(int error) {
     errno = error;
     return -1;
@@ -69,6 +79,7 @@ int fail(int error) {
 
 struct sd_buffers {
     int fd;
+    const BufferCalls *calls; ///< null: without libsd
     size_t quota;
     uint32_t made_in = 0; ///< forks then
     std::mutex lock;
@@ -91,7 +102,7 @@ constexpr unsigned kTries = 3; ///< to make a pool: a monitor may be away just n
 
 /// With the lock. The pool in use, or a new one; null: the connection has none.
 std::shared_ptr<SharedPool> pool_of(sd_buffers &c) {
-    const BufferCalls *calls = libsd();
+    const BufferCalls *calls = c.calls;
     if (!calls) {
         return nullptr;
     }
@@ -143,7 +154,7 @@ std::optional<SharedPool::Place> take_place(sd_buffers &c, size_t bytes, int tim
         if (auto place = pool->take(bytes)) {
             return place;
         }
-        if (timeout_ms == 0 || deadline.is_over() || libsd()->is_usable(c.fd, pool->handle()) == 0) {
+        if (timeout_ms == 0 || deadline.is_over() || c.calls->is_usable(c.fd, pool->handle()) == 0) {
             return std::nullopt;
         }
         pool->wait_for_release(seen, deadline.step());
@@ -173,10 +184,10 @@ long hand(sd_buffers &c, const sd_piece &piece, int flags) {
         piece.size > b->room - (offset - b->place.offset)) {
         return -EINVAL;
     }
-    const long r = libsd()->hand(c.fd, b->pool->handle(), offset, piece.size, b->place.number, flags);
+    const long r = c.calls->hand(c.fd, b->pool->handle(), offset, piece.size, b->place.number, flags);
     if (r > 0) {
         b->pool->count_sent(b->place.number, static_cast<uint64_t>(r));
-        c.counts.sent_in_place.fetch_add(static_cast<uint64_t>(r), std::memory_order_relaxed);
+        add(c.counts.sent_in_place, static_cast<uint64_t>(r));
     }
     return r;
 }
@@ -204,7 +215,7 @@ ssize_t copy(sd_buffers &c, const sd_piece *pieces, size_t count, size_t first, 
     const ssize_t r = sendmsg(c.fd, &m, flags);
     for (size_t k = 0, left = r > 0 ? static_cast<size_t>(r) : 0; left != 0; ++k) {
         const size_t n = std::min(left, parts[k].iov_len);
-        reason(c.counts, pieces[first + k]).fetch_add(n, std::memory_order_relaxed);
+        add(reason(c.counts, pieces[first + k]), n);
         left -= n;
     }
     return r;
@@ -217,7 +228,7 @@ uint64_t pack(const sd::ReceivedBytes &r) { return uint64_t{r.epoch} << 32 | r.b
 ssize_t receive_once(sd_buffers &c, void *spare, size_t spare_size, size_t most, int flags, sd_view &view) {
     sd::ReceivedBytes got{spare, nullptr, 0, 0};
     long r = sd::kNotAccelerated;
-    if (const BufferCalls *calls = libsd()) {
+    if (const BufferCalls *calls = c.calls) {
         r = calls->receive(c.fd, spare, spare_size, most, flags, &got);
     }
     if (r == sd::kNotAccelerated && spare_size != 0) {
@@ -297,8 +308,19 @@ ssize_t receive_first(sd_buffers &c, size_t most, int flags, void *spare, size_t
 }
 
 void count_received(sd_buffers &c, const sd_view &view) {
-    (view.is_in_place ? c.counts.received_in_place : c.counts.received_copied)
-        .fetch_add(view.size, std::memory_order_relaxed);
+    add(view.is_in_place ? c.counts.received_in_place : c.counts.received_copied, view.size);
+}
+
+/// What a call returns; where that is no count, the view is empty.
+ssize_t finish(sd_buffers &c, ssize_t r, sd_view *view) {
+    if (r > 0) {
+        count_received(c, *view);
+        return r;
+    }
+    const int error = errno;
+    sd_view_release(view);
+    errno = error;
+    return r;
 }
 
 /// Makes a copy of a view that cannot go on where it ends. False: no memory.
@@ -366,13 +388,13 @@ ssize_t receive_rest(sd_buffers &c, size_t most, int flags, void *spare, sd_view
 extern "C" {
 
 sd_buffers *sd_buffers_open(int fd, size_t quota) {
-    libsd();
     auto *c = new (std::nothrow) sd_buffers{};
     if (!c) {
         errno = ENOMEM;
         return nullptr;
     }
     c->fd = fd;
+    c->calls = libsd();
     c->quota = quota == 0 ? kDefaultQuota : std::min(quota, kMostAsked);
     return c;
 }
@@ -427,7 +449,7 @@ ssize_t sd_buffers_send(sd_buffers *c, const sd_piece *pieces, size_t count, int
     if (count == 1 && !may_hand(*pieces)) { // what most small messages are
         const ssize_t r = send(c->fd, pieces->data, pieces->size, flags);
         if (r > 0) {
-            reason(c->counts, *pieces).fetch_add(static_cast<size_t>(r), std::memory_order_relaxed);
+            add(reason(c->counts, *pieces), static_cast<size_t>(r));
         }
         return r;
     }
@@ -470,25 +492,36 @@ ssize_t sd_buffers_recv(sd_buffers *c, size_t most, int flags, void *spare, size
     if (most == 0) {
         return 0;
     }
+    if (c->calls && spare && spare_size >= most) { // what most small messages are
+        const ssize_t r = receive_once(*c, spare, spare_size, most, flags & ~MSG_WAITALL, *view);
+        if (r == static_cast<ssize_t>(most) || (r > 0 && (flags & MSG_WAITALL) == 0)) {
+            count_received(*c, *view);
+            return r;
+        }
+        if (r > 0) {
+            return finish(*c, receive_rest(*c, most, flags, spare, *view, spare_size), view);
+        }
+        if (r != sd::kNotAccelerated) {
+            return r;
+        }
+    }
     size_t room = 0;
     ssize_t r = receive_first(*c, most, flags, spare, spare_size, *view, room);
     if (r > 0 && (flags & MSG_WAITALL) != 0 && view->size < most) {
         r = receive_rest(*c, most, flags, spare != nullptr && spare_size >= most ? spare : nullptr, *view, room);
     }
-    if (r > 0) {
-        count_received(*c, *view);
-    } else {
-        const int error = errno;
-        sd_view_release(view);
-        errno = error;
-    }
-    return r;
+    return finish(*c, r, view);
 }
 
 void sd_view_release(sd_view *view) {
+    if (!view->reserved2) {
+        view->data = nullptr;
+        view->size = 0;
+        return;
+    }
     if (view->is_in_place) {
         release_in_place(*view, view->size);
-    } else if (view->reserved2) {
+    } else {
         munmap(view->reserved2, view->reserved3);
     }
     *view = sd_view{};

@@ -22,7 +22,10 @@ class View {
         return *this;
     }
     ~View() { release(); }
-    void release() noexcept { sd_view_release(&view_); }
+    void release() noexcept {
+        if (view_.size != 0)
+            sd_view_release(&view_);
+    }
 
     const std::byte *data() const noexcept { return static_cast<const std::byte *>(view_.data); }
     std::size_t size() const noexcept { return view_.size; }

@@ -42,8 +42,8 @@ TEST_CASE("a pool is given to the other side of its link, and to nobody else") {
     const Answer got = fetch(pair.server, pair.link, 0, name);
     REQUIRE(got.header.status == 0);
     REQUIRE(got.fds.size() == 2);
-    CHECK(file_id(got.fds[0].get()) == file_id(m.bytes.get()));
-    CHECK(file_id(got.fds[1].get()) == file_id(m.ledger.get()));
+    CHECK(monitor::file_id(got.fds[0].get()) == monitor::file_id(m.bytes.get()));
+    CHECK(monitor::file_id(got.fds[1].get()) == monitor::file_id(m.ledger.get()));
 
     CHECK(fetch(pair.client, pair.link, 0, name).header.status == -ENOENT);
     CHECK(fetch(pair.server, pair.link, 1, name).header.status == -ENOENT);

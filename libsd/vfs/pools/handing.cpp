@@ -117,14 +117,15 @@ Next take_run(File &f, Ofd &o, uint64_t most, ReceivedBytes *out, uint64_t *got)
 
 long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, int flags,
                       ReceivedBytes *out) noexcept {
-    File *f = still_ours(fd, file_of(fd));
-    if (!f || f->kind != FileKind::stream || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
-        return kNotAccelerated;
     *out = {spare, nullptr, 0, 0};
     const uint64_t fits = spare_bytes < most ? spare_bytes : most;
-    if (fits != 0)
+    File *f = entry_of(fd); // of any kind: fast_recv() looks
+    if (f && fits != 0)
         if (const long r = fast_recv(fd, *f, spare, fits, flags))
             return r;
+    f = still_ours(fd, file_of(fd));
+    if (!f || f->kind != FileKind::stream || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
+        return kNotAccelerated;
     const PinnedFile use(fd, f);
     if (!use.file())
         return kNotAccelerated;
