@@ -234,8 +234,8 @@ void await(const std::atomic<std::uint64_t> &word, std::uint64_t least) {
 /// cache.
 double run_direct(const Job &job, const Options &options, std::uint64_t behind) {
     auto *words = shared_value<Direct>();
-    void *memory = mmap(nullptr, job.frames * rounded(job.size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+    void *memory = mmap(nullptr, job.frames * rounded(job.size), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         die("mmap");
     }
@@ -298,7 +298,8 @@ double run_values(const Options &options, const Answer &answer, const Ask &take)
     };
     repeat_for(0.1, one);
     Histogram histogram;
-    const double median = latency_over(options.number("seconds"), histogram, [] { return false; }, one);
+    const double median = latency_over(
+        options.number("seconds"), histogram, [] { return false; }, one);
     close(duplex.in);
     join_child(child);
     return median;
@@ -306,7 +307,8 @@ double run_values(const Options &options, const Answer &answer, const Ask &take)
 
 double value_by_send(const Options &options) {
     return run_values(
-        options, [](Buffers &, const Buffer &value, int fd) { (void)!send(fd, value.data(), kValue, MSG_NOSIGNAL); },
+        options,
+        [](Buffers &, const Buffer &value, int fd) { (void)!send(fd, value.data(), kValue, MSG_NOSIGNAL); },
         [](Buffers &, int fd, char *spare) { return recv(fd, spare, kValue, MSG_WAITALL) == ssize_t{kValue}; });
 }
 

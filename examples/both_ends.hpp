@@ -73,7 +73,8 @@ inline uint64_t hash_of(const std::byte *data, size_t size, uint64_t hash = 1469
 
 inline void show_counts(const socksdirect::Buffers &buffers) {
     const sd_buffers_counts counts = buffers.counts();
-    std::printf("received in place %llu, copied %llu\n", static_cast<unsigned long long>(counts.received_in_place),
+    std::printf("received in place %llu, copied %llu\n",
+                static_cast<unsigned long long>(counts.received_in_place),
                 static_cast<unsigned long long>(counts.received_copied));
 }
 

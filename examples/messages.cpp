@@ -116,8 +116,8 @@ void receive_messages(example::Listener &listener) {
                      samples.size() == samples_of(messages) && image.size() == kImage;
         for (capnp::uint k = 0; right && k < samples.size(); ++k)
             right = samples[k] == messages + k * 0.5;
-        right = right && std::all_of(image.begin(), image.end(),
-                                     [&](kj::byte b) { return b == 'a' + messages % 26; });
+        right = right &&
+                std::all_of(image.begin(), image.end(), [&](kj::byte b) { return b == 'a' + messages % 26; });
         wrong += !right;
     }
     std::printf("%d messages, %d wrong\n", messages, wrong);

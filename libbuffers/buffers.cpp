@@ -274,7 +274,8 @@ ssize_t waiting(int fd, size_t most, int flags) {
     if (r <= 0) {
         return r;
     }
-    return ioctl(fd, FIONREAD, &there) == 0 && there > 0 ? static_cast<ssize_t>(std::min(most, size_t(there))) : r;
+    return ioctl(fd, FIONREAD, &there) == 0 && there > 0 ? static_cast<ssize_t>(std::min(most, size_t(there)))
+                                                         : r;
 }
 
 /// The first bytes, with memory for them if they have to be copied. `room`: how much that has.
@@ -358,7 +359,8 @@ ssize_t receive_rest(sd_buffers &c, size_t most, int flags, void *spare, sd_view
             room = most;
             if (r > 0) {
                 if (copied) {
-                    memcpy(static_cast<uint8_t *>(const_cast<void *>(view.data)) + view.size, next.data, next.size);
+                    memcpy(static_cast<uint8_t *>(const_cast<void *>(view.data)) + view.size, next.data,
+                           next.size);
                     view.size += next.size;
                 }
                 release_in_place(next, next.size);

@@ -54,7 +54,9 @@ class Buffer {
     bool is_read() const noexcept { return sd_buffer_is_read(buffer_) != 0; }
     explicit operator bool() const noexcept { return buffer_ != nullptr; }
     /// A part of it, to be sent.
-    sd_piece piece(std::size_t from, std::size_t bytes) const noexcept { return {data() + from, bytes, buffer_}; }
+    sd_piece piece(std::size_t from, std::size_t bytes) const noexcept {
+        return {data() + from, bytes, buffer_};
+    }
     sd_piece piece() const noexcept { return piece(0, size()); }
 
   private:

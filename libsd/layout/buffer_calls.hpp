@@ -44,8 +44,7 @@ struct BufferCalls {
     long (*hand)(int fd, void *pool, uint64_t offset, uint64_t bytes, uint32_t buffer, int flags) noexcept;
     /// As recv() of up to `most` bytes: in place, if they lie in the peer's pool; otherwise in `spare`. Flags
     /// as above. Any thread.
-    long (*receive)(int fd, void *spare, uint64_t spare_bytes, uint64_t most, int flags,
-                    ReceivedBytes *) noexcept;
+    long (*receive)(int fd, void *spare, uint64_t spare_bytes, uint64_t most, int flags, ReceivedBytes *) noexcept;
     /// `bytes` of a buffer that was received in place are not read any more; 0 where it was received in two
     /// pieces that are released in one. Once for each receive(), any thread, also after the connection's end.
     void (*release)(void *pool, uint32_t epoch, uint32_t buffer, uint64_t bytes) noexcept;

@@ -14,7 +14,7 @@ enum class RecordKind : uint32_t {
     change = 2, ///< the ring goes on in another class, which stands in place of a length
     urgent = 3, ///< one byte of payload
     pad = 4,    ///< nothing: what follows begins where its sender wants it
-    path = 5, ///< has a meaning for none yet, and ends the connection: a change of path
+    path = 5,   ///< has a meaning for none yet, and ends the connection: a change of path
     /// Bytes of the stream that lie in a pool of the sender (layout/pool_layout.hpp). The header has their
     /// number; the payload is a HandleRecord
     handle = 6,

@@ -364,7 +364,8 @@ struct Record {
     bool elsewhere = false; ///< a handle: its bytes are not in the ring
     /// What it takes in the ring.
     constexpr uint32_t footprint() const {
-        return 8 + (elsewhere ? static_cast<uint32_t>(sizeof(HandleRecord)) : static_cast<uint32_t>(pad8(length)));
+        return 8 +
+               (elsewhere ? static_cast<uint32_t>(sizeof(HandleRecord)) : static_cast<uint32_t>(pad8(length)));
     }
     constexpr uint64_t part(uint64_t head, uint32_t now_read) const {
         return part_word(head, length + (elsewhere ? kMaxRecord : 0), now_read);
@@ -464,8 +465,8 @@ inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
     return m;
 }
 
-/// After kHandleNext: where the bytes of the record at `head` are, as the peer says, who may say it differently
-/// the next time.
+/// After kHandleNext: where the bytes of the record at `head` are, as the peer says, who may say it
+/// differently the next time.
 inline HandleRecord handle_at(const RxState &s, const Place &p) noexcept {
     const uint32_t mask = kRingSize[s.cls] - 1;
     uint8_t *ring = p.at(s.cls);

@@ -41,9 +41,8 @@ bool takes_long(uint16_t op) {
 /// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into
 /// its channel some other way, as a child of a fork that libsd did not see, has none.
 bool hands_out(Op op) {
-    constexpr Op kThose[] = {Op::segment, Op::links, Op::peer_bell, Op::adopt_link, Op::pass,
-                             Op::claim,   Op::moved, Op::connect,   Op::offer,      Op::other_end,
-                             Op::peer_pool};
+    constexpr Op kThose[] = {Op::segment, Op::links,   Op::peer_bell, Op::adopt_link, Op::pass,     Op::claim,
+                             Op::moved,   Op::connect, Op::offer,     Op::other_end,  Op::peer_pool};
     return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 

@@ -169,7 +169,7 @@ class Monitor {
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
 
-    // pools.cpp: memory from which a connection's bytes are handed over
+    // pools/pools.cpp: memory from which a connection's bytes are handed over
     static void drop_ended_pools(Link &link);
     Reply pool(Client &client, Request &request);
     Reply peer_pool(Client &client, Request &request);

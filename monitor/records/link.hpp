@@ -70,8 +70,8 @@ class Link {
     /// For connections that began in the kernel, between two processes: the slots that were given out.
     /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
-    unsigned next_joined = 0; ///< where a free one is looked for
-    bool was_adopted = false; ///< made by a former monitor
+    unsigned next_joined = 0;           ///< where a free one is looked for
+    bool was_adopted = false;           ///< made by a former monitor
     std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};
 

@@ -89,7 +89,8 @@ BEHAVIOUR("pieces: headers here, data there", pieces, all_accelerated) {
                               buffer.piece(5, 10),
                               {tail.data(), tail.size(), nullptr}};
     SHOW(static_cast<long>(e.sender.send(piece)));
-    show_view("body", (e.receiver.receive(head.size(), MSG_WAITALL), e.receiver.receive(body.size(), MSG_WAITALL)),
+    show_view("body",
+              (e.receiver.receive(head.size(), MSG_WAITALL), e.receiver.receive(body.size(), MSG_WAITALL)),
               body);
     say("%s", read_all(e.server, 10 + tail.size()).substr(10).c_str());
     // Across what was copied and what was not: one copy.

@@ -21,6 +21,4 @@ constexpr BufferCalls calls = {
 
 } // namespace
 
-SD_EXPORT const BufferCalls *socksdirect_buffer_calls() noexcept {
-    return vfs::enabled() ? &calls : nullptr;
-}
+SD_EXPORT const BufferCalls *socksdirect_buffer_calls() noexcept { return vfs::enabled() ? &calls : nullptr; }

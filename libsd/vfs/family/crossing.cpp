@@ -12,13 +12,13 @@
 // What others have is told by the records in the segment and by the monitor's notes in the link. Those who
 // could lie there, to make this process keep what it should part from, would do so to themselves: the
 // members of a family, and the client at the other end of the link.
-#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -14,8 +14,9 @@ long is_pool_usable(int fd, void *pool) noexcept {
     const OwnPool &p = *static_cast<const OwnPool *>(pool);
     const PinnedFile use(fd);
     const File *f = use.file();
-    return f && f->kind == FileKind::stream && is_pool_of(p, *f->ofd) && !p.ended.load(std::memory_order_relaxed) &&
-           p.ledger->ended.load(std::memory_order_acquire) == 0 && !send_refused(*f, *f->ofd);
+    return f && f->kind == FileKind::stream && is_pool_of(p, *f->ofd) &&
+           !p.ended.load(std::memory_order_relaxed) && p.ledger->ended.load(std::memory_order_acquire) == 0 &&
+           !send_refused(*f, *f->ofd);
 }
 
 long hand_over(int fd, void *pool, uint64_t offset, uint64_t bytes, uint32_t buffer, int flags) noexcept {
@@ -97,8 +98,7 @@ Next take_run(File &f, Ofd &o, uint64_t most, ReceivedBytes *out, uint64_t *got)
             out->pool = p;
             out->buffer = buffer_of(where);
             out->epoch = p->epoch.load(std::memory_order_relaxed);
-        } else if (p != pool || p->bytes + offset_of(where) + rec.read != end ||
-                   buffer_of(where) != out->buffer) {
+        } else if (p != pool || p->bytes + offset_of(where) + rec.read != end || buffer_of(where) != out->buffer) {
             break;
         }
         end = p->bytes + offset_of(where) + rec.read;

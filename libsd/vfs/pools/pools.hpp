@@ -21,7 +21,8 @@ struct OwnPool {
     uint32_t slot = 0;
     uint16_t generation = 0; ///< Ofd::generation
     uint8_t side = 0;
-    /// Nothing is handed over from it any more: it is a parent's, or who may read it is of another domain now.
+    /// Nothing is handed over from it any more: it is a parent's, or who may read it is of another domain
+    /// now.
     std::atomic<bool> ended{false};
     int bytes_fd = -1, ledger_fd = -1; ///< hidden: to bring it back to a restarted monitor
     OwnPool *pool_next = nullptr;

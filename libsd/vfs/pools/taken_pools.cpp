@@ -43,7 +43,8 @@ uint64_t sealed_size(int fd, int seals) noexcept {
 }
 
 void wake_owner(PoolLedger &ledger) noexcept {
-    ledger.releases.fetch_add(1, std::memory_order_seq_cst); // before the look: the owner looks the other way round
+    // Before the look at `waiters`: the owner does the two in the other order.
+    ledger.releases.fetch_add(1, std::memory_order_seq_cst);
     if (ledger.waiters.load(std::memory_order_seq_cst) != 0)
         sys::futex(&ledger.releases, FUTEX_WAKE, INT32_MAX);
 }

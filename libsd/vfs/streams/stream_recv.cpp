@@ -20,11 +20,13 @@ namespace sd {
 
 namespace {
 
+/// A handle leads to a pool that this process has not mapped.
+constexpr long kPoolMissing = -EREMOTE;
+
 /// With the token: reads of a handle, whose bytes are in a pool of the peer. Bytes read; -EFAULT;
 /// kPoolMissing.
-constexpr long kPoolMissing = -EREMOTE;
-[[gnu::cold, gnu::noinline]] long read_handle(const File &f, RxState &s, ring::Record &rec, void *to, uint64_t n,
-                                              bool discard, bool captured) noexcept {
+[[gnu::cold, gnu::noinline]] long read_handle(const File &f, RxState &s, ring::Record &rec, void *to,
+                                              uint64_t n, bool discard, bool captured) noexcept {
     const ring::HandleRecord where = ring::handle_at(s, f.rx_place);
     TakenPool *pool = pool_of_handle(f, where, rec.length);
     if (!pool)
@@ -41,8 +43,8 @@ constexpr long kPoolMissing = -EREMOTE;
     return got;
 }
 
-/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, kPoolMissing, or
-/// an error of next_record().
+/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, kPoolMissing,
+/// or an error of next_record().
 long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
                bool discard, bool captured) noexcept {
     const ring::Place &place = f.rx_place;
