@@ -67,7 +67,7 @@ Reply Monitor::pool(Client &client, Request &request) {
                   body.slot,
                   link->arrival(body.slot),
                   bell_domain(client),
-                  charge(client.payer, Resource::segments, 2)};
+                  charge(client.payer, Resource::pools, 2)};
     link->pools.emplace(name, std::move(made));
     Reply reply;
     reply.set(wire::PoolReply{name});

@@ -138,7 +138,8 @@ long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, 
             ReceiveClaim c(b, *f);
             if (!c)
                 return c.error() == -EBADF ? kNotAccelerated : c.error();
-            if (!moved(*f, *b.ofd) && !has_paths(*b.ofd) && !is_receive_captured(*b.ofd)) {
+            // As it is but for a low-water mark, captures, and connections that have moved or may.
+            if (b.ofd->rcvlowat.load(std::memory_order_relaxed) <= 1) {
                 uncork_overdue(*f);
                 next = take_run(*f, *b.ofd, most, out, &got);
             }
