@@ -30,6 +30,7 @@ A test compares the same list with the symbols that the built library exports.
 
 - **accelerated**: interposed; served without the kernel where both ends are ours.
 - **special**: interposed to keep the rest right.
+- **own**: none of libc's; what is said of it stands in its row.
 - **pass**: deliberately not interposed, for the reason given.
 - **uncovered**: not handled; the note says what happens.
 

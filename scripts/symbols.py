@@ -4,7 +4,7 @@ import re
 import sys
 
 FAMILIES = ("socket", "io", "poll", "epoll", "fd", "process", "signal", "stdio", "aio", "raw")
-TREATMENTS = ("accelerated", "special", "pass", "uncovered")
+TREATMENTS = ("accelerated", "special", "own", "pass", "uncovered")
 LINE = re.compile(r'SD_SYMBOL\((\w+), (\w+), (\w+), "([^"\\]*)"\)')
 
 
@@ -17,7 +17,7 @@ class Symbol:
 
     @property
     def exported(self) -> bool:
-        return self.treatment in ("accelerated", "special")
+        return self.treatment in ("accelerated", "special", "own")
 
 
 def load(path: str) -> list[Symbol]:

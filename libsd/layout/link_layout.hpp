@@ -115,6 +115,9 @@ struct SlotSide {
         /// shared memory what is published has arrived
         std::atomic<uint64_t> arrived;
         PathWords path; ///< of this side's sending direction, but for `taken`, which is of the other one
+        /// Of this side's sending direction, in shared memory only: the pool from which it would like to hand
+        /// over bytes (layout/pool_layout.hpp), as the monitor calls it; 0: none
+        std::atomic<uint64_t> pool;
     } credit;
 };
 

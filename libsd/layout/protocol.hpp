@@ -176,6 +176,15 @@ enum class Op : uint16_t {
     other_end = 48,
     /// Offered: nobody will ask any more for what was offered -> empty
     take_back = 49,
+    /// Pool + {memfd with the bytes, memfd with the ledger (layout/pool_layout.hpp)}: a pool of the caller's
+    /// for what it sends over a connection. After a restart of the monitor it is brought back under its name
+    /// -> PoolReply
+    pool = 60,
+    /// PoolRef: a pool of the other side -> empty + {the two memfds}; ENOENT: there is none by that name for
+    /// the caller; EXDEV: it is of another trust domain, and not to be read in place
+    peer_pool = 61,
+    /// PoolRef: nobody will ask for it any more -> empty
+    end_pool = 62,
 };
 
 struct Header {
@@ -362,6 +371,22 @@ struct OfferReply {
 };
 struct Offered {
     uint64_t cookie; ///< SO_COOKIE
+};
+
+struct Pool {
+    uint64_t link_id;
+    uint32_t side; ///< the caller's
+    uint32_t slot;
+    uint64_t pool; ///< 0: a new one
+};
+struct PoolReply {
+    uint64_t pool;
+};
+struct PoolRef {
+    uint64_t link_id;
+    uint32_t side; ///< whose pool it is
+    uint32_t pad;
+    uint64_t pool;
 };
 
 constexpr unsigned kMaxBody = sizeof(ClaimReply) > sizeof(Pass) ? sizeof(ClaimReply) : sizeof(Pass);

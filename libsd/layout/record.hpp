@@ -14,10 +14,20 @@ enum class RecordKind : uint32_t {
     change = 2, ///< the ring goes on in another class, which stands in place of a length
     urgent = 3, ///< one byte of payload
     pad = 4,    ///< nothing: what follows begins where its sender wants it
-    // Have a meaning for none yet, and end the connection: a change of path, a handle of pages.
-    path = 5,
+    path = 5,   ///< has a meaning for none yet, and ends the connection: a change of path
+    /// Bytes of the stream that lie in a pool of the sender (layout/pool_layout.hpp). The header has their
+    /// number; the payload is a HandleRecord
     handle = 6,
 };
+
+/// Where the bytes of a handle are.
+struct HandleRecord {
+    uint64_t pool;  ///< the monitor's name for it
+    uint64_t place; ///< offset in the pool | number of the buffer << kHandleOffsetBits
+};
+constexpr unsigned kHandleOffsetBits = 48;
+/// Bytes of the stream that one record hands over at most, a multiple of the page.
+constexpr uint32_t kMaxHandle = 60u << 10;
 
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;

@@ -171,6 +171,27 @@ inline void put_urgent(TxState &s, const Place &p, unsigned char byte) noexcept 
     publish(s, ring, mask, RecordKind::urgent, 1);
 }
 
+constexpr uint32_t kHandleFootprint = 8 + sizeof(HandleRecord);
+
+/// Publishes a handle of `n` bytes, at most kMaxHandle. The caller made sure that room() >= kHandleFootprint.
+/// As publish(): the header is last, and a sender killed before it has handed over nothing.
+inline void put_handle(TxState &s, const Place &p, const HandleRecord &where, uint32_t n) noexcept {
+    SD_ASSERT(s.changing == 0 && s.base <= s.tail && s.credit <= s.tail);
+    SD_ASSERT(n != 0 && n <= kMaxHandle && kHandleFootprint <= room(s));
+    const uint32_t mask = kRingSize[s.cls] - 1;
+    uint8_t *ring = p.at(s.cls);
+    const uint64_t at = s.tail - s.base;
+    word(ring, (at + kHandleFootprint) & mask).store(0, std::memory_order_relaxed);
+    word(ring, (at + 8) & mask).store(where.pool, std::memory_order_relaxed);
+    word(ring, (at + 16) & mask).store(where.place, std::memory_order_relaxed);
+    word(ring, at & mask)
+        .store(make_header(RecordKind::handle, n | (++send_count & kOrderMask) << kOrderShift, s.tail),
+               std::memory_order_release);
+    in_order();
+    s.tail += kHandleFootprint;
+    s.bytes += n;
+}
+
 /// Where the payload of the next record will lie; two pieces where the ring wraps.
 struct Space {
     iovec piece[2];
@@ -287,6 +308,11 @@ inline void recover_tx(TxState &s, const Place &p, const Corked &back) noexcept 
             return;
         begin_change(s, n);
         finish_change(s, s.tail, n);
+    } else if (header_kind(h) == RecordKind::handle) {
+        if (n != 0 && n <= kMaxHandle && kHandleFootprint <= room(s)) {
+            s.tail += kHandleFootprint;
+            s.bytes += n;
+        }
     } else if (n != 0 && n <= kMaxRecord && 8 + pad8(n) <= room(s)) {
         s.tail += 8 + pad8(n);
         if (header_kind(h) != RecordKind::pad)
@@ -324,16 +350,26 @@ inline bool moved(const RxState &s, uint64_t head) noexcept {
 // position. So one store says that more was read, and the one store that moves `head` to the next record also
 // ends the validity of `part`: there is no moment at which the two contradict each other. (`part` is cleared
 // after that, long before the bits of the position come back.)
+// The length of a handle, whose bytes lie elsewhere, stands there with kMaxRecord added.
 constexpr uint64_t part_tag(uint64_t head) { return head >> 3 << 34; }
 constexpr uint64_t part_word(uint64_t head, uint32_t length, uint32_t read) {
     return part_tag(head) | uint64_t{length} << 17 | read;
 }
-static_assert(kMaxRecord < 1u << 17);
+static_assert(kMaxRecord + kMaxHandle < 1u << 17);
 
 /// A record that is being read, for as long as the token is held.
 struct Record {
     uint32_t length;
-    uint32_t read; ///< less than length
+    uint32_t read;          ///< less than length
+    bool elsewhere = false; ///< a handle: its bytes are not in the ring
+    /// What it takes in the ring.
+    constexpr uint32_t footprint() const {
+        return 8 +
+               (elsewhere ? static_cast<uint32_t>(sizeof(HandleRecord)) : static_cast<uint32_t>(pad8(length)));
+    }
+    constexpr uint64_t part(uint64_t head, uint32_t now_read) const {
+        return part_word(head, length + (elsewhere ? kMaxRecord : 0), now_read);
+    }
 };
 
 /// Is the record at `head` partly read?
@@ -342,7 +378,8 @@ inline bool inside(const RxState &s) noexcept {
 }
 constexpr Record part_in(uint64_t part) {
     constexpr uint32_t kMask = (1u << 17) - 1;
-    return {static_cast<uint32_t>(part >> 17) & kMask, static_cast<uint32_t>(part) & kMask};
+    const uint32_t length = static_cast<uint32_t>(part >> 17) & kMask, read = static_cast<uint32_t>(part) & kMask;
+    return length > kMaxRecord ? Record{length - kMaxRecord, read, true} : Record{length, read};
 }
 inline Record part_of(const RxState &s) noexcept { return part_in(s.part); }
 /// As sound() of a TxState. A part is one word, so that what is read of it is of one moment.
@@ -354,21 +391,25 @@ inline bool sound(const RxState &s) noexcept {
 }
 /// Up to where everything was read: what the sender is told.
 inline uint64_t read_up_to(const RxState &s) noexcept {
-    return s.part == 0 || !inside(s) ? s.head : s.head + 8 + part_of(s).read;
+    if (s.part == 0 || !inside(s)) [[likely]]
+        return s.head;
+    const Record r = part_of(s);
+    return r.elsewhere ? s.head : s.head + 8 + r.read;
 }
 
 constexpr int kUrgentNext = 2;
+constexpr int kHandleNext = 3;
 
 /// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish;
 /// -ENOMEM: it goes on in a ring for which this process has no address space;
 /// kUrgentNext: `head` is at an urgent record, which the caller reads with urgent_record() or leaves out with
-/// skip_urgent().
+/// skip_urgent(). kHandleNext: as 1, but the bytes are where handle_at() says.
 [[nodiscard]] inline int next_record(RxState &s, const Place &p, std::atomic<uint64_t> &consumed,
                                      Record *r) noexcept {
     if (s.part != 0) [[unlikely]] {
         if (inside(s)) {
             *r = part_of(s);
-            return 1;
+            return r->elsewhere ? kHandleNext : 1;
         }
         s.part = 0; // its reader was killed just before it did this
     }
@@ -391,6 +432,10 @@ constexpr int kUrgentNext = 2;
             s.head += 8 + pad8(n); // the sender hears of it with what follows
             continue;
         }
+        if (header_kind(h) == RecordKind::handle && n != 0 && n <= kMaxHandle) {
+            *r = {n, 0, true};
+            return kHandleNext;
+        }
         if (header_kind(h) != RecordKind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;
         if (const long error = p.settle(n); error < 0) [[unlikely]]
@@ -408,16 +453,26 @@ inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
     const uint32_t m = n < left ? static_cast<uint32_t>(n) : left;
     in_order();
     if (m == left) [[likely]] {
-        s.head += 8 + pad8(r.length);
+        s.head += r.footprint();
         in_order();
         if (r.read != 0) [[unlikely]]
             s.part = 0;
     } else {
-        s.part = part_word(s.head, r.length, r.read + m);
+        s.part = r.part(s.head, r.read + m);
     }
     r.read += m;
     s.bytes += m;
     return m;
+}
+
+/// After kHandleNext: where the bytes of the record at `head` are, as the peer says, who may say it
+/// differently the next time.
+inline HandleRecord handle_at(const RxState &s, const Place &p) noexcept {
+    const uint32_t mask = kRingSize[s.cls] - 1;
+    uint8_t *ring = p.at(s.cls);
+    const uint64_t at = s.head - s.base;
+    return {word(ring, (at + 8) & mask).load(std::memory_order_relaxed),
+            word(ring, (at + 16) & mask).load(std::memory_order_relaxed)};
 }
 
 constexpr Record urgent_record() { return {1, 0}; }
@@ -452,7 +507,7 @@ inline void recover_rx(RxState &s, std::atomic<uint64_t> &consumed) noexcept {
         s.base &= ~uint64_t{7};
     }
     if (const Record r = part_of(s);
-        s.part != 0 && (r.read >= r.length || r.length > kMaxRecord || 16 + pad8(r.length) > kRingSize[s.cls]))
+        s.part != 0 && (r.read >= r.length || r.length > kMaxRecord || 8 + r.footprint() > kRingSize[s.cls]))
         s.part = 0; // no receiver writes that: nothing longer than its ring is read
     recover_change(s, s.head);
     consumed.store(read_up_to(s), std::memory_order_release);

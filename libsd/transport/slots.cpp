@@ -55,6 +55,7 @@ void reset_slot(Slot &s, unsigned remote) noexcept {
         c.back.header.store(0, std::memory_order_relaxed);
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
         s.side[side].credit.shown.store(0, std::memory_order_relaxed);
+        s.side[side].credit.pool.store(0, std::memory_order_relaxed);
         // No record
         reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);

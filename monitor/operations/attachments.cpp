@@ -80,6 +80,9 @@ void Monitor::detach(Client &client, uint64_t name, unsigned side) {
 /// After somebody left a side: if that was the last one, says so to the other side; ends the link if it has
 /// nobody, either.
 void Monitor::side_changed(Link &link, unsigned side) {
+    if (!link.pools.empty()) {
+        drop_ended_pools(link);
+    }
     if (!link.side[side].empty()) {
         return;
     }

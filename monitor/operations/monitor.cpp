@@ -41,8 +41,8 @@ bool takes_long(uint16_t op) {
 /// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into
 /// its channel some other way, as a child of a fork that libsd did not see, has none.
 bool hands_out(Op op) {
-    constexpr Op kThose[] = {Op::segment, Op::links, Op::peer_bell, Op::adopt_link, Op::pass,
-                             Op::claim,   Op::moved, Op::connect,   Op::offer,      Op::other_end};
+    constexpr Op kThose[] = {Op::segment, Op::links,   Op::peer_bell, Op::adopt_link, Op::pass,     Op::claim,
+                             Op::moved,   Op::connect, Op::offer,     Op::other_end,  Op::peer_pool};
     return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 
@@ -123,6 +123,9 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::offer, "offer", sizeof(wire::Offer), 1, kProcess, &Monitor::offer},
         {Op::other_end, "other_end", 0, 1, kProcess, &Monitor::other_end},
         {Op::take_back, "take_back", sizeof(wire::Offered), 0, kProcess, &Monitor::take_back},
+        {Op::pool, "pool", sizeof(wire::Pool), 2, kProcess, &Monitor::pool},
+        {Op::peer_pool, "peer_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::peer_pool},
+        {Op::end_pool, "end_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::end_pool},
     };
     for (const Operation &operation : operations) {
         if (static_cast<uint16_t>(operation.op) == op) {

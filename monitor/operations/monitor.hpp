@@ -170,6 +170,12 @@ class Monitor {
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
 
+    // pools/pools.cpp: memory from which a connection's bytes are handed over
+    static void drop_ended_pools(Link &link);
+    Reply pool(Client &client, Request &request);
+    Reply peer_pool(Client &client, Request &request);
+    Reply end_pool(Client &client, Request &request);
+
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
     BridgeProgram *bridge_program_for(const Segment &segment, const Payer &payer);

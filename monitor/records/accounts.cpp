@@ -28,8 +28,8 @@ const std::string &own_group() {
 } // namespace
 
 const char *resource_name(Resource what) {
-    constexpr const char *names[kResources] = {"clients", "links",    "listeners",
-                                               "bells",   "segments", "parcels"};
+    constexpr const char *names[kResources] = {"clients",  "links",   "listeners", "bells",
+                                               "segments", "parcels", "pools"};
     return names[static_cast<unsigned>(what)];
 }
 

@@ -44,6 +44,16 @@ struct FakeTransport {
     static FakeTransport from_environment();
 };
 
+/// A pool from which a side of a connection hands over bytes, for those who have not mapped it yet.
+struct LinkPool {
+    UniqueFd bytes, ledger;
+    unsigned side;    ///< whose
+    uint32_t slot;    ///< of the connection
+    uint64_t arrival; ///< of the connection, see Link::arrival()
+    BellDomain domain;
+    Charge charge;
+};
+
 class Link {
   public:
     uint64_t id = 0;
@@ -60,8 +70,9 @@ class Link {
     /// For connections that began in the kernel, between two processes: the slots that were given out.
     /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
-    unsigned next_joined = 0; ///< where a free one is looked for
-    bool was_adopted = false; ///< made by a former monitor
+    unsigned next_joined = 0;           ///< where a free one is looked for
+    bool was_adopted = false;           ///< made by a former monitor
+    std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};
 
     /// Makes a new one. Throws std::system_error.

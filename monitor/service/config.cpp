@@ -93,11 +93,27 @@ Config load_config(const std::string &file, Config config) {
     }
     if (const toml::table *table = reader.table(root, "limits", "")) {
         reader.only(*table, "limits.",
-                    {"clients", "bridges", "links_per_client", "links_per_server", "listeners_per_client",
-                     "bells_per_client", "segments_per_client", "clients_per_user", "links_per_user",
-                     "listeners_per_user", "bells_per_user", "segments_per_user", "parcels_per_user",
-                     "clients_per_cgroup", "links_per_cgroup", "listeners_per_cgroup", "bells_per_cgroup",
-                     "segments_per_cgroup", "parcels_per_cgroup"});
+                    {"clients",
+                     "bridges",
+                     "links_per_client",
+                     "links_per_server",
+                     "listeners_per_client",
+                     "bells_per_client",
+                     "segments_per_client",
+                     "clients_per_user",
+                     "links_per_user",
+                     "listeners_per_user",
+                     "bells_per_user",
+                     "segments_per_user",
+                     "parcels_per_user",
+                     "clients_per_cgroup",
+                     "links_per_cgroup",
+                     "listeners_per_cgroup",
+                     "bells_per_cgroup",
+                     "segments_per_cgroup",
+                     "parcels_per_cgroup",
+                     "pools_per_user",
+                     "pools_per_cgroup"});
         for (unsigned i = 0; i < kResources; ++i) {
             const std::string name = resource_name(static_cast<Resource>(i));
             reader.number(*table, (name + "_per_user").c_str(), "limits.", config.limits.per_user[i]);

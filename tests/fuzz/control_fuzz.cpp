@@ -1,5 +1,6 @@
 // The monitor, and clients that send any packet with any descriptors: it answers or closes the channel, and
 // stays.
+#include "libsd/layout/pool_layout.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/event_loop.hpp"
 #include "tests/fuzz/input.hpp"
@@ -54,6 +55,13 @@ UniqueFd segment() {
     header.bytes = kSegmentBytes;
     must(pwrite(fd.get(), &header, 32, 0) == 32);
     fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    return fd;
+}
+
+UniqueFd pool_memory(size_t bytes, int seals) {
+    UniqueFd fd(memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    must(fd.get() >= 0 && ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    fcntl(fd.get(), F_ADD_SEALS, seals);
     return fd;
 }
 
@@ -176,7 +184,7 @@ void read_replies(int channel, std::vector<UniqueFd> &received, std::vector<uint
 }
 
 /// What an operation comes with when it is honest. Descriptors: segment, tcp socket, listener, eventfd, unix
-/// socket, memory, or whatever the monitor has sent.
+/// socket, memory, a pool's bytes or its ledger, or whatever the monitor has sent.
 struct Shape {
     wire::Op op;
     size_t length;
@@ -224,6 +232,9 @@ constexpr Shape kShapes[] = {
     {wire::Op::offer, sizeof(wire::Offer), "t"},
     {wire::Op::other_end, 0, "t"},
     {wire::Op::take_back, sizeof(wire::Offered), ""},
+    {wire::Op::pool, sizeof(wire::Pool), "bg"},
+    {wire::Op::peer_pool, sizeof(wire::PoolRef), ""},
+    {wire::Op::end_pool, sizeof(wire::PoolRef), ""},
 };
 
 UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd> &received) {
@@ -241,6 +252,10 @@ UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd>
         must(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0);
         close(pair[1]);
         return UniqueFd(pair[0]);
+    case 'b':
+        return pool_memory(8192, kPoolSeals);
+    case 'g':
+        return pool_memory(sizeof(PoolLedger), kLedgerSeals);
     case 'r':
         if (!received.empty()) {
             return UniqueFd(
@@ -291,6 +306,14 @@ void fill_in(wire::Op op, unsigned char *body, sdfuzz::Input &in) {
         put(offsetof(wire::Pass, handoff.ofd_index), 1 + in.below(3));
         put(offsetof(wire::Pass, handoff.slot), in.below(8));
         put(offsetof(wire::Pass, start), 0); // else an sd-bridge would be started
+        break;
+    case wire::Op::pool:
+        put(offsetof(wire::Pool, side), in.below(2));
+        put(offsetof(wire::Pool, slot), in.below(8));
+        break;
+    case wire::Op::peer_pool:
+    case wire::Op::end_pool:
+        put(offsetof(wire::PoolRef, side), in.below(2));
         break;
     default:
         break;

@@ -81,7 +81,7 @@ struct Peer {
             const int got = ring::next_record(rx, place, consumed, &r);
             if (got == ring::kUrgentNext) {
                 ring::skip_urgent(rx);
-            } else if (got == 1) {
+            } else if (got == 1 || got == ring::kHandleNext) {
                 ring::skip(rx, r, r.length);
             } else {
                 return;

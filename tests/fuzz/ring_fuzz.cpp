@@ -62,6 +62,9 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
                 if (got < 0 || got > 255) {
                     abort();
                 }
+            } else if (r == ring::kHandleNext) {
+                (void)ring::handle_at(s, place);
+                ring::skip(s, record, 1 + in.below(255) * 255);
             } else if (r == ring::kUrgentNext) {
                 ring::skip_urgent(s);
             } else if (r < 0) {
@@ -103,7 +106,12 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
             return;
         }
         const uint32_t n = 1 + in.below(255) * 2;
-        switch (in.below(7)) {
+        switch (in.below(8)) {
+        case 6:
+            if (ring::room(s) >= ring::kHandleFootprint) {
+                ring::put_handle(s, place, {in.take<uint64_t>(), in.take<uint64_t>()}, n);
+            }
+            break;
         case 0:
             (void)ring::put_small(s, place, from.data(), n);
             break;
@@ -138,7 +146,7 @@ void send(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
                 s.base = in.below(2) != 0 ? s.tail + 8 : s.base;
             } else if (in.rarely(2)) { // the header stands there, and was not counted
                 ring::word_at(place, s.cls, (s.tail - s.base) & (kRingSize[s.cls] - 1)) =
-                    ring::make_header(static_cast<ring::RecordKind>(1 + in.below(3)), in.below(64), s.tail);
+                    ring::make_header(static_cast<ring::RecordKind>(1 + in.below(6)), in.below(64), s.tail);
             }
             ring::recover_tx(s, place, back);
         }
@@ -176,10 +184,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint64_t at = 0;
     const unsigned records = in.below(8);
     for (unsigned i = 0; i < records && at + 40 < kInlineRing; ++i) {
-        const auto kind = static_cast<ring::RecordKind>(1 + in.below(3));
-        const uint32_t n = kind == ring::RecordKind::data ? 1 + in.below(32) : in.below(kRingClasses);
+        constexpr ring::RecordKind kKinds[] = {ring::RecordKind::data, ring::RecordKind::change,
+                                               ring::RecordKind::urgent, ring::RecordKind::handle};
+        const ring::RecordKind kind = kKinds[in.below(4)];
+        const uint32_t n = kind == ring::RecordKind::data     ? 1 + in.below(32)
+                           : kind == ring::RecordKind::handle ? 1 + in.below(255) * 255
+                                                              : in.below(kRingClasses);
         ring::word(slot.ring[sender], at) = ring::make_header(kind, n, at);
-        at += 8 + (kind == ring::RecordKind::change ? 0 : ring::pad8(n));
+        at += 8 + (kind == ring::RecordKind::change   ? 0
+                   : kind == ring::RecordKind::handle ? sizeof(ring::HandleRecord)
+                                                      : ring::pad8(n));
     }
     const unsigned spoilt = in.below(64);
     in.fill(slot.ring[sender] + in.below(255) * 2, spoilt < 2 ? 0 : spoilt - 2);

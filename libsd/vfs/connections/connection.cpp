@@ -1,6 +1,7 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 
@@ -59,6 +60,7 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
     f.peer = &s.side[1 - side];
     f.tx_place = {s.ring[side]};
     f.rx_place = {s.ring[1 - side]};
+    f.stream.pool_seen = 0;
     l.users.fetch_add(1, std::memory_order_relaxed);
     __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what ConnectionSnapshot reads with it
     std::atomic_signal_fence(std::memory_order_release);
@@ -158,6 +160,7 @@ bool unbind_stream(File &f) noexcept {
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index;
+    TakenPool *pools;
     bool last;
     // Another thread may have found the number, and be about to use the connection: as in close_stream().
     f.kind = FileKind::fresh;
@@ -166,8 +169,10 @@ bool unbind_stream(File &f) noexcept {
         const Claim tx(seg, o.tx.token, f.tx_token_id(), Claim::patient, ours(seg, o.tx.token));
         const Claim rx(seg, o.rx.token, f.rx_token_id(), Claim::patient, ours(seg, o.rx.token));
         last = drop_ofd(seg, index);
+        pools = detach_pools(f);
         bury(f);
     }
+    let_go_of_pools(pools, last, l.id, 1u - l.side);
     if (last)
         free_ofd(seg, index);
     epoll_stream_ends(f); // it may have been added to a set meanwhile
@@ -183,6 +188,7 @@ void close_stream(File &f, bool reset) noexcept {
     const bool was_moved = moved(f), paths = has_paths(o);
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
+    TakenPool *pools;
     bool last;
     // From here on a thread of ours that gets a token sees that the connection is closed; one that got it
     // before is found below. Other processes that hold the connection go on with it, and their tokens stay
@@ -222,8 +228,11 @@ void close_stream(File &f, bool reset) noexcept {
             // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
             set_ended(*mine, flags);
         }
+        pools = detach_pools(f);
         bury(f);
     }
+    if (pools) [[unlikely]]
+        let_go_of_pools(pools, last, l.id, 1u - l.side);
     if (last) {
         notify(l, slot, peer->control.rx_arm);
         notify(l, slot, peer->control.tx_arm);

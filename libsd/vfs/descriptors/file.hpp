@@ -12,6 +12,7 @@ namespace sd {
 
 struct EpollItem;
 struct Epoll;
+struct TakenPool;
 
 /// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the
 /// File when it becomes a stream, because a stream can be given a kernel socket too, to answer for options
@@ -76,6 +77,8 @@ struct alignas(64) File {
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
         std::atomic<LinkMap *> undone{nullptr};
+        TakenPool *pools = nullptr;         ///< of the peer, that are mapped here; with the receive token
+        std::atomic<uint64_t> pool_seen{0}; ///< the one that was looked at last (vfs/pools)
     } stream;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;

@@ -18,6 +18,7 @@
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 
@@ -115,6 +116,7 @@ void before_crossing(bool everything) noexcept {
     if (!enabled() || in_vfork())
         return;
     end_capture(CaptureEnd::credentials);
+    end_own_pools();
     if (sandboxed())
         return;
     CleanupStack::drop_abandoned();

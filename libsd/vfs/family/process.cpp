@@ -16,6 +16,7 @@
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -130,6 +131,8 @@ SD_FORK_CODE void fork_child() noexcept {
     spare_numbers_fork_child();
     memory_lock_fork_child();
     sendfile_fork_child();
+    pools_fork_child();
+    taken_pools_fork_child();
     descriptor_passing_fork_child();
     moved_fork_child();
     offers_fork_child();

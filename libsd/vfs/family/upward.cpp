@@ -11,6 +11,7 @@
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/family/segment.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -38,6 +39,7 @@ void restore() noexcept {
             wire::Adopt msg{l->id, l->side, 0, 0, 0};
             control::request(wire::Op::adopt_link, &msg, sizeof msg, &l->memfd, 1);
         }
+    restore_pools();
     restore_listeners();
     restore_bells();
     // Whom we could not wake while there was no monitor for us may have found it again before we did.
@@ -115,6 +117,7 @@ void descriptor_moved(int from, int to) noexcept {
     bells_moved(from, to);
     links_moved(from, to);
     listeners_moved(from, to);
+    pools_moved(from, to);
     for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
         if (segments[i].fd == from)
             segments[i].fd = to;

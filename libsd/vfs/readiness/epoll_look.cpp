@@ -50,7 +50,7 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
             return true; // `rx_at` stays behind, so the next look gets here again
         arrived = i.rx_at != 0 || head != 0;
         const bool inside = ring::inside(copy);
-        i.rx_at = copy.head + (inside ? 8 + ring::pad8(ring::part_of(copy).length) : 0);
+        i.rx_at = copy.head + (inside ? ring::part_of(copy).footprint() : 0);
         i.rx_base = copy.base;
         i.rx_class = copy.cls;
         if (inside)
@@ -70,7 +70,10 @@ bool data_arrived(EpollItem &i, const File &f) noexcept {
         }
         uint32_t length = ring::header_length(h);
         i.rx_at += 8;
-        if (ring::header_kind(h) != ring::RecordKind::change) {
+        if (ring::header_kind(h) == ring::RecordKind::handle) {
+            i.rx_at += sizeof(ring::HandleRecord);
+            arrived = true;
+        } else if (ring::header_kind(h) != ring::RecordKind::change) {
             i.rx_at += ring::pad8(length);
             arrived = true;
         } else {

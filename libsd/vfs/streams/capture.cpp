@@ -153,6 +153,10 @@ void capture_received(const File &f, uint64_t from, uint32_t n, bool urgent) noe
     write(f, {kind, true, s.bytes - n, n, payload_at(f.rx_place, s.cls, from, n)});
 }
 
+void capture_handed(const File &f, const uint8_t *from, uint32_t n) noexcept {
+    write(f, {CaptureKind::data, true, f.ofd->rx.s.bytes - n, n, {{from, nullptr}, {n, 0}}});
+}
+
 void capture_end(const File &f, bool received, CaptureKind kind) noexcept {
     const Ofd &o = *f.ofd;
     write(f, {kind, received, now_of(received ? o.rx.s.bytes : o.tx.s.bytes), 0, {}});

@@ -27,6 +27,8 @@ void capture_urgent(const File &f, unsigned char byte) noexcept;
 /// With the receive token: `n` bytes that lay at offset `from` of the ring were just taken, and the sender
 /// has not been told yet.
 void capture_received(const File &f, uint64_t from, uint32_t n, bool urgent) noexcept;
+/// The same of bytes that the peer has handed over, and where they are.
+void capture_handed(const File &f, const uint8_t *from, uint32_t n) noexcept;
 /// A direction ends. What is said twice the reader shows once.
 void capture_end(const File &f, bool received, CaptureKind kind) noexcept;
 /// A connection that close_stream() ends with these flags.

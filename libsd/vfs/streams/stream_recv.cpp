@@ -7,6 +7,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -43,8 +44,31 @@ struct Undo {
 };
 constexpr long kWholeSegment = 32741;
 
-/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, or an error of
-/// next_record().
+/// A handle leads to a pool that this process has not mapped.
+constexpr long kPoolMissing = -EREMOTE;
+
+/// With the token: reads of a handle, whose bytes are in a pool of the peer. Bytes read; -EFAULT;
+/// kPoolMissing.
+[[gnu::cold, gnu::noinline]] long read_handle(const File &f, RxState &s, ring::Record &rec, void *to,
+                                              uint64_t n, bool discard, bool captured) noexcept {
+    const ring::HandleRecord where = ring::handle_at(s, f.rx_place);
+    TakenPool *pool = pool_of_handle(f, where, rec.length);
+    if (!pool)
+        return kPoolMissing;
+    const uint8_t *from = pool->bytes + offset_of(where) + rec.read;
+    const uint32_t left = rec.length - rec.read;
+    if (!discard && sd_copy(to, from, n < left ? n : left))
+        return -EFAULT;
+    const long got = ring::skip(s, rec, n);
+    if (captured)
+        capture_handed(f, from, static_cast<uint32_t>(got));
+    if (&s == &f.ofd->rx.s) // and not a look at what comes
+        count_released(*pool, buffer_of(where), static_cast<uint64_t>(got));
+    return got;
+}
+
+/// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, kPoolMissing,
+/// or an error of next_record().
 long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
                bool discard, bool captured) noexcept {
     const ring::Place &place = f.rx_place;
@@ -76,13 +100,17 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
         size_t n = want - static_cast<size_t>(done);
         n = n < to.now.iov_len ? n : to.now.iov_len;
         const uint64_t from = s.head - s.base + 8 + rec.read;
-        long got = discard ? ring::skip(s, rec, n) : ring::take(s, place, rec, to.now.iov_base, n);
+        long got = r == ring::kHandleNext ? read_handle(f, s, rec, to.now.iov_base, n, discard, captured)
+                   : discard              ? ring::skip(s, rec, n)
+                                          : ring::take(s, place, rec, to.now.iov_base, n);
         if (got < 0)
-            return captured && done ? done : undo.back(s, got);
-        if (captured) [[unlikely]]
+            return (captured || got == kPoolMissing) && done ? done : undo.back(s, got);
+        if (captured && r != ring::kHandleNext) [[unlikely]]
             capture_received(f, from, static_cast<uint32_t>(got), r == ring::kUrgentNext);
         to.skip(static_cast<size_t>(got));
         done += got;
+        if (r == ring::kHandleNext) // the peer may use the buffer again
+            undo.note(s, consumed, done);
         // The sender of a long transfer goes on as soon as there is room again.
         if (got >= 8192 && (to.in_last_piece() || done - undo.bytes >= kWholeSegment)) {
             consumed.store(ring::read_up_to(s), std::memory_order_release);
@@ -286,6 +314,11 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 return done ? done : -EBADF;
             writer.tell();
             return done + r;
+        }
+        if (r == kPoolMissing) [[unlikely]] {
+            r = take_pool_of_next(f);
+            if (r == 0)
+                continue;
         }
         if (r == -EPROTO) {
             condemn(f);

@@ -1,0 +1,200 @@
+// Pools of peers that are mapped here.
+#include "libsd/base/upward.hpp"
+#include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
+#include "libsd/control/pool.hpp"
+#include "libsd/control/sandbox_state.hpp"
+#include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/pools/pools.hpp"
+#include <linux/futex.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+
+namespace sd {
+
+namespace {
+
+SD_FORK_STATE constinit Pool<TakenPool> pools;
+
+TakenPool *find_pool(const File &f, uint64_t name) noexcept {
+    for (TakenPool *p = f.stream.pools; p; p = p->next)
+        if (p->name == name)
+            return p;
+    return nullptr;
+}
+
+unsigned count_pools(const File &f) noexcept {
+    unsigned n = 0;
+    for (const TakenPool *p = f.stream.pools; p; p = p->next)
+        ++n;
+    return n;
+}
+
+/// Shared memory whose size stays, with exactly these seals. Its size; 0: it is not that.
+uint64_t sealed_size(int fd, int seals) noexcept {
+    struct stat st {};
+    struct statfs fs {};
+    if (sys::fcntl(fd, F_GET_SEALS) != seals || sys::call(SYS_fstat, fd, sys::arg(&st)) < 0 ||
+        sys::call(SYS_fstatfs, fd, sys::arg(&fs)) < 0 || fs.f_type != TMPFS_MAGIC || st.st_size <= 0)
+        return 0;
+    return static_cast<uint64_t>(st.st_size);
+}
+
+void wake_owner(PoolLedger &ledger) noexcept {
+    // Before the look at `waiters`: the owner does the two in the other order.
+    ledger.releases.fetch_add(1, std::memory_order_seq_cst);
+    if (ledger.waiters.load(std::memory_order_seq_cst) != 0)
+        sys::futex(&ledger.releases, FUTEX_WAKE, INT32_MAX);
+}
+
+void drop_reference(TakenPool &p) noexcept {
+    if (p.refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
+        return;
+    sys::munmap(const_cast<uint8_t *>(p.bytes), p.size);
+    sys::munmap(p.ledger, sizeof(PoolLedger));
+    p.bytes = nullptr;
+    pools.release(&p);
+}
+
+/// Maps what the monitor has given. nullptr, and `*error` says why.
+TakenPool *map_pool(const control::Reply &r, uint64_t name, long *error) noexcept {
+    *error = -EPROTO;
+    if (r.fds != 2)
+        return nullptr;
+    const uint64_t size = sealed_size(r.fd[0], kPoolSeals);
+    if (size < kLeastPool || size > kMostPool || sealed_size(r.fd[1], kLedgerSeals) != sizeof(PoolLedger))
+        return nullptr;
+    *error = -ENOMEM;
+    void *bytes = sys::mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, r.fd[0], 0);
+    void *ledger =
+        bytes ? sys::mmap(nullptr, sizeof(PoolLedger), PROT_READ | PROT_WRITE, MAP_SHARED, r.fd[1], 0) : nullptr;
+    TakenPool *p = ledger ? pools.allocate() : nullptr;
+    if (!p) {
+        if (bytes)
+            sys::munmap(bytes, size);
+        if (ledger)
+            sys::munmap(ledger, sizeof(PoolLedger));
+        return nullptr;
+    }
+    p->bytes = static_cast<const uint8_t *>(bytes);
+    p->size = size;
+    p->ledger = static_cast<PoolLedger *>(ledger);
+    p->name = name;
+    p->next = nullptr;
+    p->refs.store(1, std::memory_order_relaxed);
+    *error = 0;
+    return p;
+}
+
+} // namespace
+
+TakenPool *pool_of_handle(const File &f, const ring::HandleRecord &where, uint32_t length) noexcept {
+    TakenPool *p = find_pool(f, where.pool);
+    const uint64_t offset = offset_of(where);
+    return p && offset <= p->size && length <= p->size - offset && buffer_of(where) < kPoolBuffers ? p : nullptr;
+}
+
+long take_pool(File &f, uint64_t name) noexcept {
+    // A process that may map nothing any more; nothing is lost meanwhile.
+    if (sandboxed() || mappings_are_locked.load(std::memory_order_relaxed))
+        return -ENOMEM;
+    const ConnectionSnapshot b(f);
+    const wire::PoolRef ref{f.link->id, 1u - f.side, 0, name};
+    control::Reply r = control::request(wire::Op::peer_pool, &ref, sizeof ref);
+    if (r.status < 0)
+        return r.status == -ENOENT || r.status == -EXDEV || r.status == -ENOSYS ? -EPROTO : -ENOMEM;
+    long error;
+    TakenPool *p = map_pool(r, name, &error);
+    control::close_received(r);
+    if (!p)
+        return error;
+    PoolLedger &ledger = *p->ledger;
+    {
+        ReceiveClaim c(b, f);
+        if (!c)
+            error = c.error();
+        else if (find_pool(f, name))
+            error = -EEXIST; // another thread was faster
+        else if (count_pools(f) >= kPoolsOfDirection)
+            error = -EPROTO;
+        else {
+            p->next = f.stream.pools;
+            f.stream.pools = p;
+        }
+    }
+    if (error < 0)
+        drop_reference(*p);
+    else
+        ledger.taken.store(1, std::memory_order_release);
+    return error == -EEXIST ? 0 : error;
+}
+
+long take_pool_of_next(File &f) noexcept {
+    uint64_t name;
+    {
+        const ConnectionSnapshot b(f);
+        ReceiveClaim c(b, f);
+        if (!c)
+            return c.error();
+        ring::Record rec{};
+        if (ring::next_record(b.ofd->rx.s, f.rx_place, f.mine->credit.consumed, &rec) != ring::kHandleNext)
+            return 0;
+        const ring::HandleRecord where = ring::handle_at(b.ofd->rx.s, f.rx_place);
+        if (find_pool(f, where.pool))
+            return pool_of_handle(f, where, rec.length) ? 0 : -EPROTO;
+        name = where.pool;
+    }
+    return take_pool(f, name);
+}
+
+void take_announced_pool(File &f) noexcept {
+    const uint64_t name = f.peer->credit.pool.load(std::memory_order_acquire);
+    if (name == 0 || name == f.stream.pool_seen || f.link->transport != &shm_transport)
+        return;
+    f.stream.pool_seen = name; // one that cannot be had now is not asked for again: its bytes are copied
+    (void)take_pool(f, name);
+}
+
+void count_released(TakenPool &p, uint32_t buffer, uint64_t bytes) noexcept {
+    p.ledger->released[buffer].fetch_add(static_cast<uint32_t>(bytes), std::memory_order_release);
+    wake_owner(*p.ledger);
+}
+
+void release_taken(void *pool, uint32_t epoch, uint32_t buffer, uint64_t bytes) noexcept {
+    TakenPool &p = *static_cast<TakenPool *>(pool);
+    if (bytes != 0 && epoch == p.epoch.load(std::memory_order_relaxed) && buffer < kPoolBuffers)
+        count_released(p, buffer, bytes);
+    drop_reference(p);
+}
+
+TakenPool *detach_pools(File &f) noexcept {
+    TakenPool *first = f.stream.pools;
+    f.stream.pools = nullptr;
+    f.stream.pool_seen = 0;
+    return first;
+}
+
+void let_go_of_pools(TakenPool *first, bool over, uint64_t link_id, unsigned peer_side) noexcept {
+    while (first) {
+        TakenPool &p = *first;
+        first = p.next;
+        if (over) {
+            p.ledger->ended.store(1, std::memory_order_release);
+            wake_owner(*p.ledger);
+            const wire::PoolRef ref{link_id, peer_side, 0, p.name};
+            control::tell(wire::Op::end_pool, &ref, sizeof ref);
+        }
+        drop_reference(p);
+    }
+}
+
+// What the parent has received in place stays readable here as long as somebody here may read it, and only
+// the parent says when its owner may use it again.
+SD_FORK_CODE void taken_pools_fork_child() noexcept {
+    pools.reset_lock();
+    pools.for_each([](TakenPool &p) { p.epoch.fetch_add(1, std::memory_order_relaxed); });
+}
+
+} // namespace sd
