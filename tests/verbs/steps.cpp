@@ -202,6 +202,7 @@ void Side::receive(const Words &words) {
     for (uint64_t i = 0; i < n; ++i) {
         ibv_recv_wr r{}, *bad;
         r.wr_id = first + i;
+        receives_.insert(r.wr_id);
         if (ibv_post_recv(pair(words[1]), &r, &bad) != 0)
             return say("refused");
     }
@@ -249,7 +250,8 @@ void Side::write(const Words &words) {
 
 void Side::poll(const Words &words) {
     const uint64_t wanted = number_of(words[1]), until = now_ms() + (wanted ? 20'000 : 50);
-    std::map<std::string, std::vector<ibv_wc>> found;
+    // Work and receives of one queue pair may end in any order among each other.
+    std::map<std::pair<std::string, bool>, std::vector<ibv_wc>> found;
     uint64_t n = 0;
     while ((n < wanted || wanted == 0) && now_ms() < until) {
         ibv_wc wc;
@@ -260,11 +262,11 @@ void Side::poll(const Words &words) {
             usleep(500);
             continue;
         }
-        found[names_[wc.qp_num]].push_back(wc);
+        found[{names_[wc.qp_num], receives_.count(wc.wr_id) != 0}].push_back(wc);
         ++n;
     }
-    for (const auto &[name, completions] : found)
-        for (const ibv_wc &wc : completions)
+    for (const auto &[where, completions] : found)
+        for (const auto &name = where.first; const ibv_wc &wc : completions)
             if (wc.status != IBV_WC_SUCCESS)
                 say("%s %llu %s", name.c_str(), static_cast<unsigned long long>(wc.wr_id), status_name(wc.status));
             else if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM)

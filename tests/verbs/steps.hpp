@@ -3,6 +3,7 @@
 #include "tests/verbs/device.hpp"
 #include "tests/verbs/rendezvous.hpp"
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class Side {
     ibv_cq *queue_ = nullptr;
     std::map<std::string, ibv_qp *> pairs_;
     std::map<uint32_t, std::string> names_;
+    std::set<uint64_t> receives_; ///< their ids
     std::map<std::string, Memory> memories_;
     /// Writes that are posted together with the next one.
     struct Waiting {

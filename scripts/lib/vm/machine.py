@@ -18,7 +18,7 @@ APPEND = ("console=ttyS0 quiet loglevel=5 net.ifnames=0 panic=-1 oops=panic tsc=
           "systemd.show_status=0")
 
 
-def command(image, job, console, results, parameters):
+def command(image, job, console, results, parameters, devices):
     """A machine with the image's disk, then the job; or, where the image has none, the job twice, the second slow to read."""
     disk = ["-drive", f"if=none,id=d0,file={image / 'disk'},format=raw,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=d0"] if (image / "disk").exists() else []
@@ -30,13 +30,14 @@ def command(image, job, console, results, parameters):
             "-cpu", "max,la57=off,erms=off,fsrm=off", "-smp", "2", "-m", "1536",
             "-kernel", str(image / "kernel"), "-initrd", str(image / "first.cpio"), "-append", f"{APPEND} {parameters}",
             *disk, "-drive", f"if=none,id=d1,file={job},format=raw,readonly=on", "-device", "virtio-blk-pci,drive=d1",
-            *slow, "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}"]
+            *slow, "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}",
+            *devices]
 
 
-def boot(image, folder, limit_seconds, line_seen, parameters=""):
+def boot(image, folder, limit_seconds, line_seen, parameters="", devices=()):
     """Runs `sh ./run` in a copy of the folder, in a booted machine; line_seen(text) gets each line that it prints.
 
-    parameters are more of them for the kernel.
+    parameters are more of them for the kernel, devices more of QEMU's arguments.
 
     Returns its status, or None when the machine ended or the time was up before it did; and the console's text.
     """
@@ -47,7 +48,7 @@ def boot(image, folder, limit_seconds, line_seen, parameters=""):
             archive.add(folder, arcname=".")
         results.touch()
         # It goes when this process goes, however that ends.
-        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters)],
+        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters, devices)],
                                    stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(scratch)})
         status, deadline, rest = None, time.monotonic() + limit_seconds, ""
         try:
