@@ -2,6 +2,7 @@
 #include "libsd/rdma/state.hpp"
 #include <cerrno>
 #include <cstring>
+#include <fcntl.h>
 #include <new>
 
 namespace sd::rdma {
@@ -75,7 +76,7 @@ int open_host(const Limits &limits, Host **out) {
     h->domain = ibv_alloc_pd(h->context);
     h->channel = ibv_create_comp_channel(h->context);
     h->queue = h->channel ? ibv_create_cq(h->context, static_cast<int>(entries), nullptr, h->channel, 0) : nullptr;
-    if (!h->domain || !h->queue) {
+    if (!h->domain || !h->queue || fcntl(h->channel->fd, F_SETFL, O_NONBLOCK) != 0) {
         close_host(h);
         return -ENOMEM;
     }

@@ -122,7 +122,7 @@ int join_peer(Peer *p, const Hello &theirs) {
     m = {};
     m.qp_state = IBV_QPS_RTS;
     m.timeout = 14;
-    m.retry_cnt = 7;
+    m.retry_cnt = 6; // 7 would be for ever with soft-RoCE
     m.rnr_retry = 7; // the other side may get here later; after that credits see to it
     m.max_rd_atomic = 1;
     if (ibv_modify_qp(p->pair, &m,
@@ -135,29 +135,28 @@ int join_peer(Peer *p, const Hello &theirs) {
 }
 
 // In the error state nothing of the peer is written here any more. What had arrived before, and what was under
-// way, comes out of the completion queue before the two that are posted now: the queue pair is empty after that,
-// and its memory can be used again.
+// way, comes out of the completion queue: all receives that were posted, and a last work request, which is
+// flushed like them. The queue pair is empty after that, and its memory can be used again. (A last receive would
+// not do: soft-RoCE does not flush what is posted later.)
 void end_peer(Peer *p) {
     p->state.store(PeerState::ended, std::memory_order_seq_cst);
     p->sending.wait();
     ibv_qp_attr m{};
     m.qp_state = IBV_QPS_ERR;
-    ibv_send_wr w{}, *bad_work;
+    p->host->polling.wait(); // nobody posts receives meanwhile
+    const bool in_error = ibv_modify_qp(p->pair, &m, IBV_QP_STATE) == 0;
+    p->host->polling.let_go();
+    ibv_send_wr w{}, *bad;
     w.wr_id = work_id(p, kLastWork);
     w.opcode = IBV_WR_RDMA_WRITE;
     w.send_flags = IBV_SEND_SIGNALED;
-    ibv_recv_wr r{}, *bad_receive;
-    r.wr_id = work_id(p, kLastReceive);
-    const bool in_error = ibv_modify_qp(p->pair, &m, IBV_QP_STATE) == 0;
-    p->sending.let_go();
-    // A queue that is full has room again after some of it was flushed and polled.
-    bool work = false, receive = false;
-    while (in_error && !(p->drained_work && p->drained_receives)) {
-        work = work || ibv_post_send(p->pair, &w, &bad_work) == 0;
-        receive = receive || ibv_post_recv(p->pair, &r, &bad_receive) == 0;
+    // A queue that is full has room again once some of it was flushed and polled.
+    for (bool posted = false; in_error && !(p->drained && p->receives_done == p->receives.load());) {
+        posted = posted || ibv_post_send(p->pair, &w, &bad) == 0;
         if (progress(p->host) == 0)
             sched_yield();
     }
+    p->sending.let_go();
 }
 
 void drop_peer(Peer *p) { free_peer(p); }

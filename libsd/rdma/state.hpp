@@ -90,7 +90,8 @@ struct alignas(64) Peer {
     std::atomic<uint32_t> receives{0}; ///< posted, of all time
     uint32_t receives_owed = 0;
     std::atomic<uint64_t> received{0}, credits{0};
-    bool drained_work = false, drained_receives = false;
+    uint32_t receives_done = 0;
+    bool drained = false; ///< all work was flushed
 };
 
 struct Host {
@@ -107,7 +108,7 @@ struct Host {
 };
 
 /// What a work request's id says: whose it is, and which kind. Peers lie at multiples of 64.
-enum Kind : uint64_t { kWork = 0, kReceive = 1, kLastWork = 2, kLastReceive = 3, kKinds = 7 };
+enum Kind : uint64_t { kWork = 0, kReceive = 1, kLastWork = 2, kKinds = 7 };
 inline uint64_t work_id(Peer *p, Kind k) { return reinterpret_cast<uint64_t>(p) | k; }
 inline Peer *peer_of(uint64_t id) { return reinterpret_cast<Peer *>(id & ~uint64_t{kKinds}); }
 

@@ -135,12 +135,12 @@ Carried carry(Fabric &f, uint32_t index, QueuePair &q, Work &w) noexcept {
         w.start_at = now_ns() + 1000 * (1 + draw(f, 2000));
         return {Outcome::waits};
     }
-    if (w.length > 0 && (!(p.access & IBV_ACCESS_REMOTE_WRITE) ||
-                         !allowed(f, p.domain, w.key, w.remote, w.length, IBV_ACCESS_REMOTE_WRITE))) {
+    const bool open = p.access & IBV_ACCESS_REMOTE_WRITE;
+    if (!open || (w.length > 0 && !allowed(f, p.domain, w.key, w.remote, w.length, IBV_ACCESS_REMOTE_WRITE))) {
         p.state.store(IBV_QPS_ERR, std::memory_order_release);
         flush_receives(f, peer, p);
         raise_event(p.context, {IBV_EVENT_QP_ACCESS_ERR, peer, p.number.load()});
-        return {Outcome::failed, IBV_WC_REM_ACCESS_ERR, peer};
+        return {Outcome::failed, open ? IBV_WC_REM_ACCESS_ERR : IBV_WC_REM_INV_REQ_ERR, peer};
     }
     if (held_up(f, w))
         return {Outcome::waits};

@@ -34,8 +34,9 @@ const char *status_name(ibv_wc_status s) {
     switch (s) {
     case IBV_WC_SUCCESS: return "success";
     case IBV_WC_LOC_LEN_ERR: return "local-length";
-    case IBV_WC_LOC_QP_OP_ERR: return "local-operation";
-    case IBV_WC_LOC_PROT_ERR: return "local-protection";
+    // soft-RoCE says the first where the specification has the second.
+    case IBV_WC_LOC_QP_OP_ERR:
+    case IBV_WC_LOC_PROT_ERR: return "local-memory";
     case IBV_WC_WR_FLUSH_ERR: return "flushed";
     case IBV_WC_REM_INV_REQ_ERR: return "remote-request";
     case IBV_WC_REM_ACCESS_ERR: return "remote-access";
@@ -150,7 +151,7 @@ void Side::make_pair(const Words &words) {
     m = {};
     m.qp_state = IBV_QPS_RTS;
     m.timeout = 14;
-    m.retry_cnt = 7;
+    m.retry_cnt = 6; // 7 is for ever with soft-RoCE
     m.rnr_retry = static_cast<uint8_t>(option(words, "rnr", 7));
     m.max_rd_atomic = 1;
     made = made && ibv_modify_qp(q, &m,
