@@ -3,31 +3,16 @@
 #pragma once
 #include "libsd/queue/ring.hpp"
 #include "libsd/rdma/transport.hpp"
-#include "tests/fake_verbs/control.hpp"
+#include "tests/fake_verbs/own_fabric.hpp"
 
-#include <cstdio>
-#include <cstdlib>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <string>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 namespace sd::test {
-
-/// In a child, where Catch2 is not: ends it with a line that says why.
-#define HOST_REQUIRE(what)                                                                                             \
-    do                                                                                                                 \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "host %u, line %d: %s\n", ::sd::test::this_host, __LINE__, #what);                         \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
-    while (0)
-
-inline unsigned this_host = 0;
 
 class HostProcess {
   public:
@@ -122,66 +107,6 @@ class HostProcess {
         h->room_wakes += room;
     }
     int other_;
-};
-
-/// A folder for a fabric, whose processes this one starts: two hosts, and where faults are wanted the device.
-class TwoHosts {
-  public:
-    explicit TwoHosts(const std::string &faults = "") {
-        char name[] = "/dev/shm/fake-verbs-XXXXXX";
-        folder_ = mkdtemp(name);
-        setenv("SD_FAKE_VERBS", folder_.c_str(), 1);
-        setenv("SD_FAKE_VERBS_FAULTS", faults.c_str(), 1);
-        if (!faults.empty()) {
-            device_ = fork();
-            if (device_ == 0) {
-                execl(SD_FAKE_VERBS_DEVICE, SD_FAKE_VERBS_DEVICE, std::to_string(getppid()).c_str(), nullptr);
-                _exit(127);
-            }
-        }
-    }
-    ~TwoHosts() {
-        if (device_ > 0) {
-            kill(device_, SIGKILL);
-            waitpid(device_, nullptr, 0);
-        }
-        for (const char *command : {"rm -rf "}) {
-            if (system((command + folder_).c_str()) != 0)
-                perror(folder_.c_str());
-        }
-    }
-    TwoHosts(const TwoHosts &) = delete;
-    TwoHosts &operator=(const TwoHosts &) = delete;
-
-    /// Both run `act(side, socket)`, each in a process of its own. True: both ended well.
-    template <class Act> bool run(Act act) {
-        int pair[2];
-        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
-            return false;
-        pid_t child[2];
-        for (unsigned side = 0; side < 2; ++side) {
-            child[side] = fork();
-            if (child[side] == 0) {
-                close(pair[1 - side]);
-                alarm(100);
-                act(side, pair[side]);
-                _exit(0);
-            }
-        }
-        close(pair[0]);
-        close(pair[1]);
-        bool well = true;
-        for (const pid_t c : child) {
-            int status = -1;
-            waitpid(c, &status, 0);
-            well = well && (status == 0 || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-        }
-        return well;
-    }
-
-  private:
-    std::string folder_;
-    pid_t device_ = -1;
 };
 
 } // namespace sd::test

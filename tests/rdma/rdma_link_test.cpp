@@ -83,7 +83,7 @@ void stream(HostProcess &h, unsigned side, uint32_t connections, uint64_t bytes,
     std::vector<Connection> all;
     for (uint32_t i = 0; i < connections; ++i)
         all.emplace_back(side, i * 61 + 3);
-    uint64_t left = connections;
+    uint64_t left = 2 * connections; // what has to be sent, and what has to come
     while (left > 0) {
         bool any = false;
         for (Connection &c : all) {
@@ -92,6 +92,7 @@ void stream(HostProcess &h, unsigned side, uint32_t connections, uint64_t bytes,
             if (c.sent < bytes) {
                 any = send_some(h, c, std::min(bytes - c.sent, size + 1)) || any;
                 HOST_REQUIRE(c.sent <= bytes);
+                left -= c.sent == bytes;
             }
             if (c.received < bytes && receive_some(h, c)) {
                 any = true;
