@@ -75,7 +75,7 @@ struct Loop {
         w.sg_list = &s;
         w.num_sge = 1;
         w.opcode = immediate ? IBV_WR_RDMA_WRITE_WITH_IMM : IBV_WR_RDMA_WRITE;
-        w.send_flags = signaled ? IBV_SEND_SIGNALED : 0u;
+        w.send_flags = signaled * unsigned{IBV_SEND_SIGNALED};
         w.wr.rdma.remote_addr = reinterpret_cast<uint64_t>(bytes.data() + to);
         w.wr.rdma.rkey = memory->rkey;
         return ibv_post_send(pair[0], &w, &bad);

@@ -96,10 +96,10 @@ int file_behind(uint64_t address, uint64_t length, uint64_t *offset) noexcept {
         return -1;
     char line[512];
     unsigned major = 0, minor = 0;
-    unsigned long inode = 0;
+    unsigned long inode = 0, begin = 0, end = 0;
     bool found = false;
     while (!found && fgets(line, sizeof line, maps)) {
-        unsigned long begin, end, at;
+        unsigned long at;
         char rights[8];
         if (sscanf(line, "%lx-%lx %7s %lx %x:%x %lu", &begin, &end, rights, &at, &major, &minor, &inode) == 7 &&
             address >= begin && address + length <= end && rights[3] == 's' && inode != 0) {
@@ -108,10 +108,15 @@ int file_behind(uint64_t address, uint64_t length, uint64_t *offset) noexcept {
         }
     }
     fclose(maps);
-    DIR *d = found ? opendir("/proc/self/fd") : nullptr;
-    if (!d)
+    if (!found)
         return -1;
-    int fd = -1;
+    // Its owner may have closed it; who has the rights can open it all the same.
+    char mapping[80];
+    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", begin, end);
+    int fd = open(mapping, O_RDWR | O_CLOEXEC);
+    DIR *d = fd < 0 ? opendir("/proc/self/fd") : nullptr;
+    if (!d)
+        return fd;
     while (const dirent *e = readdir(d)) {
         const int candidate = atoi(e->d_name);
         struct stat s;
