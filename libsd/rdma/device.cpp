@@ -9,7 +9,8 @@ namespace sd::rdma {
 
 namespace {
 
-/// An address of RoCE v2 that is an IPv4 one, if there is any; else any of v2; else (InfiniBand, v1) the first.
+/// An address of RoCE v2 that is an IPv4 one, if there is any; else any of v2; else (InfiniBand, v1) the
+/// first.
 bool choose_address(Host &h, int entries) {
     static const uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
     int best = -1;
@@ -17,7 +18,9 @@ bool choose_address(Host &h, int entries) {
         ibv_gid_entry e;
         if (ibv_query_gid_ex(h.context, h.port, static_cast<uint32_t>(i), &e, 0) != 0)
             continue;
-        const int worth = e.gid_type != IBV_GID_TYPE_ROCE_V2 ? 0 : memcmp(e.gid.raw, kMapped, 12) != 0 ? 1 : 2;
+        const int worth = e.gid_type != IBV_GID_TYPE_ROCE_V2    ? 0
+                          : memcmp(e.gid.raw, kMapped, 12) != 0 ? 1
+                                                                : 2;
         if (worth <= best)
             continue;
         best = worth;
@@ -75,7 +78,8 @@ int open_host(const Limits &limits, Host **out) {
     const uint32_t entries = (peers ? peers : 1) * (kSendDepth + limits.receives + 2);
     h->domain = ibv_alloc_pd(h->context);
     h->channel = ibv_create_comp_channel(h->context);
-    h->queue = h->channel ? ibv_create_cq(h->context, static_cast<int>(entries), nullptr, h->channel, 0) : nullptr;
+    h->queue =
+        h->channel ? ibv_create_cq(h->context, static_cast<int>(entries), nullptr, h->channel, 0) : nullptr;
     if (!h->domain || !h->queue || fcntl(h->channel->fd, F_SETFL, O_NONBLOCK) != 0) {
         close_host(h);
         return -ENOMEM;

@@ -1,8 +1,8 @@
 // What travels: messages, written into the other side's mailbox by one write with an immediate each, which is
 // the message's place there in units of 64 bytes. The completion is what says that a message is whole.
 //
-// The mailbox is all that a peer can write. It holds copies: the rings and words of links are written by their
-// owner alone, in its progress step, after it has looked at each length.
+// The mailbox is all that a peer can write. It holds copies: the rings and words of links are written by
+// their owner alone, in its progress step, after it has looked at each length.
 #pragma once
 #include <cstdint>
 

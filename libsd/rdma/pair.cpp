@@ -134,10 +134,10 @@ int join_peer(Peer *p, const Hello &theirs) {
     return 0;
 }
 
-// In the error state nothing of the peer is written here any more. What had arrived before, and what was under
-// way, comes out of the completion queue: all receives that were posted, and a last work request, which is
-// flushed like them. The queue pair is empty after that, and its memory can be used again. (A last receive would
-// not do: soft-RoCE does not flush what is posted later.)
+// In the error state nothing of the peer is written here any more. What had arrived before, and what was
+// under way, comes out of the completion queue: all receives that were posted, and a last work request,
+// which is flushed like them. The queue pair is empty after that, and its memory can be used again. (A last
+// receive would not do: soft-RoCE does not flush what is posted later.)
 void end_peer(Peer *p) {
     p->state.store(PeerState::ended, std::memory_order_seq_cst);
     p->sending.wait();

@@ -61,7 +61,8 @@ void counts(const Peer *p, Counts *c) {
     c->registered_bytes = p->host->registered.load();
 }
 
-int attach(Peer *p, uint32_t number, LinkView view, unsigned side, const LinkCalls &calls, void *user, Remote **out) {
+int attach(Peer *p, uint32_t number, LinkView view, unsigned side, const LinkCalls &calls, void *user,
+           Remote **out) {
     const KeepErrno keep;
     if (number >= kMaxLinkNumber)
         return -EINVAL;
@@ -117,7 +118,7 @@ bool publish_slot(Remote *r, uint32_t slot) {
     return publish(r, slot);
 }
 
-constexpr Plugin kPlugin = {kPluginVersion, open, close, event_fd, arm,    progress, peer,         join,
+constexpr Plugin kPlugin = {kPluginVersion, open, close, event_fd, arm,    progress, peer,        join,
                             state,          end,  drop,  counts,   attach, detach,   publish_slot};
 
 } // namespace

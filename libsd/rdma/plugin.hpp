@@ -1,5 +1,6 @@
 // What libsd.so and the plugin libsd-rdma.so say to each other: plain C types and functions, so that the two
-// need nothing of each other but this table. The plugin is opened at first need (dlopen), by an ordinary call.
+// need nothing of each other but this table. The plugin is opened at first need (dlopen), by an ordinary
+// call.
 //
 // All functions return 0 or -errno where nothing else is said, and keep errno.
 #pragma once
@@ -43,9 +44,10 @@ struct LinkCalls {
 };
 
 struct Counts {
-    uint64_t messages, posts, records, bytes; ///< sent: writes with an immediate, calls to post, what they held
-    uint64_t received, credits;               ///< messages, and how many of them were for credit alone
-    uint64_t waits;                           ///< times that something had to wait for credit or for the queue
+    /// Sent: writes with an immediate, calls to post, and what they held
+    uint64_t messages, posts, records, bytes;
+    uint64_t received, credits; ///< messages, and those of them for credit alone
+    uint64_t waits;             ///< times that something had to wait for credit or for the queue
     uint64_t registered_bytes;
 };
 
@@ -64,7 +66,8 @@ struct Plugin {
     /// Takes what has come. How many completions. Any thread.
     unsigned (*progress)(Host *);
 
-    int (*peer)(Host *, Hello *ours, Peer **); ///< makes a queue pair, and says what the other side has to know
+    /// Makes a queue pair, and says what the other side has to know.
+    int (*peer)(Host *, Hello *ours, Peer **);
     int (*join)(Peer *, const Hello &theirs);
     PeerState (*state)(const Peer *);
     /// Nothing more arrives of it after this, and nothing is under way: the links' words say what did.

@@ -18,7 +18,8 @@ uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
 }
 
 /// The records at `from`, which the peer may change meanwhile: each header is read once, and looked at. Its
-/// header is stored last, so that the program sees a record when it is whole. False: no honest side sends that.
+/// header is stored last, so that the program sees a record when it is whole. False: no honest side sends
+/// that.
 bool put_records(Remote &r, uint32_t slot, Carried &c, const uint8_t *from, uint32_t bytes) noexcept {
     using namespace ring;
     const auto &consumed = r.view.slot(slot).side[r.side].credit.consumed;

@@ -1,4 +1,5 @@
-// What this side has written of its links becomes messages, and they are posted: as many at once as there are.
+// What this side has written of its links becomes messages, and they are posted: as many at once as there
+// are.
 #include "libsd/layout/record.hpp"
 #include "libsd/rdma/state.hpp"
 #include <bit>
@@ -17,8 +18,8 @@ uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
 }
 
 /// Copies the records from where the last ones ended, whole ones, at most `room` bytes. The program's own
-/// memory: what makes no sense there is not sent, and nothing after it. Its sender does not use the place again
-/// before the other side has consumed it.
+/// memory: what makes no sense there is not sent, and nothing after it. Its sender does not use the place
+/// again before the other side has consumed it.
 uint32_t collect(const Remote &r, uint32_t slot, Carried &c, uint8_t *to, uint32_t room, uint64_t *count) noexcept {
     using namespace ring;
     uint32_t used = 0;
@@ -59,7 +60,8 @@ uint32_t next_size(const Remote &r, uint32_t slot, const Carried &c) noexcept {
     uint8_t *from = ring_of(r, slot, c.cls);
     const uint32_t mask = kRingSize[c.cls] - 1;
     const uint64_t h =
-        from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire) : 0;
+        from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)
+             : 0;
     if (h == 0 || !ring::header_valid(h, c.position) || ring::header_length(h) > ring::kMaxRecord)
         return 0;
     return ring::header_kind(h) == ring::RecordKind::change
@@ -77,8 +79,12 @@ struct Batch {
 uint64_t room_in_mailbox(const Peer &p) noexcept {
     return p.theirs.mailbox_bytes - (p.sent - p.their_emptied.load(std::memory_order_acquire));
 }
-uint32_t credit(const Peer &p) noexcept { return p.their_receives.load(std::memory_order_acquire) - p.messages; }
-uint64_t under_way(const Peer &p) noexcept { return p.work_posted - p.work_done.load(std::memory_order_acquire); }
+uint32_t credit(const Peer &p) noexcept {
+    return p.their_receives.load(std::memory_order_acquire) - p.messages;
+}
+uint64_t under_way(const Peer &p) noexcept {
+    return p.work_posted - p.work_done.load(std::memory_order_acquire);
+}
 
 void flush(Peer &p, Batch &b) noexcept {
     if (b.n == 0)
@@ -125,8 +131,8 @@ void send(Peer &p, Batch &b, uint32_t bytes) noexcept {
         flush(p, b);
 }
 
-/// Room in one piece for a message of at least `least` bytes, and for one of credit behind it: how many bytes; 0:
-/// there is none now.
+/// Room in one piece for a message of at least `least` bytes, and for one of credit behind it: how many
+/// bytes; 0: there is none now.
 uint32_t place(Peer &p, uint32_t least) noexcept {
     const uint32_t size = p.theirs.mailbox_bytes;
     const uint64_t room = room_in_mailbox(p);

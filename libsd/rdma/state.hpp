@@ -1,9 +1,10 @@
 // What the plugin keeps: of the device, of each peer process, and of each link.
 //
 // Nobody waits for a lock on the data path, and a signal handler may publish in the middle of anything:
-//  - Polling, and all that is said about receiving, belongs to who has Host::polling. Who does not get it goes
-//    away: somebody polls already.
-//  - Sending belongs to who has Peer::sending. Who does not get it has left a mark (dirty bits, then `wanted`),
+//  - Polling, and all that is said about receiving, belongs to who has Host::polling. Who does not get it
+//    goes away: somebody polls already.
+//  - Sending belongs to who has Peer::sending. Who does not get it has left a mark (dirty bits, then
+//    `wanted`),
 //    and the owner looks at `wanted` once more after it has let go. Either the owner sees the mark, or the
 //    other one finds the lock free: both are sequentially consistent.
 //  - What the two tell each other are words with one writer each.
@@ -74,8 +75,8 @@ struct alignas(64) Peer {
     std::atomic<bool> wanted{false};
     std::vector<Remote *> links; ///< also read by who polls; changed with both locks
     size_t next_link = 0;
-    uint64_t sent = 0;          ///< bytes of their mailbox, of all time
-    uint32_t messages = 0;      ///< of all time
+    uint64_t sent = 0;     ///< bytes of their mailbox, of all time
+    uint32_t messages = 0; ///< of all time
     uint64_t told_emptied = 0;
     uint32_t told_receives = 0;
     uint64_t work_posted = 0;
@@ -119,7 +120,8 @@ bool post_receives(Peer &, uint32_t n) noexcept;
 
 // receiving.cpp
 unsigned progress(Host *);
-/// A message has been written whole: `at` is its place, in units; `bytes` how long it is. False: it is not one.
+/// A message has been written whole: `at` is its place, in units; `bytes` how long it is. False: it is not
+/// one.
 bool take_message(Peer &, uint32_t at, uint32_t bytes) noexcept;
 
 // device.cpp

@@ -1,5 +1,5 @@
-// The plugin behind the seam of libsd/transport/transport.hpp. Nothing but its test uses it yet: no connection
-// is made over it. What is missing for that stands in docs/design/rdma.md.
+// The plugin behind the seam of libsd/transport/transport.hpp. Nothing but its test uses it yet: no
+// connection is made over it. What is missing for that stands in docs/design/rdma.md.
 #pragma once
 #include "libsd/rdma/plugin.hpp"
 #include "libsd/transport/slots.hpp"
@@ -36,8 +36,8 @@ inline void release(LinkMap &l, uint32_t slot) noexcept {
 
 } // namespace seam
 
-inline const Transport transport = {seam::open,      seam::close,   seam::offer,    seam::take,
-                                    seam::publish,   provide_ring,  seam::announce, seam::withdraw,
-                                    seam::recycle,   seam::release};
+inline const Transport transport = {seam::open,    seam::close,  seam::offer,    seam::take,
+                                    seam::publish, provide_ring, seam::announce, seam::withdraw,
+                                    seam::recycle, seam::release};
 
 } // namespace sd::rdma

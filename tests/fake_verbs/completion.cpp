@@ -9,7 +9,9 @@ bool complete(Fabric &f, uint32_t queue, const Completion &c, bool solicited) no
     {
         Guard g(q.lock);
         const uint64_t tail = q.tail.load(std::memory_order_relaxed);
-        if (tail - q.head.load(std::memory_order_acquire) >= q.depth) {
+        if (tail - q.known_head >= q.depth)
+            q.known_head = q.head.load(std::memory_order_acquire);
+        if (tail - q.known_head >= q.depth) {
             if (q.overrun.exchange(1) == 0)
                 raise_event(q.context, {IBV_EVENT_CQ_ERR, queue, q.number.load()});
             return false;

@@ -62,15 +62,21 @@ template <class T, size_t N> uint32_t in_use(const T (&table)[N]) {
 uint32_t count(char kind) {
     const Fabric &f = *fabric();
     switch (kind) {
-    case 'c': return in_use(f.context);
-    case 'd': return in_use(f.domain);
-    case 'm': return in_use(f.memory);
-    case 'q': return in_use(f.queue);
-    case 'p': return in_use(f.queue_pair);
-    default: return 0;
+    case 'c':
+        return in_use(f.context);
+    case 'd':
+        return in_use(f.domain);
+    case 'm':
+        return in_use(f.memory);
+    case 'q':
+        return in_use(f.queue);
+    case 'p':
+        return in_use(f.queue_pair);
+    default:
+        return 0;
     }
 }
-uint64_t carried() { return fabric()->carried.load(); }
+uint64_t through_kernel() { return fabric()->through_kernel.load(); }
 
 } // namespace
 } // namespace sd::fake_verbs
@@ -79,30 +85,45 @@ extern "C" {
 
 extern const sd::fake_verbs::Control sd_fake_verbs_control;
 const sd::fake_verbs::Control sd_fake_verbs_control = {
-    sd::fake_verbs::set_fault, sd::fake_verbs::device, sd::fake_verbs::port,   sd::fake_verbs::fail_pair,
-    sd::fake_verbs::run,       sd::fake_verbs::count,  sd::fake_verbs::carried};
+    sd::fake_verbs::set_fault,     sd::fake_verbs::device, sd::fake_verbs::port,
+    sd::fake_verbs::fail_pair,     sd::fake_verbs::run,    sd::fake_verbs::count,
+    sd::fake_verbs::through_kernel};
 
 const char *ibv_wc_status_str(ibv_wc_status s) {
     switch (s) {
-    case IBV_WC_SUCCESS: return "success";
-    case IBV_WC_LOC_PROT_ERR: return "local protection error";
-    case IBV_WC_WR_FLUSH_ERR: return "Work Request Flushed Error";
-    case IBV_WC_REM_ACCESS_ERR: return "remote access error";
-    case IBV_WC_RETRY_EXC_ERR: return "transport retry counter exceeded";
-    case IBV_WC_RNR_RETRY_EXC_ERR: return "RNR retry counter exceeded";
-    default: return "unknown";
+    case IBV_WC_SUCCESS:
+        return "success";
+    case IBV_WC_LOC_PROT_ERR:
+        return "local protection error";
+    case IBV_WC_WR_FLUSH_ERR:
+        return "Work Request Flushed Error";
+    case IBV_WC_REM_ACCESS_ERR:
+        return "remote access error";
+    case IBV_WC_RETRY_EXC_ERR:
+        return "transport retry counter exceeded";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return "RNR retry counter exceeded";
+    default:
+        return "unknown";
     }
 }
 
 const char *ibv_event_type_str(ibv_event_type e) {
     switch (e) {
-    case IBV_EVENT_CQ_ERR: return "CQ error";
-    case IBV_EVENT_QP_FATAL: return "local work queue catastrophic error";
-    case IBV_EVENT_QP_ACCESS_ERR: return "local access violation work queue error";
-    case IBV_EVENT_PORT_ACTIVE: return "port active";
-    case IBV_EVENT_PORT_ERR: return "port error";
-    case IBV_EVENT_DEVICE_FATAL: return "local catastrophic error";
-    default: return "unknown";
+    case IBV_EVENT_CQ_ERR:
+        return "CQ error";
+    case IBV_EVENT_QP_FATAL:
+        return "local work queue catastrophic error";
+    case IBV_EVENT_QP_ACCESS_ERR:
+        return "local access violation work queue error";
+    case IBV_EVENT_PORT_ACTIVE:
+        return "port active";
+    case IBV_EVENT_PORT_ERR:
+        return "port error";
+    case IBV_EVENT_DEVICE_FATAL:
+        return "local catastrophic error";
+    default:
+        return "unknown";
     }
 }
 

@@ -19,10 +19,11 @@ struct Control {
     void (*fail)(uint32_t queue_pair_number) = nullptr;
     /// The device process: carries out what is posted, until process `parent` has gone.
     void (*run_device)(uint32_t parent) = nullptr;
-    /// Objects that are in use, of processes that live: kind is 'c'ontext, 'd'omain, 'm'emory, 'q'ueue, 'p'air.
+    /// Objects that are in use, of processes that live: kind is 'c'ontext, 'd'omain, 'm'emory, 'q'ueue,
+    /// 'p'air.
     uint32_t (*count)(char kind) = nullptr;
-    /// Work requests that were carried out in all.
-    uint64_t (*carried)() = nullptr;
+    /// Bytes that were copied by the kernel, since no file lies at the memory.
+    uint64_t (*through_kernel)() = nullptr;
 };
 
 /// nullptr: these are not the fake verbs.

@@ -1,4 +1,5 @@
-// The device process of a fabric that has faults: `fake-verbs-device PID` carries work out until PID has gone.
+// The device process of a fabric that has faults: `fake-verbs-device PID` carries work out until PID has
+// gone.
 #include "tests/fake_verbs/engine.hpp"
 #include <cstdio>
 #include <cstdlib>

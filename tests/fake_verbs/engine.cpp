@@ -3,6 +3,8 @@
 #include "tests/fake_verbs/process.hpp"
 #include "tests/fake_verbs/reach.hpp"
 #include <cstring>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace sd::fake_verbs {
 
@@ -15,8 +17,8 @@ uint32_t number_of(const QueuePair &q, uint32_t index) noexcept {
     return queue_pair_number(index, q.number.load(std::memory_order_relaxed));
 }
 
-Completion completion(const QueuePair &q, uint32_t index, uint64_t id, ibv_wc_status status, ibv_wc_opcode opcode,
-                      uint64_t sequence) noexcept {
+Completion completion(const QueuePair &q, uint32_t index, uint64_t id, ibv_wc_status status,
+                      ibv_wc_opcode opcode, uint64_t sequence) noexcept {
     Completion c{};
     c.wc.wr_id = id;
     c.wc.status = status;
@@ -36,8 +38,9 @@ bool allowed(const Fabric &f, uint32_t domain, uint32_t key, uint64_t address, u
     if (i >= kMemories)
         return false;
     const Memory &m = f.memory[i];
-    return m.used.load(std::memory_order_acquire) && key_of(i, m.number.load(std::memory_order_relaxed)) == key &&
-           m.domain == domain && (m.access & access) == access && address >= m.address && length <= m.length &&
+    return m.used.load(std::memory_order_acquire) &&
+           key_of(i, m.number.load(std::memory_order_relaxed)) == key && m.domain == domain &&
+           (m.access & access) == access && address >= m.address && length <= m.length &&
            address - m.address <= m.length - length;
 }
 
@@ -48,7 +51,8 @@ bool write_out(Fabric &f, const Work &w, uint32_t n) noexcept {
     uint64_t to = w.remote;
     for (uint32_t i = 0; i < w.pieces && n > 0; ++i) {
         const uint32_t m = w.piece[i].length < n ? w.piece[i].length : n;
-        if (m && !copy_between(f, memory_of(w.piece[i].key), w.piece[i].address, nullptr, memory_of(w.key), to, m))
+        if (m &&
+            !copy_between(f, memory_of(w.piece[i].key), w.piece[i].address, nullptr, memory_of(w.key), to, m))
             return false;
         to += m;
         n -= m;
@@ -74,6 +78,12 @@ struct Carried {
     uint32_t then = kNone; ///< has work to flush
 };
 
+/// Of `limit` times as often as the fault says. Where there is none, nothing is written that others share.
+bool by_chance(Fabric &f, const std::atomic<uint32_t> &fault, uint32_t limit) noexcept {
+    const uint32_t often = fault.load(std::memory_order_relaxed);
+    return often && draw(f, limit) < often;
+}
+
 /// Does a fault have the work wait now, with some or all of its bytes visible already?
 bool held_up(Fabric &f, Work &w) noexcept {
     const Faults &faults = f.faults;
@@ -83,7 +93,7 @@ bool held_up(Fabric &f, Work &w) noexcept {
     if (w.start_at)
         return now < w.start_at;
     const uint32_t late = faults.late_us.load(std::memory_order_relaxed);
-    const bool early = w.length > 0 && draw(f, 1000) < faults.early.load(std::memory_order_relaxed);
+    const bool early = w.length > 0 && by_chance(f, faults.early, 1000);
     if (!late && !early)
         return false;
     w.written = early ? draw(f, w.length) : w.length;
@@ -92,7 +102,8 @@ bool held_up(Fabric &f, Work &w) noexcept {
     return true;
 }
 
-/// With the peer's receive_lock, under which it looks whether somebody waits once it has done what was missing.
+/// With the peer's receive_lock, under which it looks whether somebody waits once it has done what was
+/// missing.
 Carried wait_for_peer(Fabric &f, QueuePair &q) noexcept {
     if (q.waits.exchange(1, std::memory_order_seq_cst) == 0)
         f.queue[q.send_queue].waiting.fetch_add(1, std::memory_order_relaxed);
@@ -131,7 +142,7 @@ Carried carry(Fabric &f, uint32_t index, QueuePair &q, Work &w) noexcept {
     const bool immediate = w.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (immediate && p.received == p.offered)
         return q.rnr_retry == 7 ? wait_for_peer(f, q) : Carried{Outcome::failed, IBV_WC_RNR_RETRY_EXC_ERR};
-    if (immediate && !w.start_at && draw(f, 1000) < f.faults.rnr.load(std::memory_order_relaxed)) {
+    if (immediate && !w.start_at && by_chance(f, f.faults.rnr, 1000)) {
         w.start_at = now_ns() + 1000 * (1 + draw(f, 2000));
         return {Outcome::waits};
     }
@@ -144,7 +155,7 @@ Carried carry(Fabric &f, uint32_t index, QueuePair &q, Work &w) noexcept {
     }
     if (held_up(f, w))
         return {Outcome::waits};
-    const bool cut = draw(f, 1'000'000) < f.faults.cut.load(std::memory_order_relaxed);
+    const bool cut = by_chance(f, f.faults.cut, 1'000'000);
     if (cut && draw(f, 2))
         return {Outcome::failed, IBV_WC_RETRY_EXC_ERR};
     if (!write_out(f, w, w.length))
@@ -162,7 +173,6 @@ Carried carry(Fabric &f, uint32_t index, QueuePair &q, Work &w) noexcept {
         }
         ++p.received;
     }
-    f.carried.fetch_add(1, std::memory_order_relaxed);
     // Its acknowledgement is lost: the bytes are there, and the sender does not know.
     return cut ? Carried{Outcome::failed, IBV_WC_RETRY_EXC_ERR} : Carried{Outcome::done};
 }
@@ -184,7 +194,8 @@ void flush_sends(QueuePair &q) noexcept {
         q.work[q.carried % kSendDepth].status = IBV_WC_WR_FLUSH_ERR;
 }
 
-bool was_written(const CompletionQueue &q, bool sending, uint32_t index, uint32_t number, uint64_t sequence) noexcept {
+bool was_written(const CompletionQueue &q, bool sending, uint32_t index, uint32_t number,
+                 uint64_t sequence) noexcept {
     for (const Completion &c : q.entry)
         if (c.sending == sending && c.queue_pair == index && c.number == number && c.sequence == sequence)
             return true;
@@ -193,8 +204,7 @@ bool was_written(const CompletionQueue &q, bool sending, uint32_t index, uint32_
 
 /// Who had the lock was killed, perhaps between a completion and the note that it was written.
 void recover(Fabric &f, uint32_t index, QueuePair &q) noexcept {
-    if (q.completed != q.carried &&
-        was_written(f.queue[q.send_queue], true, index, q.number.load(), q.completed))
+    if (q.completed != q.carried && was_written(f.queue[q.send_queue], true, index, q.number.load(), q.completed))
         ++q.completed;
     const uint32_t peer = queue_pair_of(q.peer);
     QueuePair &p = f.queue_pair[peer];
@@ -297,7 +307,7 @@ void run_device(Fabric &f, uint32_t parent) noexcept {
             for (; bits; bits &= bits - 1) {
                 const uint32_t index = word * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
                 any = true;
-                if (draw(f, 1000) < f.faults.reorder.load(std::memory_order_relaxed))
+                if (by_chance(f, f.faults.reorder, 1000))
                     continue;
                 QueuePair &q = f.queue_pair[index];
                 f.pending[word].fetch_and(~(uint64_t{1} << index % 64), std::memory_order_seq_cst);

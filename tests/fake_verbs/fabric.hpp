@@ -71,8 +71,10 @@ struct CompletionQueue : Entry {
     std::atomic<uint32_t> overrun;
     std::atomic<uint32_t> waiting; ///< queue pairs that complete here and wait for a receive of their peer's
     uint64_t looked_ns;            ///< when they were last looked at
+    uint64_t known_head;           ///< with `lock`: `head`, when it was last looked at
     alignas(64) std::atomic<uint64_t> tail; ///< written
-    alignas(64) std::atomic<uint64_t> head; ///< taken
+    alignas(64) Lock polling;               ///< of its owner's threads
+    std::atomic<uint64_t> head;             ///< taken
     Completion entry[kQueueDepth];
 };
 
@@ -88,8 +90,8 @@ struct Work {
     uint32_t key;
     uint64_t remote;
     uint32_t pieces, length;
-    uint32_t status;  ///< ibv_wc_status, once carried out
-    uint32_t written; ///< bytes of it that were made visible early
+    uint32_t status;                ///< ibv_wc_status, once carried out
+    uint32_t written;               ///< bytes of it that were made visible early
     uint64_t start_at, complete_at; ///< CLOCK_MONOTONIC ns, with faults
     Piece piece[kMaxPieces];
     uint8_t data[kMaxInline];
@@ -108,7 +110,8 @@ struct QueuePair : Entry {
     uint64_t carried;   ///< work that was carried out
     uint64_t completed; ///< work whose completion was written, if it has one
     std::atomic<uint64_t> posted;
-    std::atomic<uint64_t> freed; ///< work whose place can be used again: a completion from there on was polled
+    /// Work whose place can be used again, since a completion from there on was polled
+    std::atomic<uint64_t> freed;
     std::atomic<uint32_t> waits; ///< for a receive of the peer
 
     alignas(64) Lock receive_lock;
@@ -142,9 +145,8 @@ struct Fabric {
     Lock lock; ///< for taking and freeing entries
     Faults faults;
     std::atomic<uint32_t> draws;
-    std::atomic<uint32_t> bell; ///< futex: bumped for the device process
-    /// What was carried out in all: work requests, and bytes through the kernel, for memory of no file
-    std::atomic<uint64_t> carried, through_kernel;
+    std::atomic<uint32_t> bell;           ///< futex: bumped for the device process
+    std::atomic<uint64_t> through_kernel; ///< bytes that were copied by the kernel, for memory of no file
     Device device[kHosts][kDevices];
     alignas(64) std::atomic<uint64_t> pending[kQueuePairs / 64]; ///< queue pairs for the device process
     Context context[kContexts];
@@ -155,7 +157,8 @@ struct Fabric {
     CompletionQueue queue[kQueues];
 };
 
-/// The fabric in the folder $SD_FAKE_VERBS, made if it is not there; nullptr: none is wanted, or it cannot be.
+/// The fabric in the folder $SD_FAKE_VERBS, made if it is not there; nullptr: none is wanted, or it cannot
+/// be.
 Fabric *fabric() noexcept;
 const char *folder() noexcept;
 

@@ -28,7 +28,8 @@ struct Loop {
         channel = ibv_create_comp_channel(device.context);
         for (auto &q : queue)
             HOST_REQUIRE((q = ibv_create_cq(device.context, depth, nullptr, channel, 0)));
-        memory = ibv_reg_mr(device.domain, bytes.data(), bytes.size(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+        memory = ibv_reg_mr(device.domain, bytes.data(), bytes.size(),
+                            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
         HOST_REQUIRE(memory);
         connect();
     }

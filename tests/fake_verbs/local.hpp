@@ -1,4 +1,5 @@
-// What a process has for each object of the fabric: the structure that the program sees, and which entry it is.
+// What a process has for each object of the fabric: the structure that the program sees, and which entry it
+// is.
 #pragma once
 #include "tests/fake_verbs/fabric.hpp"
 #include <cstddef>

@@ -1,5 +1,5 @@
-// A fabric of the test's own, and the processes that use it. Each is made by fork, since what a process has of a
-// device is its own, and the test itself has none.
+// A fabric of the test's own, and the processes that use it. Each is made by fork, since what a process has
+// of a device is its own, and the test itself has none.
 #pragma once
 #include "tests/fake_verbs/control.hpp"
 
@@ -14,12 +14,12 @@
 namespace sd::test {
 
 /// In a child, where Catch2 is not: ends it with a line that says why.
-#define HOST_REQUIRE(what)                                                                                             \
-    do                                                                                                                 \
-        if (!(what)) {                                                                                                 \
-            fprintf(stderr, "host %u, line %d: %s\n", ::sd::test::this_host, __LINE__, #what);                         \
-            _exit(1);                                                                                                  \
-        }                                                                                                              \
+#define HOST_REQUIRE(what)                                                                                   \
+    do                                                                                                       \
+        if (!(what)) {                                                                                       \
+            fprintf(stderr, "host %u, line %d: %s\n", ::sd::test::this_host, __LINE__, #what);               \
+            _exit(1);                                                                                        \
+        }                                                                                                    \
     while (0)
 
 inline unsigned this_host = 0;

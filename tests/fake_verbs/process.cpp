@@ -1,4 +1,5 @@
 #include "tests/fake_verbs/process.hpp"
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +10,8 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace sd::fake_verbs {
 
@@ -66,6 +69,20 @@ uint32_t thread_id() noexcept {
     if (this_thread == 0)
         this_thread = static_cast<uint32_t>(syscall(SYS_gettid));
     return this_thread;
+}
+
+bool has_died(uint32_t thread) noexcept {
+    const int saved = errno;
+    char text[128] = "";
+    snprintf(text, sizeof text, "/proc/%u/stat", thread);
+    const int fd = open(text, O_RDONLY | O_CLOEXEC);
+    const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *name = strrchr(text, ')');
+    errno = saved;
+    return fd < 0 || (name && (strncmp(name, ") Z", 3) == 0 || strncmp(name, ") X", 3) == 0));
 }
 
 const char *folder() noexcept { return directory; }

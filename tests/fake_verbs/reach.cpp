@@ -1,4 +1,5 @@
 #include "tests/fake_verbs/reach.hpp"
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 namespace sd::fake_verbs {
 
@@ -56,7 +58,8 @@ void map_view(const Memory &m, View &v) noexcept {
         return;
     const uint64_t begin = m.file_offset & ~uint64_t{4095};
     v.bytes = m.file_offset - begin + m.length;
-    void *p = mmap(nullptr, v.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(begin));
+    void *p = mmap(nullptr, v.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+                   static_cast<off_t>(begin));
     close(fd);
     if (p == MAP_FAILED)
         return;
@@ -84,8 +87,8 @@ uint8_t *here(Fabric &f, uint32_t memory, uint64_t address) noexcept {
 bool through_kernel(bool writing, uint32_t pid, uint64_t there, void *near, uint32_t n) noexcept {
     const iovec local = {near, n}, remote = {reinterpret_cast<void *>(there), n};
     const auto p = static_cast<pid_t>(pid);
-    return (writing ? process_vm_writev(p, &local, 1, &remote, 1, 0) : process_vm_readv(p, &local, 1, &remote, 1, 0)) ==
-           static_cast<ssize_t>(n);
+    return (writing ? process_vm_writev(p, &local, 1, &remote, 1, 0)
+                    : process_vm_readv(p, &local, 1, &remote, 1, 0)) == static_cast<ssize_t>(n);
 }
 
 } // namespace

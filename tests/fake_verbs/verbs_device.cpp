@@ -2,10 +2,12 @@
 #include "tests/fake_verbs/completion.hpp"
 #include "tests/fake_verbs/local.hpp"
 #include "tests/fake_verbs/process.hpp"
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
+#include <unistd.h>
 #undef ibv_query_port
 
 using namespace sd::fake_verbs;
@@ -176,7 +178,8 @@ int ibv_query_gid(ibv_context *v, uint8_t port, int index, ibv_gid *gid) {
     return 0;
 }
 
-int _ibv_query_gid_ex(ibv_context *v, uint32_t port, uint32_t index, ibv_gid_entry *e, uint32_t flags, size_t size) {
+int _ibv_query_gid_ex(ibv_context *v, uint32_t port, uint32_t index, ibv_gid_entry *e, uint32_t flags,
+                      size_t size) {
     if (port != 1 || flags || size < sizeof *e)
         return EINVAL;
     memset(e, 0, size);
@@ -220,14 +223,18 @@ int ibv_get_async_event(ibv_context *v, ibv_async_event *event) {
                 return 0;
             }
             continue;
-        default: event->element.port_num = 1; return 0;
+        default:
+            event->element.port_num = 1;
+            return 0;
         }
     }
 }
 
 void ibv_ack_async_event(ibv_async_event *event) {
     switch (event->event_type) {
-    case IBV_EVENT_CQ_ERR: ++event->element.cq->async_events_completed; break;
+    case IBV_EVENT_CQ_ERR:
+        ++event->element.cq->async_events_completed;
+        break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
@@ -239,7 +246,8 @@ void ibv_ack_async_event(ibv_async_event *event) {
         pthread_mutex_unlock(&q->mutex);
         break;
     }
-    default: break;
+    default:
+        break;
     }
 }
 

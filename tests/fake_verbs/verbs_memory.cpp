@@ -3,7 +3,9 @@
 #include "tests/fake_verbs/local.hpp"
 #include "tests/fake_verbs/process.hpp"
 #include "tests/fake_verbs/reach.hpp"
+#include <cerrno>
 #include <cstdlib>
+#include <unistd.h>
 #undef ibv_reg_mr
 
 using namespace sd::fake_verbs;
@@ -71,7 +73,8 @@ ibv_mr *ibv_reg_mr_iova2(ibv_pd *pd, void *address, size_t length, uint64_t iova
     return &h->v;
 }
 ibv_mr *ibv_reg_mr(ibv_pd *pd, void *address, size_t length, int access) {
-    return ibv_reg_mr_iova2(pd, address, length, reinterpret_cast<uint64_t>(address), static_cast<unsigned>(access));
+    return ibv_reg_mr_iova2(pd, address, length, reinterpret_cast<uint64_t>(address),
+                            static_cast<unsigned>(access));
 }
 
 int ibv_dereg_mr(ibv_mr *v) {

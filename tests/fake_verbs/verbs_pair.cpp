@@ -2,8 +2,10 @@
 #include "tests/fake_verbs/engine.hpp"
 #include "tests/fake_verbs/local.hpp"
 #include "tests/fake_verbs/process.hpp"
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 namespace sd::fake_verbs {
 
@@ -14,12 +16,14 @@ namespace {
 constexpr int kForInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kForReceiving = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                               IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kForSending = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                            IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kForSending = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                            IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
 /// As the specification has it for reliable connections.
 bool may_become(ibv_qp_state from, ibv_qp_state to, int mask) noexcept {
-    const auto has = [mask](int needed, int more) { return (mask & needed) == needed && !(mask & ~(needed | more)); };
+    const auto has = [mask](int needed, int more) {
+        return (mask & needed) == needed && !(mask & ~(needed | more));
+    };
     if (to == IBV_QPS_ERR || to == IBV_QPS_RESET)
         return mask == IBV_QP_STATE;
     if (from == IBV_QPS_RESET && to == IBV_QPS_INIT)
@@ -29,8 +33,8 @@ bool may_become(ibv_qp_state from, ibv_qp_state to, int mask) noexcept {
     if (from == IBV_QPS_INIT && to == IBV_QPS_RTR)
         return has(kForReceiving, IBV_QP_PKEY_INDEX | IBV_QP_ACCESS_FLAGS | IBV_QP_ALT_PATH);
     if (from == IBV_QPS_RTR && to == IBV_QPS_RTS)
-        return has(kForSending, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_CUR_STATE | IBV_QP_ALT_PATH |
-                                    IBV_QP_PATH_MIG_STATE);
+        return has(kForSending, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_CUR_STATE |
+                                    IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE);
     return from == IBV_QPS_RTS && to == IBV_QPS_RTS &&
            has(IBV_QP_STATE, IBV_QP_ACCESS_FLAGS | IBV_QP_MIN_RNR_TIMER | IBV_QP_CUR_STATE);
 }
@@ -191,7 +195,8 @@ int ibv_modify_qp(ibv_qp *v, ibv_qp_attr *a, int mask) {
     const auto from = static_cast<ibv_qp_state>(q.state.load());
     if (removed(v->context))
         return EIO;
-    if (!(mask & IBV_QP_STATE) || !may_become(from, a->qp_state, mask) || ((mask & IBV_QP_PORT) && a->port_num != 1))
+    if (!(mask & IBV_QP_STATE) || !may_become(from, a->qp_state, mask) ||
+        ((mask & IBV_QP_PORT) && a->port_num != 1))
         return EINVAL;
     auto &kept = h->attributes;
     if (mask & IBV_QP_ACCESS_FLAGS)

@@ -3,7 +3,9 @@
 #include "tests/fake_verbs/engine.hpp"
 #include "tests/fake_verbs/local.hpp"
 #include "tests/fake_verbs/process.hpp"
+#include <cerrno>
 #include <cstdlib>
+#include <unistd.h>
 
 namespace sd::fake_verbs {
 
@@ -36,7 +38,7 @@ int poll_queue(ibv_cq *v, int n, ibv_wc *wc) noexcept {
             look_at_waiting(f, index);
         return 0;
     }
-    Guard g(q.lock);
+    Guard g(q.polling);
     int found = 0;
     uint64_t head = q.head.load(std::memory_order_relaxed);
     for (; found < n && head != q.tail.load(std::memory_order_acquire); ++head) {
@@ -113,6 +115,7 @@ ibv_cq *ibv_create_cq(ibv_context *c, int depth, void *user, ibv_comp_channel *c
     q.waiting.store(0);
     q.head.store(0);
     q.tail.store(0);
+    q.known_head = 0;
     h->v.context = c;
     h->v.channel = channel;
     h->v.cq_context = user;

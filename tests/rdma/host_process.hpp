@@ -1,5 +1,5 @@
-// A process that stands for a host: the plugin over the fake verbs, and one side of a link, with a socket to the
-// other one. Tests make two of them by fork, since what a process has of a device is its own.
+// A process that stands for a host: the plugin over the fake verbs, and one side of a link, with a socket to
+// the other one. Tests make two of them by fork, since what a process has of a device is its own.
 #pragma once
 #include "libsd/queue/ring.hpp"
 #include "libsd/rdma/transport.hpp"

@@ -1,6 +1,7 @@
-// What the plugin itself costs: 8 bytes there and back between two processes, each on its own link, over the fake
-// verbs, which copy within the post; and the same in shared memory, where both have one link. Prints nanoseconds
-// for a round trip, the best of many batches. Not a test: nothing is asserted. It wants two processors for itself.
+// What the plugin itself costs: 8 bytes there and back between two processes, each on its own link, over the
+// fake verbs, which copy within the post; and the same in shared memory, where both have one link. Prints
+// nanoseconds for a round trip, the best of many batches. Not a test: nothing is asserted. It wants two
+// processors for itself.
 //
 //   LD_LIBRARY_PATH=build/tests/fake_verbs build/tests/rdma/round_trip
 #include "tests/rdma/host_process.hpp"
@@ -63,24 +64,25 @@ int main() {
     {
         // One link for both, as in shared memory, mapped before they part.
         TwoHosts hosts;
-        Slot *slot = static_cast<Slot *>(
-            mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+        Slot *slot =
+            static_cast<Slot *>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
         hosts.run([slot](unsigned side, int) {
-            play("shared memory", side, {slot->ring[side]}, {slot->ring[1 - side]}, slot->side[side],
-                 slot->side[1 - side], [] {}, [] { __builtin_ia32_pause(); });
+            play(
+                "shared memory", side, {slot->ring[side]}, {slot->ring[1 - side]}, slot->side[side],
+                slot->side[1 - side], [] {}, [] { __builtin_ia32_pause(); });
             fflush(stdout);
         });
     }
     TwoHosts hosts;
     hosts.run([](unsigned side, int other) {
         HostProcess h(side, other);
-        play("plugin, over fake verbs", side, h.sending(0), h.receiving(0), h.mine(0), h.theirs(0),
-             [&h] { h.tell(0); }, [&h] { h.plugin->progress(h.device); });
+        play(
+            "plugin, over fake verbs", side, h.sending(0), h.receiving(0), h.mine(0), h.theirs(0),
+            [&h] { h.tell(0); }, [&h] { h.plugin->progress(h.device); });
         rdma::Counts c{};
         h.plugin->counts(h.peer, &c);
         if (side == 0)
-            printf("%lu messages, %lu came for credit alone; %lu posts\n", c.messages, c.credits,
-                   c.posts);
+            printf("%lu messages, %lu came for credit alone; %lu posts\n", c.messages, c.credits, c.posts);
         fflush(stdout);
         h.meet_and_serve();
         h.plugin->end(h.peer);

@@ -1,5 +1,5 @@
-// How the two sides of a script of verbs meet: a TCP connection, over which they tell each other their numbers
-// and keys, and wait for each other.
+// How the two sides of a script of verbs meet: a TCP connection, over which they tell each other their
+// numbers and keys, and wait for each other.
 #pragma once
 #include <arpa/inet.h>
 #include <cstdint>

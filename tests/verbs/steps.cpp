@@ -32,37 +32,57 @@ uint64_t now_ms() {
 /// The name that a status has in transcripts.
 const char *status_name(ibv_wc_status s) {
     switch (s) {
-    case IBV_WC_SUCCESS: return "success";
-    case IBV_WC_LOC_LEN_ERR: return "local-length";
+    case IBV_WC_SUCCESS:
+        return "success";
+    case IBV_WC_LOC_LEN_ERR:
+        return "local-length";
     // soft-RoCE says the first where the specification has the second.
     case IBV_WC_LOC_QP_OP_ERR:
-    case IBV_WC_LOC_PROT_ERR: return "local-memory";
-    case IBV_WC_WR_FLUSH_ERR: return "flushed";
-    case IBV_WC_REM_INV_REQ_ERR: return "remote-request";
-    case IBV_WC_REM_ACCESS_ERR: return "remote-access";
-    case IBV_WC_REM_OP_ERR: return "remote-operation";
-    case IBV_WC_RETRY_EXC_ERR: return "no-answer";
-    case IBV_WC_RNR_RETRY_EXC_ERR: return "no-receive";
-    default: return "other";
+    case IBV_WC_LOC_PROT_ERR:
+        return "local-memory";
+    case IBV_WC_WR_FLUSH_ERR:
+        return "flushed";
+    case IBV_WC_REM_INV_REQ_ERR:
+        return "remote-request";
+    case IBV_WC_REM_ACCESS_ERR:
+        return "remote-access";
+    case IBV_WC_REM_OP_ERR:
+        return "remote-operation";
+    case IBV_WC_RETRY_EXC_ERR:
+        return "no-answer";
+    case IBV_WC_RNR_RETRY_EXC_ERR:
+        return "no-receive";
+    default:
+        return "other";
     }
 }
 
 const char *event_name(ibv_event_type e) {
     switch (e) {
-    case IBV_EVENT_CQ_ERR: return "queue-error";
-    case IBV_EVENT_QP_FATAL: return "pair-fatal";
-    case IBV_EVENT_QP_REQ_ERR: return "pair-request";
-    case IBV_EVENT_QP_ACCESS_ERR: return "pair-access";
-    case IBV_EVENT_COMM_EST: return "pair-established";
-    case IBV_EVENT_DEVICE_FATAL: return "device-fatal";
-    case IBV_EVENT_PORT_ACTIVE: return "port-active";
-    case IBV_EVENT_PORT_ERR: return "port-error";
-    default: return "other";
+    case IBV_EVENT_CQ_ERR:
+        return "queue-error";
+    case IBV_EVENT_QP_FATAL:
+        return "pair-fatal";
+    case IBV_EVENT_QP_REQ_ERR:
+        return "pair-request";
+    case IBV_EVENT_QP_ACCESS_ERR:
+        return "pair-access";
+    case IBV_EVENT_COMM_EST:
+        return "pair-established";
+    case IBV_EVENT_DEVICE_FATAL:
+        return "device-fatal";
+    case IBV_EVENT_PORT_ACTIVE:
+        return "port-active";
+    case IBV_EVENT_PORT_ERR:
+        return "port-error";
+    default:
+        return "other";
     }
 }
 
 const char *state_name(ibv_qp_state s) {
-    static const char *const name[] = {"reset", "init", "receiving", "sending", "draining", "send-error", "error"};
+    static const char *const name[] = {"reset",    "init",       "receiving", "sending",
+                                       "draining", "send-error", "error"};
     return s < std::size(name) ? name[s] : "other";
 }
 
@@ -146,8 +166,8 @@ void Side::make_pair(const Words &words) {
     m.ah_attr.grh.sgid_index = device_.address_index;
     m.ah_attr.grh.hop_limit = 64;
     made = made && ibv_modify_qp(q, &m,
-                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
-                                     IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0;
+                                 IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN |
+                                     IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER) == 0;
     m = {};
     m.qp_state = IBV_QPS_RTS;
     m.timeout = 14;
@@ -216,7 +236,8 @@ void Side::write(const Words &words) {
         const size_t end = words[3].find(',', at);
         const Place p = place(words[3].substr(at, end == std::string::npos ? end : end - at));
         w.pieces.push_back({reinterpret_cast<uint64_t>(p.memory->bytes->data() + p.offset),
-                            static_cast<uint32_t>(p.length), p.memory->registered->lkey + has(words, "lkey=wrong")});
+                            static_cast<uint32_t>(p.length),
+                            p.memory->registered->lkey + has(words, "lkey=wrong")});
         at = end == std::string::npos ? words[3].size() : end + 1;
     }
     const Place to = place(words[4]);
@@ -269,10 +290,12 @@ void Side::poll(const Words &words) {
     for (const auto &[where, completions] : found)
         for (const auto &name = where.first; const ibv_wc &wc : completions)
             if (wc.status != IBV_WC_SUCCESS)
-                say("%s %llu %s", name.c_str(), static_cast<unsigned long long>(wc.wr_id), status_name(wc.status));
+                say("%s %llu %s", name.c_str(), static_cast<unsigned long long>(wc.wr_id),
+                    status_name(wc.status));
             else if (wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM)
-                say("%s %llu received %u bytes, immediate %u%s", name.c_str(), static_cast<unsigned long long>(wc.wr_id),
-                    wc.byte_len, ntohl(wc.imm_data), wc.wc_flags & IBV_WC_WITH_IMM ? "" : " without its flag");
+                say("%s %llu received %u bytes, immediate %u%s", name.c_str(),
+                    static_cast<unsigned long long>(wc.wr_id), wc.byte_len, ntohl(wc.imm_data),
+                    wc.wc_flags & IBV_WC_WITH_IMM ? "" : " without its flag");
             else
                 say("%s %llu %s", name.c_str(), static_cast<unsigned long long>(wc.wr_id),
                     wc.opcode == IBV_WC_RDMA_WRITE ? "written" : "something else");
