@@ -29,7 +29,7 @@ def processor(counted):
     return [*kind, "-cpu", "max,la57=off,erms=off,fsrm=off"]
 
 
-def command(image, job, console, results, parameters, counted):
+def command(image, job, console, results, parameters, counted, devices):
     """A machine with the image's disk, then the job; or, where the image has none, the job twice, the second slow to read."""
     disk = ["-drive", f"if=none,id=d0,file={image / 'disk'},format=raw,snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=d0"] if (image / "disk").exists() else []
@@ -39,13 +39,14 @@ def command(image, job, console, results, parameters, counted):
             "-machine", "q35,usb=off,hpet=off,smbus=off,sata=off", *processor(counted), "-m", "1536",
             "-kernel", str(image / "kernel"), "-initrd", str(image / "first.cpio"), "-append", f"{APPEND} {parameters}",
             *disk, "-drive", f"if=none,id=d1,file={job},format=raw,readonly=on", "-device", "virtio-blk-pci,drive=d1",
-            *slow, "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}"]
+            *slow, "-device", "virtio-rng-pci", "-serial", f"file:{console}", "-serial", f"file:{results}",
+            *devices]
 
 
-def boot(image, folder, limit_seconds, line_seen, parameters="", counted=False):
+def boot(image, folder, limit_seconds, line_seen, parameters="", counted=False, devices=()):
     """Runs `sh ./run` in a copy of the folder, in a booted machine; line_seen(text) gets each line that it prints.
 
-    parameters are more of them for the kernel. counted: processor().
+    parameters are more of them for the kernel, devices more of QEMU's arguments. counted: processor().
 
     Returns its status, or None when the machine ended or the time was up before it did; and the console's text.
     """
@@ -56,7 +57,7 @@ def boot(image, folder, limit_seconds, line_seen, parameters="", counted=False):
             archive.add(folder, arcname=".")
         results.touch()
         # It goes when this process goes, however that ends.
-        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters, counted)],
+        machine = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command(image, job, console, results, parameters, counted, devices)],
                                    stdin=subprocess.DEVNULL, env={**os.environ, "TMPDIR": str(scratch)})
         status, deadline, rest = None, time.monotonic() + limit_seconds, ""
         try:

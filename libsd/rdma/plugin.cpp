@@ -1,0 +1,129 @@
+// The table by which libsd.so knows this library, and the links of a peer.
+#include "libsd/rdma/state.hpp"
+#include <cerrno>
+#include <new>
+#include <sys/mman.h>
+
+namespace sd::rdma {
+
+namespace {
+
+constexpr size_t kStateBytes = kLinkSlots * sizeof(SlotState);
+constexpr uint32_t kMaxLinkNumber = 1u << 16;
+
+struct KeepErrno {
+    int saved = errno;
+    ~KeepErrno() { errno = saved; }
+};
+
+int open(const Limits &limits, Host **h) {
+    const KeepErrno keep;
+    return open_host(limits, h);
+}
+void close(Host *h) {
+    const KeepErrno keep;
+    close_host(h);
+}
+int event_fd(Host *h) { return h->channel->fd; }
+
+/// Events that nobody has read yet are read first, or they would wake for nothing.
+void arm(Host *h) {
+    const KeepErrno keep;
+    ibv_cq *queue;
+    void *user;
+    while (ibv_get_cq_event(h->channel, &queue, &user) == 0)
+        ibv_ack_cq_events(queue, 1);
+    ibv_req_notify_cq(h->queue, 0);
+}
+
+int peer(Host *h, Hello *ours, Peer **p) {
+    const KeepErrno keep;
+    return make_peer(h, ours, p);
+}
+int join(Peer *p, const Hello &theirs) {
+    const KeepErrno keep;
+    return join_peer(p, theirs);
+}
+PeerState state(const Peer *p) { return p->state.load(std::memory_order_acquire); }
+void end(Peer *p) {
+    const KeepErrno keep;
+    end_peer(p);
+}
+void drop(Peer *p) {
+    const KeepErrno keep;
+    drop_peer(p);
+}
+
+void counts(const Peer *p, Counts *c) {
+    *c = p->counts;
+    c->received = p->received.load();
+    c->credits = p->credits.load();
+    c->registered_bytes = p->host->registered.load();
+}
+
+int attach(Peer *p, uint32_t number, LinkView view, unsigned side, const LinkCalls &calls, void *user,
+           Remote **out) {
+    const KeepErrno keep;
+    if (number >= kMaxLinkNumber)
+        return -EINVAL;
+    auto *r = new (std::nothrow) Remote;
+    void *states =
+        mmap(nullptr, kStateBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!r || states == MAP_FAILED) {
+        if (states != MAP_FAILED)
+            munmap(states, kStateBytes);
+        delete r;
+        return -ENOMEM;
+    }
+    r->peer = p;
+    r->number = number;
+    r->view = view;
+    r->side = side;
+    r->calls = calls;
+    r->user = user;
+    r->slot = static_cast<SlotState *>(states);
+    p->host->polling.wait();
+    p->sending.wait();
+    const bool free = number >= p->links.size() || !p->links[number];
+    if (free) {
+        if (number >= p->links.size())
+            p->links.resize(number + 1);
+        p->links[number] = r;
+    }
+    p->sending.let_go();
+    p->host->polling.let_go();
+    if (!free) {
+        munmap(states, kStateBytes);
+        delete r;
+        return -EEXIST;
+    }
+    *out = r;
+    return 0;
+}
+
+void detach(Remote *r) {
+    const KeepErrno keep;
+    Peer *p = r->peer;
+    p->host->polling.wait();
+    p->sending.wait();
+    p->links[r->number] = nullptr;
+    p->sending.let_go();
+    p->host->polling.let_go();
+    munmap(r->slot, kStateBytes);
+    delete r;
+}
+
+bool publish_slot(Remote *r, uint32_t slot) {
+    const KeepErrno keep;
+    return publish(r, slot);
+}
+
+constexpr Plugin kPlugin = {kPluginVersion, open, close, event_fd, arm,    progress, peer,        join,
+                            state,          end,  drop,  counts,   attach, detach,   publish_slot};
+
+} // namespace
+} // namespace sd::rdma
+
+extern "C" __attribute__((visibility("default"))) const sd::rdma::Plugin *sd_rdma_plugin(uint32_t version) {
+    return version == sd::rdma::kPluginVersion ? &sd::rdma::kPlugin : nullptr;
+}

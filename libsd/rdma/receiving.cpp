@@ -1,0 +1,195 @@
+// What has arrived becomes part of the links: the progress step. Only who has Host::polling is in here.
+#include "libsd/layout/record.hpp"
+#include "libsd/rdma/state.hpp"
+#include <cerrno>
+#include <cstring>
+
+namespace sd::rdma {
+
+namespace {
+
+std::atomic<uint64_t> &word_at(uint8_t *ring, uint32_t offset) noexcept {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
+}
+
+uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
+    const unsigned sender = 1 - r.side;
+    return cls == 0 ? r.view.slot(slot).ring[sender] : r.calls.ring(r.user, slot, sender, cls);
+}
+
+/// The records at `from`, which the peer may change meanwhile: each header is read once, and looked at. Its
+/// header is stored last, so that the program sees a record when it is whole. False: no honest side sends
+/// that.
+bool put_records(Remote &r, uint32_t slot, Carried &c, const uint8_t *from, uint32_t bytes) noexcept {
+    using namespace ring;
+    const auto &consumed = r.view.slot(slot).side[r.side].credit.consumed;
+    uint8_t *to = ring_of(r, slot, c.cls);
+    while (bytes >= 8 && to) {
+        uint64_t h;
+        memcpy(&h, from, 8);
+        const uint32_t size = kRingSize[c.cls], mask = size - 1, n = header_length(h);
+        const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
+        if (!header_valid(h, c.position))
+            return false;
+        uint32_t used = 8;
+        if (header_kind(h) == RecordKind::change) {
+            uint8_t *next = n < kRingClasses && n != c.cls ? ring_of(r, slot, n) : nullptr;
+            if (!next)
+                return false;
+            word_at(next, 0).store(0, std::memory_order_relaxed);
+            word_at(to, at).store(h, std::memory_order_release);
+            c.base = c.position += 8;
+            c.cls = n;
+            to = next;
+        } else {
+            const auto body = static_cast<uint32_t>(pad8(n));
+            used = 8 + body;
+            if (n > kMaxRecord || 16 + body > size || used > bytes)
+                return false;
+            // Nothing over what the program has not taken yet.
+            const uint64_t taken = consumed.load(std::memory_order_acquire);
+            if (c.position + used + 8 - (taken > c.base ? taken : c.base) > size)
+                return false;
+            const uint32_t begin = (at + 8) & mask, first = body < size - begin ? body : size - begin;
+            memcpy(to + begin, from + 8, first);
+            memcpy(to, from + 8 + first, body - first);
+            word_at(to, (at + 8 + body) & mask).store(0, std::memory_order_relaxed);
+            word_at(to, at).store(h, std::memory_order_release);
+            c.position += used;
+        }
+        from += used;
+        bytes -= used;
+    }
+    return bytes == 0;
+}
+
+void store_changed(std::atomic<uint64_t> &word, uint64_t now) noexcept {
+    if (word.load(std::memory_order_relaxed) != now)
+        word.store(now, std::memory_order_release);
+}
+
+bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, const uint8_t *records) noexcept {
+    SlotSide &theirs = r.view.slot(slot).side[1 - r.side];
+    SlotState &s = r.slot[slot];
+    bool data = m.records != 0;
+    if (w) {
+        for (unsigned cls = 1; cls < kRingClasses; ++cls)
+            r.view.piece(slot, 1 - r.side, cls).store(w->piece[cls], std::memory_order_release);
+        store_changed(theirs.control.oob, w->oob);
+    }
+    if (m.records && (m.position != s.in.position || !put_records(r, slot, s.in, records, m.records)))
+        return false;
+    const bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
+    theirs.credit.consumed.store(m.consumed, std::memory_order_release);
+    if (w) {
+        store_changed(theirs.credit.path.offer, w->offer);
+        store_changed(theirs.credit.path.from, w->from);
+        store_changed(theirs.credit.path.taken, w->taken);
+        theirs.control.ended_at.store(w->ended_at, std::memory_order_relaxed);
+        theirs.control.flags.fetch_or(w->flags, std::memory_order_seq_cst);
+        data = true;
+    }
+    r.calls.wake(r.user, slot, data, room || w);
+    return true;
+}
+
+} // namespace
+
+bool take_message(Peer &p, uint32_t at, uint32_t bytes) noexcept {
+    const uint32_t size = p.host->limits.mailbox_bytes;
+    uint64_t read = p.emptied.load(std::memory_order_relaxed);
+    const uint32_t expected = static_cast<uint32_t>(read) & (size - 1);
+    if (at >= size / kUnit || (at * kUnit != expected && at != 0))
+        return false;
+    if (at * kUnit != expected)
+        read += size - expected; // its sender has left the rest out
+    const uint8_t *from = p.mailbox + at * kUnit;
+    Message m;
+    if (bytes < sizeof m || bytes > size - at * kUnit)
+        return false;
+    memcpy(&m, from, sizeof m); // what follows looks at this copy
+    uint32_t used = sizeof m;
+    Words w;
+    if (m.flags & kHasWords) {
+        if (bytes - used < sizeof w)
+            return false;
+        memcpy(&w, from + used, sizeof w);
+        used += sizeof w;
+    }
+    if (m.records != bytes - used)
+        return false;
+    // Credit that nobody gave does no harm: its sender would only spoil what it sends, or what it is sent.
+    if (m.emptied - p.their_emptied.load(std::memory_order_relaxed) <= size)
+        p.their_emptied.store(m.emptied, std::memory_order_release);
+    p.their_receives.store(m.receives, std::memory_order_release);
+    p.received.fetch_add(1, std::memory_order_relaxed);
+    bool sound = true;
+    if (m.link == kNoLink)
+        p.credits.fetch_add(1, std::memory_order_relaxed);
+    else if (m.slot >= kLinkSlots)
+        sound = false;
+    else if (Remote *r = m.link < p.links.size() ? p.links[m.link] : nullptr) // else it has been detached
+        sound = put_message(*r, m.slot, m, m.flags & kHasWords ? &w : nullptr, from + used);
+    p.emptied.store(read + uint64_t{in_units(bytes)} * kUnit, std::memory_order_release);
+    return sound;
+}
+
+namespace {
+
+constexpr int kLook = 32;
+
+/// One completion. True: the peer has something to send now, or may have.
+bool take_completion(const ibv_wc &wc) noexcept {
+    Peer &p = *peer_of(wc.wr_id);
+    const auto kind = static_cast<Kind>(wc.wr_id & kKinds);
+    if (kind == kLastWork) {
+        p.drained = true;
+        return false;
+    }
+    if (kind == kReceive)
+        ++p.receives_done;
+    if (wc.status != IBV_WC_SUCCESS) {
+        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+        return false;
+    }
+    if (kind == kWork) { // it, and those before it that asked for no completion
+        p.work_done.fetch_add(kSignalEach, std::memory_order_release);
+        return true;
+    }
+    if (!(wc.wc_flags & IBV_WC_WITH_IMM) || !take_message(p, wc.imm_data, wc.byte_len)) {
+        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+        return false;
+    }
+    if (++p.receives_owed >= p.host->limits.receives / 8) {
+        if (p.state.load(std::memory_order_relaxed) == PeerState::open && post_receives(p, p.receives_owed))
+            p.receives_owed = 0;
+    }
+    return true;
+}
+
+} // namespace
+
+unsigned progress(Host *h) {
+    const int saved = errno;
+    unsigned sum = 0;
+    ibv_wc wc[kLook];
+    for (int n = kLook; n == kLook && h->polling.get();) {
+        n = ibv_poll_cq(h->queue, kLook, wc);
+        Peer *to_serve[kLook];
+        unsigned peers = 0;
+        for (int i = 0; i < n; ++i) {
+            Peer *p = peer_of(wc[i].wr_id);
+            if (take_completion(wc[i]) && (peers == 0 || to_serve[peers - 1] != p))
+                to_serve[peers++] = p;
+        }
+        // Still with `polling`: nobody drops a peer meanwhile.
+        for (unsigned i = 0; i < peers; ++i)
+            serve(*to_serve[i]);
+        h->polling.let_go();
+        sum += n > 0 ? static_cast<unsigned>(n) : 0;
+    }
+    errno = saved;
+    return sum;
+}
+
+} // namespace sd::rdma

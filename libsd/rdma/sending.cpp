@@ -1,0 +1,295 @@
+// What this side has written of its links becomes messages, and they are posted: as many at once as there
+// are.
+#include "libsd/layout/record.hpp"
+#include "libsd/rdma/state.hpp"
+#include <bit>
+#include <cstring>
+
+namespace sd::rdma {
+
+namespace {
+
+std::atomic<uint64_t> &word_at(uint8_t *ring, uint32_t offset) noexcept {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
+}
+
+uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
+    return cls == 0 ? r.view.slot(slot).ring[r.side] : r.calls.ring(r.user, slot, r.side, cls);
+}
+
+/// Copies the records from where the last ones ended, whole ones, at most `room` bytes. The program's own
+/// memory: what makes no sense there is not sent, and nothing after it. Its sender does not use the place
+/// again before the other side has consumed it.
+uint32_t collect(const Remote &r, uint32_t slot, Carried &c, uint8_t *to, uint32_t room, uint64_t *count) noexcept {
+    using namespace ring;
+    uint32_t used = 0;
+    uint8_t *from = ring_of(r, slot, c.cls);
+    while (from && room - used >= 8) {
+        const uint32_t size = kRingSize[c.cls], mask = size - 1;
+        const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
+        const uint64_t h = word_at(from, at).load(std::memory_order_acquire);
+        const uint32_t n = header_length(h);
+        if (h == 0 || !header_valid(h, c.position))
+            break;
+        if (header_kind(h) == RecordKind::change) {
+            if (n >= kRingClasses || n == c.cls)
+                break;
+            memcpy(to + used, &h, 8);
+            used += 8;
+            c.base = c.position += 8;
+            c.cls = n;
+            from = ring_of(r, slot, n);
+            continue;
+        }
+        const auto bytes = static_cast<uint32_t>(pad8(n));
+        if (n > kMaxRecord || 16 + bytes > size || 8 + bytes > room - used)
+            break;
+        memcpy(to + used, &h, 8);
+        const uint32_t begin = (at + 8) & mask, first = bytes < size - begin ? bytes : size - begin;
+        memcpy(to + used + 8, from + begin, first);
+        memcpy(to + used + 8 + first, from, bytes - first);
+        used += 8 + bytes;
+        c.position += 8 + bytes;
+        ++*count;
+    }
+    return used;
+}
+
+/// What the next record takes in a message; 0: there is none.
+uint32_t next_size(const Remote &r, uint32_t slot, const Carried &c) noexcept {
+    uint8_t *from = ring_of(r, slot, c.cls);
+    const uint32_t mask = kRingSize[c.cls] - 1;
+    const uint64_t h =
+        from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)
+             : 0;
+    if (h == 0 || !ring::header_valid(h, c.position) || ring::header_length(h) > ring::kMaxRecord)
+        return 0;
+    return ring::header_kind(h) == ring::RecordKind::change
+               ? 8
+               : 8 + static_cast<uint32_t>(ring::pad8(ring::header_length(h)));
+}
+
+/// What a write is made of until it is posted.
+struct Batch {
+    ibv_send_wr request[kBatch];
+    ibv_sge piece[kBatch];
+    unsigned n = 0;
+};
+
+uint64_t room_in_mailbox(const Peer &p) noexcept {
+    return p.theirs.mailbox_bytes - (p.sent - p.their_emptied.load(std::memory_order_acquire));
+}
+uint32_t credit(const Peer &p) noexcept {
+    return p.their_receives.load(std::memory_order_acquire) - p.messages;
+}
+uint64_t under_way(const Peer &p) noexcept {
+    return p.work_posted - p.work_done.load(std::memory_order_acquire);
+}
+
+void flush(Peer &p, Batch &b) noexcept {
+    if (b.n == 0)
+        return;
+    for (unsigned i = 0; i < b.n; ++i) {
+        b.request[i].sg_list = &b.piece[i];
+        b.request[i].next = i + 1 < b.n ? &b.request[i + 1] : nullptr;
+    }
+    ibv_send_wr *bad;
+    if (ibv_post_send(p.pair, b.request, &bad) != 0)
+        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+    ++p.counts.posts;
+    b.n = 0;
+}
+
+/// Posts the message that lies in staging at the next place, which is `bytes` long.
+void send(Peer &p, Batch &b, uint32_t bytes) noexcept {
+    const uint32_t offset = static_cast<uint32_t>(p.sent) & (p.theirs.mailbox_bytes - 1);
+    ibv_send_wr &w = b.request[b.n];
+    ibv_sge &s = b.piece[b.n];
+    w = {};
+    s.addr = reinterpret_cast<uint64_t>(p.staging + offset);
+    s.length = bytes;
+    s.lkey = p.staging_memory->lkey;
+    w.wr_id = work_id(&p, kWork);
+    w.num_sge = 1;
+    w.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    w.imm_data = offset / kUnit;
+    w.wr.rdma.remote_addr = p.theirs.mailbox_address + offset;
+    w.wr.rdma.rkey = p.theirs.mailbox_key;
+    unsigned flags = IBV_SEND_SOLICITED;
+    if (bytes <= p.max_inline)
+        flags |= IBV_SEND_INLINE;
+    ++p.work_posted;
+    if (++p.since_signal == kSignalEach) {
+        flags |= IBV_SEND_SIGNALED;
+        p.since_signal = 0;
+    }
+    w.send_flags = flags;
+    p.sent += uint64_t{in_units(bytes)} * kUnit;
+    ++p.messages;
+    ++p.counts.messages;
+    if (++b.n == kBatch)
+        flush(p, b);
+}
+
+/// Room in one piece for a message of at least `least` bytes, and for one of credit behind it: how many
+/// bytes; 0: there is none now.
+uint32_t place(Peer &p, uint32_t least) noexcept {
+    const uint32_t size = p.theirs.mailbox_bytes;
+    const uint64_t room = room_in_mailbox(p);
+    const uint32_t to_end = size - (static_cast<uint32_t>(p.sent) & (size - 1));
+    const uint64_t needed = uint64_t{in_units(least)} * kUnit + kUnit;
+    if (to_end < least) { // the rest is left out
+        if (room < to_end + needed)
+            return 0;
+        p.sent += to_end;
+        return place(p, least);
+    }
+    if (room < needed)
+        return 0;
+    const uint64_t here = room - kUnit < to_end ? room - kUnit : to_end;
+    return here < kMaxMessage ? static_cast<uint32_t>(here) : kMaxMessage;
+}
+
+/// Rides along with each message.
+void give_credit(Peer &p, Message &m) noexcept {
+    m.emptied = p.told_emptied = p.emptied.load(std::memory_order_acquire);
+    m.receives = p.told_receives = p.receives.load(std::memory_order_acquire);
+}
+
+enum class Sent { all, more, no_room };
+
+Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
+    constexpr uint32_t kFront = sizeof(Message) + sizeof(Words);
+    if (credit(p) <= 2 || under_way(p) >= kSendDepth - 1)
+        return Sent::no_room;
+    SlotState &s = r.slot[slot];
+    const SlotSide &mine = r.view.slot(slot).side[r.side];
+    // Before the records: what these say was so before them.
+    Words w{};
+    w.flags = mine.control.flags.load(std::memory_order_acquire);
+    w.ended_at = mine.control.ended_at.load(std::memory_order_acquire);
+    w.oob = mine.control.oob.load(std::memory_order_acquire);
+    const uint32_t room = place(p, kFront + next_size(r, slot, s.out));
+    if (room == 0)
+        return Sent::no_room;
+    uint8_t *at = p.staging + (static_cast<uint32_t>(p.sent) & (p.theirs.mailbox_bytes - 1));
+    Message m{};
+    m.link = r.number;
+    m.slot = static_cast<uint16_t>(slot);
+    m.position = s.out.position;
+    uint8_t *records = at + kFront; // moved forward where no words precede them
+    uint64_t count = 0;
+    m.records = collect(r, slot, s.out, records, room - kFront, &count);
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        w.piece[cls] = r.view.piece(slot, r.side, cls).load(std::memory_order_acquire);
+    w.offer = mine.credit.path.offer.load(std::memory_order_acquire);
+    w.from = mine.credit.path.from.load(std::memory_order_acquire);
+    w.taken = mine.credit.path.taken.load(std::memory_order_acquire);
+    m.consumed = mine.credit.consumed.load(std::memory_order_acquire);
+    uint32_t bytes = sizeof m;
+    const bool words = memcmp(&w, &s.words, sizeof w) != 0;
+    if (words) {
+        m.flags |= kHasWords;
+        memcpy(at + bytes, &w, sizeof w);
+        bytes += sizeof w;
+        s.words = w;
+    } else if (m.records) {
+        memmove(at + bytes, records, m.records);
+    }
+    if (!words && m.records == 0 && m.consumed == s.consumed)
+        return Sent::all;
+    s.consumed = m.consumed;
+    give_credit(p, m);
+    memcpy(at, &m, sizeof m);
+    p.counts.records += count;
+    p.counts.bytes += m.records;
+    send(p, b, bytes + m.records);
+    return m.records ? Sent::more : Sent::all; // until nothing is found
+}
+
+/// The other side hears of room and receives before half of either is used up, if nothing else goes there.
+void send_credit(Peer &p, Batch &b) noexcept {
+    const uint64_t emptied = p.emptied.load(std::memory_order_acquire) - p.told_emptied;
+    const uint32_t receives = p.receives.load(std::memory_order_acquire) - p.told_receives;
+    const Limits &l = p.host->limits;
+    if ((emptied < l.mailbox_bytes / 4 && receives < l.receives / 4) || credit(p) == 0 ||
+        room_in_mailbox(p) < kUnit || under_way(p) >= kSendDepth)
+        return;
+    Message m{};
+    m.link = kNoLink;
+    give_credit(p, m);
+    memcpy(p.staging + (static_cast<uint32_t>(p.sent) & (p.theirs.mailbox_bytes - 1)), &m, sizeof m);
+    send(p, b, sizeof m);
+}
+
+/// With `sending`.
+void send_all(Peer &p) noexcept {
+    Batch b;
+    const size_t n = p.links.size();
+    for (size_t k = 0; k < n && p.state.load(std::memory_order_acquire) == PeerState::open; ++k) {
+        Remote *r = p.links[(p.next_link + k) % n];
+        for (uint64_t words; r && (words = r->dirty_words.exchange(0, std::memory_order_seq_cst)) != 0;)
+            for (; words; words &= words - 1) {
+                const auto word = static_cast<uint32_t>(std::countr_zero(words));
+                uint64_t bits = r->dirty[word].exchange(0, std::memory_order_seq_cst);
+                for (; bits; bits &= bits - 1) {
+                    Sent s;
+                    do
+                        s = send_slot(p, b, *r, word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+                    while (s == Sent::more);
+                    if (s == Sent::all)
+                        continue;
+                    // All that is left waits for credit; progress() comes back to it.
+                    r->dirty[word].fetch_or(bits, std::memory_order_seq_cst);
+                    r->dirty_words.fetch_or(words, std::memory_order_seq_cst);
+                    p.next_link = (p.next_link + k) % n;
+                    ++p.counts.waits;
+                    flush(p, b);
+                    send_credit(p, b);
+                    return flush(p, b);
+                }
+            }
+    }
+    send_credit(p, b);
+    flush(p, b);
+}
+
+} // namespace
+
+void serve(Peer &p) noexcept {
+    p.wanted.store(true, std::memory_order_seq_cst);
+    while (p.wanted.load(std::memory_order_seq_cst) && p.sending.get()) {
+        p.wanted.store(false, std::memory_order_seq_cst);
+        if (p.state.load(std::memory_order_acquire) == PeerState::open)
+            send_all(p);
+        p.sending.let_go();
+    }
+}
+
+bool publish(Remote *r, uint32_t slot) {
+    r->dirty[slot / 64].fetch_or(uint64_t{1} << slot % 64, std::memory_order_seq_cst);
+    r->dirty_words.fetch_or(uint64_t{1} << slot / 64, std::memory_order_seq_cst);
+    serve(*r->peer);
+    if (r->dirty[slot / 64].load(std::memory_order_relaxed)) [[unlikely]]
+        progress(r->peer->host); // what it waits for may have come
+    return !(r->dirty[slot / 64].load(std::memory_order_relaxed) >> slot % 64 & 1);
+}
+
+bool post_receives(Peer &p, uint32_t n) noexcept {
+    ibv_recv_wr request[kBatch], *bad;
+    while (n > 0) {
+        const uint32_t now = n < kBatch ? n : kBatch;
+        for (uint32_t i = 0; i < now; ++i) {
+            request[i] = {};
+            request[i].wr_id = work_id(&p, kReceive);
+            request[i].next = i + 1 < now ? &request[i + 1] : nullptr;
+        }
+        if (ibv_post_recv(p.pair, request, &bad) != 0)
+            return false;
+        p.receives.fetch_add(now, std::memory_order_release);
+        n -= now;
+    }
+    return true;
+}
+
+} // namespace sd::rdma

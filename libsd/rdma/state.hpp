@@ -1,0 +1,137 @@
+// What the plugin keeps: of the device, of each peer process, and of each link.
+//
+// Nobody waits for a lock on the data path, and a signal handler may publish in the middle of anything:
+//  - Polling, and all that is said about receiving, belongs to who has Host::polling. Who does not get it
+//    goes away: somebody polls already.
+//  - Sending belongs to who has Peer::sending. Who does not get it has left a mark (dirty bits, then
+//    `wanted`),
+//    and the owner looks at `wanted` once more after it has let go. Either the owner sees the mark, or the
+//    other one finds the lock free: both are sequentially consistent.
+//  - What the two tell each other are words with one writer each.
+#pragma once
+#include "libsd/rdma/message.hpp"
+#include "libsd/rdma/plugin.hpp"
+#include <infiniband/verbs.h>
+#include <sched.h>
+#include <vector>
+
+namespace sd::rdma {
+
+class TryLock {
+  public:
+    bool get() noexcept { return !held_.exchange(true, std::memory_order_seq_cst); }
+    void wait() noexcept { // for what is no data path, and in no handler
+        while (!get())
+            sched_yield();
+    }
+    void let_go() noexcept { held_.store(false, std::memory_order_seq_cst); }
+
+  private:
+    std::atomic<bool> held_{false};
+};
+
+/// How far one direction of a slot has gone.
+struct Carried {
+    uint32_t cls;
+    uint64_t position, base;
+};
+
+/// All 0 at first. `out` belongs to who sends, `in` to who polls.
+struct SlotState {
+    Carried out;
+    uint64_t consumed; ///< as it was last told
+    Words words;
+    Carried in;
+};
+
+struct Remote {
+    Peer *peer;
+    uint32_t number;
+    LinkView view;
+    unsigned side;
+    LinkCalls calls;
+    void *user;
+    SlotState *slot; ///< of kLinkSlots; memory of its own
+    std::atomic<uint64_t> dirty_words{0};
+    std::atomic<uint64_t> dirty[kLinkSlots / 64]{};
+};
+static_assert(kLinkSlots / 64 <= 64);
+
+constexpr uint32_t kSendDepth = 128, kSignalEach = 16, kBatch = 16;
+
+struct alignas(64) Peer {
+    Host *host = nullptr;
+    ibv_qp *pair = nullptr;
+    std::atomic<PeerState> state{PeerState::idle};
+    uint32_t max_inline = 0;
+
+    /// Both in one piece of memory: what the peer writes, and what it will have, at the same offsets.
+    uint8_t *mailbox = nullptr, *staging = nullptr;
+    ibv_mr *mailbox_memory = nullptr, *staging_memory = nullptr;
+    Hello theirs{};
+
+    // Of who sends.
+    alignas(64) TryLock sending;
+    std::atomic<bool> wanted{false};
+    std::vector<Remote *> links; ///< also read by who polls; changed with both locks
+    size_t next_link = 0;
+    uint64_t sent = 0;     ///< bytes of their mailbox, of all time
+    uint32_t messages = 0; ///< of all time
+    uint64_t told_emptied = 0;
+    uint32_t told_receives = 0;
+    uint64_t work_posted = 0;
+    uint32_t since_signal = 0;
+    Counts counts{};
+
+    // Of who polls; read by who sends.
+    alignas(64) std::atomic<uint64_t> work_done{0};
+    std::atomic<uint64_t> their_emptied{0};
+    std::atomic<uint32_t> their_receives{0};
+    std::atomic<uint64_t> emptied{0};
+    std::atomic<uint32_t> receives{0}; ///< posted, of all time
+    uint32_t receives_owed = 0;
+    std::atomic<uint64_t> received{0}, credits{0};
+    uint32_t receives_done = 0;
+    bool drained = false; ///< all work was flushed
+};
+
+struct Host {
+    Limits limits{};
+    ibv_context *context = nullptr;
+    ibv_pd *domain = nullptr;
+    ibv_comp_channel *channel = nullptr;
+    ibv_cq *queue = nullptr;
+    uint8_t port = 1, address_index = 0;
+    ibv_gid address{};
+    ibv_mtu mtu = IBV_MTU_1024;
+    TryLock polling;
+    std::atomic<uint64_t> registered{0};
+};
+
+/// What a work request's id says: whose it is, and which kind. Peers lie at multiples of 64.
+enum Kind : uint64_t { kWork = 0, kReceive = 1, kLastWork = 2, kKinds = 7 };
+inline uint64_t work_id(Peer *p, Kind k) { return reinterpret_cast<uint64_t>(p) | k; }
+inline Peer *peer_of(uint64_t id) { return reinterpret_cast<Peer *>(id & ~uint64_t{kKinds}); }
+
+// sending.cpp
+bool publish(Remote *, uint32_t slot);
+void serve(Peer &) noexcept; ///< sends what waits, if nobody does it now
+bool post_receives(Peer &, uint32_t n) noexcept;
+
+// receiving.cpp
+unsigned progress(Host *);
+/// A message has been written whole: `at` is its place, in units; `bytes` how long it is. False: it is not
+/// one.
+bool take_message(Peer &, uint32_t at, uint32_t bytes) noexcept;
+
+// device.cpp
+int open_host(const Limits &, Host **);
+void close_host(Host *);
+
+// pair.cpp
+int make_peer(Host *, Hello *, Peer **);
+int join_peer(Peer *, const Hello &);
+void end_peer(Peer *);
+void drop_peer(Peer *);
+
+} // namespace sd::rdma

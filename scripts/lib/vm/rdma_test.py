@@ -1,0 +1,122 @@
+"""Verbs between two machines with soft-RoCE: rdma_test.py --build DIR [--results DIR] [--limit SECONDS] [--write] [NAME...]
+
+Each script of tests/verbs/scripts has one side on each machine. What completes there, in contents and order, must be
+what NAME.expected says, which is also what the fake verbs are held to (tests/verbs/run_scripts.py). --write: makes
+those files of what was found. report.py says what a check is.
+"""
+import argparse
+import collections
+import pathlib
+import shutil
+import sys
+import tempfile
+import threading
+
+import machine
+import rdma_system
+from report import Report
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "tests/verbs/scripts"
+
+# Whatever waits for the other side ends with it: both have the same time limit.
+RUN = r"""cp -a root/. /
+export PATH=$PATH:/usr/bin:/usr/sbin
+host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
+ip link set lo up
+ip link set eth0 up
+ip addr add 10.77.0.$((host + 1))/24 dev eth0
+rdma link add rxe0 type rxe netdev eth0 || echo "failed make a verbs device"
+i=0
+until [ "$(cat /sys/class/infiniband/rxe0/ports/1/state 2>/dev/null)" = "4: ACTIVE" ] && \
+    grep -q ffff:0a4d /sys/class/infiniband/rxe0/ports/1/gids/* || [ $i = 100 ]; do sleep 0.1; i=$((i+1)); done
+port=7000
+for script in scripts/*.verbs; do
+    name=${script#scripts/}; name=${name%.verbs}
+    timeout 120 ./verbs_script $script $host $port 10.77.0.1 >out 2>&1
+    status=$?
+    sed "s/^/found $name /" out
+    echo "ended $name $status"
+    port=$((port + 1))
+done
+rdma resource show | sed 's/^/# /'
+[ "$(rdma resource show qp | grep -c verbs_script)" = 0 ] && echo "passed host $host: no queue pair is left" || \
+    echo "failed host $host: no queue pair is left"
+"""
+
+
+def job(folder, build, names):
+    rdma_system.programs(folder / "root", build / "tests/verbs/verbs_script", shutil.which("rdma"))
+    shutil.copy(build / "tests/verbs/verbs_script", folder)
+    (folder / "scripts").mkdir()
+    for name in names:
+        shutil.copy(SCRIPTS / f"{name}.verbs", folder / "scripts")
+    (folder / "run").write_text(RUN, encoding="utf-8")
+
+
+def in_order(lines):
+    """Of both sides' lines one transcript: by line of the script, then by side; each side's own order is kept."""
+    return sorted(lines, key=lambda line: (int(line.split(":")[0].split()[1]), line.split()[0]))
+
+
+def wire(folder, host):
+    """A network card whose wire leads to the other machine."""
+    return ["-netdev", f"dgram,id=n0,local.type=unix,local.path={folder}/wire.{host},"
+                       f"remote.type=unix,remote.path={folder}/wire.{1 - host}",
+            "-device", f"virtio-net-pci,netdev=n0,mac=52:54:00:77:00:0{host},romfile=,host_mtu=9000"]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--results", type=pathlib.Path)
+    parser.add_argument("--limit", type=int, default=600, help="seconds after which a machine is given up")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    names = options.names or sorted(path.stem for path in SCRIPTS.glob("*.verbs"))
+    report = Report("vm-rdma", options.results)
+    image = rdma_system.make()
+    found, ended, lock = collections.defaultdict(list), collections.Counter(), threading.Lock()
+
+    def line_seen(host, line):
+        with lock:
+            kind, _, rest = line.partition(" ")
+            name, _, text = rest.partition(" ")
+            if kind == "found" and text[:2] in ("0 ", "1 "):
+                found[name].append(text)
+            elif kind == "ended":
+                ended[name] += int(text) == 0
+            else:
+                report.line(line, f"host {host}: " if kind == "found" else "")
+
+    machines = [None, None]
+    with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
+        folder = pathlib.Path(folder)
+        (folder / "job").mkdir()
+        job(folder / "job", options.build, names)
+
+        def run(host):
+            machines[host] = machine.boot(image, folder / "job", options.limit, lambda line: line_seen(host, line),
+                                          f"sd_host={host}", wire(folder, host))
+
+        threads = [threading.Thread(target=run, args=(host,)) for host in (0, 1)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for host, (status, console) in enumerate(machines):
+        report.machine_ended(status, console, options.limit, f"host {host}: ")
+    for name in names:
+        expected, lines = SCRIPTS / f"{name}.expected", in_order(found[name])
+        text = "".join(f"{line}\n" for line in lines)
+        if options.write and ended[name] == 2:
+            expected.write_text(text, encoding="utf-8")
+        same = ended[name] == 2 and expected.exists() and expected.read_text(encoding="utf-8") == text
+        report.line(f"{'passed' if same else 'failed'} {name}")
+        if not same:
+            print(text, file=sys.stderr)
+    sys.exit(report.end())
+
+
+if __name__ == "__main__":
+    main()

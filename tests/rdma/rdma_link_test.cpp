@@ -1,0 +1,307 @@
+// Two processes that stand for two hosts, each with its own side of a link, over the fake verbs: what one
+// puts into its ring, the other finds in its own.
+#include "tests/rdma/host_process.hpp"
+#include <catch2/catch.hpp>
+#include <vector>
+
+using namespace sd;
+using sd::test::HostProcess;
+using sd::test::TwoHosts;
+
+namespace {
+
+/// Bytes that depend on who sends, on which connection, and how many there were before.
+struct Bytes {
+    uint32_t state;
+    explicit Bytes(unsigned side, uint32_t slot) : state(slot * 2654435761u + side * 40503u + 17) {}
+    uint8_t next() {
+        state = state * 1664525 + 1013904223;
+        return static_cast<uint8_t>(state >> 24);
+    }
+};
+
+struct Connection {
+    uint32_t slot;
+    TxState tx{};
+    RxState rx{};
+    Bytes out, in;
+    uint64_t sent = 0, received = 0;
+    Connection(unsigned side, uint32_t s) : slot(s), out(side, s), in(1 - side, s) {}
+};
+
+/// A larger ring, if this one is full and there is one.
+bool grow(HostProcess &h, Connection &c) {
+    for (unsigned cls = c.tx.cls + 1; cls <= 3; ++cls)
+        if (ring::may_grow(c.tx) && h.link->transport->settle(*h.link, c.slot, cls))
+            return ring::change_class(c.tx, h.sending(c.slot), cls);
+    return false;
+}
+
+/// Sends up to `n` bytes as one record, as many as there is room for. False: none.
+bool send_some(HostProcess &h, Connection &c, uint64_t n) {
+    HOST_REQUIRE(ring::refresh_credit(c.tx, h.theirs(c.slot).credit.consumed));
+    if (ring::room(c.tx) < 8 + ring::pad8(n)) {
+        if (grow(h, c))
+            h.tell(c.slot);
+        const uint64_t room = ring::room(c.tx) & ~uint64_t{7};
+        n = room < 16 ? 0 : n < room - 8 ? n : room - 8;
+    }
+    if (n == 0)
+        return false;
+    std::vector<uint8_t> piece(n);
+    for (uint8_t &b : piece)
+        b = c.out.next();
+    HOST_REQUIRE(ring::put(c.tx, h.sending(c.slot), piece.data(), static_cast<uint32_t>(n)) == 0);
+    c.sent += n;
+    h.tell(c.slot);
+    return true;
+}
+
+bool receive_some(HostProcess &h, Connection &c) {
+    ring::Record r{};
+    auto &consumed = h.mine(c.slot).credit.consumed;
+    const int found = ring::next_record(c.rx, h.receiving(c.slot), consumed, &r);
+    HOST_REQUIRE(found == 0 || found == 1);
+    if (found == 0)
+        return false;
+    std::vector<uint8_t> piece(r.length);
+    const long n = ring::take(c.rx, h.receiving(c.slot), r, piece.data(), piece.size());
+    HOST_REQUIRE(n > 0);
+    for (long i = 0; i < n; ++i)
+        if (const uint8_t wanted = c.in.next(); piece[static_cast<size_t>(i)] != wanted) {
+            fprintf(stderr, "connection %u: byte %lu is wrong\n", c.slot, c.received + static_cast<uint64_t>(i));
+            _exit(1);
+        }
+    c.received += static_cast<uint64_t>(n);
+    consumed.store(ring::read_up_to(c.rx), std::memory_order_release);
+    h.tell(c.slot);
+    return true;
+}
+
+/// Both ways on each connection until all has come, by a program that looks around in turn.
+void stream(HostProcess &h, unsigned side, uint32_t connections, uint64_t bytes, uint32_t seed) {
+    std::vector<Connection> all;
+    for (uint32_t i = 0; i < connections; ++i)
+        all.emplace_back(side, i * 61 + 3);
+    uint64_t left = 2 * connections; // what has to be sent, and what has to come
+    while (left > 0) {
+        bool any = false;
+        for (Connection &c : all) {
+            seed = seed * 1664525 + 1013904223;
+            const uint64_t size = seed >> 30 == 0 ? seed % 60000 : seed >> 30 == 1 ? seed % 2000 : seed % 64;
+            if (c.sent < bytes) {
+                any = send_some(h, c, std::min(bytes - c.sent, size + 1)) || any;
+                HOST_REQUIRE(c.sent <= bytes);
+                left -= c.sent == bytes;
+            }
+            if (c.received < bytes && receive_some(h, c)) {
+                any = true;
+                HOST_REQUIRE(c.received <= bytes);
+                left -= c.received == bytes;
+            }
+        }
+        if (!any && h.plugin->progress(h.device) == 0)
+            sched_yield();
+        HOST_REQUIRE(h.plugin->state(h.peer) == rdma::PeerState::open);
+    }
+    h.meet_and_serve(); // the other one still needs credit
+}
+
+void end(HostProcess &h) {
+    h.plugin->end(h.peer);
+    h.plugin->detach(h.remote);
+    h.plugin->drop(h.peer);
+    h.plugin->close(h.device);
+}
+
+} // namespace
+
+TEST_CASE("bytes of many connections reach another host's rings, both ways") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        stream(h, side, 40, 300'000, 7 + side);
+        rdma::Counts c{};
+        h.plugin->counts(h.peer, &c);
+        HOST_REQUIRE(c.bytes >= 40 * 300'000 && c.records > 40);
+        HOST_REQUIRE(c.posts <= c.messages && c.waits > 0);
+        HOST_REQUIRE(c.registered_bytes == 2 * rdma::kUsualLimits.mailbox_bytes);
+        end(h);
+        h.meet();
+    }));
+}
+
+TEST_CASE("the same while completions are late, out of order between queue pairs, and bytes show early") {
+    TwoHosts hosts("late=200,reorder=300,early=300,rnr=100");
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        stream(h, side, 8, 60'000, 99 + side);
+        end(h);
+    }));
+}
+
+TEST_CASE("a stream one way does not run out of credit") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 0);
+        const uint64_t bytes = 3'000'000;
+        while (side == 0 ? c.sent < bytes : c.received < bytes)
+            if (!(side == 0 ? send_some(h, c, std::min<uint64_t>(100, bytes - c.sent)) : receive_some(h, c)))
+                h.plugin->progress(h.device);
+        h.meet_and_serve();
+        rdma::Counts n{};
+        h.plugin->counts(h.peer, &n);
+        if (side == 1)
+            HOST_REQUIRE(n.received >= bytes / kRingSize[3]);
+        end(h);
+    }));
+}
+
+TEST_CASE("flags and urgent marks of a side arrive, after the bytes that precede them") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 5);
+        if (side == 0) {
+            HOST_REQUIRE(send_some(h, c, 1000) && c.sent > 0);
+            h.mine(5).control.oob.store(uint64_t{8} << 9 | 1);
+            h.mine(5).control.ended_at.store(77);
+            h.mine(5).control.flags.fetch_or(kFlagWriteShut);
+            h.tell(5);
+            h.exchange(c.sent);
+            h.meet_and_serve();
+        } else {
+            while (!(h.theirs(5).control.flags.load() & kFlagWriteShut))
+                h.plugin->progress(h.device);
+            HOST_REQUIRE(h.theirs(5).control.ended_at.load() == 77);
+            HOST_REQUIRE(h.theirs(5).control.oob.load() == (uint64_t{8} << 9 | 1));
+            const uint64_t sent = h.exchange(uint64_t{0});
+            while (receive_some(h, c)) {
+            }
+            HOST_REQUIRE(c.received == sent && sent > 0);
+            HOST_REQUIRE(h.data_wakes > 0);
+            h.meet_and_serve();
+        }
+        end(h);
+    }));
+}
+
+TEST_CASE("a sleeper on the completion channel is woken by what comes after it has armed and looked") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 1);
+        for (int i = 0; i < 300; ++i) { // in turn
+            if (side == 0)
+                HOST_REQUIRE(send_some(h, c, 8));
+            while (!receive_some(h, c)) {
+                h.plugin->arm(h.device);
+                h.plugin->progress(h.device);
+                if (receive_some(h, c))
+                    break;
+                pollfd p = {h.plugin->event_fd(h.device), POLLIN, 0};
+                HOST_REQUIRE(poll(&p, 1, 20'000) == 1);
+                h.plugin->progress(h.device);
+            }
+            if (side == 1)
+                HOST_REQUIRE(send_some(h, c, 8));
+        }
+        h.meet_and_serve();
+        end(h);
+    }));
+}
+
+TEST_CASE("a queue pair that ends ends for both, and can be made anew over the same links") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        stream(h, side, 2, 10'000, side);
+        if (side == 0) {
+            h.plugin->end(h.peer);
+            HOST_REQUIRE(h.plugin->state(h.peer) == rdma::PeerState::ended);
+            h.meet();
+        } else {
+            h.meet();
+            Connection c(side, 900);
+            // It finds out when it sends.
+            while (h.plugin->state(h.peer) == rdma::PeerState::open) {
+                h.mine(900).credit.consumed.fetch_add(8);
+                h.tell(900);
+                h.plugin->progress(h.device);
+            }
+            h.plugin->end(h.peer);
+        }
+        h.plugin->detach(h.remote);
+        h.plugin->drop(h.peer);
+        h.connect();
+        for (uint32_t i = 0; i < 2; ++i)
+            h.link->transport->recycle(*h.link, i * 61 + 3);
+        h.attach(0);
+        stream(h, side, 2, 10'000, side);
+        end(h);
+    }));
+}
+
+TEST_CASE("a peer that was killed is noticed by who sends to it") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        stream(h, side, 1, 5000, side);
+        if (side == 1)
+            raise(SIGKILL);
+        char byte;
+        HOST_REQUIRE(recv(other, &byte, 1, 0) == 0);
+        // What is sent in the first ms the fake takes as sent before it died, and that may use up all credit.
+        usleep(5000);
+        while (h.plugin->state(h.peer) == rdma::PeerState::open) {
+            h.mine(900).credit.consumed.fetch_add(8);
+            h.tell(900);
+            h.plugin->progress(h.device);
+        }
+        end(h);
+    }));
+}
+
+TEST_CASE("what arrives before a queue pair is cut is what was sent, from its beginning") {
+    TwoHosts hosts("late=50,cut=2000");
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 7);
+        uint64_t looks = 0;
+        while (h.plugin->state(h.peer) == rdma::PeerState::open) {
+            send_some(h, c, 1 + c.sent % 300);
+            receive_some(h, c);
+            h.plugin->progress(h.device);
+            HOST_REQUIRE(++looks < 100'000'000);
+        }
+        h.plugin->end(h.peer);
+        while (receive_some(h, c)) { // compares each byte
+        }
+        const uint64_t theirs = h.exchange(c.sent);
+        HOST_REQUIRE(c.received <= theirs && c.sent > 0);
+        h.plugin->detach(h.remote);
+        h.plugin->drop(h.peer);
+        h.plugin->close(h.device);
+    }));
+}
+
+TEST_CASE("no more memory is registered than the limit says") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        rdma::Limits two = rdma::kUsualLimits;
+        two.registered_bytes = 4 * uint64_t{two.mailbox_bytes};
+        HostProcess h(side, other, two);
+        rdma::Hello hello{};
+        rdma::Peer *second = nullptr, *third = nullptr;
+        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &second) == 0);
+        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &third) == -ENOMEM);
+        h.plugin->end(second);
+        h.plugin->drop(second);
+        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &third) == 0);
+        h.plugin->end(third);
+        h.plugin->drop(third);
+        h.meet();
+        end(h);
+    }));
+}
