@@ -20,6 +20,7 @@
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/options/packet_options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -348,6 +349,11 @@ void disconnect(File &f, int error) noexcept {
     const uint32_t slot = f.slot;
     link->users.fetch_add(1, std::memory_order_acq_rel);
     f.generation.fetch_add(1, std::memory_order_release); // what calls are blocked in has gone
+    if (has_paths(*f.ofd)) {                              // others may have its socket, too
+        sockaddr nothing{};
+        nothing.sa_family = AF_UNSPEC;
+        sys::call(SYS_connect, path_socket(f), sys::arg(&nothing), sizeof nothing);
+    }
     close_stream(f, true);
     f.status.store(status, std::memory_order_relaxed);
     f.stream.connect_pending = false;

@@ -4,6 +4,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -59,6 +60,8 @@ long shutdown(int fd, int how) noexcept {
         if (f->unconnected.error.load(std::memory_order_relaxed))
             return f->real_socket ? kPass : -ENOTCONN;
         f->unconnected.refuse_cause = static_cast<uint8_t>(Cause::option);
+        if (may_be_joined(*f)) // what is shut is known to the socket only
+            give_up_joining(*f);
         if (!f->real_socket && materialise(fd, *f) < 0)
             return -ENOTCONN;
         return kPass;

@@ -1,5 +1,6 @@
 // sendmsg, recvmsg and their many-message forms on accelerated connections.
 #include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
@@ -112,7 +113,7 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
     // As in the kernel, an error that waits is told before anything is read.
     if (f->kind == FileKind::stream && !(flags & MSG_ERRQUEUE)) {
         absorb_flags(*f);
-        if (const int e = take_error(*f->ofd))
+        if (const int e = has_paths(*f->ofd) ? take_path_error(fd, *f->ofd) : take_error(*f->ofd))
             return -e;
     }
     const int64_t end =
