@@ -1,5 +1,5 @@
-// Private memory of whole pages, for what has to be copied. A little is kept for the next one: fresh memory of
-// the size of a frame costs more page faults than its copy costs time.
+// Private memory of whole pages, for what has to be copied. A little is kept for the next one: fresh memory
+// of the size of a frame costs more page faults than its copy costs time.
 #pragma once
 #include <array>
 #include <cstddef>
