@@ -2,6 +2,7 @@
 // without it. What libsd can do is found at run time; where it cannot, bytes are copied by the socket's own
 // calls.
 #include "include/socksdirect/buffers.h"
+#include "libbuffers/page_cache.hpp"
 #include "libbuffers/shared_pool.hpp"
 #include "libsd/layout/buffer_calls.hpp"
 
@@ -15,7 +16,6 @@
 #include <new>
 #include <pthread.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/single_threaded.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -50,10 +50,10 @@ const BufferCalls *libsd() {
     return calls;
 }
 
-/// Private memory of whole pages; null: there is none.
-void *take_pages(size_t bytes) {
-    void *p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p == MAP_FAILED ? nullptr : p;
+/// Never destroyed: views may be released while the program ends.
+socksdirect::PageCache &pages() {
+    static auto &cache = *new socksdirect::PageCache;
+    return cache;
 }
 
 struct Counters {
@@ -250,7 +250,7 @@ ssize_t receive_once(sd_buffers &c, void *spare, size_t spare_size, size_t most,
 /// Memory of the view's own.
 bool give_memory(sd_view &view, size_t bytes) {
     view.reserved3 = round_up(bytes);
-    view.reserved2 = take_pages(view.reserved3);
+    view.reserved2 = pages().take(view.reserved3);
     view.data = view.reserved2;
     return view.reserved2 != nullptr;
 }
@@ -301,7 +301,7 @@ ssize_t receive_first(sd_buffers &c, size_t most, int flags, void *spare, size_t
             view.reserved3 = own.reserved3;
         } else {
             const int error = errno;
-            munmap(own.reserved2, own.reserved3);
+            pages().give(own.reserved2, own.reserved3);
             errno = error;
         }
     }
@@ -420,7 +420,7 @@ sd_buffer *sd_buffers_get(sd_buffers *c, size_t size, int timeout_ms) {
             return b.release();
         }
         b->pool.reset();
-        b->data = take_pages(room);
+        b->data = pages().take(room);
         if (b->data) {
             return b.release();
         }
@@ -440,7 +440,7 @@ void sd_buffer_put(sd_buffer *b) {
         return;
     }
     if (!b->pool) {
-        munmap(b->data, b->room);
+        pages().give(b->data, b->room);
     } else if (b->made_in == forks.load(std::memory_order_relaxed)) {
         b->pool->give(b->place);
     }
@@ -524,7 +524,7 @@ void sd_view_release(sd_view *view) {
     if (view->is_in_place) {
         release_in_place(*view, view->size);
     } else {
-        munmap(view->reserved2, view->reserved3);
+        pages().give(view->reserved2, view->reserved3);
     }
     *view = sd_view{};
 }

@@ -334,8 +334,8 @@ BEHAVIOUR("after a fork both processes send and receive", forked, all_accelerate
     });
     const View first = e.receiver.receive(kFrame, MSG_WAITALL);
     const View second = e.receiver.receive(kFrame, MSG_WAITALL);
-    SHOW_BOOL(is(first, bytes) && is(second, other));
     reap("child", child);
+    SHOW_BOOL(is(first, bytes) && is(second, other));
     SHOW_BOOL(is(view, bytes));
     const pid_t reader = spawn([&] {
         const View third = e.receiver.receive(kFrame, MSG_WAITALL);

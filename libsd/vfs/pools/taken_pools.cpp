@@ -153,8 +153,17 @@ void take_announced_pool(File &f) noexcept {
     const uint64_t name = f.peer->credit.pool.load(std::memory_order_acquire);
     if (name == 0 || name == f.stream.pool_seen || f.link->transport != &shm_transport)
         return;
-    f.stream.pool_seen = name; // one that cannot be had now is not asked for again: its bytes are copied
-    (void)take_pool(f, name);
+    // Bytes are copied meanwhile, so one that cannot be had now is asked for again, but not each time.
+    constexpr uint32_t kPause = 64;
+    if (const uint32_t left = f.stream.pool_pause.load(std::memory_order_relaxed); left != 0) {
+        f.stream.pool_pause.store(left - 1, std::memory_order_relaxed);
+        return;
+    }
+    const long r = take_pool(f, name);
+    if (r == 0 || r == -EPROTO)
+        f.stream.pool_seen = name;
+    else
+        f.stream.pool_pause.store(kPause, std::memory_order_relaxed);
 }
 
 void count_released(TakenPool &p, uint32_t buffer, uint64_t bytes) noexcept {
@@ -173,6 +182,7 @@ TakenPool *detach_pools(File &f) noexcept {
     TakenPool *first = f.stream.pools;
     f.stream.pools = nullptr;
     f.stream.pool_seen = 0;
+    f.stream.pool_pause.store(0, std::memory_order_relaxed);
     return first;
 }
 
