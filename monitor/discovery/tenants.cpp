@@ -21,7 +21,7 @@ size_t component_end(const std::string &path, size_t from) {
 /// The leading part of the path that a pattern names; empty: none does.
 std::string named_part(const std::string &path, const std::vector<std::string> &patterns) {
     for (size_t end = component_end(path, 0);; end = component_end(path, end)) {
-        const std::string part = path.substr(0, end);
+        std::string part = path.substr(0, end);
         for (const std::string &pattern : patterns) {
             if (fnmatch(pattern.c_str(), part.c_str(), FNM_PATHNAME) == 0) {
                 return part;
