@@ -25,6 +25,7 @@
 #include <random>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -207,6 +208,9 @@ class End {
         }
         if (shares_ && sharer_ == 0 && sent_ > to_send_ / 3) {
             sharer_ = fork();
+            if (sharer_ == 0) {
+                prctl(PR_SET_PDEATHSIG, SIGKILL); // also of an end that fails
+            }
             while (sharer_ == 0) {
                 pause();
             }

@@ -264,10 +264,12 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
 
 bool poll_classify(PollList &l) noexcept {
     bool any = false;
+    // First of all: a connection that is joined makes a set ours that it is in, which may stand before it.
+    for (size_t i = 0; paths_are_on() && i < l.n; ++i)
+        if (File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd))
+            leave_unjoined(l.all[i].fd, *f);
     for (size_t i = 0; i < l.n; ++i) {
         File *f = l.all[i].fd < 0 ? nullptr : still_ours(l.all[i].fd, file_of(l.all[i].fd));
-        if (f)
-            leave_unjoined(l.all[i].fd, *f);
         if (f && (f->kind == FileKind::free || (f->kind == FileKind::fresh && f->real_socket) ||
                   (f->kind == FileKind::epoll && !f->epoll->has_bell.load(std::memory_order_acquire))))
             f = nullptr;
