@@ -265,7 +265,8 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
 bool poll_classify(PollList &l) noexcept {
     bool any = false;
     // First of all: a connection that is joined makes a set ours that it is in, which may stand before it.
-    for (size_t i = 0; paths_are_on() && i < l.n; ++i)
+    const bool some_join = all_begin_in_kernel() || is_discovery_on();
+    for (size_t i = 0; some_join && i < l.n; ++i)
         if (File *f = l.all[i].fd < 0 ? nullptr : file_of(l.all[i].fd))
             leave_unjoined(l.all[i].fd, *f);
     for (size_t i = 0; i < l.n; ++i) {
