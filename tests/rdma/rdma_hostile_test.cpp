@@ -1,5 +1,5 @@
-// A peer that speaks verbs itself and writes what no honest side would into the mailbox that it was given: its
-// queue pair ends, and the link is as it was.
+// A peer that speaks verbs itself and writes what no honest side would into the mailbox that it was given:
+// its queue pair ends, and the link is as it was.
 #include "libsd/rdma/message.hpp"
 #include "tests/rdma/host_process.hpp"
 #include "tests/verbs/device.hpp"
@@ -64,8 +64,8 @@ void forge(int socket, const Forged &f) {
     m.qp_state = IBV_QPS_RTS;
     m.rnr_retry = 7;
     HOST_REQUIRE(ibv_modify_qp(q, &m,
-                               IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                                   IBV_QP_MAX_QP_RD_ATOMIC) == 0);
+                               IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
+                                   IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC) == 0);
     char byte = 'm';
     HOST_REQUIRE(send(socket, &byte, 1, 0) == 1 && recv(socket, &byte, 1, 0) == 1);
 

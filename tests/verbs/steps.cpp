@@ -2,6 +2,7 @@
 #include <cstdarg>
 #include <ctime>
 #include <poll.h>
+#include <utility>
 
 namespace sd::verbs {
 
@@ -184,9 +185,17 @@ void Side::make_pair(const Words &words) {
     other_.meet(number_); // both can be written to
 }
 
+Side::~Side() {
+    for (auto &[name, memory] : memories_) {
+        if (memory.registered)
+            ibv_dereg_mr(memory.registered);
+        delete memory.bytes;
+    }
+}
+
 void Side::make_memory(const Words &words) {
     Memory m{};
-    m.bytes = new std::vector<uint8_t>(number_of(words[2])); // as long as the process
+    m.bytes = new std::vector<uint8_t>(number_of(words[2])); // until the end: the other side may write there
     const int access = has(words, "private") ? 0 : IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
     m.registered = ibv_reg_mr(device_.domain, m.bytes->data(), m.bytes->size(), access);
     if (!m.registered)
@@ -365,7 +374,8 @@ void Side::step(uint32_t number, const Words &words, bool for_us) {
             say("refused");
         pairs_.erase(words[1]);
     } else if (name == "forget") {
-        if (ibv_dereg_mr(memories_.at(words[1]).registered) != 0)
+        ibv_mr *&registered = memories_.at(words[1]).registered;
+        if (ibv_dereg_mr(std::exchange(registered, nullptr)) != 0)
             say("refused");
     } else
         wrong("no such step");

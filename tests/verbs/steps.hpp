@@ -14,6 +14,9 @@ using Words = std::vector<std::string>;
 class Side {
   public:
     Side(unsigned side, Rendezvous &other);
+    ~Side();
+    Side(const Side &) = delete;
+    Side &operator=(const Side &) = delete;
     /// `words` begins with the step's name. `for_us`: this side carries it out; else only what concerns both.
     /// What it found is printed, a line each, after "SIDE NUMBER: ".
     void step(uint32_t number, const Words &words, bool for_us);

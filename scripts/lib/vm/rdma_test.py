@@ -97,7 +97,7 @@ def main():
 
         def run(host):
             machines[host] = machine.boot(image, folder / "job", options.limit, lambda line: line_seen(host, line),
-                                          f"sd_host={host}", wire(folder, host))
+                                          f"sd_host={host}", devices=wire(folder, host))
 
         threads = [threading.Thread(target=run, args=(host,)) for host in (0, 1)]
         for thread in threads:
