@@ -189,6 +189,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     constexpr unsigned kMax = 256;
     LinkMap *links[kMax];
     const unsigned mark = CleanupStack::mark();
+    const uint64_t seen = l.seen_sequence.load(std::memory_order_acquire);
     unsigned n = hold_listener_links(l, links, kMax); // a client may die, and its link go, while we look
     if (n > kMax) {
         n = kMax;
@@ -205,7 +206,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     sleep.barrier();
     pollfd list[1 + kWakers] = {{fd, POLLIN, 0}};
     long r = 0;
-    if (!listener_pending(l))
+    if (!listener_pending(l) && l.seen_sequence.load(std::memory_order_acquire) == seen)
         r = sleep.in_poll(list, 1, nullptr, since.handled);
     for (unsigned i = 0; i < n; ++i)
         sleep.withdraw(*links[i]);

@@ -400,6 +400,21 @@ int64_t set_corked_until(Epoll &x) noexcept {
     return x.corked_until;
 }
 
+uint64_t links_seen(Epoll &x) noexcept {
+    if (x.duals == 0)
+        return 0;
+    uint64_t sum = 0;
+    for (EpollItem *i : x.hot)
+        if (is_listener(*i))
+            sum += i->file->listener->seen_sequence.load(std::memory_order_acquire);
+    for (EpollItem *i : x.nested)
+        if (i && i->file->epoll) {
+            SetGuard g(*i->file->epoll);
+            sum += links_seen(*i->file->epoll);
+        }
+    return sum;
+}
+
 void prepare_sleep(Epoll &x, bool *blind) noexcept {
     ++x.sleepers;
     if (!x.bell)
@@ -481,9 +496,10 @@ void hand_over(Epoll &x) noexcept {
         return;
     }
     bool blind = false;
+    const uint64_t seen = links_seen(x);
     prepare_sleep(x, &blind);
     Sleeper::barrier();
-    const bool ready = any_ready_after_barrier(x);
+    const bool ready = any_ready_after_barrier(x) || links_seen(x) != seen;
     // Blind: the sleepers have to get ids for what was added since.
     if (ready || x.has_moved || blind || x.plain != 0 || x.corked_until != INT64_MAX)
         ring_own(x);

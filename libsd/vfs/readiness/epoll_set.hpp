@@ -291,6 +291,9 @@ bool any_ready_after_barrier(Epoll &x) noexcept;
 void follow_moved_members(Epoll &x, unsigned depth = 0) noexcept;
 /// Epoll::corked_until, without the lock.
 int64_t set_corked_until(Epoll &x) noexcept;
+/// With the lock: a sum that changes when a listener in the set gets a link. One that came after
+/// prepare_sleep() is not armed: who finds another sum after the barrier does not sleep.
+uint64_t links_seen(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a
 /// wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;

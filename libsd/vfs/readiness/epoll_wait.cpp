@@ -187,6 +187,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         SetGuard g(x);
         x.streak = 0;
         bool blind = false;
+        const uint64_t seen = links_seen(x);
         prepare_sleep(x, &blind);
         CleanupStack::push(wake_up, &x, 0, &w);
         listens = x.duals > 0;
@@ -194,7 +195,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
             sleep.barrier();
             x.barrier_at = 0;
         }
-        ready = any_ready_after_barrier(x) || x.has_moved;
+        ready = any_ready_after_barrier(x) || x.has_moved || links_seen(x) != seen;
         if (blind || x.bell->efd < 0 || (x.streams && !control::connected()))
             sleep.nobody_rings();
         sleep.not_after(x.corked_until);

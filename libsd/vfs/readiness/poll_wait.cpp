@@ -233,17 +233,31 @@ void give_up(void *asleep) noexcept {
     a.p.pinned.end();
 }
 
+/// A sum that changes when a listener gets a link, which is not armed then (Listener::seen_sequence).
+uint64_t links_seen(Poll &p) noexcept {
+    uint64_t sum = 0;
+    for (size_t i = 0; (p.listeners || p.sets) && i < p.l.n; ++i)
+        if (File *f = p.l.file[i]; f && f->kind == FileKind::listener) {
+            sum += f->listener->seen_sequence.load(std::memory_order_acquire);
+        } else if (f && is_set(f)) {
+            SetGuard g(*f->epoll);
+            sum += links_seen(*f->epoll);
+        }
+    return sum;
+}
+
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
 long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
     Sleep sleep(bell, deadline);
     if (!provide(p, bell))
         sleep.nobody_rings();
+    const uint64_t seen = links_seen(p);
     arm(p, bell, sleep);
     if (p.links)
         sleep.barrier();
     long ready = look_at_ours(p);
     long r = 0;
-    if (ready == 0) {
+    if (ready == 0 && links_seen(p) == seen) {
         if (p.listeners)
             p.pinned.find_listeners(p.kernel_n);
         if (p.paths) [[unlikely]]
