@@ -27,8 +27,8 @@ struct Listener {
     uint64_t cookie = 0;   ///< the kernel's name of the socket, SO_COOKIE; 0: it has none
     SlotAddress address{}; ///< what it is bound to
     ListenerSegment *seg = nullptr;
-    /// seg->link_sequence as of which `links` is complete. Who arms the links reads it before, and looks after
-    /// the barrier whether it is the same: a link that came in between is not armed.
+    /// seg->link_sequence as of which `links` is complete. Who arms the links reads it before, and looks
+    /// after the barrier whether it is the same: a link that came in between is not armed.
     std::atomic<uint64_t> seen_sequence{0};
     uint32_t next = 0;               ///< rotates over the links, so that none starves
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
