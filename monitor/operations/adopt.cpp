@@ -50,7 +50,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         // domain.
         const Domain now = domain_of(client, request.sender);
         if (!link->side[1].domain) {
-            if (now.known || is_alive(client.pidfd)) { // of one that has ended, nothing is known
+            if (!has_ended(client)) {
                 link->side[1].domain = now;
             }
         } else if (!may_accept_from(client, *link, now)) {

@@ -126,6 +126,10 @@ class Monitor {
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
     static bool alone_in(const Client &client, const Segment &segment);
+    /// As far as can be told, and not only as we have been told. Of one that has ended nothing is known any
+    /// more, and that is not to be held against those who come next.
+    static bool has_ended(const Client &client);
+    static bool members_share_with(const Segment &segment, const Domain &now);
     bool may_share(const Client &client, Segment &segment, const Domain &now) const;
     static bool may_accept_from(const Client &client, Link &link, const Domain &now);
     void stamp(Client &passer, Segment &segment, const Domain &now);

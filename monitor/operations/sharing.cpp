@@ -16,10 +16,16 @@ bool same_process(const Client &a, const Client &b) {
     return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
 }
 
-/// Nothing is known any more of whose it was, and what it was is not to be held against those who come next.
-bool has_ended(const Client &client) { return client.pidfd && !is_alive(client.pidfd); }
+/// Of somebody else than who asks, as it is now.
+Domain domain_now(const Client &client) {
+    Domain domain = client.pid > 0 ? read_domain(client.pid) : Domain{};
+    domain.lineage = client.lineage;
+    return domain;
+}
 
 } // namespace
+
+bool Monitor::has_ended(const Client &client) { return client.pidfd && !is_alive(client.pidfd); }
 
 /// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its
 /// number could be another's by now. A thread may have other ids than its process, which cannot be seen: then
@@ -60,7 +66,7 @@ const BridgeProgram *Monitor::bridge_of(const Client &client) const {
 /// a restart, in any order. Whether all that are there already are of this domain. A child that has been
 /// announced and has not come yet has what its parent has, which is asked. Who has ended, also if we have not
 /// been told of it yet, counts for nobody.
-static bool members_share_with(const Segment &segment, const Domain &now) {
+bool Monitor::members_share_with(const Segment &segment, const Domain &now) {
     bool one_lives = false, one_comes = false;
     for (const Segment::Member &member : segment.members) {
         const Client &client = *member.client;
@@ -68,8 +74,7 @@ static bool members_share_with(const Segment &segment, const Domain &now) {
             one_comes |= client.kind == Client::Kind::expected;
             continue;
         }
-        Domain domain = client.pid > 0 ? read_domain(client.pid) : Domain{};
-        domain.lineage = client.lineage;
+        const Domain domain = domain_now(client);
         if (has_ended(client)) {
             continue;
         }
@@ -109,8 +114,7 @@ void Monitor::stamp(Client &passer, Segment &segment, const Domain &now) {
     for (const Segment::Member &member : segment.members) {
         if (member.proc_index == 0 && member.client->kind != Client::Kind::ended &&
             !same_process(*member.client, passer)) {
-            Domain founder = member.client->pid > 0 ? read_domain(member.client->pid) : Domain{};
-            founder.lineage = member.client->lineage;
+            const Domain founder = domain_now(*member.client);
             segment.domain->known = founder.shares_with(now) && is_alive(member.client->pidfd);
         }
     }
