@@ -55,109 +55,106 @@ void add(sock_filter *f, unsigned *n, uint16_t code, uint32_t k, unsigned yes = 
     f[(*n)++] = {code, static_cast<uint8_t>(yes), static_cast<uint8_t>(no), k};
 }
 
+constexpr uint16_t kLoad = BPF_LD | BPF_W | BPF_ABS, kEqual = BPF_JMP | BPF_JEQ | BPF_K,
+                   kAnswer = BPF_RET | BPF_K, kJump = BPF_JMP | BPF_JA;
+/// Where the lower half of the call's i-th argument lies.
+constexpr uint32_t argument(unsigned i) {
+    return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
+}
+
 /// What connections with a socket and a ring need besides (vfs/paths/moves.hpp), if there are any: to ask
 /// what has come and gone, and recvfrom and sendto without an address, which on such a number are read and
 /// write that do not wait. Begins and ends with the call's number loaded; the new end.
 unsigned write_path_calls(sock_filter *f, unsigned n) noexcept {
-    constexpr uint16_t load = BPF_LD | BPF_W | BPF_ABS, equal = BPF_JMP | BPF_JEQ | BPF_K,
-                       answer = BPF_RET | BPF_K, jump = BPF_JMP | BPF_JA;
-    constexpr auto argument = [](unsigned i) {
-        return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
-    };
     unsigned numbers[kMaxPaths], count = 0;
     for (unsigned fd = 0, high = fd_high.load(std::memory_order_acquire); fd < high && count < kMaxPaths; ++fd)
         if (is_path_number(fd))
             numbers[count++] = fd;
     if (count == 0)
         return n;
-    add(f, &n, equal, SYS_getsockopt, 0, 6);
-    add(f, &n, load, argument(1));
-    add(f, &n, equal, IPPROTO_TCP, 0, 3);
-    add(f, &n, load, argument(2));
-    add(f, &n, equal, TCP_INFO, 0, 1);
-    add(f, &n, answer, SECCOMP_RET_ALLOW);
-    add(f, &n, load, offsetof(seccomp_data, nr));
-    add(f, &n, equal, SYS_ioctl, 0, 6);
-    add(f, &n, load, argument(1));
-    add(f, &n, equal, SIOCINQ, 2, 0);
-    add(f, &n, equal, SIOCOUTQ, 1, 0);
-    add(f, &n, equal, SIOCATMARK, 0, 1);
-    add(f, &n, answer, SECCOMP_RET_ALLOW);
-    add(f, &n, load, offsetof(seccomp_data, nr));
-    add(f, &n, equal, SYS_recvfrom, 2, 0);
-    add(f, &n, equal, SYS_sendto, 1, 0);
+    add(f, &n, kEqual, SYS_getsockopt, 0, 6);
+    add(f, &n, kLoad, argument(1));
+    add(f, &n, kEqual, IPPROTO_TCP, 0, 3);
+    add(f, &n, kLoad, argument(2));
+    add(f, &n, kEqual, TCP_INFO, 0, 1);
+    add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
+    add(f, &n, kEqual, SYS_ioctl, 0, 6);
+    add(f, &n, kLoad, argument(1));
+    add(f, &n, kEqual, SIOCINQ, 2, 0);
+    add(f, &n, kEqual, SIOCOUTQ, 1, 0);
+    add(f, &n, kEqual, SIOCATMARK, 0, 1);
+    add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
+    add(f, &n, kEqual, SYS_recvfrom, 2, 0);
+    add(f, &n, kEqual, SYS_sendto, 1, 0);
     unsigned others[3];
-    add(f, &n, jump, others[0] = n);
-    add(f, &n, load, argument(4));
-    add(f, &n, equal, 0, 1, 0);
-    add(f, &n, jump, others[1] = n);
-    add(f, &n, load, argument(4) + 4);
-    add(f, &n, equal, 0, 1, 0);
-    add(f, &n, jump, others[2] = n);
-    add(f, &n, load, argument(0)); // the lower half of the descriptor
+    add(f, &n, kJump, others[0] = n);
+    add(f, &n, kLoad, argument(4));
+    add(f, &n, kEqual, 0, 1, 0);
+    add(f, &n, kJump, others[1] = n);
+    add(f, &n, kLoad, argument(4) + 4);
+    add(f, &n, kEqual, 0, 1, 0);
+    add(f, &n, kJump, others[2] = n);
+    add(f, &n, kLoad, argument(0)); // the lower half of the descriptor
     for (unsigned i = 0; i < count; ++i) {
-        add(f, &n, equal, numbers[i], 0, 1);
-        add(f, &n, answer, SECCOMP_RET_ALLOW);
+        add(f, &n, kEqual, numbers[i], 0, 1);
+        add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
     }
     for (const unsigned at : others)
         f[at].k = n - at - 1;
-    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
     return n;
 }
 
 /// The instructions that come first; how many. `f` has room for kPrefixMax.
 constexpr unsigned kPrefixMax = 70 + 2 * std::size(kHarmless) + 2 * kMaxOwn + 2 * kMaxPaths;
 unsigned write_prefix(sock_filter *f) noexcept {
-    constexpr uint16_t load = BPF_LD | BPF_W | BPF_ABS, equal = BPF_JMP | BPF_JEQ | BPF_K,
-                       answer = BPF_RET | BPF_K;
     unsigned n = 0;
-    add(f, &n, load, offsetof(seccomp_data, arch));
-    add(f, &n, equal, cpu::kAuditArch, 1, 0);
+    add(f, &n, kLoad, offsetof(seccomp_data, arch));
+    add(f, &n, kEqual, cpu::kAuditArch, 1, 0);
     const unsigned foreign = n;
-    add(f, &n, BPF_JMP | BPF_JA, 0); // to the end, see below
-    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, kJump, 0); // to the end, see below
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
     for (uint32_t call : kHarmless) {
-        add(f, &n, equal, call, 0, 1);
-        add(f, &n, answer, SECCOMP_RET_ALLOW);
+        add(f, &n, kEqual, call, 0, 1);
+        add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
     }
-    constexpr auto argument = [](unsigned i) {
-        return static_cast<uint32_t>(offsetof(seccomp_data, args) + 8 * i);
-    };
     constexpr uint16_t any_bit = BPF_JMP | BPF_JSET | BPF_K;
     // Each of these goes on behind itself, with the call's number loaded.
-    add(f, &n, equal, SYS_mmap, 0, 7);
-    add(f, &n, load, argument(2));
+    add(f, &n, kEqual, SYS_mmap, 0, 7);
+    add(f, &n, kLoad, argument(2));
     add(f, &n, any_bit, kNotUsedProtection, 5, 0);
-    add(f, &n, load, argument(3));
+    add(f, &n, kLoad, argument(3));
     add(f, &n, any_bit, kNotUsedMapping, 3, 0);
-    add(f, &n, load, argument(4));
-    add(f, &n, equal, UINT32_MAX, 0, 1);
-    add(f, &n, answer, SECCOMP_RET_ALLOW);
-    add(f, &n, load, offsetof(seccomp_data, nr));
-    add(f, &n, equal, SYS_futex, 0, 3);
-    add(f, &n, load, argument(1));
+    add(f, &n, kLoad, argument(4));
+    add(f, &n, kEqual, UINT32_MAX, 0, 1);
+    add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
+    add(f, &n, kEqual, SYS_futex, 0, 3);
+    add(f, &n, kLoad, argument(1));
     add(f, &n, any_bit, kNotUsedFutex, 1, 0);
-    add(f, &n, answer, SECCOMP_RET_ALLOW);
-    add(f, &n, load, offsetof(seccomp_data, nr));
-    add(f, &n, equal, SYS_madvise, 0, 4);
-    add(f, &n, load, argument(2));
-    add(f, &n, equal, MADV_DONTDUMP, 1, 0);
-    add(f, &n, equal, MADV_REMOVE, 0, 1);
-    add(f, &n, answer, SECCOMP_RET_ALLOW);
-    add(f, &n, load, offsetof(seccomp_data, nr));
+    add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
+    add(f, &n, kEqual, SYS_madvise, 0, 4);
+    add(f, &n, kLoad, argument(2));
+    add(f, &n, kEqual, MADV_DONTDUMP, 1, 0);
+    add(f, &n, kEqual, MADV_REMOVE, 0, 1);
+    add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
+    add(f, &n, kLoad, offsetof(seccomp_data, nr));
     n = write_path_calls(f, n);
-    add(f, &n, equal, SYS_read, 2, 0);
-    add(f, &n, equal, SYS_write, 1, 0);
+    add(f, &n, kEqual, SYS_read, 2, 0);
+    add(f, &n, kEqual, SYS_write, 1, 0);
     const unsigned other = n;
-    add(f, &n, BPF_JMP | BPF_JA, 0);
-    add(f, &n, load, argument(0)); // the lower half of the descriptor
+    add(f, &n, kJump, 0);
+    add(f, &n, kLoad, argument(0)); // the lower half of the descriptor
     unsigned own = 0;
     for (unsigned fd = next_hidden(0); fd < kMaxFd && own < kMaxOwn; fd = next_hidden(fd + 1)) {
         if (is_memory(static_cast<int>(fd)))
             continue;
         ++own;
-        add(f, &n, equal, fd, 0, 1);
-        add(f, &n, answer, SECCOMP_RET_ALLOW);
+        add(f, &n, kEqual, fd, 0, 1);
+        add(f, &n, kAnswer, SECCOMP_RET_ALLOW);
     }
     f[foreign].k = n - foreign - 1;
     f[other].k = n - other - 1;
