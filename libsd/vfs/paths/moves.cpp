@@ -147,7 +147,7 @@ void count_followed(MoveCounts &followed, const File &f) noexcept {
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
     return path_step(mine) == kPathRing && senders_word(f) == path_word((mine >> 8) + 1, kPathKernel) &&
-           !ring::inside(s) && ring::head_now(s) == f.peer->credit.path.from.load(relaxed);
+           !ring::inside(s) && ring::leads_to(s, f.rx_place, f.peer->credit.path.from.load(relaxed));
 }
 
 bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
@@ -212,11 +212,14 @@ uint32_t sending_word(File &f) noexcept {
     if (!(now & kUnfinished)) [[likely]]
         return now;
     const uint32_t next = now & ~kUnfinished;
+    const auto offered = static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed));
+    const uint32_t number = next >> 8, asked = path_word(number, kPathAsked);
     uint32_t is = next;
-    if (static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed)) != next)
-        is = path_step(next) == kPathAsked ? path_word((next >> 8) - 1, next >> 8 > 1 ? kPathKernel : kPathNone)
-             : path_step(next) == kPathRing ? path_word(next >> 8, kPathAsked)
-                                            : path_word((next >> 8) - 1, kPathRing);
+    if (offered != next)
+        is = path_step(next) == kPathAsked  ? path_word(number - 1, number > 1 ? kPathKernel : kPathNone)
+             : path_step(next) == kPathRing ? asked
+             : offered == asked             ? asked // it was about to be taken back
+                                            : path_word(number - 1, kPathRing);
     own.store(static_cast<int32_t>(is), std::memory_order_release);
     return is;
 }
@@ -357,8 +360,21 @@ bool is_settled_in_ring(const File &f) noexcept {
 
 bool sender_is_in_ring(const File &f) noexcept { return path_step(senders_word(f)) == kPathRing; }
 
+ReadingPlace reading_place(const File &f) noexcept {
+    return {ring::head_now(f.ofd->rx.s), static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed)),
+            senders_word(f)};
+}
+
 bool next_is_in_ring(int fd, File &f) noexcept {
     return receives_in_ring(*f.ofd) ? !ring_is_left(f) : socket_is_left(fd, f);
+}
+
+bool may_shrink_ring(const File &f) noexcept {
+    if (!has_paths(*f.ofd)) [[likely]]
+        return true;
+    const auto sends = static_cast<uint32_t>((f.ofd->opt.*kPathTx).load(relaxed));
+    return path_step(sends) != kPathKernel ||
+           static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire)) == sends;
 }
 
 uint64_t socket_arrivals(const File &f) noexcept {

@@ -129,6 +129,17 @@ inline void note_peeked(Ofd &o, bool peeked) noexcept {
 bool socket_has_too_much(int fd, const File &f) noexcept;
 /// Hint without the token: is what comes next in the ring?
 bool next_is_in_ring(int fd, File &f) noexcept;
+/// Where the receiver is. Looks without the token that find another afterwards may have taken one moment's
+/// path for another's, and missed what is there.
+struct ReadingPlace {
+    uint64_t head;
+    uint32_t mine, theirs;
+    bool operator==(const ReadingPlace &) const = default;
+};
+ReadingPlace reading_place(const File &f) noexcept;
+/// With the send token: may a change of ring follow what is there? Not where the receiver still has to find
+/// the position at which the ring was left: it would stand behind that for good.
+bool may_shrink_ring(const File &f) noexcept;
 
 /// With the send token: writes to the socket as much as it takes. Bytes; -EAGAIN, or the kernel's error.
 long send_to_socket(int fd, IoCursor &from, int flags) noexcept;

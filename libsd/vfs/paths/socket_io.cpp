@@ -21,7 +21,56 @@ uint32_t socket_events(int fd) noexcept {
     return fd >= 0 && sys::ppoll(&p, 1, &zero, nullptr) > 0 ? static_cast<uint16_t>(p.revents) : 0;
 }
 
+uint32_t events_now(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const int fd = path_socket(f);
+    if (is_called_home(f)) [[unlikely]]
+        answer_call_home(f);
+    const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
+    const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
+    const uint32_t flags = any_ring ? absorb_flags(f) : 0;
+    const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
+    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    const bool reset = block & kTxReset;
+    const bool we_shut = reset || (block & kTxShut);
+    const bool peer_shut = reads_ring ? reset || (flags & kFlagWriteShut) : socket & POLLRDHUP;
+    const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
+    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
+    if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
+        take_overdue(f);
+    if (rcv_shut)
+        e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if (!(e & EPOLLIN)) {
+        const int32_t low = low_water(o);
+        if (low > 1) {
+            if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
+                e |= EPOLLIN | EPOLLRDNORM;
+        } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {
+            e |= EPOLLIN | EPOLLRDNORM;
+        }
+    }
+    if (rcv_shut && we_shut)
+        e |= EPOLLHUP;
+    if (we_shut || (sends_ring ? (flags & (kFlagClosed | kFlagReset)) || tx_room(f) : socket & POLLOUT))
+        e |= EPOLLOUT | EPOLLWRNORM;
+    if (urgent_unread(f)) [[unlikely]]
+        e |= EPOLLPRI;
+    if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
+        e |= EPOLLERR;
+    return e;
+}
+
 } // namespace
+
+uint32_t path_events(File &f) noexcept {
+    constexpr unsigned kLooksAgain = 64;
+    for (unsigned n = 0;; ++n) {
+        const ReadingPlace before = reading_place(f);
+        const uint32_t e = events_now(f);
+        if ((e & EPOLLIN) || reading_place(f) == before || n == kLooksAgain)
+            return e;
+    }
+}
 
 long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
     long done = 0;
@@ -96,45 +145,6 @@ bool socket_at_mark(int fd) noexcept {
 }
 
 bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
-
-uint32_t path_events(File &f) noexcept {
-    Ofd &o = *f.ofd;
-    const int fd = path_socket(f);
-    if (is_called_home(f)) [[unlikely]]
-        answer_call_home(f);
-    const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
-    const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
-    const uint32_t flags = any_ring ? absorb_flags(f) : 0;
-    const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
-    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
-    const bool reset = block & kTxReset;
-    const bool we_shut = reset || (block & kTxShut);
-    const bool peer_shut = reads_ring ? reset || (flags & kFlagWriteShut) : socket & POLLRDHUP;
-    const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
-    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
-    if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
-        take_overdue(f);
-    if (rcv_shut)
-        e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
-    if (!(e & EPOLLIN)) {
-        const int32_t low = low_water(o);
-        if (low > 1) {
-            if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
-                e |= EPOLLIN | EPOLLRDNORM;
-        } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {
-            e |= EPOLLIN | EPOLLRDNORM;
-        }
-    }
-    if (rcv_shut && we_shut)
-        e |= EPOLLHUP;
-    if (we_shut || (sends_ring ? (flags & (kFlagClosed | kFlagReset)) || tx_room(f) : socket & POLLOUT))
-        e |= EPOLLOUT | EPOLLWRNORM;
-    if (urgent_unread(f)) [[unlikely]]
-        e |= EPOLLPRI;
-    if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
-        e |= EPOLLERR;
-    return e;
-}
 
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;
