@@ -124,6 +124,16 @@ inline void note_peeked(Ofd &o, bool peeked) noexcept {
     else
         word.fetch_and(~kWasPeeked, std::memory_order_relaxed);
 }
+/// With the send token, after a send over the socket.
+inline void note_more(Ofd &o, bool more) noexcept {
+    auto &word = o.opt.*kPathStays;
+    if (((word.load(std::memory_order_relaxed) & kSentMore) != 0) == more) [[likely]]
+        return;
+    if (more)
+        word.fetch_or(kSentMore, std::memory_order_relaxed);
+    else
+        word.fetch_and(~kSentMore, std::memory_order_relaxed);
+}
 /// With the receive token: has more come by the socket than its sender says it has written there? Somebody on
 /// the way has changed the stream, and where it goes on in the ring cannot be told.
 bool socket_has_too_much(int fd, const File &f) noexcept;
