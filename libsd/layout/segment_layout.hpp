@@ -64,7 +64,9 @@ enum PathStays : int32_t {
     kWasPeeked = 4,   ///< what is to be received next
     kHiddenAlive = 8, ///< the socket has keepalives that the program has not asked for
     kSentMore = 16,   ///< the last send over the socket was with MSG_MORE
-    kNoNagle = 32     ///< the socket does not wait for acknowledgements, whatever the program has set
+    kNoNagle = 32,    ///< the socket does not wait for acknowledgements, whatever the program has set
+    /// From here on a number: sends at which the receiver had not told of all yet, before the first move
+    kUncounted = 256
 };
 
 /// An open file description: one end of an accelerated connection.

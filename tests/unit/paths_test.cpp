@@ -32,7 +32,8 @@ struct PathPair {
         REQUIRE(slot >= 0);
         auto &s = l->view.slot(static_cast<uint32_t>(slot));
         for (auto &side : s.side)
-            for (auto *word : {&side.credit.path.offer, &side.credit.path.from, &side.credit.path.taken})
+            for (auto *word : {&side.credit.path.offer, &side.credit.path.from, &side.credit.path.taken,
+                               &side.credit.counted})
                 word->store(0);
         KernelPair kernels;
         for (unsigned side = 0; side < 2; ++side) {
@@ -540,6 +541,42 @@ TEST_CASE("an urgent byte waits for room in the socket") {
     });
     CHECK(p.send(0, "U", 1, MSG_OOB) == 1);
     reader.join();
+}
+
+TEST_CASE("one whose receiver has got more than was written stays in the socket, counted") {
+    PathPair p(kWantRing);
+    char room[100];
+    auto &counted = stats().fallbacks[static_cast<unsigned>(Cause::counts_differ)];
+    const uint64_t before = counted.load();
+    REQUIRE(p.send(0, "a", 1) == 1);
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; })); // agrees
+    p.file(1)->mine->credit.counted.fetch_add(6);                     // as if a box on the way had added so much
+    for (unsigned i = 0; i < 5; ++i)
+        for (unsigned me = 0; me < 2; ++me) {
+            REQUIRE(p.send(me, "hello", 5) == 5);
+            REQUIRE(soon([&] { return p.recv(1 - me, room, sizeof room) == 5; }));
+        }
+    CHECK(p.to_ring(0) == 0);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    CHECK(!sends_in_ring(*p.file(1)->ofd));
+    CHECK(counted.load() == before + 1);
+}
+
+TEST_CASE("a first move waits until the receiver has told of all that was written") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "a", 1) == 1);
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    p.file(1)->mine->credit.counted.fetch_sub(1);
+    for (unsigned i = 0; i < 30; ++i) {
+        REQUIRE(p.send(0, "b", 1) == 1);
+        REQUIRE(soon([&] { return p.unsent(0) == 0; }));
+    }
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(soon([&] { return p.unread(1) == 30; }));
+    REQUIRE(p.recv(1, room, 1) == 1);
+    REQUIRE(p.send(0, "c", 1) == 1);
+    CHECK(sends_in_ring(*p.file(0)->ofd));
 }
 
 TEST_CASE("who has received more than was sent before the ring ends the connection") {

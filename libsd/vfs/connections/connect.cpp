@@ -342,6 +342,11 @@ void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
     // else kept for as long as the File, or, where it has another one already, for good
 }
 
+/// The error that waits, taken.
+int error_of(int fd, File &f) noexcept {
+    return has_paths(*f.ofd) ? take_path_error(fd, *f.ofd) : take_error(*f.ofd);
+}
+
 /// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.
 void disconnect(File &f, int error) noexcept {
     const uint32_t status = f.ofd->status.load(std::memory_order_relaxed);
@@ -395,7 +400,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     const bool unspecified = len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC;
     if (f->kind == FileKind::stream && unspecified) {
         // The error tells of it, unless another one waits already.
-        disconnect(*f, tcp_state(*f) == TCP_CLOSE ? take_error(*f->ofd) : ECONNRESET);
+        disconnect(*f, tcp_state(*f) == TCP_CLOSE ? error_of(fd, *f) : ECONNRESET);
         return 0;
     }
     if (f->kind == FileKind::stream) {
@@ -406,7 +411,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         f->stream.connect_pending = false;
         if (tcp_state(*f) != TCP_CLOSE)
             return 0;
-        const int error = take_error(*f->ofd); // it was made, and ended since
+        const int error = error_of(fd, *f); // it was made, and ended since
         disconnect(*f, 0);
         return error ? -error : -ECONNABORTED;
     }

@@ -248,6 +248,42 @@ void set_cork(int fd, const Ofd &o, bool in_use) noexcept {
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
 }
 
+constexpr uint32_t kFirstAsked = path_word(1, kPathAsked);
+
+/// With the receive token, before the first move: how much has come.
+void tell_count(int fd, const File &f) noexcept {
+    tcp_info info{};
+    if (ask_info(fd, &info))
+        f.mine->credit.counted.store(info.tcpi_bytes_received + 1, std::memory_order_release);
+}
+
+enum class Counts : uint8_t { agree, not_yet, differ };
+
+/// With the send token, before the first move: has the receiver got what was written? It has told as of its
+/// last call. One that is never done with what was written, in a long stream, cannot have told; there it is
+/// enough that it has not got more.
+Counts compare_counts(int fd, const File &f, uint64_t offset) noexcept {
+    constexpr int32_t kPatience = 16; ///< sends
+    const uint64_t told = f.peer->credit.counted.load(std::memory_order_acquire);
+    if (told == 0 || told == offset + 1) // 0: a libsd that does not tell
+        return Counts::agree;
+    if (told > offset + 1)
+        return Counts::differ;
+    auto &word = f.ofd->opt.*kPathStays;
+    if (word.load(relaxed) / kUncounted >= kPatience && ask_count(fd, SIOCOUTQ) > 0)
+        return Counts::agree;
+    if (word.load(relaxed) / kUncounted < kPatience)
+        word.fetch_add(kUncounted, relaxed);
+    return Counts::not_yet;
+}
+
+/// With the send token: neither direction leaves the socket any more, if both ends can help it.
+void stay_for_good(File &f) noexcept {
+    (f.ofd->opt.*kPathWanted).store(kWantKernel, relaxed);
+    f.mine->control.flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
+    count_fallback(Cause::counts_differ, &(f.side == 0 ? f.stream.server : f.stream.client));
+}
+
 } // namespace
 
 int write_move_counts(char *to, size_t room) noexcept {
@@ -305,6 +341,16 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         const int64_t offset = written(fd, f.side);
         if (offset < 0)
             return false;
+        if (now == kFirstAsked) [[unlikely]] {
+            const Counts counts = compare_counts(fd, f, static_cast<uint64_t>(offset));
+            if (counts == Counts::differ) {
+                stay_for_good(f);
+                take_step(f, path_word(now >> 8, kPathKernel), 0);
+                *tell = true;
+            }
+            if (counts != Counts::agree)
+                return false;
+        }
         count_move(moves_to_ring, f, o.opt.cork.load(relaxed) != 0);
         take_step(f, path_word(now >> 8, kPathRing), static_cast<uint64_t>(offset));
         SD_PROBE2(path, fd, 1);
@@ -330,8 +376,11 @@ bool follow_sender(int fd, File &f) noexcept {
         (o.opt.*kPathRx).store(word, relaxed);
         f.mine->credit.path.taken.store(word, std::memory_order_release);
     };
-    if (theirs == mine) [[likely]]
+    if (theirs == mine) [[likely]] {
+        if (mine == kFirstAsked) [[unlikely]]
+            tell_count(fd, f);
         return false;
+    }
     if (path_step(mine) == kPathRing) {
         if (!ring_is_left(f))
             return false;
@@ -342,8 +391,11 @@ bool follow_sender(int fd, File &f) noexcept {
     }
     if (path_step(mine) != kPathAsked) {
         if (theirs == path_word((mine >> 8) + 1, kPathAsked) &&
-            !((o.opt.*kPathStays).load(relaxed) & kStaysPinned))
+            !((o.opt.*kPathStays).load(relaxed) & kStaysPinned)) {
+            if (theirs == kFirstAsked)
+                tell_count(fd, f);
             answer(theirs);
+        }
         return false;
     }
     if (theirs == path_word(mine >> 8, kPathKernel)) { // it stays in the socket
