@@ -118,8 +118,8 @@ struct SlotSide {
         /// Of this side's sending direction, in shared memory only: the pool from which it would like to hand
         /// over bytes (layout/pool_layout.hpp), as the monitor calls it; 0: none
         std::atomic<uint64_t> pool;
-        /// Of the peer's direction, before its first move, in shared memory only: 1 + the bytes that have come
-        /// to this side's socket; 0: not told
+        /// Of the peer's direction, before its first move, in shared memory only: 1 + the bytes that have
+        /// come to this side's socket; 0: not told
         std::atomic<uint64_t> counted;
     } credit;
     static_assert(sizeof(Credit) == 64, "nothing that is in nobody's way shares its line");

@@ -550,7 +550,7 @@ TEST_CASE("one whose receiver has got more than was written stays in the socket,
     const uint64_t before = counted.load();
     REQUIRE(p.send(0, "a", 1) == 1);
     REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; })); // agrees
-    p.file(1)->mine->credit.counted.fetch_add(6);                     // as if a box on the way had added so much
+    p.file(1)->mine->credit.counted.fetch_add(6); // as if a box on the way had added so much
     for (unsigned i = 0; i < 5; ++i)
         for (unsigned me = 0; me < 2; ++me) {
             REQUIRE(p.send(me, "hello", 5) == 5);
