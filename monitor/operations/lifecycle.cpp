@@ -2,6 +2,7 @@
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/records/group_memory.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
@@ -183,7 +184,10 @@ Reply Monitor::hello(Client &client, Request &request) {
 }
 
 wire::HelloReply Monitor::hello_reply(const Client &client) const {
-    const auto most_ring = config_.policy.most_ring(client.who);
+    auto most_ring = config_.policy.most_ring(client.who);
+    if (const auto memory = memory_limit_of(client.pid, client.pidfd.get())) {
+        most_ring = std::min(most_ring.value_or(kRingClasses - 1), most_ring_within(*memory));
+    }
     return {client.id, sizeof(Directory), config_.policy.spin(client.who),
             static_cast<uint16_t>(most_ring ? *most_ring + 1 : 0)};
 }

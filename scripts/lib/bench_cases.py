@@ -98,6 +98,8 @@ def sharing(_build):
                {"sd": Variant(["takeover"], True)}, [Bar("at most 2", value=2.0)], seconds=0, rounds=3)
     yield Case("fork-10000", "sharing", "fork with 10,000 connections, up to the child's end", "whole_ns", "ns", both("forkcost"),
                [Bar("at most 2 ms more", value=2e6, over="kernel")], seconds=0, rounds=3)
+    yield Case("fork-connection", "sharing", "connection to a server that forks for each, three exchanges", "p50_ns", "ns", both("forkserver"),
+               [Bar("at most kernel TCP's", factor=1.0)])
     for what, title in (("round_trip", "round trip between two cores"), ("alone", "send and receive by one thread")):
         ratio = f"{what}_ratio"
         yield Case(f"tokens-{what}", "sharing", f"8 B {title}: with tokens, against compiled without", ratio, "",
@@ -147,6 +149,8 @@ def nothing_to_gain(_build):
     start = {"kernel": Variant(["footprint"]), "sd": Variant(["footprint", "--launcher", "{sdrun}"])}
     yield Case("start", "pass", "start and end of /bin/true", "start_ns", "ns", start,
                [Bar("at most 3 ms more", value=3e6, over="kernel")], seconds=0)
+    yield Case("start-child", "pass", "start and end of /bin/true, as a child of a preloaded program", "start_ns", "ns",
+               both("footprint", "--count", "500"), [Bar("at most 0.15 ms more", value=150e3, over="kernel")], seconds=0)
     yield Case("memory-process", "pass", "private memory of a sleeping process", "private_bytes", "B", start, seconds=0, rounds=1)
 
 
