@@ -78,15 +78,17 @@ bool Monitor::has_presence(pid_t pid, uint64_t start) const {
 }
 
 std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, Request &request) {
-    UniqueFd memfd = std::move(request.fds[0]);
-    const FileId id = file_id(memfd.get());
+    const FileId id = file_id(request.fds[0].get());
     if (const auto it = segments_.find(id); it != segments_.end()) {
         if (auto known = it->second.lock()) {
             return known;
         }
     }
     Charge paid = charge(payer.payer, Resource::segments, 1);
-    std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
+    std::shared_ptr<Segment> segment;
+    if (safe_to_map(request.fds[0].get(), kSegmentBytes)) { // nothing else is taken: its close could sleep
+        segment = Segment::open(std::move(request.fds[0]));
+    }
     if (segment) {
         segment->name = next_id_++;
         segment->charge = std::move(paid);
