@@ -218,7 +218,9 @@ std::pair<Client &, UniqueFd> Monitor::make_channel(const Client &asking, const 
         throw std::system_error(errno, std::generic_category(), "socketpair");
     }
     UniqueFd ours(ends[0]), theirs(ends[1]);
-    return {add_client(std::move(ours), payer, std::move(paid)), std::move(theirs)};
+    Client &made = add_client(std::move(ours), payer, std::move(paid));
+    made.contained = asking.contained;
+    return {made, std::move(theirs)};
 }
 
 /// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is
@@ -238,7 +240,7 @@ Reply Monitor::enter(Client &client, Request &request) {
     }
     Reply reply;
     try {
-        auto [made, theirs] = make_channel(client, payer_of(request.sender));
+        auto [made, theirs] = make_channel(client, payer_of(request.sender, client.contained));
         made.payer_pid = request.sender.pid;
         made.who.uid = request.sender.uid;
         reply.set(wire::ForkReply{made.id});
