@@ -21,7 +21,8 @@ struct Host {
     Host() {
         monitor.stop(SIGKILL);
         mkdir(directory.c_str(), 0755);
-        std::ofstream(monitor.directory + "/monitor.toml") << "[monitor]\ncontainers_socket = \"" << socket << "\"\n";
+        std::ofstream(monitor.directory + "/monitor.toml")
+            << "[monitor]\ncontainers_socket = \"" << socket << "\"\n";
         start();
     }
     ~Host() {
