@@ -175,8 +175,10 @@ bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
                     std::memory_order_relaxed);
     options_from_kernel(*o, fd);
     begin_paths(*o);
-    const int one = 1; // what more the program asks for is looked at here
-    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    // What more the program asks for is looked at here. Not set where it is so already: the kernel would tell
+    // anew of what is there.
+    if (const int one = 1; (o->opt.*kPathRcvlowat).load(std::memory_order_relaxed) != one)
+        sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
     f.stream.path_fd = fd;
     join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
                 f.family);
