@@ -37,8 +37,9 @@ class Monitor {
     Monitor(const Monitor &) = delete;
     Monitor &operator=(const Monitor &) = delete;
 
-    /// Starts to accept clients. The socket stays the caller's.
-    void serve(int listening_socket);
+    /// Starts to accept clients. The sockets stay the caller's. `containers`: where containers come, which get
+    /// less (contained_clients.cpp); -1: they have no socket of their own.
+    void serve(int listening_socket, int containers = -1);
     /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay,
     /// but where connections are to begin on the kernel, links are not used for new ones; the path of the
     /// socket is not looked at.
@@ -56,8 +57,14 @@ class Monitor {
     // monitor.cpp: channels and dispatch
     struct Operation;
     static const Operation *find_operation(uint16_t op);
-    bool accept_client();
-    void accept_clients();
+    struct Door { ///< where clients come
+        int fd = -1;
+        EventLoop::Watch watch = 0;
+        bool contained = false;
+    };
+    void open_door(Door &door, int listening, bool contained);
+    bool accept_client(const Door &door);
+    void accept_clients(const Door &door);
     Client &add_client(ClientChannel channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
@@ -71,7 +78,7 @@ class Monitor {
     Charge charge(const Payer &payer, Resource what, unsigned descriptors);
     Charge charge_client(const Payer &payer, const Client *asking);
     bool drop_silent(const Payer &payer, const Client *asking);
-    Payer payer_of(const ucred &who);
+    Payer payer_of(const ucred &who, bool contained = false);
     void pay_as(Client &client, const ucred &sender);
 
     // lifecycle.cpp: processes coming and going
@@ -123,6 +130,9 @@ class Monitor {
     bool is_sandboxed(const Client &client, const ucred &sender) const;
     Reply withdraw(Client &client, Request &request);
     Reply sandbox(Client &client, Request &request);
+
+    // contained_clients.cpp: who comes by the containers' socket
+    static bool is_answered_when_contained(wire::Op op);
 
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
@@ -333,8 +343,7 @@ class Monitor {
     const bool exit_when_unused_;
     const uint64_t epoch_; ///< differs between starts, so that no id is used twice
     const EventLoop::Clock::time_point started_ = EventLoop::Clock::now();
-    int listening_ = -1;
-    EventLoop::Watch listening_watch_ = 0;
+    Door door_, containers_door_;
     UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
     EventLoop::Timer exit_timer_ = 0;
     const FakeTransport fake_ = FakeTransport::from_environment();
@@ -344,7 +353,8 @@ class Monitor {
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
     std::unordered_map<uid_t, unsigned> logged_by_;
-    uid_t asker_ = 0; ///< whose request is being dealt with
+    static constexpr uid_t kContainers = -2; ///< users of containers count as one that nobody is
+    uid_t asker_ = 0;                        ///< whose request is being dealt with
 
     uint64_t next_id_; ///< for clients and links
     uint32_t next_listener_;

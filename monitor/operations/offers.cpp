@@ -75,7 +75,9 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
     }
     // Between two namespaces: the kernel has made the connection itself, rules and all.
     const auto party = [](const Offer &end) {
-        return Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+        Party party = Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+        party.is_contained = party.is_contained || end.client->contained;
+        return party;
     };
     return connector.discovered && acceptor.discovered
                ? discovery_.objection(*connector.discovered, party(connector), *acceptor.discovered,

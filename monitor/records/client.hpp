@@ -32,6 +32,7 @@ struct Client {
     bool unread = false;    ///< does not read its replies, so it is not read from
     bool stays = false;     ///< Op::stay
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered
+    bool contained = false; ///< it, or whoever had its channel made, came by the containers' socket
     bool leaving = false;   ///< about to execute something that takes nothing over
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 

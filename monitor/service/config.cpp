@@ -80,8 +80,9 @@ Config load_config(const std::string &file, Config config) {
     config.file = file;
     reader.only(root, "", {"monitor", "limits", "policy", "metrics", "paths"});
     if (const toml::table *table = reader.table(root, "monitor", "")) {
-        reader.only(*table, "monitor.", {"socket", "log_level"});
+        reader.only(*table, "monitor.", {"socket", "containers_socket", "log_level"});
         reader.text(*table, "socket", "monitor.", config.socket);
+        reader.text(*table, "containers_socket", "monitor.", config.containers_socket);
         reader.text(*table, "log_level", "monitor.", config.log_level);
         const toml::node *level = table->get("log_level");
         constexpr std::string_view levels[] = {"debug", "info", "warning", "error"};

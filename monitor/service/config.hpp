@@ -33,6 +33,8 @@ struct Metrics {
 struct Config {
     std::string file; ///< empty: built-in defaults
     std::string socket;
+    /// Where containers come; empty: they have no socket of their own. Its directory is theirs to see.
+    std::string containers_socket;
     /// Programs of all users come here: to root's, or the system's with a user of its own
     bool all_users = false;
     /// Where the service manager starts an sd-bridge for who connects; empty: the monitor starts it itself
