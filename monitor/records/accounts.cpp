@@ -3,6 +3,7 @@
 #include "libsd/control/assert.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 
+#include <algorithm>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -14,8 +15,8 @@ namespace sd::monitor {
 namespace {
 
 /// Descriptors that no client's holdings take: replies that are made, files of /proc, what the monitor began
-/// with.
-constexpr unsigned kReserve = 128;
+/// with, and what has come with requests and is on its way to be closed. Where there are many, more.
+constexpr rlim_t kReserve = 128, kMostReserve = 2048, kShareOfReserve = 64;
 
 /// The monitor's own group: who is in it, too, is in the same container or session, whose only bounds are its
 /// users.
@@ -72,7 +73,8 @@ Accounts::Accounts(const ResourceLimits &user, const ResourceLimits &group, unsi
     rlimit limit{};
     if (all_users && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         const rlim_t all = limit.rlim_cur < (1u << 30) ? limit.rlim_cur : 1u << 30;
-        capacity_ = static_cast<unsigned>(all > 2 * kReserve ? all - kReserve : all / 2);
+        const rlim_t reserve = std::clamp(all / kShareOfReserve, kReserve, kMostReserve);
+        capacity_ = static_cast<unsigned>(all > 2 * reserve ? all - reserve : all / 2);
     }
 }
 

@@ -313,7 +313,15 @@ void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
 }
 
 std::vector<Segment::OpenOfd> Segment::open_ofds() const {
-    const std::vector<uint64_t> held = held_by_members([](const Client &) { return true; });
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    std::array<std::vector<const Client *>, kSegProcs> clients;
+    for (const Member &m : members) {
+        clients[m.proc_index].push_back(m.client);
+    }
+    std::vector<uint64_t> held(kOfds / 64);
+    for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
+        held[word] |= clients[proc].empty() ? 0 : bits;
+    });
     std::vector<OpenOfd> result;
     std::vector<uint32_t> place(kOfds); // in `result`, from 1 on
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
@@ -335,12 +343,7 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
             place[i] = static_cast<uint32_t>(result.size());
         }
     });
-    std::array<std::vector<const Client *>, kSegProcs> clients;
-    for (const Member &m : members) {
-        clients[m.proc_index].push_back(m.client);
-    }
     std::vector<uint64_t> full(kOfds / 64);
-    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
     for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
         for (uint64_t left = clients[proc].empty() ? 0 : bits & ~full[word]; left != 0; left &= left - 1) {
             const auto bit = static_cast<unsigned>(std::countr_zero(left));
