@@ -31,7 +31,11 @@ struct Host {
         }
         rmdir(directory.c_str());
     }
-    void start() { monitor.start({"--config", monitor.directory + "/monitor.toml"}); }
+    /// The monitor's own socket is there first.
+    void start() {
+        monitor.start({"--config", monitor.directory + "/monitor.toml"});
+        REQUIRE(eventually([&] { return UniqueFd(monitor::connect_monitor(socket.c_str())).get() >= 0; }));
+    }
     Channel enter() const { return Channel(UniqueFd(monitor::connect_monitor(socket.c_str()))); }
     nlohmann::json status() const {
         Channel asks(monitor);
@@ -144,6 +148,7 @@ TEST_CASE("what a container's users have the monitor hold is not charged to the 
         REQUIRE(seteuid(0) == 0);
         REQUIRE(status_of(channel, Op::presence) == 0); // so it has been accepted
         const std::set<std::string> found = payers(host);
+        INFO(host.status()["resources"].dump());
         REQUIRE(found.count("group " + group.path().substr(monitor::unified_top().size())) != 0);
         return found.count("user " + std::to_string(kSomebody)) != 0;
     };
