@@ -5,6 +5,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/control/start_section.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/layout/fake_layout.hpp"
@@ -291,7 +292,7 @@ void heavy_barrier() noexcept {
     }
 }
 
-void register_barrier() noexcept {
+SD_START_CODE void register_barrier() noexcept {
     sys::membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
     sys::membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }

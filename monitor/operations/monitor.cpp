@@ -38,11 +38,13 @@ bool takes_long(uint16_t op) {
     return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
-/// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into
-/// its channel some other way, as a child of a fork that libsd did not see, has none.
+/// Requests whose answer is memory, or a descriptor, that the process has a right to, or makes a process have
+/// what the channel's has. Whoever has come into its channel some other way, as a child of a fork that libsd
+/// did not see, has no such right.
 bool hands_out(Op op) {
-    constexpr Op kThose[] = {Op::segment, Op::links,   Op::peer_bell, Op::adopt_link, Op::pass,     Op::claim,
-                             Op::moved,   Op::connect, Op::offer,     Op::other_end,  Op::peer_pool};
+    constexpr Op kThose[] = {Op::hello,      Op::fork,      Op::segment,  Op::links, Op::peer_bell,
+                             Op::adopt_link, Op::pass,      Op::claim,    Op::moved, Op::connect,
+                             Op::offer,      Op::other_end, Op::peer_pool};
     return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 
@@ -228,7 +230,7 @@ bool Monitor::may_log() {
     return ++logged_by_[asker_] <= kLinesPerUser && ++logged_ <= kLinesPerSecond;
 }
 
-Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
+Client &Monitor::add_client(ClientChannel channel, Payer payer, Charge charge) {
     // The kernel then adds the sender's identity to every packet.
     const int on = 1;
     setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
@@ -256,14 +258,14 @@ void Monitor::accept_clients(const Door &door) {
 
 /// False: nobody waits.
 bool Monitor::accept_client(const Door &door) {
-    UniqueFd channel(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    ClientChannel channel = UniqueFd(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!channel && (errno == EMFILE || errno == ENFILE)) {
         // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
         if (may_log()) {
             log::error("out of file descriptors, a client was turned away");
         }
         spare_.reset();
-        channel.reset(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC));
+        channel = UniqueFd(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC));
         channel.reset();
         spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
         return false;

@@ -12,6 +12,7 @@
 #include "monitor/records/parcel.hpp"
 #include "monitor/service/config.hpp"
 #include "monitor/service/packet.hpp"
+#include "monitor/service/socket_question.hpp"
 
 #include <chrono>
 #include <cstdlib>
@@ -64,7 +65,7 @@ class Monitor {
     void open_door(Door &door, int listening, bool contained);
     bool accept_client(const Door &door);
     void accept_clients(const Door &door);
-    Client &add_client(UniqueFd channel, Payer payer, Charge charge);
+    Client &add_client(ClientChannel channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
     void channel_ready(uint64_t client_id);
@@ -164,14 +165,14 @@ class Monitor {
 
     // moved.cpp: connections whose holders go over to a kernel socket
     using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
-    int move_holders(Parcel &parcel, UniqueFd socket);
+    int move_holders(Parcel &parcel, ClientSocket socket);
     Reply moved(Client &client, Request &request);
     Reply let_go(Client &client, Request &request);
     MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
     void review_moved(const Segment &segment);
 
     // offers.cpp: connections that began in the kernel
-    using Offers = std::map<std::pair<uint64_t, uint64_t>, Offer>; ///< by network namespace and socket cookie
+    using Offers = std::map<OfferKey, Offer>;
     Offer *find_other_end(const Offer &offer);
     Cause join_objects(const Offer &connector, const Offer &acceptor);
     Link *link_between(Client &connector, Client &acceptor);
@@ -180,6 +181,7 @@ class Monitor {
     void give_up_offer(Offers::iterator it);
     void give_up_offers(const Client &client);
     void forget_offers(const Link &link);
+    std::optional<ConnectedSocket> examine(const Request &request) const;
     Reply offer(Client &client, Request &request);
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
@@ -235,6 +237,7 @@ class Monitor {
 
     // server_links.cpp: how many links lead to one server
     bool has_room(const Client &client, const Listener &listener) const;
+    bool has_room_at(const Client &acceptor, const Account *maker, bool at_home) const;
     Reply no_room(Client &client, Request &request);
 
     Listener *held_listener(const Client &client, uint32_t id) const;
@@ -255,7 +258,7 @@ class Monitor {
     void say_discovery();
 
     // doorbells.cpp
-    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
+    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd &fd);
     static Reply bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter);
     const Bell *bell_to_ring(const Client &client, const wire::BellRef &which) const;
     static std::optional<BellDomain> foreign_domain(const Link &link, unsigned side, const BellFd &bell,
@@ -267,6 +270,14 @@ class Monitor {
     Reply foreign_bell(Client &client, Request &request);
     Reply accept_bell(Client &client, Request &request);
     Reply mute_bell(Client &client, Request &request);
+
+    /// What `question` says of a socket that `user` has sent; nothing: its lock is held by somebody. Only
+    /// where all users come here: nobody holds up but himself elsewhere.
+    template <typename Fn>
+    std::optional<std::invoke_result_t<Fn, int>> ask(int socket, uid_t user, Fn question) const {
+        using Result = std::optional<std::invoke_result_t<Fn, int>>;
+        return config_.all_users ? ask_about(socket, user, question) : Result(std::in_place, question(socket));
+    }
 
     // requests.cpp
     Reply listen(Client &client, Request &request);
@@ -287,8 +298,15 @@ class Monitor {
     void stop_awaiting(Link &link, unsigned side, pid_t pid);
 
     // audit.cpp: what dead processes left behind without a record
+    struct Audit;
+    struct AuditRound;
     void audit_soon(Link &link, unsigned side);
-    void audit();
+    void audit_later();
+    void begin_audit();
+    void go_on_auditing();
+    void audit_step();
+    void note_held(const Segment &segment, AuditRound &round) const;
+    void audit_side(Link &link, unsigned side, const Audit &audit, const std::bitset<kLinkSlots> &held);
     const Link *family_link(const Segment &segment, uint64_t link_id, unsigned side) const;
     void meet_strangers(const std::shared_ptr<Segment> &segment);
     void reap_stranger(const std::shared_ptr<Segment> &segment, unsigned index, pid_t pid);
@@ -366,12 +384,20 @@ class Monitor {
     struct Suspect {
         uint64_t arrival; ///< of the connection, which tells it from the next one in the slot
         EventLoop::Clock::time_point since;
+        unsigned looks; ///< in which it was found
     };
     struct Audit {
         bool wanted = false;
         std::map<uint32_t, Suspect> suspects; ///< slots that looked left behind the last time
     };
     std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
+    /// A look that is under way: first at what families hold, then at the links.
+    struct AuditRound {
+        std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits;
+        std::vector<std::weak_ptr<Segment>> segments; ///< that have not been looked at
+        std::unordered_map<FileId, std::array<std::bitset<kLinkSlots>, 2>, FileIdHash> held;
+    };
+    std::optional<AuditRound> audit_round_;
     EventLoop::Timer audit_timer_ = 0;
     EventLoop::Clock::time_point next_audit_{}; ///< not before this
 
@@ -413,6 +439,7 @@ class Monitor {
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
     std::optional<SocketSearch> search_;                ///< in descriptor tables: one at a time
+    SocketSearch::Found looked_for_, seen_;             ///< by the next one; by the last one
     std::chrono::steady_clock::time_point next_look_{}; ///< not before this
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work

@@ -114,7 +114,9 @@ Config load_config(const std::string &file, Config config) {
                      "segments_per_cgroup",
                      "parcels_per_cgroup",
                      "pools_per_user",
-                     "pools_per_cgroup"});
+                     "pools_per_cgroup",
+                     "offers_per_user",
+                     "offers_per_cgroup"});
         for (unsigned i = 0; i < kResources; ++i) {
             const std::string name = resource_name(static_cast<Resource>(i));
             reader.number(*table, (name + "_per_user").c_str(), "limits.", config.limits.per_user[i]);

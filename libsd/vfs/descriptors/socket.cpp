@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/control/start_section.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -131,7 +132,7 @@ SD_FORK_CODE void end_vfork_in_child() noexcept {
     }
 }
 
-void init(const ApiCalls &api) noexcept {
+SD_START_CODE void init(const ApiCalls &api) noexcept {
     fill_upward(api);
     init_process();
     const char *off = getenv("SD_DISABLE");

@@ -25,8 +25,8 @@ SD_FORK_STATE std::atomic<int> own_segment_index{-1};
 namespace {
 
 SD_FORK_STATE constinit Lock make_lock;
-SD_FORK_STATE constinit Lock join_lock; // one segment is joined once
-SegmentStats no_segment_stats;          // counts until there is a segment; moved there when it is made
+SD_FORK_STATE constinit Lock join_lock;    // one segment is joined once
+constinit SegmentStats no_segment_stats{}; // counts until there is a segment; moved there when it is made
 SD_FORK_STATE uint32_t child_proc[kMaxSegments];
 SD_FORK_STATE uint32_t ofd_hint = 1;
 

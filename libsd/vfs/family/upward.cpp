@@ -4,6 +4,7 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/control/start_section.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -132,7 +133,7 @@ bool register_and_watch(unsigned seg) noexcept {
 
 } // namespace
 
-void fill_upward(const vfs::ApiCalls &api) noexcept {
+SD_START_CODE void fill_upward(const vfs::ApiCalls &api) noexcept {
     upward = {
         .run_deferred = api.run_deferred,
         .expect_faults = api.expect_faults,

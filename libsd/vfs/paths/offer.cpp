@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/control/start_section.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
@@ -119,7 +120,7 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
 
 } // namespace
 
-void read_path_mode(const char *text) noexcept {
+SD_START_CODE void read_path_mode(const char *text) noexcept {
     constexpr const char *kNames[] = {"", "kernel", "shm", "storm"};
     for (uint8_t i = 1; text && i < 4; ++i)
         if (strcmp(text, kNames[i]) == 0)

@@ -567,13 +567,19 @@ void epoll_file_became_stream(File &f) noexcept {
                 --x.ours;
             return;
         }
-        if (kernels) {
-            if (!i.always_hot || x.sockets >= 0) // else it is registered otherwise by now
-                sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
-            x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-            i.kernel_only = false;
+        if (!kernels) {
+            item_changed(x, i);
+            return;
         }
-        item_changed(x, i);
+        i.kernel_only = false;
+        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+        const bool registered = !i.always_hot || x.sockets >= 0; // else it is otherwise by now
+        if (registered)
+            joined_as_member(x, i);
+        else
+            item_changed(x, i);
+        if (registered)
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
     });
     first.tell();
 }

@@ -271,6 +271,11 @@ void leave_list(Epoll &x, EpollItem &i) noexcept;
 /// Rings the instance's own doorbell.
 void ring_own(Epoll &x) noexcept;
 
+// --- epoll_joining.cpp
+/// The connection of a member that is still registered with the kernel's set is ours by now: it is to be
+/// reported if it is ready, and the kernel has not reported it yet.
+void joined_as_member(Epoll &x, EpollItem &i) noexcept;
+
 // --- epoll_look.cpp
 /// What the descriptor reports now, all events; no kernel call.
 uint32_t file_events(File &f) noexcept;
