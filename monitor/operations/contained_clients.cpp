@@ -14,16 +14,16 @@ using wire::Op;
 /// (log). What is added to the protocol is not among them before somebody has thought about it.
 constexpr Op kWhenContained[] = {
     // A process comes, forks, executes and ends
-    Op::hello, Op::presence, Op::stay, Op::enter, Op::fork, Op::child, Op::segment, Op::image, Op::part, Op::leave,
-    Op::ends, Op::memory, Op::sandbox,
+    Op::hello, Op::presence, Op::stay, Op::enter, Op::fork, Op::child, Op::segment, Op::image, Op::part,
+    Op::leave, Op::ends, Op::memory, Op::sandbox,
     // Listeners of its own network namespace, of which it proves that it is in it, and links to them
     Op::listen, Op::unlisten, Op::unlist, Op::check, Op::links, Op::connect, Op::drop_link, Op::adopt_link,
     Op::withdraw, Op::renew, Op::no_room,
     // Being woken, and waking whom it has a link to
     Op::bell, Op::unbell, Op::peer_bell, Op::foreign_bell, Op::ring, Op::accept_bell, Op::mute_bell,
     // Sockets that are passed on, connections that are found to have libsd at both ends, pools of links
-    Op::pass, Op::claim, Op::claimed, Op::moved, Op::let_go, Op::offer, Op::other_end, Op::take_back, Op::pool,
-    Op::peer_pool, Op::end_pool};
+    Op::pass, Op::claim, Op::claimed, Op::moved, Op::let_go, Op::offer, Op::other_end, Op::take_back,
+    Op::pool, Op::peer_pool, Op::end_pool};
 
 } // namespace
 

@@ -182,7 +182,8 @@ void Monitor::open_door(Door &door, int listening, bool contained) {
     // Inherited by what is accepted: packets sent before we come to accept must carry their sender, too.
     const int on = 1;
     setsockopt(listening, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    door = {listening, loop_.add(listening, EPOLLIN, [this, &door](uint32_t) { accept_clients(door); }), contained};
+    door = {listening, loop_.add(listening, EPOLLIN, [this, &door](uint32_t) { accept_clients(door); }),
+            contained};
 }
 
 void Monitor::serve(int listening_socket, int containers) {

@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 10ms;     ///< between two looks at a thread that has not answered
-constexpr auto kPatience = 1s;   ///< with one that runs, or waits for a processor
-constexpr auto kPenalty = 2s;    ///< for a user whose socket was locked: all others have waited 20 ms for it
+constexpr auto kLook = 10ms;   ///< between two looks at a thread that has not answered
+constexpr auto kPatience = 1s; ///< with one that runs, or waits for a processor
+constexpr auto kPenalty = 2s;  ///< for a user whose socket was locked: all others have waited 20 ms for it
 constexpr unsigned kMostLost = 32; ///< threads that have not come back, of all users
 
 /// Whether a thread sleeps where no signal wakes it.

@@ -43,7 +43,6 @@ import random, socket, sys
 address, port, count, calls, most = sys.argv[1], *map(int, sys.argv[2:6])
 r = random.Random(port); block = r.randbytes(most) if hasattr(r, 'randbytes') else bytes(r.randrange(256) for _ in range(min(most, 65536)))
 peers = [socket.create_connection((address, port)) for _ in range(count)]
-for peer in peers: peer.settimeout(100)
 for turn in range(calls):
     for peer in peers:
         text = block[:r.randrange(1, len(block))]
@@ -61,6 +60,29 @@ for turn in range(calls):
             got += more
         assert got == text, 'bytes differ'
 print('all is well')
+"""
+# Of another C library: 300 messages of up to 4000 bytes.
+MUSL = r"""
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[2]))};
+    static char text[4000], got[4000];
+    int s = socket(AF_INET, SOCK_STREAM, 0);
+    if (inet_pton(AF_INET, argv[1], &to.sin_addr) != 1 || connect(s, (void *)&to, sizeof to) != 0) return 1;
+    for (int i = 1; i <= 300; ++i) {
+        size_t n = (size_t)i * 13 % sizeof text + 1, at = 0;
+        memset(text, i, n);
+        if (write(s, text, n) != (ssize_t)n) return 2;
+        while (at < n) { ssize_t r = read(s, got + at, n - at); if (r <= 0) return 3; at += (size_t)r; }
+        if (memcmp(text, got, n) != 0) return 4;
+    }
+    return puts("all is well") < 0;
+}
 """
 # In a container: what a hostile program asks by the socket that it has been shown, and what it finds beside it. Numbers are those of libsd/layout/protocol.hpp.
 HOSTILE = """
@@ -177,10 +199,10 @@ class Trials:
         self.engine.run("network", "create", "--subnet", "10.77.1.0/24", "sd-one")
         self.engine.run("network", "create", "--subnet", "10.77.2.0/24", "sd-two")
 
-    def start(self, name, options, image, code, *arguments, device=True, network="sd-one"):
+    def start(self, name, options, image, code, *arguments, device=True, network="sd-one", command=None):
         edits = ["--device", CDI, "-e", f"SD_STATS_FILE=/out/{name}"] if device else []
         return self.engine.container("--name", name, *(["--network", network] if network else []), "-v", f"{self.out}:/out", *edits, *options,
-                                     f"localhost/sd-{image}", "/usr/bin/python3", "-c", code, *map(str, arguments))
+                                     f"localhost/sd-{image}", *(command or ("/usr/bin/python3", "-c", code)), *map(str, arguments))
 
     def talk(self, server_options=(), client_options=(), server="bookworm", client="bookworm", count=4, calls=CALLS, most=9000, **how):
         """A server and a client in two containers; what both say of their connections."""
@@ -194,7 +216,8 @@ class Trials:
             check(serving.poll() is None, f"the server has ended: {serving.stderr.read()[-500:] if serving.poll() is not None else ''}")
             time.sleep(0.05)
         address = how.get("address") or self.engine.run("inspect", one, "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}")
-        asking = self.start(two, client_options, client, ASK, address, how.get("asked", port), count, calls, most, device=how.get("client_has", True), network=networks[1])
+        asking = self.start(two, client_options, client, ASK, address, how.get("asked", port), count, calls, most, device=how.get("client_has", True), network=networks[1],
+                            command=how.get("client_command"))
         said = []
         for name, process in ((two, asking), (one, serving)):
             text, errors = process.communicate(timeout=PATIENCE)
@@ -234,6 +257,15 @@ class Trials:
                 self.joined(self.talk(server=image))
                 self.joined(self.talk(client=image))
 
+    def musl(self):
+        """A client that cannot have the library, and is given it all the same."""
+        source, program = pathlib.Path(self.out, "musl.c"), f"{self.out}/musl"
+        source.write_text(MUSL, "ascii")
+        subprocess.run(["musl-gcc", "-O1", "-o", program, source], check=True)
+        loader = "/lib/ld-musl-x86_64.so.1"
+        said = self.talk(client_command=(program.replace(self.out, "/out"),), client_options=("-v", f"{os.path.realpath(loader)}:{loader}:ro"), count=1)
+        self.kernels(said)
+
     def without(self):
         """A peer whose container has not been given the library."""
         self.kernels(self.talk(server_has=False))
@@ -266,7 +298,7 @@ class Trials:
         text, errors = process.communicate(timeout=PATIENCE)
         check(process.returncode == 0 and text == "held off\n", f"{text} {errors[-800:]}")
 
-    CASES = {"bridge": bridge, "confined": confined, "pod": pod, "images": images_of, "without": without, "user namespace": user_namespace,
+    CASES = {"bridge": bridge, "confined": confined, "pod": pod, "images": images_of, "musl": musl, "without": without, "user namespace": user_namespace,
              "tenants": tenants, "memory": memory, "restarted monitor": restarted, "hostile": hostile}
 
     def all(self, names):

@@ -21,7 +21,8 @@ struct Host {
     Host() {
         monitor.stop(SIGKILL);
         mkdir(directory.c_str(), 0755);
-        std::ofstream(monitor.directory + "/monitor.toml") << "[monitor]\ncontainers_socket = \"" << socket << "\"\n";
+        std::ofstream(monitor.directory + "/monitor.toml")
+            << "[monitor]\ncontainers_socket = \"" << socket << "\"\n";
         start();
     }
     ~Host() {
@@ -124,7 +125,8 @@ namespace {
 
 std::set<std::string> payers(const Host &host) {
     std::set<std::string> names;
-    for (const auto &account : host.status()["resources"]["accounts"]) {
+    const nlohmann::json status = host.status();
+    for (const auto &account : status["resources"]["accounts"]) {
         if (account["clients"] > 0) {
             names.insert(account["name"]);
         }
@@ -148,7 +150,6 @@ TEST_CASE("what a container's users have the monitor hold is not charged to the 
         REQUIRE(seteuid(0) == 0);
         REQUIRE(status_of(channel, Op::presence) == 0); // so it has been accepted
         const std::set<std::string> found = payers(host);
-        INFO(host.status()["resources"].dump());
         REQUIRE(found.count("group " + group.path().substr(monitor::unified_top().size())) != 0);
         return found.count("user " + std::to_string(kSomebody)) != 0;
     };

@@ -35,8 +35,8 @@ uint32_t events_now(File &f) noexcept {
     const bool reset = block & kTxReset;
     const bool we_shut = reset || (block & kTxShut);
     const bool ring_shut = flags & kFlagWriteShut;
-    const bool peer_shut = reads_ring ? reset || ring_shut
-                                      : (socket & POLLRDHUP) || (to_ring && ring_shut && (socket & POLLIN));
+    const bool peer_shut =
+        reads_ring ? reset || ring_shut : (socket & POLLRDHUP) || (to_ring && ring_shut && (socket & POLLIN));
     const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
     uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
     if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
@@ -126,10 +126,11 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
         IoCursor behind = from;
         skip(behind, asked);
         const int how = asked != 0 && behind.advance() > 0 ? (flags & ~MSG_OOB) | MSG_MORE : flags;
-        const long r = m.msg_iovlen <= 1
-                           ? sys::call(SYS_sendto, fd, sys::arg(pieces[0].iov_base),
-                                       static_cast<long>(pieces[0].iov_len), how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
-                           : sys::call(SYS_sendmsg, fd, sys::arg(&m), how | MSG_DONTWAIT | MSG_NOSIGNAL);
+        const long r =
+            m.msg_iovlen <= 1
+                ? sys::call(SYS_sendto, fd, sys::arg(pieces[0].iov_base),
+                            static_cast<long>(pieces[0].iov_len), how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
+                : sys::call(SYS_sendmsg, fd, sys::arg(&m), how | MSG_DONTWAIT | MSG_NOSIGNAL);
         if (r < 0)
             return done ? done : r;
         skip(from, static_cast<size_t>(r));

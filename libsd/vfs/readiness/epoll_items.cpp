@@ -127,8 +127,7 @@ void end_kept_watch(File &f) noexcept {
         return;
     Epoll &x = *f.stream.kept_by;
     SetGuard g(x);
-    if (x.sockets_name == kept >> 32 &&
-        f.stream.kept_watch.exchange(0, std::memory_order_relaxed) == kept)
+    if (x.sockets_name == kept >> 32 && f.stream.kept_watch.exchange(0, std::memory_order_relaxed) == kept)
         sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, static_cast<int>(kept), nullptr);
 }
 

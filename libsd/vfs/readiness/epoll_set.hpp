@@ -181,7 +181,7 @@ struct Epoll {
     /// sleep can be taken out again, and leaves the kernel's set, which others may poll, as it was. -1: none.
     int sockets = -1;
     uint32_t sockets_name = 0; ///< of that one, for this process; never used twice, 0: none
-    bool passed = false; ///< to another process, perhaps, with SCM_RIGHTS
+    bool passed = false;       ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
     uint32_t channel_epoch = 0;
