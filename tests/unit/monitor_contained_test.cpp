@@ -159,7 +159,8 @@ TEST_CASE("what a container's users have the monitor hold is not charged to the 
 
 TEST_CASE("a restarted monitor's socket is seen in the directory that containers have mounted") {
     Host host;
-    const UniqueFd mounted(open(host.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); // as a mount has it
+    // As a mount has it
+    const UniqueFd mounted(open(host.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const std::string seen = "/proc/self/fd/" + std::to_string(mounted.get()) + "/monitor.sock";
     REQUIRE(UniqueFd(monitor::connect_monitor(seen.c_str())).get() >= 0);
     host.monitor.stop(SIGKILL);
