@@ -1,11 +1,11 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
 #include "libsd/base/probes.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/base/upward.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sandbox_state.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/layout/fake_layout.hpp"
