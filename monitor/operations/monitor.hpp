@@ -37,8 +37,8 @@ class Monitor {
     Monitor(const Monitor &) = delete;
     Monitor &operator=(const Monitor &) = delete;
 
-    /// Starts to accept clients. The sockets stay the caller's. `containers`: where containers come, which get
-    /// less (contained_clients.cpp); -1: they have no socket of their own.
+    /// Starts to accept clients. The sockets stay the caller's. `containers`: where containers come, which
+    /// get less (service/contained.hpp); -1: they have no socket of their own.
     void serve(int listening_socket, int containers = -1);
     /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay,
     /// but where connections are to begin on the kernel, links are not used for new ones; the path of the
@@ -130,9 +130,6 @@ class Monitor {
     bool is_sandboxed(const Client &client, const ucred &sender) const;
     Reply withdraw(Client &client, Request &request);
     Reply sandbox(Client &client, Request &request);
-
-    // contained_clients.cpp: who comes by the containers' socket
-    static bool is_answered_when_contained(wire::Op op);
 
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);

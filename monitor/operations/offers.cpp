@@ -4,6 +4,7 @@
 // Who came first finds SegmentHeader::joined changed, and asks again, with the descriptor: so both sockets
 // are open when the second of them hears, and the kernel has one connection with these names in a namespace.
 #include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -244,6 +245,8 @@ Reply Monitor::offer(Client &client, Request &request) {
         return Reply::error(EMFILE, Cause::limit);
     }
     made.charge = std::make_shared<Charge>(charge(client.payer, Resource::offers, 0));
+    log::debug("process {} offers the {} end of a kernel connection", client.pid,
+               side == 0 ? "connecting" : "accepting");
     client.offers.insert(key);
     offers_[key] = made;
     if (found) {

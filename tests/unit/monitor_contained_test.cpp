@@ -32,7 +32,11 @@ struct Host {
         }
         rmdir(directory.c_str());
     }
-    void start() { monitor.start({"--config", monitor.directory + "/monitor.toml"}); }
+    /// The monitor's own socket is there first.
+    void start() {
+        monitor.start({"--config", monitor.directory + "/monitor.toml"});
+        REQUIRE(eventually([&] { return UniqueFd(monitor::connect_monitor(socket.c_str())).get() >= 0; }));
+    }
     Channel enter() const { return Channel(UniqueFd(monitor::connect_monitor(socket.c_str()))); }
     nlohmann::json status() const {
         Channel asks(monitor);
@@ -121,7 +125,8 @@ namespace {
 
 std::set<std::string> payers(const Host &host) {
     std::set<std::string> names;
-    for (const auto &account : host.status()["resources"]["accounts"]) {
+    const nlohmann::json status = host.status();
+    for (const auto &account : status["resources"]["accounts"]) {
         if (account["clients"] > 0) {
             names.insert(account["name"]);
         }
@@ -154,7 +159,8 @@ TEST_CASE("what a container's users have the monitor hold is not charged to the 
 
 TEST_CASE("a restarted monitor's socket is seen in the directory that containers have mounted") {
     Host host;
-    const UniqueFd mounted(open(host.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); // as a mount has it
+    // As a mount has it
+    const UniqueFd mounted(open(host.directory.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     const std::string seen = "/proc/self/fd/" + std::to_string(mounted.get()) + "/monitor.sock";
     REQUIRE(UniqueFd(monitor::connect_monitor(seen.c_str())).get() >= 0);
     host.monitor.stop(SIGKILL);

@@ -4,6 +4,7 @@
 
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ring_shrink.hpp"
 #include <deque>
@@ -21,6 +22,15 @@ using namespace sd;
 using namespace sd::test;
 
 namespace {
+
+/// Closed by the kernel alone.
+struct UniqueNumber {
+    int fd;
+    explicit UniqueNumber(int n) : fd(n) {}
+    ~UniqueNumber() { sys::close(fd); }
+    UniqueNumber(const UniqueNumber &) = delete;
+    UniqueNumber &operator=(const UniqueNumber &) = delete;
+};
 
 /// A connection of the kernel, both ends of which have a slot of a link as well.
 struct PathPair {
@@ -257,6 +267,68 @@ TEST_CASE("both directions move when the receiver has agreed, and the socket is 
         REQUIRE(sys::getsockopt(p.fd[me], IPPROTO_TCP, TCP_INFO, &info, &n) == 0);
         CHECK(info.tcpi_state == TCP_ESTABLISHED);
     }
+}
+
+TEST_CASE("a member of an epoll set that is taken out and put in again is watched meanwhile, if it is idle") {
+    PathPair p(kWantRing);
+    char room[100];
+    const auto exchange = [&](unsigned times) {
+        for (unsigned i = 0; i < times; ++i)
+            for (unsigned me = 0; me < 2; ++me) {
+                REQUIRE(p.send(me, "hello", 5) == 5);
+                REQUIRE(soon([&] { return p.recv(1 - me, room, sizeof room) == 5; }));
+            }
+    };
+    exchange(5);
+    REQUIRE(is_settled_in_ring(*p.file(0)));
+    const int ep = static_cast<int>(sys::epoll_create1(EPOLL_CLOEXEC));
+    vfs::epoll_created(ep);
+    REQUIRE(file_of(ep));
+    const Epoll &x = *file_of(ep)->epoll;
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u64 = 7;
+    const auto is_watched = [&] {
+        epoll_event same{};
+        same.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
+        same.data.u64 = static_cast<uint32_t>(p.fd[0]);
+        return sys::epoll_ctl(x.sockets, EPOLL_CTL_MOD, p.fd[0], &same) == 0;
+    };
+    const timespec now{0, 0};
+    epoll_event got{};
+    REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_ADD, p.fd[0], &e) == 0);
+    CHECK(is_watched());
+    REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_DEL, p.fd[0], nullptr) == 0);
+    CHECK(is_watched());
+    CHECK(vfs::epoll_ctl(ep, EPOLL_CTL_DEL, p.fd[0], nullptr) == -ENOENT);
+    REQUIRE(p.send(1, "hello", 5) == 5);
+    CHECK(vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 0);
+    REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_ADD, p.fd[0], &e) == 0);
+    CHECK(vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 1);
+    CHECK(got.data.u64 == 7);
+    REQUIRE(p.recv(0, room, sizeof room) == 5);
+    SECTION("until its socket is used again") {
+        REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_DEL, p.fd[0], nullptr) == 0);
+        for (unsigned me = 0; me < 2; ++me)
+            (p.file(me)->ofd->opt.*kPathWanted).store(kWantKernel);
+        for (unsigned me = 0; me < 2; ++me)
+            p.file(me)->ofd->tx_block.fetch_or(kTxPath);
+        exchange(5);
+        REQUIRE(soon([&] { return vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 0 && !is_watched(); }));
+        REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_ADD, p.fd[0], &e) == 0);
+        CHECK(is_watched());
+        REQUIRE(p.send(1, "hello", 5) == 5);
+        CHECK(soon([&] { return vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 1; }));
+    }
+    SECTION("or closed, while somebody else has the socket") {
+        REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_DEL, p.fd[0], nullptr) == 0);
+        const UniqueNumber others(static_cast<int>(sys::fcntl(p.fd[0], F_DUPFD_CLOEXEC, 0)));
+        vfs::close(p.fd[0]);
+        epoll_event left{};
+        shutdown(others.fd, SHUT_RD); // an edge, if it were watched
+        CHECK(sys::epoll_pwait(x.sockets, &left, 1, 0, nullptr) == 0);
+    }
+    vfs::close(ep);
 }
 
 TEST_CASE("a direction is not moved before the receiver has agreed, nor again before it has followed") {

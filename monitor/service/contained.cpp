@@ -1,6 +1,6 @@
-// Clients that came by the containers' socket: what they may ask. Whoever is in a container is a stranger to the
-// host and to other containers, root included, so nothing here is about anything but what the client itself has.
-#include "monitor/operations/monitor.hpp"
+// Clients that came by the containers' socket. Whoever is in a container is a stranger to the host and to
+// other containers, root included, so nothing here is about anything but what the client itself has.
+#include "monitor/service/contained.hpp"
 
 #include <algorithm>
 
@@ -10,8 +10,8 @@ namespace {
 
 using wire::Op;
 
-/// Of all that there is without a look at what others have (status, snapshot), and without lines in the host's log
-/// (log). What is added to the protocol is not among them before somebody has thought about it.
+/// All that there is but a look at what others have (status, snapshot), and lines in the host's log (log).
+/// What is added to the protocol is not among them before somebody has thought about it.
 constexpr Op kWhenContained[] = {
     // A process comes, forks, executes and ends
     Op::hello, Op::presence, Op::stay, Op::enter, Op::fork, Op::child, Op::segment, Op::image, Op::part,
@@ -27,7 +27,7 @@ constexpr Op kWhenContained[] = {
 
 } // namespace
 
-bool Monitor::is_answered_when_contained(Op op) {
+bool is_answered_when_contained(Op op) {
     return std::find(std::begin(kWhenContained), std::end(kWhenContained), op) != std::end(kWhenContained);
 }
 
