@@ -2,9 +2,9 @@
 #include "libsd/api/real.hpp"
 
 #include "libsd/api/syscalls/raw_syscall.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/hot_section.hpp"
 #include "libsd/control/objects.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/cpu/call_numbers.hpp"
 
 #include <gnu/libc-version.h>

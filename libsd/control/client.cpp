@@ -1,12 +1,12 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/base/upward.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/packets.hpp"
 #include "libsd/control/sandbox_state.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/layout/link_layout.hpp"
 #include <cstdio>
 #include <cstdlib>

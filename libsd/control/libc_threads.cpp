@@ -1,6 +1,6 @@
 #include "libsd/control/libc_threads.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/objects.hpp"
-#include "libsd/control/start_section.hpp"
 #include <cstddef>
 #include <sys/single_threaded.h>
 

@@ -1,5 +1,5 @@
 #include "libsd/control/objects.hpp"
-#include "libsd/control/start_section.hpp"
+#include "libsd/base/start_section.hpp"
 #include <cstring>
 
 namespace sd {

@@ -1,10 +1,10 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/control/sandbox_state.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/cpu/call_numbers.hpp"
 #include "libsd/layout/exec_table.hpp"

@@ -1,12 +1,12 @@
 // The process as a whole.
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/control/sandbox_state.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/queue/thread_liveness.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"

@@ -1,9 +1,9 @@
 // Connections that began in the kernel, until their two ends are joined.
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
-#include "libsd/control/start_section.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
