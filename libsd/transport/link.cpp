@@ -170,6 +170,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
             l->retired.store(reach == 0, std::memory_order_relaxed);
             l->narrow.store(false, std::memory_order_relaxed);
             l->inherited.store(false, std::memory_order_relaxed);
+            l->forks_after_accept = 0;
             l->syn_tail = 0;
             for (auto &word : l->agreed)
                 word.store(0, std::memory_order_relaxed);

@@ -30,6 +30,8 @@ struct LinkMap {
     /// Client side, inherited over fork: the parent's reference for new connections came along
     std::atomic<bool> inherited{false};
     uint32_t place = 0; ///< server side: index in ListenerSegment::link
+    /// Server side: forks right after something was accepted here, up to two
+    uint8_t forks_after_accept = 0;
 
     /// Of each side's arena: where its parts are mapped (part 0 is with the link), nullptr: not; and the
     /// empty memory of those of a former link, under `part_lock`.

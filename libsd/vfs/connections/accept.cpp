@@ -11,6 +11,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
+#include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/options/options.hpp"
@@ -131,6 +132,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
             inherit_from_listener(fd, listener, *f);
             install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
             stats().accepts.fetch_add(1, std::memory_order_relaxed);
+            last_accepted_on.store(link->index + 1, std::memory_order_relaxed);
             l.turns.fetch_add(1, std::memory_order_relaxed);
             return new_fd;
         }

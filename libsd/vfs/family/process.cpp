@@ -88,6 +88,7 @@ SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
     share_unconnected(child_starts_program);
+    fetch_bells_for_child();
     epoll_fork_prepare();
     listeners_fork_prepare();
     // Who greets the monitor has the channel's lock and may make the segment; who makes the segment may ask
