@@ -27,6 +27,7 @@ struct Client {
 
     bool unread = false;    ///< does not read its replies, so it is not read from
     bool stays = false;     ///< Op::stay
+    bool detached = false;  ///< what it has and makes anew is the kernel's
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered
     bool leaving = false;   ///< about to execute something that takes nothing over
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello

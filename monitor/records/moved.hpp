@@ -13,6 +13,7 @@ struct MovedConnection {
     /// Client id of the sd-bridge that alone goes on with the Ofd; 0: has not claimed it yet
     uint64_t bridge = 0;
     Charge charge;
+    bool is_adopted = false; ///< nobody carries: it is one more path of the connection (kTxAdopt)
 };
 
 } // namespace sd::monitor

@@ -100,7 +100,7 @@ bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP |
 uint32_t path_events(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
-    if (is_called_home(f)) [[unlikely]]
+    if (is_told_home(f)) [[unlikely]]
         answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
