@@ -39,7 +39,7 @@ enum TxBlock : uint32_t {
     /// What is sent goes to the kernel's socket, or is about to change its path (vfs/paths/moves.hpp)
     kTxPath = 64,
     /// With kTxMoved: the kernel socket that the monitor has is one more path of the connection, and nobody
-    /// carries between the two (vfs/paths/adopt.hpp)
+    /// carries between the two (vfs/paths/adopt.hpp). kTxPath beside it: the end is to leave the ring
     kTxAdopt = 128
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked

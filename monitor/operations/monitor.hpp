@@ -296,7 +296,7 @@ class Monitor {
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs() const;
     Hold adoption_objects(const SteeredPair &pair) const;
-    Hold begin_adoption(const SteeredPair &pair);
+    Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
     void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;
 
     // steering/detach.cpp: processes that are back on kernel TCP

@@ -115,7 +115,8 @@ Hold Monitor::adoption_objects(const SteeredPair &pair) const {
     return Hold::none;
 }
 
-Hold Monitor::begin_adoption(const SteeredPair &pair) {
+/// `told`: the ends that are to leave the ring; the peer of one that is not told is called home by it.
+Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
     if (const Hold hold = adoption_objects(pair); hold != Hold::none) {
         return hold;
     }
@@ -152,7 +153,12 @@ Hold Monitor::begin_adoption(const SteeredPair &pair) {
         moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
         Ofd &words = end.words();
         words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
-        words.tx_block.fetch_or(kTxMoved | kTxAdopt, std::memory_order_seq_cst);
+        if (told[side]) {
+            pair.link->view(side).slot(pair.slot).side[side].control.flags.fetch_or(kFlagHome,
+                                                                                    std::memory_order_seq_cst);
+        }
+        words.tx_block.fetch_or(kTxMoved | kTxAdopt | (told[side] ? uint32_t{kTxPath} : 0),
+                                std::memory_order_seq_cst);
         words.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
     }
     for (unsigned side = 0; side < 2; ++side) {
@@ -237,15 +243,17 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
             (!is_process && (static_cast<uint32_t>(pair.link->id) != body.link || pair.slot != body.slot))) {
             continue;
         }
+        const bool all = both && !is_process;
+        const bool told[2] = {holds[0] || all, holds[1] || all};
         Hold never = Hold::none;
         const bool is_adopting = (pair.end[0] && pair.end[0]->ofd.is_adopting) ||
                                  (pair.end[1] && pair.end[1]->ofd.is_adopting);
         const bool is_whole = pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
         if (to_kernel && !is_adopting && !is_whole) {
-            never = begin_adoption(pair);
+            never = begin_adoption(pair, told);
         }
         for (unsigned side = 0; side < 2; ++side) {
-            if (pair.end[side] && pair.end[side]->ofd.has_paths && (holds[side] || (both && !is_process))) {
+            if (pair.end[side] && pair.end[side]->ofd.has_paths && told[side]) {
                 tell_end(*pair.link, pair.slot, side, *pair.end[side], to_kernel);
             }
         }

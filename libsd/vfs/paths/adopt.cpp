@@ -50,14 +50,14 @@ void begin_in_ring(File &f, int32_t low, bool no_syn) noexcept {
     constexpr uint32_t in_ring = path_word(1, kPathRing);
     (o.opt.*kPathTx).store(in_ring, relaxed);
     (o.opt.*kPathRx).store(in_ring, relaxed);
-    (o.opt.*kPathWanted).store(kWantKernel, relaxed);
+    (o.opt.*kPathWanted).store(o.tx_block.load(relaxed) & kTxPath ? kWantKernel : kWantRing, relaxed);
     (o.opt.*kPathStays).store(no_syn ? kNoSyn : 0, relaxed);
     (o.opt.*kPathRcvlowat).store(without_capture(low), relaxed);
     auto &words = f.mine->credit.path;
     words.from.store(0, relaxed);
     words.offer.store(in_ring, std::memory_order_release);
     o.flags_seen.fetch_or(kSeenPath, std::memory_order_release);
-    o.tx_block.fetch_or(kTxPath, std::memory_order_release);
+    o.tx_block.fetch_or(kTxPath, std::memory_order_release); // until a send finds that nothing is wanted
     words.taken.store(in_ring, std::memory_order_seq_cst); // the other end may leave the ring from here on
 }
 
@@ -84,7 +84,8 @@ bool adopt_socket(File &f, long socket) noexcept {
             done = true;
         }
         o.rcvlowat.store(low, std::memory_order_seq_cst);
-        o.tx_block.fetch_and(~uint32_t{kTxMoved | kTxAdopt}, std::memory_order_seq_cst);
+        o.tx_block.fetch_and(~(uint32_t{kTxMoved | kTxAdopt} | (done ? 0 : uint32_t{kTxPath})),
+                             std::memory_order_seq_cst);
     }
     if (done)
         epoll_file_has_socket(f);
