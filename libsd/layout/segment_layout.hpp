@@ -84,7 +84,7 @@ struct alignas(64) Ofd {
     std::atomic<uint32_t> rx_shut;    ///< 1 after shutdown(SHUT_RD)
     std::atomic<uint32_t> flags_seen; ///< peer's SideFlags already acted on
     std::atomic<int32_t> rcvlowat;
-    std::atomic<int32_t> lowat_kept; ///< with kTxAdopt: what rcvlowat was before
+    std::atomic<int32_t> lowat_kept;               ///< with kTxAdopt: what rcvlowat was before
     std::atomic<int64_t> rcvtimeo_ns, sndtimeo_ns; ///< 0: none
 
     struct alignas(64) Tx {

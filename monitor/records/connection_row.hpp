@@ -24,21 +24,21 @@ enum class Path : uint8_t { shm, kernel };
 /// Why a direction is not on another path, or not yet.
 enum class Hold : uint8_t {
     none,
-    put,         ///< it was put on the kernel's (sdctl), and stays there
-    called,      ///< the receiving end asks for the kernel's
-    pinned,      ///< a program without libsd may have the kernel's socket
-    sender,      ///< the sending process has made no call since
-    receiver,    ///< the receiving process has made no call since
-    unread,      ///< the receiver has not read what is in the ring
-    shared,      ///< several processes have the connection
-    older,       ///< a process has a library that does not know how
-    ended,       ///< one direction has ended
-    passed,      ///< it is on its way to another process, or bridged
-    elsewhere,   ///< it is of a network namespace that the monitor may not enter
-    no_names,    ///< its listener has closed, and its names are not known for sure
-    no_sockets,  ///< the kernel gave no sockets
-    alone,       ///< the process at the other end is not known
-    one_sided,   ///< the other end could not take its kernel socket
+    put,        ///< it was put on the kernel's (sdctl), and stays there
+    called,     ///< the receiving end asks for the kernel's
+    pinned,     ///< a program without libsd may have the kernel's socket
+    sender,     ///< the sending process has made no call since
+    receiver,   ///< the receiving process has made no call since
+    unread,     ///< the receiver has not read what is in the ring
+    shared,     ///< several processes have the connection
+    older,      ///< a process has a library that does not know how
+    ended,      ///< one direction has ended
+    passed,     ///< it is on its way to another process, or bridged
+    elsewhere,  ///< it is of a network namespace that the monitor may not enter
+    no_names,   ///< its listener has closed, and its names are not known for sure
+    no_sockets, ///< the kernel gave no sockets
+    alone,      ///< the process at the other end is not known
+    one_sided,  ///< the other end could not take its kernel socket
 };
 constexpr unsigned kHolds = static_cast<unsigned>(Hold::one_sided) + 1;
 

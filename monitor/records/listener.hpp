@@ -73,7 +73,7 @@ struct Listener {
     std::map<const Account *, unsigned> links_by;
     std::vector<AcceptBell> accept_bells;
     bool is_detached = false; ///< not in the directory, since a holder is detached
-    bool orphan = false; ///< held by nobody; see orphan_listeners.cpp
+    bool orphan = false;      ///< held by nobody; see orphan_listeners.cpp
     unsigned looks = 0;
     EventLoop::Timer timer = 0;
 

@@ -310,14 +310,13 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
             const bool has_paths = (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0;
             const uint32_t block = ofd.tx_block.load(std::memory_order_acquire);
             // The counters are their owners' plain words: a torn or late value only shows in a table.
-            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes),
-                              once(ofd.rx.s.bytes), once(ofd.tx.s.messages), once(ofd.rx.s.messages),
-                              once(ofd.tx.s.cls), once(ofd.tx.s.stalls) != 0, is_shared(ofd.tx.token),
-                              is_shared(ofd.rx.token), i, once(ofd.generation), has_paths,
-                              (block & kTxAdopt) != 0, (block & kTxMoved) != 0 && (block & kTxAdopt) == 0,
-                              has_paths ? (ofd.opt.*kPathWanted).load(std::memory_order_relaxed) : 0,
-                              has_paths ? (ofd.opt.*kPathStays).load(std::memory_order_relaxed) : 0,
-                              std::move(holders)});
+            result.push_back(
+                {once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes), once(ofd.rx.s.bytes),
+                 once(ofd.tx.s.messages), once(ofd.rx.s.messages), once(ofd.tx.s.cls), once(ofd.tx.s.stalls) != 0,
+                 is_shared(ofd.tx.token), is_shared(ofd.rx.token), i, once(ofd.generation), has_paths,
+                 (block & kTxAdopt) != 0, (block & kTxMoved) != 0 && (block & kTxAdopt) == 0,
+                 has_paths ? (ofd.opt.*kPathWanted).load(std::memory_order_relaxed) : 0,
+                 has_paths ? (ofd.opt.*kPathStays).load(std::memory_order_relaxed) : 0, std::move(holders)});
         }
     });
     return result;

@@ -37,8 +37,7 @@ using Clock = std::chrono::steady_clock;
 UniqueFd proof_of(uint32_t pid) {
     const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
     std::error_code error;
-    for (const auto &entry :
-         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    for (const auto &entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
         std::error_code gone;
         if (std::filesystem::read_symlink(entry.path(), gone) == "/memfd:sd-family (deleted)") {
             const int number = std::stoi(entry.path().filename());
@@ -231,8 +230,8 @@ std::vector<uint32_t> processes_of(const stat::Snapshot &snapshot, const std::st
 void refuse(int error, uint32_t pid) {
     switch (error) {
     case EPERM:
-        throw Failure(Exit::failed, fmt::format("process {}: only an administrator, or who may trace it, may do that",
-                                                pid));
+        throw Failure(Exit::failed,
+                      fmt::format("process {}: only an administrator, or who may trace it, may do that", pid));
     case ESRCH:
         throw Failure(Exit::no_unit, fmt::format("process {}: it has ended, or has no accelerated socket", pid));
     default:
@@ -275,7 +274,8 @@ void write_disabled_file() {
     std::error_code error;
     std::filesystem::create_directories(std::filesystem::path(kDisabledFile).parent_path(), error);
     std::ofstream file(kDisabledFile);
-    file << "# While this file is here, no program that starts is accelerated: sdctl(1), detach. Taken away by\n"
+    file << "# While this file is here, no program that starts is accelerated: sdctl(1), detach. Taken away "
+            "by\n"
             "# sdctl attach all.\n";
     file.close();
     if (!file) {
@@ -294,11 +294,12 @@ Exit move_connection(const std::string &connection, const std::string &path, dou
     auto found = stat::find_connections(snapshot, connection);
     if (found.size() != 1) {
         throw Failure(found.empty() ? Exit::no_unit : Exit::usage,
-                      found.empty() ? fmt::format("{}: there is no such connection, or none that is yours to see; "
-                                                  "sdstat --each lists them",
-                                                  connection)
-                                    : fmt::format("{}: {} connections have that name; sdstat --each lists their ids",
-                                                  connection, found.size()));
+                      found.empty()
+                          ? fmt::format("{}: there is no such connection, or none that is yours to see; "
+                                        "sdstat --each lists them",
+                                        connection)
+                          : fmt::format("{}: {} connections have that name; sdstat --each lists their ids",
+                                        connection, found.size()));
     }
     const UniqueFd channel = monitor_channel();
     const ConnectionRow row = *found[0];
@@ -342,7 +343,9 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
     const UniqueFd channel = monitor_channel();
     const Clock::time_point end = after(seconds);
     // All are asked before any is waited for: two of them may be the ends of one connection.
-    const auto ask = [&](uint32_t pid) { return wire::Steer{static_cast<uint32_t>(SteerTo::detach), pid, 0, 0}; };
+    const auto ask = [&](uint32_t pid) {
+        return wire::Steer{static_cast<uint32_t>(SteerTo::detach), pid, 0, 0};
+    };
     (void)for_each_process(which, [&](uint32_t pid) {
         const Answer answer = steer(channel.get(), ask(pid));
         return answer.error == 0 ? Exit::done : Exit::failed;
@@ -357,7 +360,8 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
             fmt::print("{}: detached, {} connections are the kernel's\n", name_of(pid), r.directions / 2);
             return Exit::done;
         }
-        fmt::print("{}: detached; pending: {} of {} directions\n", name_of(pid), r.directions - r.there, r.directions);
+        fmt::print("{}: detached; pending: {} of {} directions\n", name_of(pid), r.directions - r.there,
+                   r.directions);
         const stat::Snapshot snapshot = look();
         for (const ConnectionRow &row : snapshot.rows) {
             const auto has = [&](const monitor::RowEnd &e) {

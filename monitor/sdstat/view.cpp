@@ -24,9 +24,9 @@ std::string queue_text(int64_t bytes) { return bytes < 0 ? "-" : amount(static_c
 std::string why_text(const ConnectionRow &row, unsigned side) {
     const char *sends = monitor::hold_name(static_cast<monitor::Hold>(row.end[side].hold));
     const char *receives = monitor::hold_name(static_cast<monitor::Hold>(row.end[1 - side].hold));
-    return sends == std::string(receives) ? sends
-                                          : fmt::format("{}/{}", *sends == '\0' ? "-" : sends,
-                                                        *receives == '\0' ? "-" : receives);
+    return sends == std::string(receives)
+               ? sends
+               : fmt::format("{}/{}", *sends == '\0' ? "-" : sends, *receives == '\0' ? "-" : receives);
 }
 
 void append(Lines &to, const Lines &more) { to.insert(to.end(), more.begin(), more.end()); }

@@ -1,6 +1,6 @@
 // Processes that are back on kernel TCP: nothing new of theirs begins in shared memory, nor is joined.
-#include "monitor/operations/monitor.hpp"
 #include "libsd/layout/directory_layout.hpp"
+#include "monitor/operations/monitor.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
@@ -38,8 +38,9 @@ void Monitor::review_listing(Listener &listener) {
 /// Has all that the process is and has say what Client::detached says.
 void Monitor::apply_detached(Client &client) {
     if (client.own && !client.detached) {
-        client.detached = (client.own->view().header().steering.load(std::memory_order_relaxed) & kDetached) != 0 ||
-                          access(kDisabledFile, F_OK) == 0; // a former monitor, or the administrator, has said so
+        client.detached =
+            (client.own->view().header().steering.load(std::memory_order_relaxed) & kDetached) != 0 ||
+            access(kDisabledFile, F_OK) == 0; // a former monitor, or the administrator, has said so
     }
     if (client.detached) {
         set_detached(client, true);

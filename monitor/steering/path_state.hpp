@@ -10,7 +10,7 @@ struct PathState {
     Hold hold = Hold::none;
     /// Nothing of the former path is used any more: what was left there has been read.
     bool is_over = true;
-    uint32_t moves = 0;  ///< that have been begun, those that were taken back included
+    uint32_t moves = 0; ///< that have been begun, those that were taken back included
     uint64_t offset = 0; ///< at which the former path was left: of the kernel's stream, or a position in the ring
 };
 

@@ -68,8 +68,8 @@ bool agrees(const ListenAddress &listener, const SlotAddress &name) {
     static constexpr uint8_t kAny4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
     static constexpr uint8_t kAny[16] = {};
     return listener.port == name.port &&
-           (memcmp(listener.ip, name.ip, sizeof name.ip) == 0 || memcmp(listener.ip, kAny, sizeof kAny) == 0 ||
-            memcmp(listener.ip, kAny4, sizeof kAny4) == 0);
+           (memcmp(listener.ip, name.ip, sizeof name.ip) == 0 ||
+            memcmp(listener.ip, kAny, sizeof kAny) == 0 || memcmp(listener.ip, kAny4, sizeof kAny4) == 0);
 }
 
 constexpr uint16_t kFirstFreePort = 1024; ///< a client may take any from here on
@@ -148,8 +148,9 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
     }
     for (unsigned side = 0; side < 2; ++side) {
         const SteeredEnd &end = *pair.end[side];
-        MovedConnection moved{end.segment, end.ofd.index, end.ofd.generation, UniqueFd(made[side]), 0,
-                              std::move(paid[side]), true};
+        MovedConnection moved{
+            end.segment,           end.ofd.index, end.ofd.generation, UniqueFd(made[side]), 0,
+            std::move(paid[side]), true};
         moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
         Ofd &words = end.words();
         words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
@@ -170,7 +171,8 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
 namespace {
 
 /// Tells one end of a connection with paths, and its peer by what an end may say to it.
-template <typename End> void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bool to_kernel) {
+template <typename End>
+void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bool to_kernel) {
     Ofd &words = end.words();
     auto &flags = link.view(side).slot(slot).side[side].control.flags;
     const int32_t wanted = to_kernel ? kWantKernel : kWantRing;
@@ -215,7 +217,8 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
     const bool is_process = to == wire::SteerTo::detach || to == wire::SteerTo::attach;
     const bool to_kernel = to == wire::SteerTo::kernel || to == wire::SteerTo::detach;
     const auto is_meant = [&](const Client &client) {
-        return client.kind == Client::Kind::process && static_cast<uint32_t>(client.pid) == body.pid && may(client);
+        return client.kind == Client::Kind::process && static_cast<uint32_t>(client.pid) == body.pid &&
+               may(client);
     };
     std::vector<Client *> meant;
     for (const auto &[id, client] : clients_) {
@@ -246,9 +249,10 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
         const bool all = both && !is_process;
         const bool told[2] = {holds[0] || all, holds[1] || all};
         Hold never = Hold::none;
-        const bool is_adopting = (pair.end[0] && pair.end[0]->ofd.is_adopting) ||
-                                 (pair.end[1] && pair.end[1]->ofd.is_adopting);
-        const bool is_whole = pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
+        const bool is_adopting =
+            (pair.end[0] && pair.end[0]->ofd.is_adopting) || (pair.end[1] && pair.end[1]->ofd.is_adopting);
+        const bool is_whole =
+            pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
         if (to_kernel && !is_adopting && !is_whole) {
             never = begin_adoption(pair, told);
         }

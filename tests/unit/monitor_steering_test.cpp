@@ -47,7 +47,8 @@ struct LivePair : Pair {
     /// As an administrator. Both processes of the pair are this one.
     Answer steer(SteerTo to, uint32_t pid = static_cast<uint32_t>(getpid())) {
         Channel channel(monitor);
-        return channel.ask(Op::steer, wire::Steer{static_cast<uint32_t>(to), pid, static_cast<uint32_t>(link), kSlot});
+        return channel.ask(Op::steer,
+                           wire::Steer{static_cast<uint32_t>(to), pid, static_cast<uint32_t>(link), kSlot});
     }
     /// What a library does with its mark.
     UniqueFd adopt(TestProcess &process) {
@@ -141,7 +142,9 @@ TEST_CASE("a connection that was born in shared memory gets kernel sockets with 
 
 TEST_CASE("names that the listener does not have are not made") {
     LivePair pair;
-    SECTION("another port") { pair.slot().identity.server.port = static_cast<uint16_t>(pair.socket.port + 1); }
+    SECTION("another port") {
+        pair.slot().identity.server.port = static_cast<uint16_t>(pair.socket.port + 1);
+    }
     SECTION("another address") { pair.slot().identity.server.ip[15] = 2; }
     SECTION("a port that is not everybody's") { pair.slot().identity.client.port = 443; }
     const Answer a = pair.steer(SteerTo::kernel);
@@ -260,6 +263,7 @@ TEST_CASE("what is not there cannot be steered") {
     CHECK(pair.steer(static_cast<SteerTo>(4)).header.status == -EINVAL);
     Channel channel(pair.monitor);
     CHECK(channel
-              .ask(Op::steer, wire::Steer{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()), 1, 9})
+              .ask(Op::steer,
+                   wire::Steer{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()), 1, 9})
               .header.status == -ENOENT);
 }

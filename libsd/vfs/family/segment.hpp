@@ -20,8 +20,7 @@ extern std::atomic<int> own_segment_index;
 /// Has `sdctl detach` put this process back on kernel TCP? Without a segment of its own it has not heard.
 inline bool is_detached() noexcept {
     const int own = own_segment_index.load(std::memory_order_acquire);
-    return own >= 0 &&
-           (segments[own].view.header().steering.load(std::memory_order_relaxed) & kDetached) != 0;
+    return own >= 0 && (segments[own].view.header().steering.load(std::memory_order_relaxed) & kDetached) != 0;
 }
 
 /// Makes the own segment on first call. False: no memory or descriptor.

@@ -58,7 +58,7 @@ void begin_in_ring(File &f, int32_t low, bool no_syn) noexcept {
     words.offer.store(in_ring, std::memory_order_release);
     o.flags_seen.fetch_or(kSeenPath, std::memory_order_release);
     o.tx_block.fetch_or(kTxPath, std::memory_order_release); // until a send finds that nothing is wanted
-    words.taken.store(in_ring, std::memory_order_seq_cst); // the other end may leave the ring from here on
+    words.taken.store(in_ring, std::memory_order_seq_cst);   // the other end may leave the ring from here on
 }
 
 } // namespace
