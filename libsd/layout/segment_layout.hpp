@@ -66,7 +66,9 @@ enum PathStays : int32_t {
     kStaysPinned = 2, ///< neither direction leaves the socket: somebody without libsd may have it
     kWasPeeked = 4,   ///< what is to be received next
     kHiddenAlive = 8, ///< the socket has keepalives that the program has not asked for
-    kNoSyn = 16       ///< the socket was made without a handshake: no SYN counts among what it has sent
+    kSentMore = 16,   ///< the last send over the socket was with MSG_MORE
+    kNoNagle = 32,    ///< the socket does not wait for acknowledgements, whatever the program has set
+    kNoSyn = 64       ///< the socket was made without a handshake: no SYN counts among what it has sent
 };
 
 /// An open file description: one end of an accelerated connection.

@@ -70,7 +70,9 @@ class Link {
     /// For connections that began in the kernel, between two processes: the slots that were given out.
     /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
-    unsigned next_joined = 0;           ///< where a free one is looked for
+    unsigned next_joined = 0; ///< where a free one is looked for
+    /// Offers that have been given a slot, and of which their processes have not heard
+    std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor
     std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};

@@ -51,7 +51,7 @@ void begin_in_ring(File &f, int32_t low, bool no_syn) noexcept {
     (o.opt.*kPathTx).store(in_ring, relaxed);
     (o.opt.*kPathRx).store(in_ring, relaxed);
     (o.opt.*kPathWanted).store(o.tx_block.load(relaxed) & kTxPath ? kWantKernel : kWantRing, relaxed);
-    (o.opt.*kPathStays).store(no_syn ? kNoSyn : 0, relaxed);
+    (o.opt.*kPathStays).store(kNoNagle | (no_syn ? kNoSyn : 0), relaxed);
     (o.opt.*kPathRcvlowat).store(without_capture(low), relaxed);
     auto &words = f.mine->credit.path;
     words.from.store(0, relaxed);
