@@ -185,10 +185,10 @@ enum class Op : uint16_t {
     peer_pool = 61,
     /// PoolRef: nobody will ask for it any more -> empty
     end_pool = 62,
-    /// Steer: where connections are to go -> SteerReply; EPERM: the caller is no administrator of this host, and
+    /// Steer: where connections are to go -> SteerReply; EPERM: the caller does not look after this host, and
     /// has to prove that the process is in its hands
     steer = 70,
-    /// The same + {memfd of a segment that the process shares}, which only its family has, and who may trace it
+    /// The same + {memfd of a segment of the process}, which only its family has, and who may trace it
     steer_mine = 71,
 };
 

@@ -156,7 +156,7 @@ enum CaptureKnown : uint32_t {
 
 /// What is asked of the process whose segment it is.
 enum Steering : uint32_t {
-    /// The library that made it knows the others, kTxAdopt, and that Ofd::opt of a connection with paths may be
+    /// The library that made it knows the others, kTxAdopt, and that Ofd::opt of one with paths may be
     /// written by the monitor.
     kKnowsSteering = 1,
     /// By the monitor: all that is new is the kernel's (sdctl detach)

@@ -10,8 +10,8 @@ struct PathState {
     Hold hold = Hold::none;
     /// Nothing of the former path is used any more: what was left there has been read.
     bool is_over = true;
-    uint32_t moves = 0; ///< that have been begun, those that were taken back included
-    uint64_t offset = 0; ///< at which the former path was left: of the kernel's stream, or a position in the ring
+    uint32_t moves = 0;  ///< that have been begun, those that were taken back included
+    uint64_t offset = 0; ///< at which the former path was left: a byte of the socket, a position in the ring
 };
 
 /// Of what `side` sends. Null: who has that end is not known. Words of shared memory, which may say anything.

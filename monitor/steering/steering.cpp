@@ -1,10 +1,10 @@
 // Where connections are to go, as their owner or an administrator has said (sdctl path, detach, attach).
 //
-// Nobody waits here. A request marks what is to move and wakes who sleeps for it, and says how far it has come;
+// Nobody waits here. A request marks what is to move and wakes who sleeps for it, and says how far it is;
 // who has asked asks again until that is enough for him.
 //
 // A connection with paths is told by its words: PathWanted and kTxPath of the end in question, and kFlagHome,
-// by which an end calls its peer home, as it could do itself. One that was born in shared memory first gets two
+// by which an end calls its peer home, as it could do itself. One born in shared memory first gets two
 // kernel sockets with its names, one for each end (libsd/vfs/paths/adopt.hpp).
 #include "libsd/vfs/sharing/kernel_pair.hpp"
 #include "monitor/operations/monitor.hpp"
@@ -148,9 +148,9 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
     }
     for (unsigned side = 0; side < 2; ++side) {
         const SteeredEnd &end = *pair.end[side];
-        MovedConnection moved{
-            end.segment,           end.ofd.index, end.ofd.generation, UniqueFd(made[side]), 0,
-            std::move(paid[side]), true};
+        MovedConnection moved{end.segment,           end.ofd.index,
+                              end.ofd.generation,    ClientSocket(made[side]),
+                              std::move(paid[side]), true};
         moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
         Ofd &words = end.words();
         words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);

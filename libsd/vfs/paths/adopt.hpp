@@ -1,14 +1,13 @@
 // A connection that began in shared memory gets a kernel socket, by which it can leave it (moves.hpp).
 //
 // The monitor makes the two ends of a kernel connection with the same names, and marks both ends of ours:
-// kTxMoved and kTxAdopt, kMovedLowat, and kTxPath where the end is told to leave the ring. So whoever uses an end goes round to follow() (vfs/sharing/moved.hpp),
-// which asks the monitor for the socket and comes here. From then on the connection has paths, both of its
-// directions are in the ring.
+// kTxMoved and kTxAdopt, kMovedLowat, and kTxPath where the end is told to leave the ring. So its user goes
+// to follow() (vfs/sharing/moved.hpp), which asks the monitor for the socket, and comes here. From then on the
+// connection has paths, and both directions are in the ring.
 //
 // An end does not leave the ring before the other one has answered for its first step, which it does here. So
 // nothing is ever written to a socket whose other end nobody took, and an end that cannot adopt goes on as if
-// nothing had been: the ring has both directions still. Where the monitor dies before both have come, it stays
-// so.
+// nothing had been. Where the monitor dies before both have come, both directions stay in the ring.
 #pragma once
 #include "libsd/vfs/descriptors/file.hpp"
 
