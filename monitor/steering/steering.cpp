@@ -148,9 +148,8 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
     }
     for (unsigned side = 0; side < 2; ++side) {
         const SteeredEnd &end = *pair.end[side];
-        MovedConnection moved{end.segment,           end.ofd.index,
-                              end.ofd.generation,    ClientSocket(made[side]),
-                              std::move(paid[side]), true};
+        MovedConnection moved{end.segment,          end.ofd.index,         end.ofd.generation,
+                              UniqueFd(made[side]), std::move(paid[side]), true};
         moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
         Ofd &words = end.words();
         words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);

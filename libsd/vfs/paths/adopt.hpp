@@ -2,7 +2,7 @@
 //
 // The monitor makes the two ends of a kernel connection with the same names, and marks both ends of ours:
 // kTxMoved and kTxAdopt, kMovedLowat, and kTxPath where the end is told to leave the ring. So its user goes
-// to follow() (vfs/sharing/moved.hpp), which asks the monitor for the socket, and comes here. From then on the
+// to follow() (vfs/sharing/moved.hpp), asks the monitor for the socket, and comes here. From then on the
 // connection has paths, and both directions are in the ring.
 //
 // An end does not leave the ring before the other one has answered for its first step, which it does here. So
