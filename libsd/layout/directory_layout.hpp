@@ -9,6 +9,9 @@ namespace sd {
 constexpr uint64_t kDirectoryMagic = 0x31524944'4453ULL; // "SDDIR1"
 constexpr unsigned kDirectoryEntries = 4096;             ///< open addressing, keyed by port
 
+/// Where there is this file, programs that start leave everything to the kernel (sdctl detach all --stay).
+constexpr const char kDisabledFile[] = "/etc/socksdirect/disabled";
+
 /// An entry is valid while `id` is not 0. The monitor clears `id` before it changes anything and sets it
 /// last; a reader loads id, copies the rest, and loads id again. `used` stays 1 once an entry was ever taken,
 /// so that probing knows where a chain ends.

@@ -185,6 +185,11 @@ enum class Op : uint16_t {
     peer_pool = 61,
     /// PoolRef: nobody will ask for it any more -> empty
     end_pool = 62,
+    /// Steer: where connections are to go -> SteerReply; EPERM: the caller does not look after this host, and
+    /// has to prove that the process is in its hands
+    steer = 70,
+    /// The same + {memfd of a segment of the process}, which only its family has, and who may trace it
+    steer_mine = 71,
 };
 
 struct Header {
@@ -371,6 +376,26 @@ struct OfferReply {
 };
 struct Offered {
     uint64_t cookie; ///< SO_COOKIE
+};
+
+enum class SteerTo : uint32_t {
+    kernel, ///< one connection: both directions to the kernel's socket
+    shm,    ///< one connection: both directions to the ring
+    detach, ///< all connections of a process, and those to come, are the kernel's
+    attach, ///< no longer
+};
+struct Steer {
+    uint32_t to;   ///< SteerTo
+    uint32_t pid;  ///< as the monitor sees it: of the process, or of one that has an end of the connection
+    uint32_t link; ///< kernel, shm: half of the link's id, as in the name of a connection (LINK.SLOT)
+    uint32_t slot;
+};
+/// Where that has led to so far; asked again, it counts anew.
+struct SteerReply {
+    uint32_t directions; ///< of the connections that were meant
+    uint32_t there;      ///< of these, those that are where they are to be
+    uint32_t never;      ///< of the others, those that cannot go there
+    uint32_t hold; ///< monitor/records/connection_row.hpp: what holds one of them up; 0: nothing is known
 };
 
 struct Pool {

@@ -37,7 +37,10 @@ enum TxBlock : uint32_t {
     kTxMoved = 16,
     kTxCapture = 32, ///< what is sent is copied for sddump
     /// What is sent goes to the kernel's socket, or is about to change its path (vfs/paths/moves.hpp)
-    kTxPath = 64
+    kTxPath = 64,
+    /// With kTxMoved: the kernel socket that the monitor has is one more path of the connection, and nobody
+    /// carries between the two (vfs/paths/adopt.hpp). kTxPath beside it: the end is to leave the ring
+    kTxAdopt = 128
 };
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
@@ -65,6 +68,7 @@ enum PathStays : int32_t {
     kHiddenAlive = 8, ///< the socket has keepalives that the program has not asked for
     kSentMore = 16,   ///< the last send over the socket was with MSG_MORE
     kNoNagle = 32,    ///< the socket does not wait for acknowledgements, whatever the program has set
+    kNoSyn = 64,      ///< the socket was made without a handshake: no SYN counts among what it has sent
     /// From here on a number: sends at which the receiver had not told of all yet, before the first move
     kUncounted = 256
 };
@@ -84,6 +88,7 @@ struct alignas(64) Ofd {
     std::atomic<uint32_t> rx_shut;    ///< 1 after shutdown(SHUT_RD)
     std::atomic<uint32_t> flags_seen; ///< peer's SideFlags already acted on
     std::atomic<int32_t> rcvlowat;
+    std::atomic<int32_t> lowat_kept;               ///< with kTxAdopt: what rcvlowat was before
     std::atomic<int64_t> rcvtimeo_ns, sndtimeo_ns; ///< 0: none
 
     struct alignas(64) Tx {
@@ -151,6 +156,15 @@ enum CaptureKnown : uint32_t {
     kKnownToMonitor = 2
 };
 
+/// What is asked of the process whose segment it is.
+enum Steering : uint32_t {
+    /// The library that made it knows the others, kTxAdopt, and that Ofd::opt of one with paths may be
+    /// written by the monitor.
+    kKnowsSteering = 1,
+    /// By the monitor: all that is new is the kernel's (sdctl detach)
+    kDetached = 2
+};
+
 struct SegmentHeader {
     uint64_t magic;
     uint32_t version;
@@ -170,6 +184,7 @@ struct SegmentHeader {
     std::atomic<uint32_t> capture_known; ///< CaptureKnown: without both bits nothing is captured
     /// Bumped by the monitor when the other end of something that this process has offered has come.
     std::atomic<uint32_t> joined;
+    std::atomic<uint32_t> steering; ///< Steering
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);

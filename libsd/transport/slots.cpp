@@ -56,6 +56,8 @@ void reset_slot(Slot &s, unsigned remote) noexcept {
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
         s.side[side].credit.shown.store(0, std::memory_order_relaxed);
         s.side[side].credit.pool.store(0, std::memory_order_relaxed);
+        s.side[side].credit.path.offer.store(0, std::memory_order_relaxed);
+        s.side[side].credit.path.taken.store(0, std::memory_order_relaxed);
         // No record
         reinterpret_cast<std::atomic<uint64_t> *>(s.ring[side])->store(0, std::memory_order_relaxed);
         c.flags.store(0, std::memory_order_release);

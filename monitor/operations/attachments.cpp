@@ -129,6 +129,7 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
     std::erase_if(listener.accept_bells, [&](const AcceptBell &bell) { return bell.owner == &client; });
     listeners_changed(); // another of its holders is named, or none
     if (!listener.holders.empty()) {
+        review_listing(listener);
         return;
     }
     const uint64_t ns = listener.ns->cookie;

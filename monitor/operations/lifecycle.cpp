@@ -162,6 +162,7 @@ Reply Monitor::hello(Client &client, Request &request) {
         }
         client.lineage = old->lineage;
         client.filters = old->filters;
+        client.detached = client.detached || old->detached;
         gone(*old, same_program ? "has a new channel" : "was replaced by a new program image");
     }
     Namespace &ns = find_namespace(cookie, client.payer);
@@ -178,6 +179,7 @@ Reply Monitor::hello(Client &client, Request &request) {
         client.own = segment;
         share_segment(client, segment, body.proc_index, client.id);
     }
+    apply_detached(client);
     log::debug("process {} ({}) is client {}", client.pid, client.comm, client.id);
     Reply reply;
     reply.set(hello_reply(client));
@@ -269,6 +271,7 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.ns = client.ns;
     made.netns_inode = client.netns_inode;
     made.sandboxed = client.sandboxed;
+    made.detached = client.detached;
     made.lineage = client.lineage;
     made.filters = client.filters;
     made.bell_domain = client.bell_domain;
@@ -375,6 +378,7 @@ Reply Monitor::segment(Client &client, Request &request) {
         client.own = segment;
     }
     share_segment(client, segment, index, body.owner_client == 0 ? client.id : body.owner_client);
+    apply_detached(client);
     return reply;
 }
 

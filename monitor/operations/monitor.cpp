@@ -35,7 +35,8 @@ constexpr unsigned kNotChild = bit(Client::Kind::fresh) | bit(Client::Kind::pres
 /// Requests of which one is a channel's share of a turn: they look at all that somebody has, or at all that
 /// listens on a port.
 bool takes_long(uint16_t op) {
-    constexpr Op kThose[] = {Op::image, Op::status, Op::snapshot, Op::ends, Op::listen, Op::check, Op::links};
+    constexpr Op kThose[] = {Op::image, Op::status, Op::snapshot, Op::ends,      Op::listen,
+                             Op::check, Op::links,  Op::steer,    Op::steer_mine};
     return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
@@ -126,6 +127,8 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::offer, "offer", sizeof(wire::Offer), 1, kProcess, &Monitor::offer},
         {Op::other_end, "other_end", 0, 1, kProcess, &Monitor::other_end},
         {Op::take_back, "take_back", sizeof(wire::Offered), 0, kProcess, &Monitor::take_back},
+        {Op::steer, "steer", sizeof(wire::Steer), 0, kNotChild, &Monitor::steer},
+        {Op::steer_mine, "steer_mine", sizeof(wire::Steer), 1, kNotChild, &Monitor::steer_mine},
         {Op::pool, "pool", sizeof(wire::Pool), 2, kProcess, &Monitor::pool},
         {Op::peer_pool, "peer_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::peer_pool},
         {Op::end_pool, "end_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::end_pool},

@@ -313,6 +313,22 @@ class Monitor {
     /// links.
     void carry_late_soon();
 
+    // steering/steering.cpp: where connections are to go, as who may has said
+    struct SteeredEnd;
+    struct SteeredPair;
+    Reply steer(Client &client, Request &request);
+    Reply steer_mine(Client &client, Request &request);
+    Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
+    std::vector<SteeredPair> steered_pairs() const;
+    Hold adoption_objects(const SteeredPair &pair) const;
+    Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
+    void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;
+
+    // steering/detach.cpp: processes that are back on kernel TCP
+    void set_detached(Client &client, bool is_detached);
+    void apply_detached(Client &client);
+    void review_listing(Listener &listener);
+
     // status.cpp
     Reply status(Client &client, Request &request);
     void answer_status_later();

@@ -66,7 +66,11 @@ Reply Monitor::moved(Client &client, Request &request) {
 Reply Monitor::let_go(Client &client, Request &request) {
     const auto body = request.as<wire::Moved>();
     if (const auto it = find_moved(client, body); it != moved_.end()) {
-        review_moved(*it->second.segment);
+        if (it->second.is_adopted) { // it has the socket, or will not have it
+            moved_.erase(it);
+        } else {
+            review_moved(*it->second.segment);
+        }
     }
     return {};
 }

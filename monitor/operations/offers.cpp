@@ -59,6 +59,9 @@ Offer *Monitor::find_other_end(const Offer &offer) {
 
 /// Whether the kernel could have objected to the two being joined, as at the birth of a connection in memory.
 Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
+    if (connector.client->detached || acceptor.client->detached) {
+        return Cause::detached;
+    }
     const auto listens = [&](const Listener *listener) {
         return listener->address.port == acceptor.socket.names.local.port;
     };

@@ -87,6 +87,7 @@ Reply Monitor::listen(Client &client, Request &request) {
     const bool was_orphan = take_up(*listener, backlog);
     client.listeners.insert(listener);
     listener->holders.insert(&client);
+    review_listing(*listener);
     Reply reply;
     reply.set(wire::ListenReply{listener->id, was_orphan});
     reply.fds.push_back(listener->memfd.get());
@@ -173,6 +174,9 @@ Reply Monitor::connect(Client &client, Request &request) {
         return Reply::error(ENOENT, Cause::listener_gone);
     }
     Listener &listener = *it->second;
+    if (client.detached || listener.is_detached) {
+        return Reply::error(EACCES, Cause::detached);
+    }
     if (!config_.policy.allows(client.who, listener.identity(), listener.address)) {
         return Reply::error(EACCES, Cause::policy);
     }

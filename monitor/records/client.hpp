@@ -31,6 +31,7 @@ struct Client {
 
     bool unread = false;    ///< does not read its replies, so it is not read from
     bool stays = false;     ///< Op::stay
+    bool detached = false;  ///< what it has and makes anew is the kernel's
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered
     bool contained = false; ///< it, or whoever had its channel made, came by the containers' socket
     bool leaving = false;   ///< about to execute something that takes nothing over

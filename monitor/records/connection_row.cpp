@@ -16,6 +16,25 @@ namespace {
 constexpr const char *kStates[] = {"established", "waiting for accept",    "half closed", "closing",
                                    "reset",       "one end not registered"};
 constexpr const char *kPaths[] = {"shm", "kernel"};
+constexpr const char *kHoldTexts[][2] = {
+    {"", ""},
+    {"put", "it was put there, and stays"},
+    {"called", "the receiving end asks for it"},
+    {"pinned", "a program without the library may have the socket"},
+    {"sender", "the sending process has made no call on it since"},
+    {"receiver", "the receiving process has made no call on it since"},
+    {"unread", "the receiver has not read what is in the ring"},
+    {"shared", "several processes have the connection"},
+    {"older", "a process has an older library; restart it"},
+    {"ended", "one direction has ended"},
+    {"passed", "it is on its way to another process, or bridged"},
+    {"elsewhere", "the monitor may not enter its network namespace"},
+    {"no_names", "its listener has closed, and its names cannot be checked"},
+    {"no_sockets", "the kernel gave no sockets for it"},
+    {"alone", "the process at the other end is not known"},
+    {"one_sided", "the other end could not take its kernel socket"},
+};
+static_assert(std::size(kHoldTexts) == kHolds);
 
 /// A program's name may be any bytes.
 std::string quoted(const char (&comm)[16]) {
@@ -48,11 +67,14 @@ void append_direction(std::string &out, const ConnectionRow &row, unsigned side)
     const int64_t waiting = queued(row, side);
     fmt::format_to(std::back_inserter(out),
                    FMT_COMPILE(R"({{"bytes":{},"messages":{},"queued":{},"path":"{}","ring":{},"stalled":{},)"
-                               R"("shared_send":{},"shared_receive":{}}})"),
+                               R"("shared_send":{},"shared_receive":{},"moves":{},"offset":{},"why":)"),
                    bytes_from(row, side), messages_from(row, side),
                    waiting < 0 ? "null" : std::to_string(waiting), path_name(static_cast<Path>(end.path)),
                    kRingSize[std::min<unsigned>(end.ring, kRingClasses - 1)], end.stalled != 0,
-                   (end.shared & kSharedSend) != 0, (row.end[1 - side].shared & kSharedReceive) != 0);
+                   (end.shared & kSharedSend) != 0, (row.end[1 - side].shared & kSharedReceive) != 0,
+                   row.path[side].moves, row.path[side].offset);
+    const auto hold = static_cast<Hold>(end.hold);
+    out += hold == Hold::none ? "null}" : fmt::format(FMT_COMPILE(R"("{}"}})"), hold_name(hold));
 }
 
 } // namespace
@@ -66,6 +88,9 @@ const char *path_name(Path path) {
     const auto at = static_cast<size_t>(path);
     return at < std::size(kPaths) ? kPaths[at] : "unknown";
 }
+
+const char *hold_name(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][0]; }
+const char *hold_text(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][1]; }
 
 std::string connection_id(const ConnectionRow &row) {
     return fmt::format("{}.{}", static_cast<uint32_t>(row.link), row.slot);

@@ -3,6 +3,7 @@
 #pragma once
 #include "libsd/layout/link_layout.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -19,6 +20,27 @@ enum class ConnectionState : uint8_t {
 
 /// What carries a direction.
 enum class Path : uint8_t { shm, kernel };
+
+/// Why a direction is not on another path, or not yet.
+enum class Hold : uint8_t {
+    none,
+    put,        ///< it was put on the kernel's (sdctl), and stays there
+    called,     ///< the receiving end asks for the kernel's
+    pinned,     ///< a program without libsd may have the kernel's socket
+    sender,     ///< the sending process has made no call since
+    receiver,   ///< the receiving process has made no call since
+    unread,     ///< the receiver has not read what is in the ring
+    shared,     ///< several processes have the connection
+    older,      ///< a process has a library that does not know how
+    ended,      ///< one direction has ended
+    passed,     ///< it is on its way to another process, or bridged
+    elsewhere,  ///< it is of a network namespace that the monitor may not enter
+    no_names,   ///< its listener has closed, and its names are not known for sure
+    no_sockets, ///< the kernel gave no sockets
+    alone,      ///< the process at the other end is not known
+    one_sided,  ///< the other end could not take its kernel socket
+};
+constexpr unsigned kHolds = static_cast<unsigned>(Hold::one_sided) + 1;
 
 /// For what a thread waits in the kernel, to be woken.
 enum Asleep : uint8_t { kAsleepForData = 1, kAsleepForRoom = 2 };
@@ -40,7 +62,15 @@ struct RowEnd {
     uint8_t asleep;   ///< Asleep
     uint8_t shared;   ///< SharedUse
     uint8_t stalled;  ///< the program was told that there is no room, and none came since
-    uint16_t pad;
+    uint8_t hold;     ///< Hold of what it sends
+    uint8_t pad;
+};
+
+/// Of what an end sends.
+struct RowPath {
+    uint64_t offset; ///< at which the former path was left: of the kernel's stream, or a position in the ring
+    uint32_t moves;
+    uint32_t pad;
 };
 
 struct ConnectionRow {
@@ -50,7 +80,9 @@ struct ConnectionRow {
     uint8_t pad[3];
     double since;  ///< seconds since 1970
     RowEnd end[2]; ///< client, server
+    RowPath path[2];
 };
+constexpr size_t kFirstRowBytes = offsetof(ConnectionRow, path); ///< of the first version
 
 constexpr uint64_t kSnapshotMagic = 0x54415453'4453ULL; // "SDSTAT"
 constexpr uint32_t kSnapshotVersion = 1;
@@ -65,6 +97,9 @@ struct SnapshotHeader {
 
 const char *state_name(ConnectionState state);
 const char *path_name(Path path);
+/// For programs ("no_names"), and for people.
+const char *hold_name(Hold hold);
+const char *hold_text(Hold hold);
 /// "17.3", as sdstat and other commands name a connection.
 std::string connection_id(const ConnectionRow &row);
 /// "127.0.0.1:80" or "[::1]:80".

@@ -2,6 +2,7 @@
 // each word is read once, bounded, and only shown.
 #include "monitor/records/connection_table.hpp"
 #include "monitor/kernel/process_info.hpp"
+#include "monitor/steering/path_state.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -73,6 +74,10 @@ class Maker {
         uint32_t flags = 0;
         for (unsigned side = 0; side < 2; ++side) {
             fill(row.end[side], link, number, side, ends[side]);
+            const PathState path = path_state(link, number, side, ends[side]);
+            row.end[side].path = static_cast<uint8_t>(path.path);
+            row.end[side].hold = static_cast<uint8_t>(path.hold);
+            row.path[side] = {path.offset, path.moves, 0};
             flags |= row.end[side].flags;
         }
         memcpy(&row.end[0].address, &slot.identity.client, sizeof row.end[0].address);
@@ -87,7 +92,6 @@ class Maker {
         const SlotSide::Control &control = link.view(side).slot(number).side[side].control;
         end.flags = control.flags.load(std::memory_order_relaxed);
         end.asleep = asleep_of(control, link.header(side).side[side].sleep_mask.load(std::memory_order_relaxed));
-        end.path = static_cast<uint8_t>(Path::shm);
         end.first_pid = static_cast<uint32_t>(out_.pids.size());
         if (ofd != nullptr) {
             const Client &holder = *ofd->holders.front();

@@ -72,7 +72,8 @@ struct Listener {
     unsigned links = 0;        ///< of these, and how many by whom
     std::map<const Account *, unsigned> links_by;
     std::vector<AcceptBell> accept_bells;
-    bool orphan = false; ///< held by nobody; see orphan_listeners.cpp
+    bool is_detached = false; ///< not in the directory, since a holder is detached
+    bool orphan = false;      ///< held by nobody; see orphan_listeners.cpp
     unsigned looks = 0;
     EventLoop::Timer timer = 0;
 

@@ -12,6 +12,7 @@ struct MovedConnection {
     uint32_t generation = 0;
     ClientSocket socket; ///< for those who have not come for it yet; while we have it, it is not closed
     Charge charge;
+    bool is_adopted = false; ///< nobody carries: it is one more path of the connection (kTxAdopt)
 };
 
 } // namespace sd::monitor

@@ -327,6 +327,8 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
         if ((held[i / 64] >> i % 64 & 1) != 0 && ofd.state.load(std::memory_order_acquire) == kOpen) {
+            const bool has_paths = (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0;
+            const uint32_t block = ofd.tx_block.load(std::memory_order_acquire);
             // The counters are their owners' plain words: a torn or late value only shows in a table.
             result.push_back({once(ofd.link_id),
                               once(ofd.slot),
@@ -339,6 +341,13 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
                               once(ofd.tx.s.stalls) != 0,
                               is_shared(ofd.tx.token),
                               is_shared(ofd.rx.token),
+                              i,
+                              once(ofd.generation),
+                              has_paths,
+                              (block & kTxAdopt) != 0,
+                              (block & kTxMoved) != 0 && (block & kTxAdopt) == 0,
+                              has_paths ? (ofd.opt.*kPathWanted).load(std::memory_order_relaxed) : 0,
+                              has_paths ? (ofd.opt.*kPathStays).load(std::memory_order_relaxed) : 0,
                               {}});
             place[i] = static_cast<uint32_t>(result.size());
         }

@@ -90,7 +90,10 @@ class Segment {
         uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
         uint32_t ring; ///< class of that in which it sends
         bool is_stalled, send_shared, receive_shared;
-        std::vector<const Client *> holders; ///< the first kMostShown of them
+        uint32_t index, generation;
+        bool has_paths, is_adopting, is_moved; ///< vfs/paths; kTxAdopt; kTxMoved, and not that
+        int32_t wanted, stays;                 ///< PathWanted and PathStays, of one with paths
+        std::vector<const Client *> holders;   ///< the first kMostShown of them
     };
     static constexpr size_t kMostShown = 64;
     /// Every open file description that some process holds.

@@ -1,8 +1,9 @@
-// sdctl: turns acceleration on and off for services, and says what is wrong.
+// sdctl: turns acceleration on and off, for services and for what runs, and says what is wrong.
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/report.hpp"
+#include "monitor/sdctl/steer.hpp"
 #include "monitor/sdctl/units.hpp"
 #include "monitor/tools/command_line.hpp"
 
@@ -23,8 +24,10 @@ using nlohmann::json;
 
 struct Options {
     std::vector<std::string> units, command;
-    std::string output;
-    bool user = false, now = false, all = false, json = false;
+    std::string output, connection, path;
+    std::vector<std::string> processes;
+    double seconds = 2;
+    bool user = false, now = false, all = false, json = false, stays = false;
 };
 
 void list(const Options &options) {
@@ -146,6 +149,18 @@ int main(int argc, char **argv) {
     }
     enable_->get_option("UNIT")->required();
     disable_->add_flag("--all", options.all, "all units that are enabled");
+    CLI::App *path_ = app.add_subcommand("path", "have a connection go over the kernel, or shared memory");
+    path_->add_option("CONNECTION", options.connection, "as sdstat --each names it")->required();
+    path_->add_option("PATH", options.path, "kernel or shm")->required();
+    CLI::App *detach_ = app.add_subcommand("detach", "put processes back on kernel TCP, while they run");
+    CLI::App *attach_ = app.add_subcommand("attach", "take that back");
+    detach_->add_flag("--stay", options.stays, "with all: programs that are started later, too");
+    for (CLI::App *sub : {path_, detach_}) {
+        sub->add_option("--wait", options.seconds, "for that at most")->type_name("SECONDS");
+    }
+    for (CLI::App *sub : {detach_, attach_}) {
+        sub->add_option("WHICH", options.processes, "process numbers, units, containers, or all")->required();
+    }
     run_->add_option("COMMAND", options.command, "the program and its arguments")->required();
     run_->prefix_command();
     // "run" takes all that follows as it is, options of the program included.
@@ -180,6 +195,12 @@ int main(int argc, char **argv) {
             list(options);
         } else if (doctor_->parsed()) {
             status = doctor(options);
+        } else if (path_->parsed()) {
+            status = move_connection(options.connection, options.path, options.seconds);
+        } else if (detach_->parsed()) {
+            status = detach_processes(options.processes, options.seconds, options.stays);
+        } else if (attach_->parsed()) {
+            status = attach_processes(options.processes);
         } else if (report_->parsed()) {
             const std::string path = options.output.empty() ? report_name() : options.output;
             write_report(path, report_parts());

@@ -83,7 +83,7 @@ std::string csv_text(const Snapshot &snapshot, const Filter &filter) {
         "server_pid,server_program,server_unit,server_asleep,to_server_path,to_server_bytes,to_server_"
         "messages,"
         "to_server_queued,to_server_ring,to_client_path,to_client_bytes,to_client_messages,to_client_queued,"
-        "to_client_ring\n";
+        "to_client_ring,to_server_why,to_client_why\n";
     for (const ConnectionRow &row : snapshot.rows) {
         if (!filter.matches(snapshot, row)) {
             continue;
@@ -102,6 +102,10 @@ std::string csv_text(const Snapshot &snapshot, const Filter &filter) {
                            monitor::bytes_from(row, side), monitor::messages_from(row, side),
                            number_or_nothing(monitor::queued(row, side)),
                            kRingSize[std::min<unsigned>(row.end[side].ring, kRingClasses - 1)]);
+        }
+        for (const monitor::RowEnd &end : row.end) {
+            text += ',';
+            text += monitor::hold_name(static_cast<monitor::Hold>(end.hold));
         }
         text += '\n';
     }

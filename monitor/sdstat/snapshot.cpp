@@ -24,7 +24,8 @@ namespace {
 
 constexpr const char *kOtherVersion = "the running sd-monitor is of another version; restart it";
 
-/// Connects to the monitor that programs of this user would use.
+} // namespace
+
 UniqueFd find_monitor(const std::string &socket) {
     std::vector<std::string> tried;
     char own[monitor::kMaxPath];
@@ -51,6 +52,8 @@ UniqueFd find_monitor(const std::string &socket) {
     }
     throw Failure(Exit::failed, "no sd-monitor is running; looked at" + reasons);
 }
+
+namespace {
 
 std::string request_snapshot(const std::string &socket) {
     const UniqueFd channel = find_monitor(socket);
@@ -109,16 +112,16 @@ Snapshot read_snapshot(const std::string &bytes) {
     memcpy(&header, bytes.data(), sizeof header);
     const size_t left = bytes.size() - sizeof header;
     if (header.magic != monitor::kSnapshotMagic || header.version != monitor::kSnapshotVersion ||
-        header.row_bytes < sizeof(ConnectionRow) || header.rows > left / header.row_bytes ||
+        header.row_bytes < monitor::kFirstRowBytes || header.rows > left / header.row_bytes ||
         header.pids > left / sizeof(uint32_t) ||
         header.rows * header.row_bytes + header.pids * sizeof(uint32_t) + header.text_bytes != left) {
         throw Failure(Exit::failed, kOtherVersion);
     }
     Snapshot result;
     const char *at = bytes.data() + sizeof header;
-    result.rows.resize(header.rows);
+    result.rows.resize(header.rows); // all 0, as what an earlier monitor does not say
     for (ConnectionRow &row : result.rows) {
-        memcpy(&row, at, sizeof row);
+        memcpy(&row, at, std::min<size_t>(sizeof row, header.row_bytes));
         at += header.row_bytes;
     }
     result.pids.resize(header.pids);

@@ -1,5 +1,6 @@
 // What the monitor says of all connections at one moment.
 #pragma once
+#include "monitor/kernel/unique_fd.hpp"
 #include "monitor/records/connection_row.hpp"
 
 #include <map>
@@ -36,6 +37,9 @@ struct Snapshot {
     double when = 0; ///< seconds since 1970
 };
 
+/// Connects to the monitor at `socket`, or to the one that this user's programs use if that is empty. Throws
+/// Failure.
+monitor::UniqueFd find_monitor(const std::string &socket);
 /// Asks the monitor at `socket`, or the one that this user's programs use if that is empty. Throws Failure.
 Snapshot take_snapshot(const std::string &socket);
 

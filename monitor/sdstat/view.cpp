@@ -20,6 +20,15 @@ std::string program(const RowEnd &end) { return program_text(comm_of(end), end.p
 
 std::string queue_text(int64_t bytes) { return bytes < 0 ? "-" : amount(static_cast<double>(bytes)); }
 
+/// Why the two directions of an end go where they go; the sending one first.
+std::string why_text(const ConnectionRow &row, unsigned side) {
+    const char *sends = monitor::hold_name(static_cast<monitor::Hold>(row.end[side].hold));
+    const char *receives = monitor::hold_name(static_cast<monitor::Hold>(row.end[1 - side].hold));
+    return sends == std::string(receives)
+               ? sends
+               : fmt::format("{}/{}", *sends == '\0' ? "-" : sends, *receives == '\0' ? "-" : receives);
+}
+
 void append(Lines &to, const Lines &more) { to.insert(to.end(), more.begin(), more.end()); }
 
 struct Sum {
@@ -58,7 +67,7 @@ Lines summary(const Snapshot &snapshot, const Filter &filter, size_t width) {
 
 Lines each_line(const Snapshot &snapshot, const Filter &filter, size_t width) {
     std::vector<Row> rows{{"CLIENT", "FROM", "SERVER", "AT", "OVER", "BYTES ->", "<-", "MESSAGES ->", "<-",
-                           "AGE", "STATE", "QUEUE ->", "<-", "ID"}};
+                           "AGE", "STATE", "QUEUE ->", "<-", "ID", "WHY"}};
     for (const ConnectionRow &row : snapshot.rows) {
         if (filter.matches(snapshot, row)) {
             rows.push_back({program(row.end[0]), monitor::address_text(row.end[0].address),
@@ -72,7 +81,7 @@ Lines each_line(const Snapshot &snapshot, const Filter &filter, size_t width) {
                             age(snapshot.when - row.since),
                             monitor::state_name(static_cast<monitor::ConnectionState>(row.state)),
                             queue_text(monitor::queued(row, 0)), queue_text(monitor::queued(row, 1)),
-                            monitor::connection_id(row)});
+                            monitor::connection_id(row), why_text(row, 0)});
         }
     }
     if (rows.size() == 1) {
@@ -150,6 +159,18 @@ Lines accounts(const json &status, size_t width) {
     return out;
 }
 
+/// "kernel, since 4711 bytes of the ring, 2 moves: it was put there, and stays"
+std::string path_line(const ConnectionRow &row, unsigned side) {
+    const auto path = static_cast<monitor::Path>(row.end[side].path);
+    const auto hold = static_cast<monitor::Hold>(row.end[side].hold);
+    std::string text = monitor::path_name(path);
+    if (row.path[side].moves != 0) {
+        text += fmt::format(", move {}, from {} {} on", row.path[side].moves,
+                            path == monitor::Path::shm ? "byte" : "position", row.path[side].offset);
+    }
+    return hold == monitor::Hold::none ? text : text + ": " + monitor::hold_text(hold);
+}
+
 Lines end_lines(const Snapshot &snapshot, const ConnectionRow &row, unsigned side) {
     const Socket s = socket_of(snapshot, row, side);
     const RowEnd &end = row.end[side];
@@ -166,8 +187,8 @@ Lines end_lines(const Snapshot &snapshot, const ConnectionRow &row, unsigned sid
         pids += fmt::format("{}{}", i == 0 ? "" : " ", snapshot.pids[end.first_pid + i]);
     }
     line("processes", pids.empty() ? "-" : pids);
-    line("sends over", monitor::path_name(s.send_path));
-    line("receives over", monitor::path_name(s.receive_path));
+    line("sends over", path_line(row, side));
+    line("receives over", path_line(row, 1 - side));
     line("send queue", s.send_queue < 0 ? "not known" : fmt::format("{} bytes", s.send_queue));
     line("receive queue", s.receive_queue < 0 ? "not known" : fmt::format("{} bytes", s.receive_queue));
     line("sent", fmt::format("{} bytes, {} messages", s.sent_bytes, monitor::messages_from(row, side)));
@@ -224,7 +245,7 @@ Lines rest_view(const Snapshot &snapshot, size_t width) {
 
 Lines sockets_view(const std::vector<Socket> &sockets, double now, size_t width) {
     std::vector<Row> rows{{"STATE", "RECV-Q", "SEND-Q", "LOCAL", "PEER", "PATH", "PROGRAM", "PEER PROGRAM",
-                           "AGE", "SENT", "RECEIVED", "ASLEEP", "ID"}};
+                           "AGE", "SENT", "RECEIVED", "ASLEEP", "ID", "WHY"}};
     for (const Socket &s : sockets) {
         const bool is_kernel = s.row == nullptr;
         rows.push_back({table_name(s.state), queue_text(s.receive_queue), queue_text(s.send_queue),
@@ -234,7 +255,8 @@ Lines sockets_view(const std::vector<Socket> &sockets, double now, size_t width)
                         is_kernel ? "-" : age(now - s.since), amount(static_cast<double>(s.sent_bytes)),
                         amount(static_cast<double>(s.received_bytes)),
                         is_kernel ? "-" : asleep_text(s.row->end[s.side].asleep),
-                        is_kernel ? fmt::format("fd {}", s.descriptor) : monitor::connection_id(*s.row)});
+                        is_kernel ? fmt::format("fd {}", s.descriptor) : monitor::connection_id(*s.row),
+                        is_kernel ? "" : why_text(*s.row, s.side)});
     }
     return table(rows, Fit::columns, width);
 }

@@ -176,6 +176,8 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
         return Cause::foreign_namespace;
     if (landlocked.load(std::memory_order_relaxed))
         return Cause::landlocked;
+    if (is_detached())
+        return Cause::detached;
     bool loopback = is_loopback(to.ip);
     if (!loopback && !is_any(to.ip) && !route_is_local(to, source))
         return Cause::remote_host;

@@ -242,7 +242,7 @@ void close_stream(File &f, bool reset) noexcept {
     if (was_moved) [[unlikely]]
         tell_moved_let_go(seg, index, generation);
     // Also when others go on with it: the slot is ours to give out again once they have let go of it.
-    if (l.side == 0 && !paths) { // of those the monitor does
+    if (l.side == 0 && !(paths && l.listener_id == 0)) { // of those that the monitor joined it does
         QuietGuard g(l.slot_lock);
         close_slot(l, slot);
     }

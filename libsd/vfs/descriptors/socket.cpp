@@ -138,6 +138,9 @@ SD_START_CODE void init(const ApiCalls &api) noexcept {
     const char *off = getenv("SD_DISABLE");
     if (off && *off && *off != '0')
         return;
+    // Not for the rest of a program that has handed connections on: those it gets back from the monitor.
+    if (!getenv("SD_EXEC_FD") && sys::call(SYS_faccessat, AT_FDCWD, sys::arg(kDisabledFile), 0) == 0)
+        return;
     register_barrier();
     on = true;
     read_path_mode(getenv("SD_TEST_PATHS"));

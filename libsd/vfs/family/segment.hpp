@@ -17,6 +17,12 @@ extern std::atomic<uint32_t> segment_count;
 /// Index of the segment in which this process makes new Ofds, or -1 before own_segment().
 extern std::atomic<int> own_segment_index;
 
+/// Has `sdctl detach` put this process back on kernel TCP? Without a segment of its own it has not heard.
+inline bool is_detached() noexcept {
+    const int own = own_segment_index.load(std::memory_order_acquire);
+    return own >= 0 && (segments[own].view.header().steering.load(std::memory_order_relaxed) & kDetached) != 0;
+}
+
 /// Makes the own segment on first call. False: no memory or descriptor.
 [[nodiscard]] bool own_segment(int greeting = -1) noexcept; // greeting: see control::make_memory()
 /// Maps the segment of another process, or of the former program image of this one, in which `proc` is our

@@ -113,8 +113,9 @@ void end_in_error(File &f) noexcept {
 }
 
 void answer_call_home(File &f) noexcept {
-    if (!is_called_home(f) || !has_paths(*f.ofd) ||
-        path_step(static_cast<uint32_t>((f.ofd->opt.*kPathTx).load(std::memory_order_relaxed))) == kPathKernel)
+    const PathStep step =
+        path_step(static_cast<uint32_t>((f.ofd->opt.*kPathTx).load(std::memory_order_relaxed)));
+    if (!has_paths(*f.ofd) || step == kPathKernel || step == kPathNone || !is_told_home(f))
         return;
     const Recipient reader = peers_reader(f);
     bool tell = false;

@@ -35,7 +35,7 @@ long ask_count(int fd, unsigned long which) noexcept {
 
 /// Payload that has been written to the socket since its connection began; -1: not to be had. Nobody writes
 /// meanwhile.
-int64_t written(int fd, unsigned side) noexcept {
+int64_t written(int fd, bool counts_syn) noexcept {
     for (unsigned tries = 0; tries < 1000; ++tries) {
         tcp_info before{}, after{};
         if (!ask_info(fd, &before))
@@ -44,7 +44,7 @@ int64_t written(int fd, unsigned side) noexcept {
         if (queued < 0 || !ask_info(fd, &after) || before.tcpi_state != kEstablished)
             return -1; // closing: it stays where it is
         if (before.tcpi_bytes_acked == after.tcpi_bytes_acked)
-            return static_cast<int64_t>(before.tcpi_bytes_acked) + queued - (side == 0); // the SYN counts
+            return static_cast<int64_t>(before.tcpi_bytes_acked) + queued - counts_syn;
     }
     return -1;
 }
@@ -311,8 +311,12 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     if (step == kPathRing) {
         if (answer != now || ended || sandboxed() ||
             !(called_home || (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
-            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home)
-                o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_release);
+            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home) {
+                o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_seq_cst);
+                // The monitor writes what is wanted, and then sets the bit.
+                if ((o.opt.*kPathWanted).load(std::memory_order_seq_cst) != kWantRing)
+                    o.tx_block.fetch_or(kTxPath, std::memory_order_release);
+            }
             return true;
         }
         const bool corked = uncork(f);
@@ -331,14 +335,15 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     if (receives_in_ring(o))
         stop_waiting_for_answers(fd, o);
     if (step == kPathAsked) {
-        if ((o.opt.*kPathStays).load(relaxed) & kStaysPinned || called_home) {
+        if ((o.opt.*kPathStays).load(relaxed) & kStaysPinned || is_told_home(f)) {
             take_step(f, path_word(now >> 8, kPathKernel), 0); // not, then
             *tell = true;
             return false;
         }
         if (answer != now || socket_holds_back(fd, o))
             return false;
-        const int64_t offset = written(fd, f.side);
+        const bool counts_syn = f.side == 0 && !((o.opt.*kPathStays).load(relaxed) & kNoSyn);
+        const int64_t offset = written(fd, counts_syn);
         if (offset < 0)
             return false;
         if (now == kFirstAsked) [[unlikely]] {

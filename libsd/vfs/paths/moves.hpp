@@ -60,6 +60,11 @@ inline bool is_called_home(const File &f) noexcept {
     return f.peer->control.flags.load(std::memory_order_acquire) & kFlagHome;
 }
 
+/// Is what is sent to go over the socket, whoever wishes it?
+inline bool is_told_home(const File &f) noexcept {
+    return (f.ofd->opt.*kPathWanted).load(std::memory_order_acquire) == kWantKernel || is_called_home(f);
+}
+
 /// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
 /// something is in the ring, or may be soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;
@@ -69,7 +74,7 @@ inline bool is_called_home(const File &f) noexcept {
 /// Of one that did not come home, and whose socket somebody is about to have who knows of nothing else: both
 /// ends are told that the connection is reset.
 void end_in_error(File &f) noexcept;
-/// Of who has called, in the peer's place: without tokens.
+/// Of who has called, in the peer's place, or of who is told to leave the ring: without tokens.
 void answer_call_home(File &f) noexcept;
 /// The same as stay_in_socket(), and this process's numbers are the kernel's.
 [[nodiscard]] bool leave_paths(File &f) noexcept;

@@ -193,6 +193,8 @@ bool consider_joining(int fd, File &f) noexcept {
         give_up_joining(f);
         return false;
     }
+    if (is_detached()) [[unlikely]]
+        return false;
     if (is_state(f, OfferState::offered) &&
         f.unconnected.joined == joined_word().load(std::memory_order_acquire)) [[likely]]
         return false;

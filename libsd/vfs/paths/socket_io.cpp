@@ -24,7 +24,7 @@ uint32_t socket_events(int fd) noexcept {
 uint32_t events_now(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
-    if (is_called_home(f)) [[unlikely]]
+    if (is_told_home(f)) [[unlikely]]
         answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
     const bool to_ring = !reads_ring && sender_is_in_ring(f); // behind what is left in the socket

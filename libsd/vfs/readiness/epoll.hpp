@@ -17,6 +17,8 @@ void epoll_destroy(File &f) noexcept;
 // thread may be adding the File to a set as what it was, and that shows only once it has let go of the lock.
 /// A fresh socket has become an accelerated connection.
 void epoll_file_became_stream(File &f) noexcept;
+/// A stream whose numbers were placeholders has a kernel socket under them from now on, and paths.
+void epoll_file_has_socket(File &f) noexcept;
 /// The connection was undone, so that the File is no stream any more; its descriptors stay. Before the link
 /// is given up.
 void epoll_stream_ends(File &f) noexcept;

@@ -583,6 +583,14 @@ void epoll_file_became_stream(File &f) noexcept {
     first.tell();
 }
 
+void epoll_file_has_socket(File &f) noexcept {
+    for_each_registration(f, [](Epoll &x, EpollItem &i) {
+        if (i.link && !i.always_hot)
+            watch_socket(x, i);
+        item_changed(x, i);
+    });
+}
+
 void epoll_file_became_listener(File &f) noexcept {
     FirstMembers first;
     for_each_registration(f, [&](Epoll &x, EpollItem &i) {

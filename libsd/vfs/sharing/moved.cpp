@@ -4,6 +4,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 
@@ -44,7 +45,13 @@ bool follow(File &f) noexcept {
         SpareNumbers spare;
         if (moved(f) && any_number(f) >= 0) {
             long made = ask_for_socket(f);
-            done = made >= 0 || moved(f); // else the bridge could not be started
+            if (is_to_adopt(f)) {
+                adopt_socket(f, made);
+                if (made >= 0)
+                    sys::close(static_cast<int>(made));
+                made = -ENOENT;
+            }
+            done = made >= 0 || moved(f); // else the bridge could not be started, or it has got one more path
             if (made < 0 && done) {
                 // The monitor that had the socket is gone. What the numbers stand for from now on is not
                 // connected.

@@ -1,0 +1,57 @@
+// Where a direction of a connection goes. What is read here is written meanwhile: each word is read once.
+#include "monitor/steering/path_state.hpp"
+
+namespace sd::monitor {
+
+namespace {
+
+constexpr uint32_t kStep = 0x7f; ///< of a word; the bit above says that the step is not finished
+
+uint32_t word_of(const std::atomic<uint64_t> &word) {
+    return static_cast<uint32_t>(word.load(std::memory_order_acquire));
+}
+
+} // namespace
+
+PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segment::OpenOfd *sender) {
+    PathState result;
+    const SlotSide &own = link.view(side).slot(slot).side[side];
+    const SlotSide &other = link.view(1 - side).slot(slot).side[1 - side];
+    const uint32_t offered = word_of(own.credit.path.offer), taken = word_of(other.credit.path.taken);
+    if (sender == nullptr ? offered == 0 : !sender->has_paths) {
+        if (sender != nullptr && sender->is_adopting) {
+            result.hold = Hold::sender;
+        }
+        return result; // born in shared memory
+    }
+    result.moves = offered >> 8;
+    result.offset = own.credit.path.from.load(std::memory_order_relaxed);
+    const uint32_t step = offered & kStep;
+    const bool is_answered = taken == offered;
+    const bool is_called = (other.control.flags.load(std::memory_order_acquire) & kFlagHome) != 0;
+    const bool is_told = sender != nullptr && sender->wanted == kWantKernel;
+    if (step == kPathRing) {
+        result.is_over = is_answered;
+        result.hold = !is_called && !is_told ? (is_answered ? Hold::none : Hold::receiver)
+                      : is_answered          ? Hold::sender
+                                             : Hold::receiver;
+        return result;
+    }
+    result.path = Path::kernel;
+    if (step == kPathKernel && !is_answered &&
+        other.credit.consumed.load(std::memory_order_acquire) != result.offset) {
+        result.is_over = false;
+        result.hold = Hold::unread;
+    } else if (sender != nullptr && (sender->stays & kStaysPinned) != 0) {
+        result.hold = Hold::pinned;
+    } else if (is_told) {
+        result.hold = Hold::put;
+    } else if (is_called) {
+        result.hold = Hold::called;
+    } else {
+        result.hold = (step == kPathAsked || step == kPathKernel) && !is_answered ? Hold::receiver : Hold::sender;
+    }
+    return result;
+}
+
+} // namespace sd::monitor

@@ -1,0 +1,293 @@
+// Where connections are to go, as their owner or an administrator has said (sdctl path, detach, attach).
+//
+// Nobody waits here. A request marks what is to move and wakes who sleeps for it, and says how far it is;
+// who has asked asks again until that is enough for him.
+//
+// A connection with paths is told by its words: PathWanted and kTxPath of the end in question, and kFlagHome,
+// by which an end calls its peer home, as it could do itself. One born in shared memory first gets two
+// kernel sockets with its names, one for each end (libsd/vfs/paths/adopt.hpp).
+#include "libsd/vfs/sharing/kernel_pair.hpp"
+#include "monitor/operations/monitor.hpp"
+#include "monitor/service/log.hpp"
+#include "monitor/steering/path_state.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace sd::monitor {
+
+struct Monitor::SteeredEnd {
+    std::shared_ptr<Segment> segment;
+    Segment::OpenOfd ofd;
+    Ofd &words() const { return segment->view().ofd(ofd.index); }
+    bool is_held_by(const Client &client) const {
+        return std::find(ofd.holders.begin(), ofd.holders.end(), &client) != ofd.holders.end();
+    }
+};
+
+/// The ends of a connection that are known.
+struct Monitor::SteeredPair {
+    const Link *link = nullptr;
+    uint32_t slot = 0;
+    std::optional<SteeredEnd> end[2];
+    bool has_paths() const { return (end[0] && end[0]->ofd.has_paths) || (end[1] && end[1]->ofd.has_paths); }
+};
+
+std::vector<Monitor::SteeredPair> Monitor::steered_pairs() const {
+    std::map<std::pair<const Link *, uint32_t>, SteeredPair> pairs;
+    for (const auto &[file, weak] : segments_) {
+        const std::shared_ptr<Segment> segment = weak.lock();
+        if (!segment) {
+            continue;
+        }
+        for (Segment::OpenOfd &ofd : segment->open_ofds()) {
+            const Link *link = ofd.slot < kLinkSlots ? ofd.holders.front()->link(ofd.link_id, ofd.side) : nullptr;
+            if (link == nullptr) {
+                continue;
+            }
+            SteeredPair &pair = pairs[{link, ofd.slot}];
+            pair.link = link;
+            pair.slot = ofd.slot;
+            const unsigned side = ofd.side;
+            pair.end[side] = SteeredEnd{segment, std::move(ofd)};
+        }
+    }
+    std::vector<SteeredPair> result;
+    result.reserve(pairs.size());
+    for (auto &[key, pair] : pairs) {
+        result.push_back(std::move(pair));
+    }
+    return result;
+}
+
+namespace {
+
+/// Does the listener's address, which was proven, allow for the name that the client has written down?
+bool agrees(const ListenAddress &listener, const SlotAddress &name) {
+    static constexpr uint8_t kAny4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
+    static constexpr uint8_t kAny[16] = {};
+    return listener.port == name.port &&
+           (memcmp(listener.ip, name.ip, sizeof name.ip) == 0 ||
+            memcmp(listener.ip, kAny, sizeof kAny) == 0 || memcmp(listener.ip, kAny4, sizeof kAny4) == 0);
+}
+
+constexpr uint16_t kFirstFreePort = 1024; ///< a client may take any from here on
+
+} // namespace
+
+/// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.
+Hold Monitor::adoption_objects(const SteeredPair &pair) const {
+    if (!pair.end[0] || !pair.end[1]) {
+        return Hold::alone;
+    }
+    const Link &link = *pair.link;
+    uint32_t flags = 0;
+    for (unsigned side = 0; side < 2; ++side) {
+        const SteeredEnd &end = *pair.end[side];
+        if ((end.segment->view().header().steering.load(std::memory_order_relaxed) & kKnowsSteering) == 0) {
+            return Hold::older;
+        }
+        if (end.ofd.holders.size() != 1) {
+            return Hold::shared;
+        }
+        if (end.ofd.is_moved || end.segment->parcels.count(end.ofd.index) != 0) {
+            return Hold::passed;
+        }
+        flags |= link.view(side).slot(pair.slot).side[side].control.flags.load(std::memory_order_acquire);
+    }
+    if ((flags & (kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead)) != 0) {
+        return Hold::ended;
+    }
+    if (pair.has_paths()) {
+        return Hold::one_sided;
+    }
+    const Slot &slot = link.view(1).slot(pair.slot);
+    if (slot.identity.state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::accepted) ||
+        link.is_fake()) {
+        return Hold::receiver;
+    }
+    // A name of TCP_REPAIR is anybody's name: none is taken from a client's word alone.
+    if (link.listener == nullptr || !agrees(link.listener->address, slot.identity.server) ||
+        slot.identity.client.port < kFirstFreePort) {
+        return Hold::no_names;
+    }
+    return Hold::none;
+}
+
+/// `told`: the ends that are to leave the ring; the peer of one that is not told is called home by it.
+Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
+    if (const Hold hold = adoption_objects(pair); hold != Hold::none) {
+        return hold;
+    }
+    const Client &owner = *pair.end[0]->ofd.holders.front();
+    const UniqueFd own(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (owner.ns == nullptr || netns_cookie(own.get()) != owner.ns->cookie) {
+        return Hold::elsewhere;
+    }
+    const Slot &slot = pair.link->view(1).slot(pair.slot);
+    SlotAddress client, server; // private copies, of which the listener's part is looked at again
+    memcpy(&client, &slot.identity.client, sizeof client);
+    memcpy(&server, &slot.identity.server, sizeof server);
+    if (!agrees(pair.link->listener->address, server) || client.port < kFirstFreePort) {
+        return Hold::no_names;
+    }
+    const bool is_v4 = pair.end[0]->words().family == AF_INET && pair.end[1]->words().family == AF_INET;
+    Charge paid[2];
+    try {
+        for (unsigned side = 0; side < 2; ++side) {
+            paid[side] = charge(pair.end[side]->ofd.holders.front()->payer, Resource::parcels, 1);
+        }
+    } catch (const OverShare &) {
+        return Hold::no_sockets;
+    }
+    int made[2];
+    if (const long r = kernel_pair(client, server, is_v4 ? AF_INET : AF_INET6, made); r < 0) {
+        log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));
+        return Hold::no_sockets;
+    }
+    for (unsigned side = 0; side < 2; ++side) {
+        const SteeredEnd &end = *pair.end[side];
+        MovedConnection moved{end.segment,          end.ofd.index,         end.ofd.generation,
+                              UniqueFd(made[side]), std::move(paid[side]), true};
+        moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
+        Ofd &words = end.words();
+        words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
+        if (told[side]) {
+            pair.link->view(side).slot(pair.slot).side[side].control.flags.fetch_or(kFlagHome,
+                                                                                    std::memory_order_seq_cst);
+        }
+        words.tx_block.fetch_or(kTxMoved | kTxAdopt | (told[side] ? uint32_t{kTxPath} : 0),
+                                std::memory_order_seq_cst);
+        words.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
+    }
+    for (unsigned side = 0; side < 2; ++side) {
+        mark_and_ring(*pair.link, pair.slot, side, 0);
+    }
+    return Hold::none;
+}
+
+namespace {
+
+/// Tells one end of a connection with paths, and its peer by what an end may say to it.
+template <typename End>
+void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bool to_kernel) {
+    Ofd &words = end.words();
+    auto &flags = link.view(side).slot(slot).side[side].control.flags;
+    const int32_t wanted = to_kernel ? kWantKernel : kWantRing;
+    const bool is_called = (flags.load(std::memory_order_relaxed) & kFlagHome) != 0;
+    if ((words.opt.*kPathWanted).load(std::memory_order_relaxed) == wanted && is_called == to_kernel) {
+        return;
+    }
+    (words.opt.*kPathWanted).store(wanted, std::memory_order_seq_cst);
+    words.tx_block.fetch_or(kTxPath, std::memory_order_seq_cst);
+    if (to_kernel) {
+        flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
+    } else {
+        flags.fetch_and(~uint32_t{kFlagHome}, std::memory_order_seq_cst);
+    }
+    mark_and_ring(link, slot, side, 0);
+    mark_and_ring(link, slot, 1 - side, 0);
+}
+
+} // namespace
+
+void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const {
+    for (unsigned side = 0; side < 2; ++side) {
+        const PathState state =
+            path_state(*pair.link, pair.slot, side, pair.end[side] ? &pair.end[side]->ofd : nullptr);
+        ++reply.directions;
+        if (state.path == (to_kernel ? Path::kernel : Path::shm) && state.is_over) {
+            ++reply.there;
+            continue;
+        }
+        const Hold hold = never != Hold::none ? never : state.hold;
+        reply.never += never != Hold::none || hold == Hold::pinned ? 1 : 0;
+        reply.hold = reply.hold == 0 ? static_cast<uint32_t>(hold) : reply.hold;
+    }
+}
+
+/// `both`: the caller may speak for both ends of a connection. `may`: for whom else.
+Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may) {
+    const auto to = static_cast<wire::SteerTo>(body.to);
+    if (body.to > static_cast<uint32_t>(wire::SteerTo::attach)) {
+        return Reply::error(EINVAL);
+    }
+    const bool is_process = to == wire::SteerTo::detach || to == wire::SteerTo::attach;
+    const bool to_kernel = to == wire::SteerTo::kernel || to == wire::SteerTo::detach;
+    const auto is_meant = [&](const Client &client) {
+        return client.kind == Client::Kind::process && static_cast<uint32_t>(client.pid) == body.pid &&
+               may(client);
+    };
+    std::vector<Client *> meant;
+    for (const auto &[id, client] : clients_) {
+        if (is_meant(*client)) {
+            meant.push_back(client.get());
+        }
+    }
+    if (meant.empty()) {
+        return Reply::error(ESRCH);
+    }
+    for (Client *client : meant) {
+        if (is_process) {
+            set_detached(*client, to_kernel);
+        }
+    }
+    wire::SteerReply counted{};
+    for (SteeredPair &pair : steered_pairs()) {
+        bool holds[2];
+        for (unsigned side = 0; side < 2; ++side) {
+            holds[side] = pair.end[side] && std::any_of(meant.begin(), meant.end(), [&](const Client *client) {
+                              return pair.end[side]->is_held_by(*client);
+                          });
+        }
+        if ((!holds[0] && !holds[1]) ||
+            (!is_process && (static_cast<uint32_t>(pair.link->id) != body.link || pair.slot != body.slot))) {
+            continue;
+        }
+        const bool all = both && !is_process;
+        const bool told[2] = {holds[0] || all, holds[1] || all};
+        Hold never = Hold::none;
+        const bool is_adopting =
+            (pair.end[0] && pair.end[0]->ofd.is_adopting) || (pair.end[1] && pair.end[1]->ofd.is_adopting);
+        const bool is_whole =
+            pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
+        if (to_kernel && !is_adopting && !is_whole) {
+            never = begin_adoption(pair, told);
+        }
+        for (unsigned side = 0; side < 2; ++side) {
+            if (pair.end[side] && pair.end[side]->ofd.has_paths && told[side]) {
+                tell_end(*pair.link, pair.slot, side, *pair.end[side], to_kernel);
+            }
+        }
+        count_steered(pair, to_kernel, never, counted);
+    }
+    if (counted.directions == 0 && !is_process) {
+        return Reply::error(ENOENT);
+    }
+    Reply reply;
+    reply.set(counted);
+    return reply;
+}
+
+/// Of administrators: who sees everything of this host may say where it goes.
+Reply Monitor::steer(Client & /*client*/, Request &request) {
+    if (!viewer_of(request.sender).all) {
+        return Reply::error(EPERM);
+    }
+    return steer_to(request.as<wire::Steer>(), true, [](const Client &) { return true; });
+}
+
+/// Of everybody else: a segment is had by the processes that share it alone, and is got from one of them with
+/// pidfd_getfd(), for which the kernel asks whether the caller may trace it.
+Reply Monitor::steer_mine(Client & /*client*/, Request &request) {
+    const FileId proof = file_id(request.fds[0].get());
+    request.close_descriptors();
+    return steer_to(request.as<wire::Steer>(), false, [&](const Client &client) {
+        return (request.sender.uid == 0 || request.sender.uid == client.who.uid) &&
+               std::any_of(client.segments.begin(), client.segments.end(),
+                           [&](const Client::Share &share) { return share.segment->file == proof; });
+    });
+}
+
+} // namespace sd::monitor

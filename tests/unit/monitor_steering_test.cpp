@@ -1,0 +1,269 @@
+// What sdctl path, detach and attach ask of the monitor.
+#include "monitor/records/connection_row.hpp"
+#include "tests/unit/monitor_pair.hpp"
+
+#include <arpa/inet.h>
+#include <sys/stat.h>
+
+using namespace sd;
+using namespace sd::test;
+using wire::Op;
+using wire::SteerTo;
+
+namespace {
+
+/// A connection that was born in shared memory, with an Ofd at each end.
+struct LivePair : Pair {
+    static constexpr uint32_t kSlot = 0, kOfd = 1;
+    Slot &slot() { return made->view.slot(kSlot); }
+    Ofd &client_ofd() { return client.segment.view.ofd(kOfd); }
+    Ofd &server_ofd() { return server.segment.view.ofd(kOfd); }
+    std::unique_ptr<TestLink> made;
+
+    LivePair() {
+        for (TestProcess *each : {&client, &server}) {
+            each->segment.view.header().steering = kKnowsSteering;
+        }
+        made = std::make_unique<TestLink>(connect());
+        server_attach();
+        const auto name = [](SlotAddress &address, uint16_t port) {
+            memset(address.ip, 0, sizeof address.ip);
+            address.ip[10] = address.ip[11] = 0xff;
+            address.ip[12] = 127;
+            address.ip[15] = 1;
+            address.port = port;
+            address.family = AF_INET;
+        };
+        name(slot().identity.client, 40123);
+        name(slot().identity.server, socket.port);
+        slot().identity.state = static_cast<uint32_t>(SlotState::accepted);
+        for (TestProcess *each : {&client, &server}) {
+            Ofd &ofd = each->segment.view.ofd(kOfd);
+            ofd.family = AF_INET;
+            ofd.rcvlowat = 1;
+            each->segment.open(kOfd, link, kSlot, each == &server ? 1 : 0);
+        }
+    }
+    /// As an administrator. Both processes of the pair are this one.
+    Answer steer(SteerTo to, uint32_t pid = static_cast<uint32_t>(getpid())) {
+        Channel channel(monitor);
+        return channel.ask(Op::steer,
+                           wire::Steer{static_cast<uint32_t>(to), pid, static_cast<uint32_t>(link), kSlot});
+    }
+    /// What a library does with its mark.
+    UniqueFd adopt(TestProcess &process) {
+        Answer a = process.channel.ask(Op::moved, wire::Moved{0, kOfd, 0});
+        if (a.header.status != 0 || a.fds.size() != 1) {
+            return {};
+        }
+        return std::move(a.fds[0]);
+    }
+};
+
+void become_one_with_paths(LivePair &pair) {
+    for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+        (ofd->opt.*kPathWanted) = kWantRing;
+        ofd->flags_seen = kSeenPath;
+        ofd->tx_block = 0;
+        ofd->rcvlowat = 1;
+    }
+    for (SlotSide &side : pair.slot().side) {
+        side.credit.path.offer = side.credit.path.taken = 1 << 8 | kPathRing;
+    }
+}
+
+bool is_called_home(LivePair &pair, unsigned side) {
+    return (pair.slot().side[side].control.flags.load() & kFlagHome) != 0;
+}
+
+} // namespace
+
+TEST_CASE("a connection with paths is told where to go, and counted once it is there") {
+    LivePair pair;
+    become_one_with_paths(pair);
+    Answer a = pair.steer(SteerTo::kernel);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::SteerReply>().directions == 2);
+    CHECK(a.as<wire::SteerReply>().there == 0);
+    CHECK(a.as<wire::SteerReply>().never == 0);
+    for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+        CHECK((ofd->opt.*kPathWanted) == kWantKernel);
+        CHECK((ofd->tx_block & kTxPath) != 0);
+    }
+    CHECK(is_called_home(pair, 0));
+    CHECK(is_called_home(pair, 1));
+
+    // The client has left the ring, and 100 bytes are unread there.
+    auto &words = pair.slot().side[0].credit.path;
+    words.from = 100;
+    words.offer = 2 << 8 | kPathKernel;
+    CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().there == 0);
+    pair.slot().side[1].credit.consumed = 100;
+    CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().there == 1);
+
+    a = pair.steer(SteerTo::shm);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::SteerReply>().there == 1); // the server has not left
+    CHECK((pair.client_ofd().opt.*kPathWanted) == kWantRing);
+    CHECK(!is_called_home(pair, 0));
+    CHECK(!is_called_home(pair, 1));
+}
+
+TEST_CASE("a connection that was born in shared memory gets kernel sockets with its names") {
+    LivePair pair;
+    const Answer a = pair.steer(SteerTo::kernel);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::SteerReply>().never == 0);
+    for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+        CHECK((ofd->tx_block & (kTxMoved | kTxAdopt | kTxPath)) == (kTxMoved | kTxAdopt | kTxPath));
+        CHECK(ofd->rcvlowat == kMovedLowat);
+        CHECK(ofd->lowat_kept == 1);
+    }
+    UniqueFd client = pair.adopt(pair.client), server = pair.adopt(pair.server);
+    REQUIRE(client);
+    REQUIRE(server);
+    char byte = 'x';
+    REQUIRE(send(client.get(), &byte, 1, MSG_NOSIGNAL) == 1);
+    REQUIRE(recv(server.get(), &byte, 1, 0) == 1);
+    if (geteuid() == 0) {
+        sockaddr_in name{};
+        socklen_t size = sizeof name;
+        REQUIRE(getsockname(client.get(), reinterpret_cast<sockaddr *>(&name), &size) == 0);
+        CHECK(ntohs(name.sin_port) == 40123);
+        REQUIRE(getpeername(client.get(), reinterpret_cast<sockaddr *>(&name), &size) == 0);
+        CHECK(ntohs(name.sin_port) == pair.socket.port);
+    }
+    // The monitor keeps no descriptor of one that was taken: it would hold back a FIN.
+    client.reset();
+    REQUIRE(pair.client.channel.ask(Op::let_go, wire::Moved{0, LivePair::kOfd, 0}).header.status == 0);
+    CHECK(recv(server.get(), &byte, 1, 0) == 0);
+    CHECK(!pair.adopt(pair.client));
+}
+
+TEST_CASE("names that the listener does not have are not made") {
+    LivePair pair;
+    SECTION("another port") {
+        pair.slot().identity.server.port = static_cast<uint16_t>(pair.socket.port + 1);
+    }
+    SECTION("another address") { pair.slot().identity.server.ip[15] = 2; }
+    SECTION("a port that is not everybody's") { pair.slot().identity.client.port = 443; }
+    const Answer a = pair.steer(SteerTo::kernel);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::SteerReply>().never == 2);
+    CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == monitor::Hold::no_names);
+    CHECK(pair.client_ofd().tx_block == 0);
+}
+
+TEST_CASE("what stands in the way of leaving shared memory is said, and nothing is changed") {
+    LivePair pair;
+    auto expected = monitor::Hold::none;
+    SECTION("an older library") {
+        pair.server.segment.view.header().steering = 0;
+        expected = monitor::Hold::older;
+    }
+    SECTION("a direction has ended") {
+        pair.slot().side[0].control.flags = kFlagWriteShut;
+        expected = monitor::Hold::ended;
+    }
+    SECTION("it is bridged") {
+        pair.client_ofd().tx_block = kTxMoved;
+        expected = monitor::Hold::passed;
+    }
+    const uint32_t before = pair.client_ofd().tx_block;
+    const Answer a = pair.steer(SteerTo::kernel);
+    REQUIRE(a.header.status == 0);
+    CHECK(a.as<wire::SteerReply>().never == 2);
+    CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == expected);
+    CHECK(pair.client_ofd().tx_block == before);
+    CHECK(pair.server_ofd().tx_block == 0);
+}
+
+TEST_CASE("a detached process is told, its listeners are not listed, and no link is made") {
+    LivePair pair;
+    const Directory *directory = pair.client.directory();
+    REQUIRE(find_entry(directory, pair.socket.port) != nullptr);
+    REQUIRE(pair.steer(SteerTo::detach).header.status == 0);
+    CHECK((pair.client.segment.view.header().steering & kDetached) != 0);
+    CHECK(find_entry(directory, pair.socket.port) == nullptr);
+    CHECK((pair.made->view.header().side[1].flags & kLinkListenerClosed) != 0);
+    const wire::Connect body{pair.listener, wire::kLoopbackAddresses};
+    const Answer refused = pair.client.channel.ask(Op::connect, body);
+    CHECK(refused.header.status == -EACCES);
+    CHECK(static_cast<Cause>(refused.header.cause) == Cause::detached);
+    // One that makes its next segment is told there, too, and what it makes listen is not listed.
+    TestListener another;
+    REQUIRE(pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {another.fd.get()}).header.status == 0);
+    CHECK(find_entry(directory, another.port) == nullptr);
+
+    REQUIRE(pair.steer(SteerTo::attach).header.status == 0);
+    CHECK((pair.client.segment.view.header().steering & kDetached) == 0);
+    CHECK(find_entry(directory, pair.socket.port) != nullptr);
+    CHECK(find_entry(directory, another.port) != nullptr);
+    CHECK(pair.client.channel.ask(Op::connect, body).header.status == 0);
+}
+
+TEST_CASE("a process stays detached when the monitor is restarted") {
+    LivePair pair;
+    REQUIRE(pair.steer(SteerTo::detach).header.status == 0);
+    pair.monitor.stop(SIGKILL);
+    pair.monitor.start();
+    pair.client.hello(pair.monitor);
+    const wire::Connect body{pair.listener, wire::kLoopbackAddresses};
+    pair.server.hello(pair.monitor);
+    const Answer listening = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
+    REQUIRE(listening.header.status == 0);
+    CHECK(find_entry(pair.client.directory(), pair.socket.port) == nullptr);
+    CHECK(pair.client.channel.ask(Op::connect, body).header.status < 0);
+}
+
+TEST_CASE("whoever is no administrator shows a segment of the process") {
+    if (geteuid() != 0) {
+        return;
+    }
+    LivePair pair;
+    TestProcess third(pair.monitor);
+    const wire::Steer detach{static_cast<uint32_t>(SteerTo::detach), static_cast<uint32_t>(getpid()), 0, 0};
+    const auto as_user = [&](auto act) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            if (setgid(60002) != 0 || setuid(60002) != 0) {
+                _exit(99);
+            }
+            _exit(act());
+        }
+        int status = 0;
+        waitpid(pid, &status, 0);
+        return WEXITSTATUS(status);
+    };
+    // Mode and directory let everybody in: it is the monitor that says no.
+    chmod(pair.monitor.directory.c_str(), 0755);
+    chmod(pair.monitor.socket.c_str(), 0777);
+    CHECK(as_user([&] {
+              Channel channel(UniqueFd(monitor::connect_monitor(pair.monitor.socket.c_str())));
+              return -channel.ask(Op::steer, detach).header.status;
+          }) == EPERM);
+    // A segment in the hands of another user is no proof either.
+    CHECK(as_user([&] {
+              Channel channel(UniqueFd(monitor::connect_monitor(pair.monitor.socket.c_str())));
+              return -channel.ask(Op::steer_mine, detach, {pair.client.segment.fd.get()}).header.status;
+          }) == ESRCH);
+    CHECK((pair.client.segment.view.header().steering & kDetached) == 0);
+    // Nor is somebody else's of the same user.
+    TestSegment strange;
+    Channel channel(pair.monitor);
+    CHECK(channel.ask(Op::steer_mine, detach, {strange.fd.get()}).header.status == -ESRCH);
+    CHECK(channel.ask(Op::steer_mine, detach, {third.segment.fd.get()}).header.status == 0);
+    CHECK((third.segment.view.header().steering & kDetached) != 0);
+    CHECK((pair.client.segment.view.header().steering & kDetached) == 0);
+}
+
+TEST_CASE("what is not there cannot be steered") {
+    LivePair pair;
+    CHECK(pair.steer(SteerTo::detach, 1).header.status == -ESRCH);
+    CHECK(pair.steer(static_cast<SteerTo>(4)).header.status == -EINVAL);
+    Channel channel(pair.monitor);
+    CHECK(channel
+              .ask(Op::steer,
+                   wire::Steer{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()), 1, 9})
+              .header.status == -ENOENT);
+}
