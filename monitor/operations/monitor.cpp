@@ -123,6 +123,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::offer, "offer", sizeof(wire::Offer), 1, kProcess, &Monitor::offer},
         {Op::other_end, "other_end", 0, 1, kProcess, &Monitor::other_end},
         {Op::take_back, "take_back", sizeof(wire::Offered), 0, kProcess, &Monitor::take_back},
+        {Op::greet, "greet", sizeof(wire::Greeting), 0, kProcess, &Monitor::greet},
         {Op::pool, "pool", sizeof(wire::Pool), 2, kProcess, &Monitor::pool},
         {Op::peer_pool, "peer_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::peer_pool},
         {Op::end_pool, "end_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::end_pool},

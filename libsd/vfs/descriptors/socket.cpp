@@ -1,5 +1,6 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -140,6 +141,7 @@ void init(const ApiCalls &api) noexcept {
     register_barrier();
     on = true;
     read_path_mode(getenv("SD_TEST_PATHS"));
+    rdma::read_test_transport(getenv("SD_TEST_TRANSPORT"));
     if (const char *table = getenv("SD_EXEC_FD"))
         resume_after_exec(decimal(table));
 }

@@ -1,4 +1,5 @@
 // The process as a whole.
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
@@ -121,6 +122,7 @@ SD_FORK_CODE void fork_child() noexcept {
     identity_fork_child();
     segments_fork_child();
     reset_link_locks_in_child();
+    rdma::in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
     import_fork_child();
