@@ -45,9 +45,9 @@ void abandon(Host *h) {
         syscall(SYS_close, *number[i]); // no function that somebody has put in front of it
 }
 
-// Nobody sleeps without an event to come. An event that has been raised stays readable until somebody takes
-// it; who takes it arms again, before it looks (take_events). `armed` says that one of the two is so: it is
-// cleared before the event is taken, and whoever finds it cleared arms himself.
+// Nobody sleeps without an event to come. Once armed, the queue is armed, or its event can be read; who takes
+// the event arms again, and looks after that (take_events). What comes in between finds nothing armed, and is
+// found by that look, which wakes whom it concerns.
 void arm(Host *h) {
     const KeepErrno keep;
     if (!h->armed.exchange(true, std::memory_order_seq_cst))
@@ -58,10 +58,9 @@ void take_events(Host *h) {
     const KeepErrno keep;
     ibv_cq *queue;
     void *user;
-    h->armed.store(false, std::memory_order_seq_cst);
     while (ibv_get_cq_event(h->channel, &queue, &user) == 0)
         ibv_ack_cq_events(queue, 1);
-    arm(h);
+    ibv_req_notify_cq(h->queue, 0);
 }
 
 int peer(Host *h, Hello *ours, Peer **p) {

@@ -79,8 +79,8 @@ struct Plugin {
     void (*take_events)(Host *);
     /// Takes what has come, and sends what could not be sent before. How many completions. Any thread.
     unsigned (*progress)(Host *);
-    /// The same until nothing is left. False: another thread is at it.
-    bool (*take_all)(Host *);
+    /// The same, and waits for another thread that is at it: not where it could wait for itself.
+    void (*take_all)(Host *);
 
     /// Makes a queue pair, and says what the other side has to know.
     int (*peer)(Host *, Hello *ours, Peer **);

@@ -272,8 +272,11 @@ unsigned take_completions(Host *h) noexcept {
 unsigned progress(Host *h) {
     const int saved = errno;
     unsigned sum = 0;
-    if (h->polling.get()) {
-        sum = take_completions(h);
+    // As in serve(): what came after the owner's last look is not left by who looks meanwhile.
+    h->wanted.store(true, std::memory_order_seq_cst);
+    while (h->wanted.load(std::memory_order_seq_cst) && h->polling.get()) {
+        h->wanted.store(false, std::memory_order_seq_cst);
+        sum += take_completions(h);
         if (sum == 0) // there is time for it
             for (Peer *p : h->peers)
                 tell_owed(*p);
@@ -283,15 +286,13 @@ unsigned progress(Host *h) {
     return sum;
 }
 
-bool take_all(Host *h) {
+void take_all(Host *h) {
     const int saved = errno;
-    const bool got = h->polling.get();
-    if (got) {
-        take_completions(h);
-        h->polling.let_go();
-    }
+    h->polling.wait();
+    take_completions(h);
+    h->polling.let_go();
+    progress(h); // for who came meanwhile
     errno = saved;
-    return got;
 }
 
 } // namespace sd::rdma

@@ -1,12 +1,10 @@
 // What the plugin keeps: of the device, of each peer process, and of each link.
 //
 // Nobody waits for a lock on the data path, and a signal handler may publish in the middle of anything:
-//  - Polling, and all that is said about receiving, belongs to who has Host::polling. Who does not get it
-//    goes away: somebody polls already.
-//  - Sending belongs to who has Peer::sending. Who does not get it has left a mark (dirty bits, then
-//    `wanted`),
-//    and the owner looks at `wanted` once more after it has let go. Either the owner sees the mark, or the
-//    other one finds the lock free: both are sequentially consistent.
+//  - Polling, and all that is said about receiving, belongs to who has Host::polling; sending to who has
+//    Peer::sending. Who does not get it has left a mark (dirty bits, then `wanted`), and the owner looks at
+//    `wanted` once more after it has let go. Either the owner sees the mark, or the other one finds the lock
+//    free: both are sequentially consistent.
 //  - What the two tell each other are words with one writer each.
 #pragma once
 #include "libsd/rdma/message.hpp"
@@ -123,8 +121,9 @@ struct Host {
     ibv_gid address{};
     ibv_mtu mtu = IBV_MTU_1024;
     TryLock polling;
+    std::atomic<bool> wanted{false}; ///< somebody has found it taken
     std::atomic<uint32_t> endings{0}; ///< of peers
-    std::atomic<bool> armed{false};   ///< no event has been taken since it was armed
+    std::atomic<bool> armed{false};   ///< once, and then whenever an event is taken
     std::vector<Peer *> peers;      ///< changed with `polling`
     std::atomic<uint64_t> registered{0};
 };
@@ -158,7 +157,7 @@ bool post_receives(Peer &, uint32_t n) noexcept;
 
 // receiving.cpp
 unsigned progress(Host *);
-bool take_all(Host *);
+void take_all(Host *);
 void recycle_in(Remote &, uint32_t slot, uint32_t use) noexcept;
 /// A message has been written whole: `at` is its place, in units; `bytes` how long it is. False: it is not
 /// one.

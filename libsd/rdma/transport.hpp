@@ -35,8 +35,8 @@ inline void progress() noexcept {
 }
 /// After a sleep that the completion channel has ended. For Upward.
 void take_events() noexcept;
-/// What the other side had sent by now has arrived, or is lost. False: another thread is just taking it.
-[[nodiscard]] bool all_taken(LinkMap &l) noexcept;
+/// What the other side has sent by now has arrived after this, or is lost.
+void take_all() noexcept;
 /// Can a record of any size go out at once? See Plugin::may_send.
 [[nodiscard]] bool may_send(LinkMap &l, uint32_t slot) noexcept;
 /// What our side has written of the slot is to be known there.

@@ -93,8 +93,8 @@ uint32_t absorb_flags(File &f) noexcept {
         return seen;
     if ((seen & kSeenPath) && !uses_ring(f)) [[unlikely]]
         return seen; // its socket says what becomes of it
-    if ((flags & kFlagDead) && rdma::is_remote(*f.link) && !rdma::all_taken(*f.link)) [[unlikely]]
-        return seen; // its last bytes may be on their way into the ring
+    if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]]
+        rdma::take_all(); // its last bytes may be on their way into the ring
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
