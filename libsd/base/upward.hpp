@@ -37,8 +37,8 @@ struct Upward {
     /// way it was made (vfs::fork_child()); signals are blocked where libsd is in use. Default: nothing.
     void (*reset_in_child)() noexcept;
 
-    /// Opens libsd-rdma.so, which lies beside this library: its table (rdma::Plugin) of that version. By rdma,
-    /// in an ordinary call. Default: nullptr.
+    /// Opens libsd-rdma.so, which lies beside this library: its table (rdma::Plugin) of that version. By
+    /// rdma, in an ordinary call. Default: nullptr.
     const void *(*open_plugin)(uint32_t version) noexcept;
 
     // Of vfs.

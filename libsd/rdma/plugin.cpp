@@ -161,10 +161,10 @@ bool publish_slot(Remote *r, uint32_t slot, bool credit_alone) {
 }
 uint64_t arrived(const Remote *r, uint32_t slot) { return r->slot[slot].in.position; }
 
-constexpr Plugin kPlugin = {kPluginVersion, open,     close,  descriptors, abandon, event_fd, arm,
-                            take_events,    progress, take_all, peer,      join,    start,    state,
-                            endings,        end,            drop,     counts, attach,      detach,  recycle,  publish_slot,
-                            may_send,       arrived};
+constexpr Plugin kPlugin = {kPluginVersion, open,     close,    descriptors, abandon, event_fd, arm,
+                            take_events,    progress, take_all, peer,        join,    start,    state,
+                            endings,        end,      drop,     counts,      attach,  detach,   recycle,
+                            publish_slot,   may_send, arrived};
 
 } // namespace
 } // namespace sd::rdma

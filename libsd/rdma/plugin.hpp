@@ -98,8 +98,8 @@ struct Plugin {
     /// The link of that number, which both sides have given it, on this side's memory.
     int (*attach)(Peer *, uint32_t number, LinkView, unsigned side, const LinkCalls &, void *user, Remote **);
     void (*detach)(Remote *);
-    /// The slot is another connection's from now on, which both sides have given the number `use`, higher than
-    /// the last one's. What the other side has said about it already stays. Waits for other threads.
+    /// The slot is another connection's from now on, which both sides have given the number `use`, higher
+    /// than the last one's. What the other side has said about it already stays. Waits for other threads.
     void (*recycle)(Remote *, uint32_t slot, uint32_t use);
     /// Something of the slot has changed that its other side has to know. Any thread, any time; repeated
     /// without harm. `credit_alone`: it is what was consumed, which may go with what comes next. False: it

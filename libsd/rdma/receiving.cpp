@@ -85,7 +85,8 @@ void show_held(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
     if (!ring || credit.shown.load(std::memory_order_acquire) == held.header ||
         credit.consumed.load(std::memory_order_acquire) > held.position)
         return;
-    const bool sound = ring::header_valid(as, held.position) && ring::header_kind(as) == ring::header_kind(held.header) &&
+    const bool sound = ring::header_valid(as, held.position) &&
+                       ring::header_kind(as) == ring::header_kind(held.header) &&
                        ring::header_length(as) == ring::header_length(held.header);
     word_at(ring, held.offset).store(sound ? as : held.header, std::memory_order_release);
 }
@@ -112,7 +113,8 @@ bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, con
         if (s.in_held.header != 0 && w->held != s.in_held.header)
             show_held(r, slot, s, w->shown_as);
     }
-    if (m.records && (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->held : 0)))
+    if (m.records &&
+        (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->held : 0)))
         return false;
     const bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
     theirs.credit.consumed.store(m.consumed, std::memory_order_release);
@@ -236,9 +238,11 @@ namespace {
 void wake_waiting(Peer &p) noexcept {
     p.starved.store(false, std::memory_order_seq_cst);
     for (Remote *r : p.links)
-        for (uint64_t words = r ? r->waiting_words.exchange(0, std::memory_order_seq_cst) : 0; words; words &= words - 1) {
+        for (uint64_t words = r ? r->waiting_words.exchange(0, std::memory_order_seq_cst) : 0; words;
+             words &= words - 1) {
             const auto word = static_cast<uint32_t>(std::countr_zero(words));
-            for (uint64_t slots = r->waiting[word].exchange(0, std::memory_order_seq_cst); slots; slots &= slots - 1)
+            for (uint64_t slots = r->waiting[word].exchange(0, std::memory_order_seq_cst); slots;
+                 slots &= slots - 1)
                 r->calls.wake(r->user, word * 64 + static_cast<uint32_t>(std::countr_zero(slots)), false, true);
         }
 }

@@ -31,7 +31,8 @@ void release_held(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexce
 /// Copies the records from where the last ones ended, whole ones, at most `room` bytes. The program's own
 /// memory: what makes no sense there is not sent, and nothing after it. Its sender does not use the place
 /// again before the other side has consumed it.
-uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint32_t room, uint64_t *count) noexcept {
+uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint32_t room,
+                 uint64_t *count) noexcept {
     using namespace ring;
     Carried &c = s.out;
     uint32_t used = 0;
@@ -300,12 +301,14 @@ void serve(Peer &p) noexcept {
 
 bool publish(Remote *r, uint32_t slot, bool credit_alone) {
     if (credit_alone) {
-        // Its sender waits for a quarter of the ring. What is told here is read without a lock, and may be old:
-        // then it is told once more, or when nothing else is to do.
+        // Its sender waits for a quarter of the ring. What is told here is read without a lock, and may be
+        // old: then it is told once more, or when nothing else is to do.
         const SlotState &s = r->slot[slot];
-        const uint64_t consumed = r->view.slot(slot).side[r->side].credit.consumed.load(std::memory_order_relaxed);
+        const uint64_t consumed =
+            r->view.slot(slot).side[r->side].credit.consumed.load(std::memory_order_relaxed);
         const uint32_t cls = std::atomic_ref(const_cast<uint32_t &>(s.in.cls)).load(std::memory_order_relaxed);
-        const uint64_t told = std::atomic_ref(const_cast<uint64_t &>(s.consumed)).load(std::memory_order_relaxed);
+        const uint64_t told =
+            std::atomic_ref(const_cast<uint64_t &>(s.consumed)).load(std::memory_order_relaxed);
         if (consumed - told < kRingSize[cls < kRingClasses ? cls : 0] / 8) {
             if (!has_slot(r->owing, slot))
                 add_slot(r->owing_words, r->owing, slot);
@@ -343,9 +346,11 @@ bool may_send(Remote *r, uint32_t slot) {
     const auto enough = [&] {
         const uint64_t room = room_in_mailbox(p), sent = p.sent.load(std::memory_order_relaxed);
         const uint64_t to_end = p.theirs.mailbox_bytes - (sent & (p.theirs.mailbox_bytes - 1));
-        const uint64_t most = room > to_end && room - to_end > to_end ? room - to_end : room < to_end ? room : to_end;
-        return p.state.load(std::memory_order_acquire) == PeerState::open && most >= kEnough && credit(p) > 4 &&
-               under_way(p) < kSendDepth - 3 && !has_slot(r->dirty, slot);
+        const uint64_t most = room > to_end && room - to_end > to_end ? room - to_end
+                              : room < to_end                         ? room
+                                                                      : to_end;
+        return p.state.load(std::memory_order_acquire) == PeerState::open && most >= kEnough &&
+               credit(p) > 4 && under_way(p) < kSendDepth - 3 && !has_slot(r->dirty, slot);
     };
     if (enough()) [[likely]]
         return true;

@@ -121,10 +121,10 @@ struct Host {
     ibv_gid address{};
     ibv_mtu mtu = IBV_MTU_1024;
     TryLock polling;
-    std::atomic<bool> wanted{false}; ///< somebody has found it taken
+    std::atomic<bool> wanted{false};  ///< somebody has found it taken
     std::atomic<uint32_t> endings{0}; ///< of peers
     std::atomic<bool> armed{false};   ///< once, and then whenever an event is taken
-    std::vector<Peer *> peers;      ///< changed with `polling`
+    std::vector<Peer *> peers;        ///< changed with `polling`
     std::atomic<uint64_t> registered{0};
 };
 

@@ -109,7 +109,8 @@ void settle_links() noexcept {
             continue;
         const uint32_t flags = l->view.header().side[1 - l->side].flags.load(std::memory_order_acquire);
         const auto step = a.step.load();
-        if ((step == Attached::greeted && (flags & kLinkGreeted)) || (step == Attached::joined && (flags & kLinkJoined)))
+        if ((step == Attached::greeted && (flags & kLinkGreeted)) ||
+            (step == Attached::joined && (flags & kLinkJoined)))
             advance(*l, a, greet(*l, wire::kAsks, nullptr));
     }
     settling.unlock_unmasked();
@@ -151,6 +152,35 @@ void end_links() noexcept {
     }
     endings_seen.store(now);
     settling.unlock_unmasked();
+}
+
+// A child has its parent's links without the device. What it has to say about a slot it marks in the ready
+// bits of the other side, which nobody uses in this memory, and the parent says it.
+
+std::atomic<bool> inherited_by_children{false};
+
+void leave_to_parent(LinkMap &l, uint32_t slot) noexcept {
+    const unsigned far = 1u - l.side;
+    l.view.ready_word(far, 0, slot / 64).fetch_or(uint64_t{1} << slot % 64, std::memory_order_seq_cst);
+    l.view.ready_summary(far, 0).fetch_or(uint64_t{1} << slot / 64, std::memory_order_seq_cst);
+    ring_own(l, slot, l.view.header().side[l.side].sleep_mask.load(std::memory_order_seq_cst));
+}
+
+void take_from_children() noexcept {
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
+        const LinkMap *l = link_by_index(i);
+        Remote *r = l && is_remote(*l) ? attached[i].remote : nullptr;
+        const unsigned far = r ? 1u - l->side : 0;
+        for (uint64_t words = r && l->view.ready_summary(far, 0).load(std::memory_order_relaxed)
+                                  ? l->view.ready_summary(far, 0).exchange(0, std::memory_order_seq_cst)
+                                  : 0;
+             words; words &= words - 1) {
+            const auto word = static_cast<unsigned>(__builtin_ctzll(words));
+            for (uint64_t slots = l->view.ready_word(far, 0, word).exchange(0, std::memory_order_seq_cst);
+                 slots; slots &= slots - 1)
+                plugin->publish(r, word * 64 + static_cast<unsigned>(__builtin_ctzll(slots)), false);
+        }
+    }
 }
 
 } // namespace
@@ -217,9 +247,12 @@ void progress_now() noexcept {
         return;
     const PutOff quiet;
     plugin->progress(h);
+    if (inherited_by_children.load(std::memory_order_relaxed)) [[unlikely]]
+        take_from_children();
     if (unsettled.load(std::memory_order_relaxed)) [[unlikely]]
         settle_links();
-    if (plugin->endings(h)->load(std::memory_order_relaxed) != endings_seen.load(std::memory_order_relaxed)) [[unlikely]]
+    if (plugin->endings(h)->load(std::memory_order_relaxed) != endings_seen.load(std::memory_order_relaxed))
+        [[unlikely]]
         end_links();
 }
 
@@ -241,13 +274,20 @@ void take_all() noexcept {
 bool may_send(LinkMap &l, uint32_t slot) noexcept {
     Remote *r = remote_of(l);
     const PutOff quiet;
-    return r && plugin->may_send(r, slot);
+    return !r || plugin->may_send(r, slot);
 }
 
 void tell(LinkMap &l, uint32_t slot) noexcept {
     const PutOff quiet;
     if (Remote *r = remote_of(l))
         plugin->publish(r, slot, false);
+    else
+        leave_to_parent(l, slot);
+}
+
+void before_fork() noexcept {
+    if (remote_links.load(std::memory_order_relaxed) != 0)
+        inherited_by_children.store(true, std::memory_order_relaxed);
 }
 
 void descriptors_moved(int from, int to) noexcept {
@@ -258,7 +298,7 @@ void descriptors_moved(int from, int to) noexcept {
             *number[i] = to;
 }
 
-SD_FORK_CODE void in_child() noexcept {
+SD_FORK_CODE void device_in_child() noexcept {
     opening.reset();
     settling.reset();
     Host *h = device.load(std::memory_order_relaxed);
@@ -270,6 +310,7 @@ SD_FORK_CODE void in_child() noexcept {
     device.store(nullptr, std::memory_order_relaxed);
     tried.store(false, std::memory_order_relaxed);
     remote_links.store(0, std::memory_order_relaxed);
+    inherited_by_children.store(false, std::memory_order_relaxed);
     unsettled.store(0, std::memory_order_relaxed);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (attached[i].peer) {
@@ -294,7 +335,9 @@ void attach_for_test(LinkMap &l, const Plugin *with, Host *h, Remote *remote) no
 
 namespace {
 
-bool open(LinkMap &) noexcept { return true; } // the rest is begin()'s: what a link is called is not known yet
+bool open(LinkMap &) noexcept {
+    return true;
+} // the rest is begin()'s: what a link is called is not known yet
 
 void close(LinkMap &l) noexcept {
     Attached &a = attached[l.index];
@@ -317,8 +360,10 @@ int64_t take(LinkMap &, std::atomic<uint32_t> &, uint32_t, uint32_t) noexcept { 
 
 void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     Remote *r = remote_of(l);
-    if (!r)
+    if (!r) {
+        leave_to_parent(l, slot);
         return;
+    }
     const PutOff quiet;
     const Slot &s = l.view.slot(slot);
     const bool credit_alone = &arm == &s.side[1 - l.side].control.tx_arm &&
@@ -359,8 +404,8 @@ int sleep_on(LinkMap &) noexcept {
 
 namespace sd {
 
-const Transport rdma_transport = {rdma::open,    rdma::close,  rdma::offer,    rdma::take,
-                                  rdma::publish, provide_ring, rdma::announce, rdma::withdraw,
+const Transport rdma_transport = {rdma::open,    rdma::close,   rdma::offer,    rdma::take,
+                                  rdma::publish, provide_ring,  rdma::announce, rdma::withdraw,
                                   rdma::recycle, rdma::release, rdma::sleep_on};
 
 } // namespace sd

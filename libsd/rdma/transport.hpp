@@ -5,7 +5,7 @@
 // when it is published; what the other side has written comes by progress(), which every look makes that
 // finds nothing. Both run with signal handlers put off.
 //
-// A process's device is its own. A child that is forked has none of its parent's (in_child()).
+// A process's device is its own. A child that is forked has none of its parent's (device_in_child()).
 #pragma once
 #include "libsd/rdma/plugin.hpp"
 #include "libsd/transport/link.hpp"
@@ -44,7 +44,8 @@ void tell(LinkMap &l, uint32_t slot) noexcept;
 
 /// Upward::hidden_moved.
 void descriptors_moved(int from, int to) noexcept;
-void in_child() noexcept;
+void before_fork() noexcept;
+void device_in_child() noexcept;
 
 /// Makes the peer's arms in our memory what they are on such a link.
 void always_arm(LinkMap &l, uint32_t slot) noexcept;

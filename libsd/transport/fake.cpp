@@ -135,8 +135,7 @@ int sleep_on(LinkMap &) noexcept { return -1; }
 
 } // namespace
 
-const Transport fake_transport = {open,         close,    offer,    take,    publish,
-                                  provide_ring, announce, withdraw, recycle, release,
-                                  sleep_on};
+const Transport fake_transport = {open,     close,    offer,   take,    publish, provide_ring,
+                                  announce, withdraw, recycle, release, sleep_on};
 
 } // namespace sd

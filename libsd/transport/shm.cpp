@@ -40,8 +40,7 @@ int sleep_on(LinkMap &) noexcept { return -1; }
 
 } // namespace
 
-const Transport shm_transport = {open,         close,    offer,    take,    wake_armed,
-                                 provide_ring, announce, withdraw, recycle, release,
-                                 sleep_on};
+const Transport shm_transport = {open,     close,    offer,   take,    wake_armed, provide_ring,
+                                 announce, withdraw, recycle, release, sleep_on};
 
 } // namespace sd

@@ -66,8 +66,8 @@ FakeTransport FakeTransport::from_environment() {
         return text != nullptr ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : 0;
     };
     const char *name = std::getenv("SD_TEST_TRANSPORT");
-    return {name != nullptr && std::string_view(name) == "fake", name != nullptr && std::string_view(name) == "rdma",
-            number("SD_TEST_LATE"), number("SD_TEST_CUTS")};
+    return {name != nullptr && std::string_view(name) == "fake",
+            name != nullptr && std::string_view(name) == "rdma", number("SD_TEST_LATE"), number("SD_TEST_CUTS")};
 }
 
 void Link::map() {

@@ -71,8 +71,8 @@ class Link {
     /// For connections that began in the kernel, between two processes: the slots that were given out.
     /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
-    unsigned next_joined = 0;           ///< where a free one is looked for
-    uint32_t joined_so_far = 0;         ///< connections that had a slot
+    unsigned next_joined = 0;   ///< where a free one is looked for
+    uint32_t joined_so_far = 0; ///< connections that had a slot
     /// Over RDMA: what each side has said about itself
     struct Greeted {
         uint32_t step = 0; ///< wire::GreetingStep

@@ -142,7 +142,8 @@ const void *open_plugin(uint32_t version) noexcept {
     Dl_info own{};
     void *object = nullptr;
     char path[PATH_MAX];
-    if (!real.dladdr1(reinterpret_cast<void *>(&bind_real_symbols), &own, &object, RTLD_DL_LINKMAP) || !own.dli_fname)
+    if (!real.dladdr1(reinterpret_cast<void *>(&bind_real_symbols), &own, &object, RTLD_DL_LINKMAP) ||
+        !own.dli_fname)
         return nullptr;
     const char *name = strrchr(own.dli_fname, '/');
     constexpr char kName[] = "libsd-rdma.so";

@@ -1,11 +1,11 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/rdma/transport.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"

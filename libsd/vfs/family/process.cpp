@@ -1,5 +1,4 @@
 // The process as a whole.
-#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
@@ -8,6 +7,7 @@
 #include "libsd/control/memory.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/thread_liveness.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
@@ -85,6 +85,9 @@ constinit thread_local bool child_starts_program = false;
 SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
+    if (rdma::remote_links.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        leave_device(!child_starts_program);
+    rdma::before_fork();
     share_unconnected(child_starts_program);
     epoll_fork_prepare();
     listeners_fork_prepare();
@@ -122,7 +125,7 @@ SD_FORK_CODE void fork_child() noexcept {
     identity_fork_child();
     segments_fork_child();
     reset_link_locks_in_child();
-    rdma::in_child();
+    rdma::device_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
     import_fork_child();

@@ -5,6 +5,7 @@
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/bell.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -12,7 +13,6 @@
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/pools/pools.hpp"
-#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
