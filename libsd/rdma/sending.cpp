@@ -237,7 +237,8 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     p.counts.records += count;
     p.counts.bytes += m.records;
     send(p, b, bytes + m.records);
-    return m.records ? Sent::more : Sent::all; // until nothing is found
+    // What is put there from here on is published after it.
+    return m.records && next_size(r, slot, s) != 0 ? Sent::more : Sent::all;
 }
 
 /// The other side hears of room and receives before half of either is used up, if nothing else goes there.
