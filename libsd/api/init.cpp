@@ -82,7 +82,7 @@ __attribute__((constructor(101))) void start() noexcept {
                .open_plugin = open_plugin});
     follow_presence();
     unsetenv("SD_EXEC_FD"); // was for us alone
-    for (int fd = 0; fd < 3; ++fd)
+    for (int fd = 0; fd < 3 && fd_high.load(std::memory_order_relaxed) != 0; ++fd)
         check_standard(fd); // sockets that came with an exec
 }
 

@@ -2,6 +2,7 @@
 #include "libsd/api/real.hpp"
 
 #include "libsd/api/syscalls/raw_syscall.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/hot_section.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/cpu/call_numbers.hpp"
@@ -235,29 +236,31 @@ template <class F> void bind_one(F &slot, const Sought &s) noexcept {
     }
 }
 
+struct Look {
+    const void *const *functions;
+    bool all;
+};
+
+SD_START_CODE int look_in_object(dl_phdr_info *info, size_t, void *context) noexcept {
+    Look &l = *static_cast<Look *>(context);
+    const auto has = [info](const void *p) { return contains(*info, reinterpret_cast<uintptr_t>(p)); };
+    if (!has(reinterpret_cast<const void *>(::gnu_get_libc_version))) {
+        return 0;
+    }
+    l.all = has(l.functions[0]) && has(l.functions[1]) && has(l.functions[2]);
+    return 1;
+}
+
 /// Whether all of these lie in the C library.
-bool in_libc(const void *const (&functions)[3]) noexcept {
-    struct Look {
-        const void *const *functions;
-        bool all;
-    } look = {functions, false};
-    dl_iterate_phdr(
-        [](dl_phdr_info *info, size_t, void *context) {
-            Look &l = *static_cast<Look *>(context);
-            const auto has = [info](const void *p) { return contains(*info, reinterpret_cast<uintptr_t>(p)); };
-            if (!has(reinterpret_cast<const void *>(::gnu_get_libc_version))) {
-                return 0;
-            }
-            l.all = has(l.functions[0]) && has(l.functions[1]) && has(l.functions[2]);
-            return 1;
-        },
-        &look);
+SD_START_CODE bool in_libc(const void *const (&functions)[3]) noexcept {
+    Look look = {functions, false};
+    dl_iterate_phdr(look_in_object, &look);
     return look.all;
 }
 
 } // namespace
 
-void bind_real_symbols() noexcept {
+SD_START_CODE void bind_real_symbols() noexcept {
     Names names = kNames;
     find_behind(names.sought, kFunctions);
 #define SD_REAL_SYS(name, number) bind_one(real.name, names.sought[at_##name]);

@@ -1,5 +1,6 @@
 // The library's side of the control channel.
 #include "libsd/control/client.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/base/upward.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/fork_sections.hpp"
@@ -32,9 +33,9 @@ std::atomic<uint8_t> last_cause{0};
 bool greeted_before = false;
 // Read once: getenv is not safe while the program changes its environment, and there are programs that empty
 // it before they listen.
-char env_path[108];
+SD_START_STATE char env_path[108];
 char run_directory[80] = "/tmp";
-bool env_read = false;
+SD_START_STATE bool env_read = false;
 
 // See set_door(). Many processes may have the same one, so nothing is ever received from it.
 std::atomic<int> door{-1};
@@ -226,7 +227,7 @@ uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); 
 const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }
 uint64_t client_id() noexcept { return my_id.load(std::memory_order_relaxed); }
 
-void read_environment() noexcept {
+SD_START_CODE void read_environment() noexcept {
     if (env_read)
         return;
     env_read = true;

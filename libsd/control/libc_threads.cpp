@@ -1,4 +1,5 @@
 #include "libsd/control/libc_threads.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/objects.hpp"
 #include <cstddef>
 #include <sys/single_threaded.h>
@@ -7,7 +8,7 @@ namespace sd {
 
 namespace {
 
-constinit char no_libpthread = 0;
+SD_START_STATE constinit char no_libpthread = 0;
 
 constexpr const char *kNames[] = {"pthread_key_create",          "pthread_setspecific",
                                   "pthread_testcancel",          "__pthread_register_cancel",
@@ -18,10 +19,10 @@ template <class F> F as(const Sought &s) noexcept { return reinterpret_cast<F>(s
 
 } // namespace
 
-constinit ThreadFunctions libc_threads{};
+SD_START_STATE constinit ThreadFunctions libc_threads{};
 const char *one_thread_flag = &no_libpthread;
 
-bool find_libc_threads() noexcept {
+SD_START_CODE bool find_libc_threads() noexcept {
     if (libc_threads.register_cancel)
         return false;
     Sought s[kCount];

@@ -1,4 +1,5 @@
 #include "libsd/control/objects.hpp"
+#include "libsd/base/start_section.hpp"
 #include <cstring>
 
 namespace sd {
@@ -30,7 +31,7 @@ struct Choice {
     uint32_t best = 0;
 
     /// True: there is none better.
-    bool offer(uint32_t number) noexcept {
+    SD_START_CODE bool offer(uint32_t number) noexcept {
         const ElfW(Sym) &s = object.symbols[number];
         const unsigned kind = ELF64_ST_TYPE(s.st_info);
         if (s.st_shndx == SHN_UNDEF || (!s.st_value && s.st_shndx != SHN_ABS) || kind == STT_TLS ||
@@ -57,14 +58,14 @@ struct Search {
     bool behind, own_passed = false;
 
     /// Not 0: everything is found.
-    int visit(const dl_phdr_info &info) noexcept {
+    SD_START_CODE int visit(const dl_phdr_info &info) noexcept {
         const bool own = contains(info, reinterpret_cast<uintptr_t>(&find_behind));
         const bool wanted = own_passed == behind && !own;
         own_passed = own_passed || own;
         return wanted ? look_in(Object(info)) : own && !behind;
     }
 
-    int look_in(const Object &o) noexcept {
+    SD_START_CODE int look_in(const Object &o) noexcept {
         size_t left = 0;
         for (size_t i = 0; i < count; ++i) {
             Sought &s = sought[i];
@@ -79,9 +80,13 @@ struct Search {
     }
 };
 
+SD_START_CODE int visit(dl_phdr_info *info, size_t, void *search) noexcept {
+    return static_cast<Search *>(search)->visit(*info);
+}
+
 } // namespace
 
-Object::Object(const dl_phdr_info &i) noexcept : info(&i) {
+SD_START_CODE Object::Object(const dl_phdr_info &i) noexcept : info(&i) {
     const ElfW(Dyn) *d = nullptr;
     for (unsigned n = 0; n < i.dlpi_phnum; ++n) {
         const ElfW(Phdr) &part = i.dlpi_phdr[n];
@@ -133,7 +138,7 @@ bool Object::writable(uintptr_t at) const noexcept {
     return false;
 }
 
-bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
+SD_START_CODE bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
     for (unsigned n = 0; n < info.dlpi_phnum; ++n)
         if (const ElfW(Phdr) &part = info.dlpi_phdr[n];
             part.p_type == PT_LOAD && at - info.dlpi_addr - part.p_vaddr < part.p_memsz)
@@ -144,7 +149,7 @@ bool contains(const dl_phdr_info &info, uintptr_t at) noexcept {
 // DT_GNU_HASH: the number of buckets, the first symbol with a hash, the number and shift of the words of a
 // Bloom filter; these words; the buckets, with the first symbol of each; the hashes of the symbols, the last
 // of a bucket odd. DT_HASH: the number of buckets and of symbols; the buckets; the next symbol of each.
-uint32_t exported(const Object &o, const char *name, uint32_t hash) noexcept {
+SD_START_CODE uint32_t exported(const Object &o, const char *name, uint32_t hash) noexcept {
     if (!o.complete())
         return 0;
     Choice choice{o, name};
@@ -173,10 +178,7 @@ uint32_t exported(const Object &o, const char *name, uint32_t hash) noexcept {
     return choice.best;
 }
 
-void find_behind(Sought *sought, size_t count) noexcept {
-    const auto visit = [](dl_phdr_info *info, size_t, void *self) {
-        return static_cast<Search *>(self)->visit(*info);
-    };
+SD_START_CODE void find_behind(Sought *sought, size_t count) noexcept {
     Search behind{sought, count, true};
     if (dl_iterate_phdr(visit, &behind) != 0)
         return;

@@ -1,8 +1,29 @@
 // The short look for an answer; answer.hpp says how it works.
 #include "libsd/cpu/answer.hpp"
+#include <cpuid.h>
 
-// Two lfence between two looks: one load is under way at a time (more would be thrown away, with all that
-// follows them, when the peer writes), and a shared core has more for the peer.
+extern "C" {
+[[gnu::visibility("hidden")]] constinit uint8_t sd_look_pauses = 0; ///< 1: sd_await_word() pauses between looks
+}
+
+namespace sd::cpu {
+
+void choose_look() noexcept {
+    static constinit std::atomic<bool> chosen{false};
+    if (chosen.load(std::memory_order_relaxed)) [[likely]]
+        return;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    // Zen 5 is family 26.
+    if (__get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) == 15 && 15 + (a >> 20 & 255) >= 26)
+        __atomic_store_n(&sd_look_pauses, uint8_t{1}, __ATOMIC_RELAXED);
+    chosen.store(true, std::memory_order_relaxed);
+}
+
+} // namespace sd::cpu
+
+// Between two looks two lfence, or one pause where that is quicker: one load is under way at a time (more
+// would be thrown away, with all that follows them, when the peer writes), and a shared core has more for the
+// peer.
 asm(R"(
     .pushsection .text.sd_await_word, "ax", @progbits
     .globl sd_await_word
@@ -14,6 +35,8 @@ sd_await_word:
     jmp 2f
 1:  decl %esi              # a look in vain returns here
     jz 3f
+    cmpb $0, sd_look_pauses(%rip)
+    jne 5f
     lfence
     lfence
 2:  call 4f
@@ -21,6 +44,8 @@ sd_await_word:
     ret
 3:  xorl %eax, %eax
     ret
+5:  pause
+    jmp 2b
 4:  .cfi_adjust_cfa_offset 8
     leaq 1b(%rip), %rdx
     cmpq $0, (%rdi)

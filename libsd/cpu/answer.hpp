@@ -21,3 +21,12 @@ extern "C" {
 /// any function.
 [[nodiscard]] int sd_await_word(const std::atomic<uint64_t> *word, unsigned looks) noexcept;
 }
+
+namespace sd::cpu {
+
+/// Chooses what sd_await_word() does between two looks, by the kind of processor. Costs a `cpuid` the first
+/// time, which takes tens of microseconds in some virtual machines: for who is about to make a connection
+/// possible. Any thread may call it at any time.
+void choose_look() noexcept;
+
+} // namespace sd::cpu

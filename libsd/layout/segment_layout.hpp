@@ -62,7 +62,9 @@ enum PathStays : int32_t {
     kSentUrgent = 1,  ///< since the sending direction went the way that it goes
     kStaysPinned = 2, ///< neither direction leaves the socket: somebody without libsd may have it
     kWasPeeked = 4,   ///< what is to be received next
-    kHiddenAlive = 8  ///< the socket has keepalives that the program has not asked for
+    kHiddenAlive = 8, ///< the socket has keepalives that the program has not asked for
+    kSentMore = 16,   ///< the last send over the socket was with MSG_MORE
+    kNoNagle = 32     ///< the socket does not wait for acknowledgements, whatever the program has set
 };
 
 /// An open file description: one end of an accelerated connection.

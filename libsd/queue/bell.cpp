@@ -32,10 +32,13 @@ long hidden_eventfd() noexcept {
     return fd < 0 ? fd : hide_fd(static_cast<int>(fd));
 }
 
+/// A forked child's, too: so no page is written that has nothing to be forgotten.
 void forget_registrations(Bell &b) noexcept {
-    for (auto &i : b.id)
-        i = 0;
-    b.announced = false;
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (b.id[i])
+            b.id[i] = 0;
+    if (b.announced)
+        b.announced = false;
 }
 
 void forget_scores(Bell &b) noexcept {

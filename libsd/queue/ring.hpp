@@ -329,6 +329,23 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
     return next_header(s, p).load(std::memory_order_acquire);
 }
 
+/// Is there nothing between the receiver and a position but changes of ring, which are no data and which it
+/// may not have followed yet? A hint without the token.
+inline bool leads_to(const RxState &s, const Place &p, uint64_t position) noexcept {
+    constexpr unsigned kMostChanges = 16; // no honest sender leaves so many behind each other
+    uint64_t at = *const_cast<const volatile uint64_t *>(&s.head), base = s.base;
+    uint32_t cls = s.cls;
+    for (unsigned n = 0; at < position && n < kMostChanges && cls < kRingClasses; ++n) {
+        const uint64_t h = word_at(p, cls, (at - base) & (kRingSize[cls] - 1)).load(std::memory_order_acquire);
+        if (h == 0 || header_kind(h) != RecordKind::change)
+            return false;
+        cls = header_length(h);
+        at += 8;
+        base = at;
+    }
+    return at == position;
+}
+
 /// For looks without the token: where the receiver, or the sender, is at this moment.
 inline uint64_t head_now(const RxState &s) noexcept {
     return *const_cast<const volatile uint64_t *>(&s.head);

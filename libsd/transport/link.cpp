@@ -1,11 +1,13 @@
 // Mapping links, and waking the other side.
 #include "libsd/transport/link.hpp"
 #include "libsd/base/probes.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/base/upward.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/answer.hpp"
 #include "libsd/layout/fake_layout.hpp"
 #include <initializer_list>
 #include <linux/membarrier.h>
@@ -154,6 +156,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     l->memfd = memfd;
     l->begins_at = begins_at;
     l->transport = fake ? &fake_transport : remote ? &rdma_transport : &shm_transport;
+    cpu::choose_look();
     // What the header says is not asked: a server that found a link to be none would refuse everybody's.
     if (l->transport->open(*l)) {
         LockGuard g(table_lock);
@@ -291,7 +294,7 @@ void heavy_barrier() noexcept {
     }
 }
 
-void register_barrier() noexcept {
+SD_START_CODE void register_barrier() noexcept {
     sys::membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
     sys::membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }

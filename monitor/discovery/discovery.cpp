@@ -79,10 +79,13 @@ void Discovery::reconfigure(Paths paths) {
 }
 
 Cause Discovery::examine(int socket, uint64_t netns, DiscoveredEnd &end) {
+    return examine_in(socket, is_on() ? connected_in(socket) : 0, netns, end);
+}
+
+Cause Discovery::examine_in(int socket, uint64_t here, uint64_t netns, DiscoveredEnd &end) {
     if (!is_on()) {
         return Cause::discovery_off;
     }
-    const uint64_t here = connected_in(socket);
     if (here == 0 || here != netns) {
         return Cause::foreign_namespace; // handed about between namespaces
     }

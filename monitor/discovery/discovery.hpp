@@ -50,6 +50,9 @@ class Discovery {
     /// The end whose descriptor a process of the namespace `netns` has handed over. Else why there is none.
     /// It is the kernel that says so: no process states a nonce.
     Cause examine(int socket, uint64_t netns, DiscoveredEnd &end);
+    /// The same where it is known that it is connected, and in the namespace `here`. Does not wait for the
+    /// socket's lock.
+    Cause examine_in(int socket, uint64_t here, uint64_t netns, DiscoveredEnd &end);
     /// Who has the end; read when it is asked for. `pidfd`: of that process.
     static Party party_of(const DiscoveredEnd &end, pid_t pid, int pidfd);
     /// Why the two must not be joined; none: they may, as far as tenants go.

@@ -10,12 +10,18 @@
 
 namespace sd::monitor {
 
-/// A memfd, a socket or an eventfd: all that clients have reason to send. Asks no file system.
+/// A memfd, a socket of IP or of Unix, or an eventfd: all that clients have reason to send. Asks no file
+/// system.
 bool is_kernels_own(int fd);
 
-/// Closes what `user` has sent. A socket does not linger for longer than some milliseconds; what is not the
-/// kernel's own is closed by a thread, which may be stopped for good.
+/// Closes what `user` has sent. An IP socket does not linger for longer than some milliseconds. What is not
+/// the kernel's own is closed by a thread, which may be stopped for good; so is a Unix socket in whose queue
+/// something waits, since that may be descriptors of any kind. For the main thread.
 void close_received(UniqueFd fd, uid_t user);
+/// The same for a socket that was kept, in the name of the user who has made it.
+void close_client_socket(UniqueFd fd);
+/// The same for the monitor's end of a channel. Who is at the other end is told at once.
+void close_channel(UniqueFd fd);
 
 /// Whether so many closes of what the user has sent do not come to an end that it should not be able to send
 /// more. Never the superuser: containers may share it.

@@ -6,9 +6,16 @@
 
 namespace sd::monitor {
 
-Payer Monitor::payer_of(const ucred &who) {
+/// A container's user is not the host's of the same number, and pays nothing in its name: the group pays.
+Payer Monitor::payer_of(const ucred &who, bool contained) {
     const UniqueFd pidfd = who.pid > 0 ? open_pidfd(who.pid) : UniqueFd();
-    return accounts_.payer(who.uid, group_of(who.pid, pidfd.get()));
+    const std::string group = group_of(who.pid, pidfd.get());
+    if (contained) {
+        if (Payer payer = accounts_.payer(0, group); payer.group != nullptr) {
+            return payer;
+        }
+    }
+    return accounts_.payer(who.uid, group);
 }
 
 Charge Monitor::charge(const Payer &payer, Resource what, unsigned descriptors) {
@@ -59,7 +66,7 @@ void Monitor::pay_as(Client &client, const ucred &sender) {
     if (client.payer_pid == sender.pid && client.who.uid == sender.uid) {
         return;
     }
-    Payer payer = payer_of(sender);
+    Payer payer = payer_of(sender, client.contained);
     client.charge = charge_client(payer, &client);
     client.payer = std::move(payer);
     client.payer_pid = sender.pid;

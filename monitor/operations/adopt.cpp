@@ -31,7 +31,10 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
             }
             return Reply::error(EMFILE, Cause::limit);
         }
-        std::unique_ptr<Link> made = Link::adopt(std::move(request.fds[0]), body.link_id);
+        std::unique_ptr<Link> made;
+        if (safe_to_map(request.fds[0].get(), kLinkMapped)) { // nothing else is taken: its close could sleep
+            made = Link::adopt(std::move(request.fds[0]), body.link_id);
+        }
         if (!made) {
             if (may_log()) {
                 log::warn("process {}: what it brings back is not a link", request.sender.pid);
@@ -129,11 +132,13 @@ bool Monitor::find_attached(const Link &link, unsigned side, pid_t pid) const {
 
 /// A process that was waited for has come back.
 void Monitor::stop_awaiting(Link &link, unsigned side, pid_t pid) {
-    for (auto it = awaited_.begin(); it != awaited_.end();) {
-        if (it->second.link == &link && it->second.side == side && it->second.pid == pid) {
-            link.side[side].awaited.erase(it->first);
-            loop_.remove(it->first, it->second.pidfd.get());
-            it = awaited_.erase(it);
+    std::set<uint64_t> &watches = link.side[side].awaited;
+    for (auto it = watches.begin(); it != watches.end();) {
+        const auto found = awaited_.find(*it);
+        if (found->second.pid == pid) {
+            loop_.remove(*it, found->second.pidfd.get());
+            awaited_.erase(found);
+            it = watches.erase(it);
         } else {
             ++it;
         }

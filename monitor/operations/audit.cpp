@@ -23,8 +23,11 @@ namespace sd::monitor {
 namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50}, kCertain{200};
-/// All that the families hold is looked at: no more than a fifth of the time is spent on it.
+/// All that the families hold is looked at, in pieces: no more than a fifth of the time is spent on it.
 constexpr int kLookShare = 4;
+constexpr std::chrono::milliseconds kPiece{3};
+/// Where a look takes long, what is held may have moved meanwhile: so often at least, in a row.
+constexpr unsigned kLooks = 4;
 /// How long a link must have been back after a restart: a child made while no monitor ran is not named in
 /// the link, so that nobody waits for it by name, but it comes back within this time.
 constexpr std::chrono::seconds kSettling{3};
@@ -34,90 +37,161 @@ constexpr std::chrono::seconds kSettling{3};
 void Monitor::audit_soon(Link &link, unsigned side) {
     link.side[side].death_seen = true;
     audits_.try_emplace(link.file).first->second[side].wanted = true;
-    if (audit_timer_ == 0) {
-        const auto now = EventLoop::Clock::now();
-        const auto pause = std::chrono::ceil<std::chrono::milliseconds>(next_audit_ - now);
+    audit_later();
+}
+
+void Monitor::audit_later() {
+    if (audit_timer_ == 0 && !audit_round_) {
+        const auto pause = std::chrono::ceil<std::chrono::milliseconds>(next_audit_ - EventLoop::Clock::now());
         audit_timer_ = loop_.after(std::max(kBetweenLooks, pause), [this] {
-            const auto start = EventLoop::Clock::now();
-            audit();
-            const auto end = EventLoop::Clock::now();
-            next_audit_ = end + kLookShare * (end - start);
+            begin_audit();
+            go_on_auditing();
         });
     }
 }
 
-void Monitor::audit() {
+void Monitor::go_on_auditing() {
     audit_timer_ = 0;
-    std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits = std::exchange(audits_, {});
-    std::erase_if(audits, [this](const auto &entry) { return links_.count(entry.first) == 0; });
-    if (audits.empty()) {
+    const auto start = EventLoop::Clock::now();
+    while (audit_round_ && EventLoop::Clock::now() - start < kPiece) {
+        audit_step();
+    }
+    const auto pause = kLookShare * (EventLoop::Clock::now() - start);
+    if (audit_round_) {
+        audit_timer_ =
+            loop_.after(std::chrono::ceil<std::chrono::milliseconds>(pause), [this] { go_on_auditing(); });
+        return;
+    }
+    next_audit_ = EventLoop::Clock::now() + pause;
+    if (!audits_.empty()) {
+        audit_later();
+    }
+}
+
+void Monitor::begin_audit() {
+    AuditRound round;
+    round.audits = std::exchange(audits_, {});
+    std::erase_if(round.audits, [this](const auto &entry) { return links_.count(entry.first) == 0; });
+    if (round.audits.empty()) {
         return;
     }
     // Only those attached can hold an end, so only their segments matter.
-    std::set<const Segment *> segments;
-    for (const auto &[file, sides] : audits) {
+    std::set<const Segment *> known;
+    const auto add = [&](const std::shared_ptr<Segment> &segment) {
+        if (known.insert(segment.get()).second) {
+            round.segments.push_back(segment);
+        }
+    };
+    for (const auto &[file, sides] : round.audits) {
         for (const LinkSide &side : links_[file]->side) {
             for (const Client *client : side.attached) {
                 for (const Client::Share &share : client->segments) {
-                    segments.insert(share.segment.get());
+                    add(share.segment);
                 }
             }
         }
     }
     for (const auto &[id, parcel] : parcels_) {
-        segments.insert(parcel->segment.get());
+        add(parcel->segment);
     }
-    std::unordered_map<const Link *, std::array<std::bitset<kLinkSlots>, 2>> held;
-    for (const Segment *segment : segments) {
-        for (const Segment::HeldEnd &end : segment->held_ends()) {
-            if (const Link *link = family_link(*segment, end.link_id, end.side);
-                link != nullptr && end.slot < kLinkSlots) {
-                held[link][end.side].set(end.slot);
+    audit_round_ = std::move(round);
+}
+
+/// One family's, or one link's piece of the round; ends it after the last.
+void Monitor::audit_step() {
+    AuditRound &round = *audit_round_;
+    if (!round.segments.empty()) {
+        const std::shared_ptr<Segment> segment = round.segments.back().lock();
+        round.segments.pop_back();
+        if (segment) {
+            note_held(*segment, round);
+        }
+        return;
+    }
+    if (!round.audits.empty()) {
+        const auto next = round.audits.extract(round.audits.begin());
+        if (const auto it = links_.find(next.key()); it != links_.end()) {
+            for (unsigned side = 0; side < 2; ++side) {
+                audit_side(*it->second, side, next.mapped()[side], round.held[next.key()][side]);
+            }
+        }
+        return;
+    }
+    audit_round_.reset();
+}
+
+/// What the family holds of the links that are looked at. Its members know one link by one name. What its
+/// records say may be anything, so links are not looked up for each of them.
+void Monitor::note_held(const Segment &segment, AuditRound &round) const {
+    std::unordered_map<uint64_t, std::array<const Link *, 2>> names;
+    const auto note = [&](uint64_t name, unsigned side, const Link *link) {
+        if (round.audits.count(link->file) != 0) {
+            const Link *&known = names[name][side];
+            known = known == nullptr ? link : known;
+        }
+    };
+    for (const Segment::Member &member : segment.members) {
+        for (const auto &[name, attachment] : member.client->links) {
+            for (unsigned side = 0; side < 2; ++side) {
+                if (attachment.side[side]) {
+                    note(name, side, attachment.link);
+                }
             }
         }
     }
-    for (const auto &[file, sides] : audits) {
-        Link &link = *links_[file];
-        for (unsigned side = 0; side < 2; ++side) {
-            // While somebody has not come back to a restarted monitor we do not know what is held; see
-            // stop_awaiting().
-            if (!sides[side].wanted || !link.side[side].awaited.empty() || link.side[side].attached.empty()) {
-                continue;
-            }
-            if (const auto age = EventLoop::Clock::now() - link.adopted; link.was_adopted && age < kSettling) {
-                loop_.after(std::chrono::ceil<std::chrono::milliseconds>(kSettling - age),
-                            [this, file = file, side] {
-                                if (const auto it = links_.find(file); it != links_.end()) {
-                                    audit_soon(*it->second, side);
-                                }
-                            });
-                continue;
-            }
-            link.side[side].death_seen = false;
-            std::optional<uint32_t> head;
-            if (link.listener != nullptr) {
-                head = link.listener->segment().link[link.place].syn_head.load(std::memory_order_acquire);
-            }
-            std::map<uint32_t, Suspect> again;
-            const auto now = EventLoop::Clock::now();
-            for (const uint32_t slot : left_behind(link, side, held[&link][side], head)) {
-                Suspect suspect{link.arrival(slot), now};
-                if (const auto known = sides[side].suspects.find(slot);
-                    known != sides[side].suspects.end() && known->second.arrival == suspect.arrival) {
-                    suspect = known->second;
-                }
-                if (now - suspect.since >= kCertain) {
-                    log::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
-                    bury(link, side, slot);
-                } else {
-                    again.emplace(slot, suspect);
-                }
-            }
-            if (!again.empty()) {
-                audit_soon(link, side);
-                audits_[file][side].suspects = std::move(again);
-            }
+    for (const auto &[id, parcel] : parcels_) { // its members may all have passed on what they had
+        if (parcel->segment.get() == &segment) {
+            note(parcel->handoff.link_id, parcel->handoff.side, parcel->link);
         }
+    }
+    if (names.empty()) {
+        return;
+    }
+    for (const Segment::HeldEnd &end : segment.held_ends()) {
+        const auto it = end.side < 2 && end.slot < kLinkSlots ? names.find(end.link_id) : names.end();
+        if (it != names.end() && it->second[end.side] != nullptr) {
+            round.held[it->second[end.side]->file][end.side].set(end.slot);
+        }
+    }
+}
+
+void Monitor::audit_side(Link &link, unsigned side, const Audit &audit, const std::bitset<kLinkSlots> &held) {
+    // While somebody has not come back to a restarted monitor we do not know what is held; see
+    // stop_awaiting().
+    if (!audit.wanted || !link.side[side].awaited.empty() || link.side[side].attached.empty()) {
+        return;
+    }
+    if (const auto age = EventLoop::Clock::now() - link.adopted; link.was_adopted && age < kSettling) {
+        loop_.after(std::chrono::ceil<std::chrono::milliseconds>(kSettling - age), [this, file = link.file, side] {
+            if (const auto it = links_.find(file); it != links_.end()) {
+                audit_soon(*it->second, side);
+            }
+        });
+        return;
+    }
+    link.side[side].death_seen = false;
+    std::optional<uint32_t> head;
+    if (link.listener != nullptr) {
+        head = link.listener->segment().link[link.place].syn_head.load(std::memory_order_acquire);
+    }
+    std::map<uint32_t, Suspect> again;
+    const auto now = EventLoop::Clock::now();
+    for (const uint32_t slot : left_behind(link, side, held, head)) {
+        Suspect suspect{link.arrival(slot), now, 0};
+        if (const auto known = audit.suspects.find(slot);
+            known != audit.suspects.end() && known->second.arrival == suspect.arrival) {
+            suspect = known->second;
+        }
+        if (++suspect.looks >= kLooks && now - suspect.since >= kCertain) {
+            log::debug("slot {} of link {} was left behind by a dead process", slot, link.id);
+            bury(link, side, slot);
+        } else {
+            again.emplace(slot, suspect);
+        }
+    }
+    if (!again.empty()) {
+        audit_soon(link, side);
+        audits_[link.file][side].suspects = std::move(again);
     }
 }
 
@@ -169,9 +243,11 @@ void Monitor::meet_strangers(const std::shared_ptr<Segment> &segment) {
             strangers_.erase(it);
             loop_.remove(*watch, stranger.pidfd.get());
             if (const std::shared_ptr<Segment> there = stranger.segment.lock()) {
+                there->watches.erase(*watch);
                 reap_stranger(there, index, pid);
             }
         });
+        segment->watches.insert(*watch);
         strangers_.emplace(*watch, Stranger{std::move(pidfd), segment, std::move(paid)});
     }
 }

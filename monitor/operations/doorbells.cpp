@@ -7,7 +7,15 @@
 
 namespace sd::monitor {
 
-std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd fd) {
+namespace {
+
+/// All of a listener's are rung for each new link. Who gets none looks again every few milliseconds.
+constexpr size_t kMostAcceptBells = 4096, kMostAcceptBellsOfOne = 1024;
+
+} // namespace
+
+/// Takes `fd` if it is one.
+std::shared_ptr<BellFd> Monitor::keep_eventfd(Client &client, UniqueFd &fd) {
     const auto id = eventfd_id(fd.get());
     if (!id) {
         return nullptr;
@@ -48,7 +56,7 @@ Reply Monitor::bell(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::limit);
     }
-    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, std::move(request.fds[0]));
+    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, request.fds[0]);
     if (!eventfd) {
         return Reply::error(EINVAL);
     }
@@ -154,7 +162,7 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
     if (listener == nullptr) {
         return Reply::error(ENOENT);
     }
-    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, std::move(request.fds[0]));
+    std::shared_ptr<BellFd> eventfd = keep_eventfd(client, request.fds[0]);
     if (!eventfd) {
         return Reply::error(EINVAL);
     }
@@ -167,9 +175,10 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
             ++own;
         }
     }
-    if (own >= config_.limits.bells_per_client) {
+    if (own >= std::min<size_t>(config_.limits.bells_per_client, kMostAcceptBellsOfOne) ||
+        listener->accept_bells.size() >= kMostAcceptBells) {
         if (may_log()) {
-            log::warn("process {}: limits.bells_per_client reached", client.pid);
+            log::warn("process {}: its listener has as many doorbells as are rung", client.pid);
         }
         return Reply::error(EMFILE, Cause::limit);
     }

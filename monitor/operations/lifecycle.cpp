@@ -2,6 +2,7 @@
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/records/group_memory.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
@@ -77,15 +78,17 @@ bool Monitor::has_presence(pid_t pid, uint64_t start) const {
 }
 
 std::shared_ptr<Segment> Monitor::find_segment(const Client &payer, Request &request) {
-    UniqueFd memfd = std::move(request.fds[0]);
-    const FileId id = file_id(memfd.get());
+    const FileId id = file_id(request.fds[0].get());
     if (const auto it = segments_.find(id); it != segments_.end()) {
         if (auto known = it->second.lock()) {
             return known;
         }
     }
     Charge paid = charge(payer.payer, Resource::segments, 1);
-    std::shared_ptr<Segment> segment = Segment::open(std::move(memfd));
+    std::shared_ptr<Segment> segment;
+    if (safe_to_map(request.fds[0].get(), kSegmentBytes)) { // nothing else is taken: its close could sleep
+        segment = Segment::open(std::move(request.fds[0]));
+    }
     if (segment) {
         segment->name = next_id_++;
         segment->charge = std::move(paid);
@@ -183,7 +186,10 @@ Reply Monitor::hello(Client &client, Request &request) {
 }
 
 wire::HelloReply Monitor::hello_reply(const Client &client) const {
-    const auto most_ring = config_.policy.most_ring(client.who);
+    auto most_ring = config_.policy.most_ring(client.who);
+    if (const auto memory = memory_limit_of(client.pid, client.pidfd.get())) {
+        most_ring = std::min(most_ring.value_or(kRingClasses - 1), most_ring_within(*memory));
+    }
     return {client.id, sizeof(Directory), config_.policy.spin(client.who),
             static_cast<uint16_t>(most_ring ? *most_ring + 1 : 0)};
 }
@@ -212,7 +218,9 @@ std::pair<Client &, UniqueFd> Monitor::make_channel(const Client &asking, const 
         throw std::system_error(errno, std::generic_category(), "socketpair");
     }
     UniqueFd ours(ends[0]), theirs(ends[1]);
-    return {add_client(std::move(ours), payer, std::move(paid)), std::move(theirs)};
+    Client &made = add_client(std::move(ours), payer, std::move(paid));
+    made.contained = asking.contained;
+    return {made, std::move(theirs)};
 }
 
 /// A channel for somebody who cannot connect, sent to where he alone receives. What may be done with it is
@@ -232,7 +240,7 @@ Reply Monitor::enter(Client &client, Request &request) {
     }
     Reply reply;
     try {
-        auto [made, theirs] = make_channel(client, payer_of(request.sender));
+        auto [made, theirs] = make_channel(client, payer_of(request.sender, client.contained));
         made.payer_pid = request.sender.pid;
         made.who.uid = request.sender.uid;
         reply.set(wire::ForkReply{made.id});

@@ -38,11 +38,13 @@ bool takes_long(uint16_t op) {
     return std::find(std::begin(kThose), std::end(kThose), static_cast<Op>(op)) != std::end(kThose);
 }
 
-/// Requests whose answer is memory, or a descriptor, that the process has a right to. Whoever has come into
-/// its channel some other way, as a child of a fork that libsd did not see, has none.
+/// Requests whose answer is memory, or a descriptor, that the process has a right to, or makes a process have
+/// what the channel's has. Whoever has come into its channel some other way, as a child of a fork that libsd
+/// did not see, has no such right.
 bool hands_out(Op op) {
-    constexpr Op kThose[] = {Op::segment, Op::links,   Op::peer_bell, Op::adopt_link, Op::pass,     Op::claim,
-                             Op::moved,   Op::connect, Op::offer,     Op::other_end,  Op::peer_pool};
+    constexpr Op kThose[] = {Op::hello,      Op::fork,      Op::segment,  Op::links, Op::peer_bell,
+                             Op::adopt_link, Op::pass,      Op::claim,    Op::moved, Op::connect,
+                             Op::offer,      Op::other_end, Op::peer_pool};
     return std::find(std::begin(kThose), std::end(kThose), op) != std::end(kThose);
 }
 
@@ -172,15 +174,24 @@ Monitor::~Monitor() {
         }
     }
     loop_.remove(ends_watch_, ends_of_listeners_.fd());
-    loop_.remove(listening_watch_, listening_);
+    for (const Door *door : {&door_, &containers_door_}) {
+        loop_.remove(door->watch, door->fd);
+    }
 }
 
-void Monitor::serve(int listening_socket) {
-    listening_ = listening_socket;
+void Monitor::open_door(Door &door, int listening, bool contained) {
     // Inherited by what is accepted: packets sent before we come to accept must carry their sender, too.
     const int on = 1;
-    setsockopt(listening_, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
-    listening_watch_ = loop_.add(listening_, EPOLLIN, [this](uint32_t) { accept_clients(); });
+    setsockopt(listening, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
+    door = {listening, loop_.add(listening, EPOLLIN, [this, &door](uint32_t) { accept_clients(door); }),
+            contained};
+}
+
+void Monitor::serve(int listening_socket, int containers) {
+    open_door(door_, listening_socket, false);
+    if (containers >= 0) {
+        open_door(containers_door_, containers, true);
+    }
     if (ends_of_listeners_.fd() >= 0) {
         ends_watch_ = loop_.add(ends_of_listeners_.fd(), EPOLLIN, [this](uint32_t) { take_ended_listeners(); });
     } else {
@@ -221,7 +232,7 @@ bool Monitor::may_log() {
     return ++logged_by_[asker_] <= kLinesPerUser && ++logged_ <= kLinesPerSecond;
 }
 
-Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
+Client &Monitor::add_client(ClientChannel channel, Payer payer, Charge charge) {
     // The kernel then adds the sender's identity to every packet.
     const int on = 1;
     setsockopt(channel.get(), SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
@@ -241,22 +252,22 @@ Client &Monitor::add_client(UniqueFd channel, Payer payer, Charge charge) {
 }
 
 /// Several at a time, and not only one in a turn: those who connect again and again would make others wait.
-void Monitor::accept_clients() {
+void Monitor::accept_clients(const Door &door) {
     constexpr int kAtOnce = 32;
-    for (int i = 0; i < kAtOnce && accept_client(); ++i) {
+    for (int i = 0; i < kAtOnce && accept_client(door); ++i) {
     }
 }
 
 /// False: nobody waits.
-bool Monitor::accept_client() {
-    UniqueFd channel(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+bool Monitor::accept_client(const Door &door) {
+    ClientChannel channel = UniqueFd(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!channel && (errno == EMFILE || errno == ENFILE)) {
         // Left in the queue it would wake us for ever: take it with the spare descriptor and turn it away.
         if (may_log()) {
             log::error("out of file descriptors, a client was turned away");
         }
         spare_.reset();
-        channel.reset(accept4(listening_, nullptr, nullptr, SOCK_CLOEXEC));
+        channel = UniqueFd(accept4(door.fd, nullptr, nullptr, SOCK_CLOEXEC));
         channel.reset();
         spare_.reset(open("/dev/null", O_RDONLY | O_CLOEXEC));
         return false;
@@ -272,13 +283,14 @@ bool Monitor::accept_client() {
         }
         return true;
     }
-    asker_ = peer.uid;
+    asker_ = door.contained ? kContainers : peer.uid;
     try {
-        Payer payer = payer_of(peer);
+        Payer payer = payer_of(peer, door.contained);
         Charge paid = charge_client(payer, nullptr);
         Client &client = add_client(std::move(channel), std::move(payer), std::move(paid));
         client.payer_pid = peer.pid;
         client.who.uid = peer.uid;
+        client.contained = door.contained;
     } catch (const OverShare &over) {
         if (may_log()) {
             log::warn("process {} was turned away: {}", peer.pid, over.what());
@@ -315,7 +327,7 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client); // without looking at what else it has sent
             return;
         }
-        asker_ = client.who.uid;
+        asker_ = client.contained ? kContainers : client.who.uid;
         Request request;
         switch (receive(client.channel.get(), request)) {
         case Received::nothing:
@@ -380,6 +392,12 @@ bool Monitor::handle(Client &client, Request &request) {
     }
     if (is_sandboxed(client, request.sender) && !is_answered_when_sandboxed(operation->op)) {
         log::debug("process {}: {} refused: it is in a sandbox", request.sender.pid, operation->name);
+        return request.header.sequence == wire::kNoAnswer ||
+               send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
+    }
+    if (client.contained && !is_answered_when_contained(operation->op)) {
+        log::debug("process {}: {} refused: it came by the containers' socket", request.sender.pid,
+                   operation->name);
         return request.header.sequence == wire::kNoAnswer ||
                send(client.channel.get(), request.header, Reply::error(EPERM, Cause::policy));
     }

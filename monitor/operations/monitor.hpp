@@ -12,6 +12,7 @@
 #include "monitor/records/parcel.hpp"
 #include "monitor/service/config.hpp"
 #include "monitor/service/packet.hpp"
+#include "monitor/service/socket_question.hpp"
 
 #include <chrono>
 #include <cstdlib>
@@ -36,8 +37,9 @@ class Monitor {
     Monitor(const Monitor &) = delete;
     Monitor &operator=(const Monitor &) = delete;
 
-    /// Starts to accept clients. The socket stays the caller's.
-    void serve(int listening_socket);
+    /// Starts to accept clients. The sockets stay the caller's. `containers`: where containers come, which get
+    /// less (contained_clients.cpp); -1: they have no socket of their own.
+    void serve(int listening_socket, int containers = -1);
     /// What is asked for from now on is judged by this. Listeners, links and connections that there are stay,
     /// but where connections are to begin on the kernel, links are not used for new ones; the path of the
     /// socket is not looked at.
@@ -55,9 +57,15 @@ class Monitor {
     // monitor.cpp: channels and dispatch
     struct Operation;
     static const Operation *find_operation(uint16_t op);
-    bool accept_client();
-    void accept_clients();
-    Client &add_client(UniqueFd channel, Payer payer, Charge charge);
+    struct Door { ///< where clients come
+        int fd = -1;
+        EventLoop::Watch watch = 0;
+        bool contained = false;
+    };
+    void open_door(Door &door, int listening, bool contained);
+    bool accept_client(const Door &door);
+    void accept_clients(const Door &door);
+    Client &add_client(ClientChannel channel, Payer payer, Charge charge);
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
     void channel_ready(uint64_t client_id);
@@ -70,7 +78,7 @@ class Monitor {
     Charge charge(const Payer &payer, Resource what, unsigned descriptors);
     Charge charge_client(const Payer &payer, const Client *asking);
     bool drop_silent(const Payer &payer, const Client *asking);
-    Payer payer_of(const ucred &who);
+    Payer payer_of(const ucred &who, bool contained = false);
     void pay_as(Client &client, const ucred &sender);
 
     // lifecycle.cpp: processes coming and going
@@ -123,6 +131,9 @@ class Monitor {
     Reply withdraw(Client &client, Request &request);
     Reply sandbox(Client &client, Request &request);
 
+    // contained_clients.cpp: who comes by the containers' socket
+    static bool is_answered_when_contained(wire::Op op);
+
     // sharing.cpp: who may be shown what
     Domain domain_of(Client &client, const ucred &sender);
     static bool alone_in(const Client &client, const Segment &segment);
@@ -154,14 +165,14 @@ class Monitor {
 
     // moved.cpp: connections whose holders go over to a kernel socket
     using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
-    int move_holders(Parcel &parcel, UniqueFd socket);
+    int move_holders(Parcel &parcel, ClientSocket socket);
     Reply moved(Client &client, Request &request);
     Reply let_go(Client &client, Request &request);
     MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
     void review_moved(const Segment &segment);
 
     // offers.cpp: connections that began in the kernel
-    using Offers = std::map<std::pair<uint64_t, uint64_t>, Offer>; ///< by network namespace and socket cookie
+    using Offers = std::map<OfferKey, Offer>;
     Offer *find_other_end(const Offer &offer);
     Cause join_objects(const Offer &connector, const Offer &acceptor);
     Link *link_between(Client &connector, Client &acceptor);
@@ -170,6 +181,7 @@ class Monitor {
     void give_up_offer(Offers::iterator it);
     void give_up_offers(const Client &client);
     void forget_offers(const Link &link);
+    std::optional<ConnectedSocket> examine(const Request &request) const;
     Reply offer(Client &client, Request &request);
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
@@ -226,6 +238,7 @@ class Monitor {
 
     // server_links.cpp: how many links lead to one server
     bool has_room(const Client &client, const Listener &listener) const;
+    bool has_room_at(const Client &acceptor, const Account *maker, bool at_home) const;
     Reply no_room(Client &client, Request &request);
 
     Listener *held_listener(const Client &client, uint32_t id) const;
@@ -246,7 +259,7 @@ class Monitor {
     void say_discovery();
 
     // doorbells.cpp
-    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd fd);
+    std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd &fd);
     static Reply bell_reply(const Link &link, unsigned side, unsigned id, const Client &waiter);
     const Bell *bell_to_ring(const Client &client, const wire::BellRef &which) const;
     static std::optional<BellDomain> foreign_domain(const Link &link, unsigned side, const BellFd &bell,
@@ -258,6 +271,14 @@ class Monitor {
     Reply foreign_bell(Client &client, Request &request);
     Reply accept_bell(Client &client, Request &request);
     Reply mute_bell(Client &client, Request &request);
+
+    /// What `question` says of a socket that `user` has sent; nothing: its lock is held by somebody. Only
+    /// where all users come here: nobody holds up but himself elsewhere.
+    template <typename Fn>
+    std::optional<std::invoke_result_t<Fn, int>> ask(int socket, uid_t user, Fn question) const {
+        using Result = std::optional<std::invoke_result_t<Fn, int>>;
+        return config_.all_users ? ask_about(socket, user, question) : Result(std::in_place, question(socket));
+    }
 
     // requests.cpp
     Reply listen(Client &client, Request &request);
@@ -278,8 +299,15 @@ class Monitor {
     void stop_awaiting(Link &link, unsigned side, pid_t pid);
 
     // audit.cpp: what dead processes left behind without a record
+    struct Audit;
+    struct AuditRound;
     void audit_soon(Link &link, unsigned side);
-    void audit();
+    void audit_later();
+    void begin_audit();
+    void go_on_auditing();
+    void audit_step();
+    void note_held(const Segment &segment, AuditRound &round) const;
+    void audit_side(Link &link, unsigned side, const Audit &audit, const std::bitset<kLinkSlots> &held);
     const Link *family_link(const Segment &segment, uint64_t link_id, unsigned side) const;
     void meet_strangers(const std::shared_ptr<Segment> &segment);
     void reap_stranger(const std::shared_ptr<Segment> &segment, unsigned index, pid_t pid);
@@ -316,8 +344,7 @@ class Monitor {
     const bool exit_when_unused_;
     const uint64_t epoch_; ///< differs between starts, so that no id is used twice
     const EventLoop::Clock::time_point started_ = EventLoop::Clock::now();
-    int listening_ = -1;
-    EventLoop::Watch listening_watch_ = 0;
+    Door door_, containers_door_;
     UniqueFd spare_; ///< given up for a moment to turn a client away when descriptors have run out
     EventLoop::Timer exit_timer_ = 0;
     const FakeTransport fake_ = FakeTransport::from_environment();
@@ -327,7 +354,8 @@ class Monitor {
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
     std::unordered_map<uid_t, unsigned> logged_by_;
-    uid_t asker_ = 0; ///< whose request is being dealt with
+    static constexpr uid_t kContainers = -2; ///< users of containers count as one that nobody is
+    uid_t asker_ = 0;                        ///< whose request is being dealt with
 
     uint64_t next_id_; ///< for clients and links
     uint32_t next_listener_;
@@ -357,12 +385,20 @@ class Monitor {
     struct Suspect {
         uint64_t arrival; ///< of the connection, which tells it from the next one in the slot
         EventLoop::Clock::time_point since;
+        unsigned looks; ///< in which it was found
     };
     struct Audit {
         bool wanted = false;
         std::map<uint32_t, Suspect> suspects; ///< slots that looked left behind the last time
     };
     std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits_;
+    /// A look that is under way: first at what families hold, then at the links.
+    struct AuditRound {
+        std::unordered_map<FileId, std::array<Audit, 2>, FileIdHash> audits;
+        std::vector<std::weak_ptr<Segment>> segments; ///< that have not been looked at
+        std::unordered_map<FileId, std::array<std::bitset<kLinkSlots>, 2>, FileIdHash> held;
+    };
+    std::optional<AuditRound> audit_round_;
     EventLoop::Timer audit_timer_ = 0;
     EventLoop::Clock::time_point next_audit_{}; ///< not before this
 
@@ -404,6 +440,7 @@ class Monitor {
 
     std::unordered_map<uint64_t, std::unique_ptr<Parcel>> parcels_;
     std::optional<SocketSearch> search_;                ///< in descriptor tables: one at a time
+    SocketSearch::Found looked_for_, seen_;             ///< by the next one; by the last one
     std::chrono::steady_clock::time_point next_look_{}; ///< not before this
     std::unordered_map<uint64_t, Parcel *> parcel_by_cookie_;
     std::map<uint64_t, BridgeProgram> bridge_programs_; ///< by an id; those that may get more work

@@ -10,7 +10,7 @@ namespace sd::monitor {
 
 /// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has
 /// changed, and the parcel has ended.
-int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
+int Monitor::move_holders(Parcel &parcel, ClientSocket socket) {
     const HandoffRecord &p = parcel.handoff;
     Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
     const uint64_t id = parcel.id;
@@ -37,8 +37,8 @@ int Monitor::move_holders(Parcel &parcel, UniqueFd socket) {
     ofd.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
     const std::shared_ptr<Segment> segment = parcel.segment;
     const HandoffRecord handoff = p;
-    moved_[{segment.get(), p.ofd_index}] = {segment,           p.ofd_index, p.generation,
-                                            std::move(socket), 0,           std::move(paid)};
+    moved_[{segment.get(), p.ofd_index}] = {segment, p.ofd_index, p.generation, std::move(socket),
+                                            std::move(paid)};
     bridge(parcel); // may end it
     if (parcels_.count(id) == 0) {
         ofd.rcvlowat.store(low, std::memory_order_seq_cst);
@@ -82,19 +82,23 @@ Monitor::MovedConnections::iterator Monitor::find_moved(const Client &client, co
     return it != moved_.end() && it->second.generation == body.generation ? it : moved_.end();
 }
 
-/// Who holds connections of this segment has changed: sockets that nobody will come for are closed.
+/// Who holds connections of this segment has changed: sockets that nobody will come for are closed. An
+/// sd-bridge comes for none.
 void Monitor::review_moved(const Segment &segment) {
-    for (auto it = moved_.lower_bound({&segment, 0}); it != moved_.end() && it->first.first == &segment;) {
-        const MovedConnection &moved = it->second;
-        const std::vector<const Client *> holders = segment.holders(moved.ofd);
-        const bool wanted = std::any_of(holders.begin(), holders.end(),
-                                        [&moved](const Client *holder) { return holder->id != moved.bridge; }) ||
-                            std::any_of(parcels_.begin(), parcels_.end(), [&moved](const auto &entry) {
-                                const Parcel &parcel = *entry.second;
-                                return !parcel.bridged && parcel.segment == moved.segment &&
-                                       parcel.handoff.ofd_index == moved.ofd;
-                            });
-        it = wanted ? std::next(it) : moved_.erase(it);
+    auto it = moved_.lower_bound({&segment, 0});
+    if (it == moved_.end() || it->first.first != &segment) {
+        return;
+    }
+    std::vector<uint64_t> wanted =
+        segment.held_by_members([](const Client &member) { return member.bridge == 0; });
+    for (const auto &[id, parcel] : parcels_) {
+        if (!parcel->bridged && parcel->segment.get() == &segment) {
+            wanted[parcel->handoff.ofd_index / 64] |= uint64_t{1} << parcel->handoff.ofd_index % 64;
+        }
+    }
+    while (it != moved_.end() && it->first.first == &segment) {
+        const uint32_t ofd = it->second.ofd;
+        it = (wanted[ofd / 64] >> ofd % 64 & 1) != 0 ? std::next(it) : moved_.erase(it);
     }
 }
 

@@ -75,7 +75,9 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
     }
     // Between two namespaces: the kernel has made the connection itself, rules and all.
     const auto party = [](const Offer &end) {
-        return Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+        Party party = Discovery::party_of(*end.discovered, end.client->pid, end.client->pidfd.get());
+        party.is_contained = party.is_contained || end.client->contained;
+        return party;
     };
     return connector.discovered && acceptor.discovered
                ? discovery_.objection(*connector.discovered, party(connector), *acceptor.discovered,
@@ -92,12 +94,15 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
             return link;
         }
     }
-    if (fake_.used || connector.links_made >= config_.limits.links_per_client) {
+    const Account *maker = (connector.payer.user ? connector.payer.user : connector.payer.group).get();
+    if (fake_.used || connector.links_made >= config_.limits.links_per_client ||
+        !has_room_at(acceptor, maker, maker == nullptr || connector.who.uid == acceptor.who.uid)) {
         return nullptr;
     }
     Charge paid = charge(connector.payer, Resource::links, 1);
     std::unique_ptr<Link> made = Link::create(next_id_++, 0, 0, fake_, fake_.rdma);
     made->joins.emplace();
+    made->maker = connector.payer.user ? connector.payer.user : connector.payer.group;
     made->charge = std::move(paid);
     const FileId file = made->file;
     Link &link = *(links_[file] = std::move(made));
@@ -109,6 +114,7 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
         detach(connector, link.id, 0);
         return nullptr;
     }
+    ++connector.links_made;
     link.for_each_view([&](LinkView view) {
         view.header().side[0].process = static_cast<uint32_t>(connector.pid);
         view.header().side[1].process = static_cast<uint32_t>(acceptor.pid);
@@ -140,6 +146,7 @@ Cause Monitor::join(Offer &first, Offer &second) {
         end->link = link;
         end->slot = *slot;
     }
+    link->offers.insert({first.socket.names.netns, first.socket.cookie}); // the second hears of it now
     if (first.client->own) {
         first.client->own->view().header().joined.fetch_add(1, std::memory_order_seq_cst);
     }
@@ -158,7 +165,10 @@ Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
             offers_by_pair_.erase(paired);
         }
     }
-    --offer.client->offers;
+    offer.client->offers.erase(it->first);
+    if (offer.link != nullptr) {
+        offer.link->offers.erase(it->first);
+    }
     return offers_.erase(it);
 }
 
@@ -173,18 +183,14 @@ void Monitor::give_up_offer(Offers::iterator it) {
 
 /// Before the client, or a link, goes.
 void Monitor::give_up_offers(const Client &client) {
-    for (auto it = client.offers == 0 ? offers_.end() : offers_.begin(); it != offers_.end();) {
-        const auto next = std::next(it);
-        if (it->second.client == &client) {
-            give_up_offer(it);
-        }
-        it = next;
+    while (!client.offers.empty()) {
+        give_up_offer(offers_.find(*client.offers.begin()));
     }
 }
 
 void Monitor::forget_offers(const Link &link) {
-    for (auto it = offers_.begin(); it != offers_.end();) {
-        it = it->second.link == &link ? forget_offer(it) : std::next(it);
+    while (!link.offers.empty()) {
+        forget_offer(offers_.find(*link.offers.begin()));
     }
 }
 
@@ -201,12 +207,17 @@ Reply answer(const Offer &offer) {
 
 } // namespace
 
+std::optional<ConnectedSocket> Monitor::examine(const Request &request) const {
+    return ask(request.fds[0].get(), request.sender.uid, examine_connected).value_or(std::nullopt);
+}
+
 Reply Monitor::offer(Client &client, Request &request) {
     const uint32_t side = request.as<wire::Offer>().side;
-    const auto socket = examine_connected(request.fds[0].get());
+    const auto socket = examine(request);
     const uint64_t ns = client.ns == nullptr ? 0 : client.ns->cookie;
     DiscoveredEnd end;
-    const Cause unknown = socket ? discovery_.examine(request.fds[0].get(), ns, end) : Cause::undiscovered;
+    const Cause unknown = socket ? discovery_.examine_in(request.fds[0].get(), socket->names.netns, ns, end)
+                                 : Cause::undiscovered;
     const bool found = unknown == Cause::none && end.has_connected == (side == 0);
     request.close_descriptors(); // while we have it, nobody hears of the process's death
     if (!socket || side > 1 || !client.own) {
@@ -229,10 +240,11 @@ Reply Monitor::offer(Client &client, Request &request) {
         }
         return answer(made); // and nothing of it is kept
     }
-    if (client.offers >= kMostOffers) {
+    if (client.offers.size() >= kMostOffers) {
         return Reply::error(EMFILE, Cause::limit);
     }
-    ++client.offers;
+    made.charge = std::make_shared<Charge>(charge(client.payer, Resource::offers, 0));
+    client.offers.insert(key);
     offers_[key] = made;
     if (found) {
         offers_by_pair_[end.pair] = key;
@@ -242,7 +254,7 @@ Reply Monitor::offer(Client &client, Request &request) {
 }
 
 Reply Monitor::other_end(Client &client, Request &request) {
-    const auto socket = examine_connected(request.fds[0].get());
+    const auto socket = examine(request);
     request.close_descriptors();
     const auto it = socket ? offers_.find({socket->names.netns, socket->cookie}) : offers_.end();
     if (it == offers_.end() || it->second.client != &client || it->second.link == nullptr) {

@@ -25,8 +25,6 @@ constexpr unsigned kMostDoublings = 7;
 /// for us meanwhile.
 constexpr std::chrono::milliseconds kPieceOfLook{3};
 constexpr int kLookShare = 4;
-/// Who has asked and does not come for the rest makes way for the next.
-constexpr std::chrono::milliseconds kLeft{500};
 /// After so many looks, what we are not allowed to see is taken to have arrived.
 constexpr unsigned kBlindLooks = 6;
 /// Who has libsd claims what has arrived at once, if it can run; a bridge that came first would take data
@@ -100,28 +98,38 @@ Reply Monitor::pass(Client &client, Request &request) {
 }
 
 /// In whose descriptor table the socket is. Nothing: that is not known yet; next_look_ says when to ask
-/// again.
+/// again. What is asked while a look is under way is looked for with the next one.
 std::optional<InHands> Monitor::look_at_descriptors(ino_t inode) {
     using std::chrono::steady_clock;
     const auto start = steady_clock::now();
+    if (const auto seen = seen_.find(inode); seen != seen_.end()) {
+        const InHands hands = seen->second;
+        seen_.erase(seen);
+        return hands;
+    }
+    if (!search_ || !search_->looks_for(inode)) {
+        looked_for_[inode] = InHands::unknown;
+    }
     if (start < next_look_) {
         return std::nullopt;
     }
-    if (search_ && search_->inode() != inode) {
-        if (start < next_look_ + kLeft) {
-            return std::nullopt;
-        }
-        search_.reset();
-    }
     if (!search_) {
-        search_.emplace(inode);
+        search_.emplace(std::exchange(looked_for_, {}));
     }
-    const auto hands = search_->go_on(start + kPieceOfLook);
+    auto found = search_->go_on(start + kPieceOfLook);
     const auto end = steady_clock::now();
     next_look_ = end + kLookShare * (end - start);
-    if (hands) {
-        search_.reset();
+    if (!found) {
+        return std::nullopt;
     }
+    search_.reset();
+    seen_ = std::move(*found); // who has not come for the last answers asks again
+    const auto own = seen_.find(inode);
+    if (own == seen_.end()) {
+        return std::nullopt;
+    }
+    const InHands hands = own->second;
+    seen_.erase(own);
     return hands;
 }
 
@@ -158,7 +166,9 @@ void Monitor::stop_looking_for(Parcel &parcel) {
     if (parcel.timer != 0) {
         loop_.cancel(std::exchange(parcel.timer, 0));
     }
-    if (search_ && search_->inode() == parcel.inode) {
+    looked_for_.erase(parcel.inode);
+    seen_.erase(parcel.inode);
+    if (parcels_.size() <= 1) {
         search_.reset(); // it has descriptors
     }
 }
@@ -170,8 +180,11 @@ void Monitor::parcel_ready(uint64_t id, uint32_t events) {
         return;
     }
     Parcel &parcel = *it->second;
-    int waiting = 0;
-    ioctl(parcel.far.get(), FIONREAD, &waiting);
+    const int waiting = ask(parcel.far.get(), parcel.uid, [](int socket) {
+                            int bytes = 0;
+                            ioctl(socket, FIONREAD, &bytes);
+                            return bytes;
+                        }).value_or(1);
     if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0 && waiting == 0) {
         end_parcel(parcel);
     } else {
@@ -206,10 +219,6 @@ Reply Monitor::claim(Client &client, Request &request) {
     if (!shared) {
         bridge(parcel);
         return Reply::error(EPERM, Cause::passed);
-    }
-    if (const auto moved = moved_.find({parcel.segment.get(), parcel.handoff.ofd_index});
-        by_bridge && parcel.start == wire::BridgeStart::for_all && moved != moved_.end()) {
-        moved->second.bridge = client.id;
     }
     if (!attach(client, *parcel.link, parcel.handoff.link_id, parcel.handoff.side)) {
         return Reply::error(EEXIST, Cause::passed);
@@ -268,7 +277,7 @@ void Monitor::sender_gone(uint64_t client_id) {
 
 void Monitor::end_parcel(Parcel &parcel) {
     loop_.remove(parcel.watch, parcel.far.get());
-    close_received(std::move(parcel.far), parcel.uid); // a client's, which may have made it linger
+    parcel.far.reset();
     stop_looking_for(parcel);
     parcel_by_cookie_.erase(parcel.cookie);
     parcel_by_cookie_.erase(parcel.token_cookie);
@@ -301,14 +310,12 @@ void Monitor::finish_segment(Segment &segment) {
                   [](const auto &a, const auto &b) { return a.when_ns > b.when_ns; });
         past_fallbacks_.resize(kFallbackRing);
     }
-    std::erase_if(strangers_, [&](const auto &entry) {
-        const std::shared_ptr<Segment> watched = entry.second.segment.lock();
-        if (watched && watched.get() != &segment) {
-            return false;
+    for (const uint64_t watch : std::exchange(segment.watches, {})) {
+        if (const auto it = strangers_.find(watch); it != strangers_.end()) {
+            loop_.remove(watch, it->second.pidfd.get());
+            strangers_.erase(it);
         }
-        loop_.remove(entry.first, entry.second.pidfd.get());
-        return true;
-    });
+    }
     segments_.erase(segment.file);
 }
 

@@ -12,11 +12,23 @@ namespace sd::monitor {
 
 Reply Monitor::listen(Client &client, Request &request) {
     const auto body = request.as<wire::Listen>();
-    ListenProof proof;
-    Cause cause = Cause::none;
-    if (const int result = examine_listener(request.fds[0].get(), proof, cause); result < 0) {
-        return Reply::error(-result, cause);
+    struct Look {
+        ListenProof proof;
+        Cause cause = Cause::none;
+        int result = 0;
+    };
+    const auto look = ask(request.fds[0].get(), request.sender.uid, [](int socket) {
+        Look found;
+        found.result = examine_listener(socket, found.proof, found.cause);
+        return found;
+    });
+    if (!look) {
+        return Reply::error(EAGAIN, Cause::limit);
     }
+    if (look->result < 0) {
+        return Reply::error(-look->result, look->cause);
+    }
+    const ListenProof &proof = look->proof;
     if (proof.netns != client.ns->cookie || has_moved(client)) {
         return Reply::error(EXDEV, Cause::foreign_namespace);
     }
@@ -112,10 +124,14 @@ Reply Monitor::links(Client &client, Request &request) {
     wire::LinksReply result{};
     Reply reply;
     const Domain domain = domain_of(client, request.sender);
+    // Of those that nobody has at the other side only some are looked into, which costs most; others are
+    // handed out, and let go of again.
+    constexpr unsigned kMostLookedInto = 64;
+    unsigned looked = 0;
     uint32_t place = body.from;
     for (; place < listener->place.size() && result.count < wire::kMaxFds; ++place) {
         Link *link = listener->place[place];
-        if (link != nullptr && link->side[0].empty() && !link->has_pending_syn()) {
+        if (link != nullptr && link->side[0].empty() && ++looked <= kMostLookedInto && !link->has_pending_syn()) {
             continue; // nothing will come from it any more; those who have connections on it have it
         }
         if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, link->id, 1)) {

@@ -27,6 +27,25 @@ bool can_map_one_more(const Client &acceptor, unsigned links) {
 
 } // namespace
 
+/// Whether the acceptor may get one more link that is made in the name of `maker`. Those between it and one
+/// client, for connections that began in the kernel, count as well.
+bool Monitor::has_room_at(const Client &acceptor, const Account *maker, bool at_home) const {
+    const unsigned most = config_.limits.links_per_server;
+    unsigned all = 0, own = 0;
+    for (const Listener *each : acceptor.listeners) {
+        all += each->links;
+        const auto it = each->links_by.find(maker);
+        own += it == each->links_by.end() ? 0 : it->second;
+    }
+    for (const auto &[name, attachment] : acceptor.links) {
+        if (attachment.side[1] && attachment.link->joins) {
+            ++all;
+            own += attachment.link->maker.get() == maker ? 1 : 0;
+        }
+    }
+    return (most == 0 || (all < most && (at_home || own < most - all))) && can_map_one_more(acceptor, all);
+}
+
 /// Whether some acceptor may get one more link, from this client. No user, and no control group, has more of
 /// a server's links than are still free for everybody; but the server's own user may fill it.
 bool Monitor::has_room(const Client &client, const Listener &listener) const {
@@ -41,16 +60,7 @@ bool Monitor::has_room(const Client &client, const Listener &listener) const {
         if (++looked > kLookedAt) {
             break;
         }
-        if (acceptor->no_room) {
-            continue;
-        }
-        unsigned all = 0, own = 0;
-        for (const Listener *each : acceptor->listeners) {
-            all += each->links;
-            const auto it = each->links_by.find(maker);
-            own += it == each->links_by.end() ? 0 : it->second;
-        }
-        if ((most == 0 || (all < most && (at_home || own < most - all))) && can_map_one_more(*acceptor, all)) {
+        if (!acceptor->no_room && has_room_at(*acceptor, maker, at_home)) {
             return true;
         }
     }

@@ -29,7 +29,7 @@ const std::string &own_group() {
 
 const char *resource_name(Resource what) {
     constexpr const char *names[kResources] = {"clients",  "links",   "listeners", "bells",
-                                               "segments", "parcels", "pools"};
+                                               "segments", "parcels", "pools",     "offers"};
     return names[static_cast<unsigned>(what)];
 }
 

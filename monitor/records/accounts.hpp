@@ -15,8 +15,8 @@
 
 namespace sd::monitor {
 
-enum class Resource { clients, links, listeners, bells, segments, parcels, pools };
-constexpr unsigned kResources = 7;
+enum class Resource { clients, links, listeners, bells, segments, parcels, pools, offers };
+constexpr unsigned kResources = 8;
 const char *resource_name(Resource what);
 
 /// The most that one of them may have of each; 0: no limit.

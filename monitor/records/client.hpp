@@ -1,5 +1,6 @@
 // A channel to the monitor and the process at its other end, with all that it has registered.
 #pragma once
+#include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/listener.hpp"
 #include "monitor/records/segment.hpp"
 #include "monitor/service/event_loop.hpp"
@@ -8,6 +9,8 @@
 #include <string>
 
 namespace sd::monitor {
+
+using OfferKey = std::pair<uint64_t, uint64_t>; ///< network namespace and cookie of the socket
 
 struct Client {
     enum class Kind {
@@ -20,7 +23,8 @@ struct Client {
 
     uint64_t id = 0;
     Kind kind = Kind::fresh;
-    UniqueFd channel; ///< none: the process gave up its channel (exec) but a presence says that it goes on
+    /// None: the process gave up its channel (exec) but a presence says that it goes on
+    ClientChannel channel;
     EventLoop::Watch channel_watch = 0;
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;
@@ -28,6 +32,7 @@ struct Client {
     bool unread = false;    ///< does not read its replies, so it is not read from
     bool stays = false;     ///< Op::stay
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered
+    bool contained = false; ///< it, or whoever had its channel made, came by the containers' socket
     bool leaving = false;   ///< about to execute something that takes nothing over
     bool impatient = false; ///< gave up waiting for an answer of ours: it lives, and comes back with a hello
 
@@ -66,7 +71,8 @@ struct Client {
     std::unordered_map<uint64_t, std::weak_ptr<BellFd>> eventfds;
     unsigned bells_given = 0;
     unsigned links_made = 0;
-    size_t offers = 0;    ///< offers.cpp: whose other ends have not come, or that it has not asked for since
+    /// offers.cpp: whose other ends have not come, or that it has not asked for since
+    std::set<OfferKey> offers;
     bool no_room = false; ///< could not map a link, and has not let go of one since
     uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over

@@ -1,6 +1,6 @@
 // A waiter's doorbell as the monitor keeps it, and who may have which end of it.
 #pragma once
-#include "monitor/kernel/unique_fd.hpp"
+#include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/accounts.hpp"
 
 #include <array>
@@ -42,7 +42,7 @@ struct BellFd {
     /// For each other domain a socket whose other end the waiter has. All that can be done with it is to
     /// ring: what is written there cannot be read back, each domain has a queue of its own to fill, and
     /// MSG_DONTWAIT does not depend on the flags of a file that others have, too.
-    std::map<BellDomain, UniqueFd> foreign;
+    std::map<BellDomain, ClientSocket> foreign;
     std::vector<Charge> charges; ///< for all of these
 };
 

@@ -78,6 +78,8 @@ class Link {
         uint32_t step = 0; ///< wire::GreetingStep
         std::array<unsigned char, 48> hello{};
     } greeted[2];
+    /// Offers that have been given a slot, and of which their processes have not heard
+    std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor
     std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};

@@ -1,6 +1,7 @@
 // A connection whose holders share a kernel socket from now on: see BridgeStart::for_all in
 // libsd/layout/protocol.hpp.
 #pragma once
+#include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/segment.hpp"
 
 namespace sd::monitor {
@@ -9,9 +10,7 @@ struct MovedConnection {
     std::shared_ptr<Segment> segment;
     uint32_t ofd = 0;
     uint32_t generation = 0;
-    UniqueFd socket; ///< for those who have not come for it yet; while we have it, it is not closed
-    /// Client id of the sd-bridge that alone goes on with the Ofd; 0: has not claimed it yet
-    uint64_t bridge = 0;
+    ClientSocket socket; ///< for those who have not come for it yet; while we have it, it is not closed
     Charge charge;
 };
 

@@ -4,6 +4,8 @@
 #include "monitor/kernel/connected_socket.hpp"
 #include "monitor/records/client.hpp"
 
+#include <memory>
+
 namespace sd::monitor {
 
 /// Until its process has heard of the other end. The socket itself is not kept: a descriptor elsewhere would
@@ -16,6 +18,7 @@ struct Offer {
     /// The other end has come: by now the connection has this slot. Null: it has not, or the link has ended.
     Link *link = nullptr;
     uint32_t slot = 0;
+    std::shared_ptr<Charge> charge{}; ///< of one that is kept
 };
 
 } // namespace sd::monitor

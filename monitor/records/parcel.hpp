@@ -1,6 +1,7 @@
 // A connection on its way to another process: see the rules in libsd/layout/protocol.hpp.
 #pragma once
 #include "libsd/layout/protocol.hpp"
+#include "monitor/kernel/client_socket.hpp"
 #include "monitor/kernel/domain.hpp"
 #include "monitor/records/segment.hpp"
 #include "monitor/service/event_loop.hpp"
@@ -30,7 +31,7 @@ struct Parcel {
     unsigned looks = 0;           ///< how often it was looked for among the descriptors of all processes
     unsigned seen_at_library = 0; ///< how often at somebody's who should claim it
     Charge charge;
-    UniqueFd far; ///< the other end of its connection; none once a bridge has it
+    ClientSocket far; ///< the other end of its connection; none once a bridge has it
     EventLoop::Watch watch = 0;
     EventLoop::Timer timer = 0;
 

@@ -5,7 +5,9 @@
 #include "monitor/records/segment.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <bitset>
 #include <optional>
 
 namespace sd::monitor {
@@ -70,19 +72,37 @@ std::shared_ptr<Segment> Segment::open(UniqueFd memfd) {
     return segment;
 }
 
-bool Segment::holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const {
-    return proc_data.contains(held_offset(member.proc_index, ofd / 64), sizeof(uint64_t)) &&
-           (view_.proc(member.proc_index).held[ofd / 64].load(std::memory_order_seq_cst) >> ofd % 64 & 1) != 0;
-}
-
-std::vector<const Client *> Segment::holders(unsigned ofd) const {
-    std::vector<const Client *> result;
-    for (const Member &m : members) {
-        if (m.client != nullptr && (held_word(m.proc_index, ofd / 64) >> ofd % 64 & 1) != 0) {
-            result.push_back(m.client);
+/// Calls fn(record, word, bits) for each word of `held` that has memory and is not 0, each read once, in the
+/// order of memory. What it costs does not depend on what the words say.
+template <typename Fn> void Segment::for_each_held_word(const DataExtents &proc_data, Fn fn) const {
+    for (const auto &range : proc_data.ranges()) {
+        const size_t first = (range.from - kSegProcOffset) / sizeof(ProcRecord);
+        for (size_t i = first; i < kSegProcs && held_offset(static_cast<unsigned>(i), 0) < range.to; ++i) {
+            const auto proc = static_cast<unsigned>(i);
+            const size_t begin = held_offset(proc, 0), end = held_offset(proc, kOfds / 64);
+            for (size_t at = std::max(begin, range.from); at < std::min(end, range.to); at += sizeof(uint64_t)) {
+                const auto word = static_cast<unsigned>((at - begin) / sizeof(uint64_t));
+                if (const uint64_t bits = view_.proc(proc).held[word].load(std::memory_order_seq_cst)) {
+                    fn(proc, word, bits);
+                }
+            }
         }
     }
-    return result;
+}
+
+std::vector<uint64_t> Segment::held_by_members(const std::function<bool(const Client &)> &counts) const {
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    std::bitset<kSegProcs> counted;
+    for (const Member &m : members) {
+        if (m.client != nullptr && counts(*m.client)) {
+            counted.set(m.proc_index);
+        }
+    }
+    std::vector<uint64_t> held(kOfds / 64);
+    for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
+        held[word] |= counted.test(proc) ? bits : 0;
+    });
+    return held;
 }
 
 void Segment::close_ofd(Ofd &ofd, const FindLink &find_link) {
@@ -293,44 +313,68 @@ void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
 }
 
 std::vector<Segment::OpenOfd> Segment::open_ofds() const {
-    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    const std::vector<uint64_t> held = held_by_members([](const Client &) { return true; });
     std::vector<OpenOfd> result;
+    std::vector<uint32_t> place(kOfds); // in `result`, from 1 on
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
-        if (ofd.state.load(std::memory_order_acquire) != kOpen) {
-            return;
-        }
-        std::vector<const Client *> holders;
-        for (const Member &m : members) {
-            if (holds(m, i, proc_data)) {
-                holders.push_back(m.client);
-            }
-        }
-        if (!holders.empty()) {
+        if ((held[i / 64] >> i % 64 & 1) != 0 && ofd.state.load(std::memory_order_acquire) == kOpen) {
             // The counters are their owners' plain words: a torn or late value only shows in a table.
-            result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side), once(ofd.tx.s.bytes),
-                              once(ofd.rx.s.bytes), once(ofd.tx.s.messages), once(ofd.rx.s.messages),
-                              once(ofd.tx.s.cls), once(ofd.tx.s.stalls) != 0, is_shared(ofd.tx.token),
-                              is_shared(ofd.rx.token), std::move(holders)});
+            result.push_back({once(ofd.link_id),
+                              once(ofd.slot),
+                              once(ofd.side),
+                              once(ofd.tx.s.bytes),
+                              once(ofd.rx.s.bytes),
+                              once(ofd.tx.s.messages),
+                              once(ofd.rx.s.messages),
+                              once(ofd.tx.s.cls),
+                              once(ofd.tx.s.stalls) != 0,
+                              is_shared(ofd.tx.token),
+                              is_shared(ofd.rx.token),
+                              {}});
+            place[i] = static_cast<uint32_t>(result.size());
         }
     });
+    std::array<std::vector<const Client *>, kSegProcs> clients;
+    for (const Member &m : members) {
+        clients[m.proc_index].push_back(m.client);
+    }
+    std::vector<uint64_t> full(kOfds / 64);
+    const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
+    for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
+        for (uint64_t left = clients[proc].empty() ? 0 : bits & ~full[word]; left != 0; left &= left - 1) {
+            const auto bit = static_cast<unsigned>(std::countr_zero(left));
+            const uint32_t at = place[word * 64 + bit];
+            if (at == 0) {
+                continue;
+            }
+            auto &holders = result[at - 1].holders;
+            holders.insert(holders.end(), clients[proc].begin(), clients[proc].end());
+            full[word] |= holders.size() >= kMostShown ? uint64_t{1} << bit : 0;
+        }
+    });
+    // What was held a moment ago
+    std::erase_if(result, [](const OpenOfd &each) { return each.holders.empty(); });
     return result;
 }
 
 std::vector<Segment::HeldEnd> Segment::held_ends() const {
     const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));
-    std::vector<Member> all;
+    std::bitset<kSegProcs> in_use;
     for (unsigned i = 0; i < kSegProcs; ++i) {
         if (proc_data.contains(kSegProcOffset + i * sizeof(ProcRecord), sizeof(uint32_t)) &&
             view_.proc(i).state.load(std::memory_order_acquire) != 0) { // also one that is being reaped
-            all.push_back({nullptr, i});
+            in_use.set(i);
         }
     }
+    std::vector<uint64_t> held(kOfds / 64);
+    for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
+        held[word] |= in_use.test(proc) ? bits : 0;
+    });
     std::vector<HeldEnd> result;
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
-        if (ofd.state.load(std::memory_order_acquire) == kOpen &&
-            std::any_of(all.begin(), all.end(), [&](const Member &m) { return holds(m, i, proc_data); })) {
+        if ((held[i / 64] >> i % 64 & 1) != 0 && ofd.state.load(std::memory_order_acquire) == kOpen) {
             result.push_back({once(ofd.link_id), once(ofd.slot), once(ofd.side)});
         }
     });

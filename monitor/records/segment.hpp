@@ -43,6 +43,7 @@ class Segment {
     };
     std::vector<Member> members;
     std::map<uint32_t, unsigned> parcels; ///< Ofds held by parcels, and by how many
+    std::set<uint64_t> watches;           ///< the monitor's, of processes that have not registered
 
     /// Nobody more is let in: what is done for each of its members is bounded by that.
     bool is_full() const { return members.size() >= kSegProcs; }
@@ -78,8 +79,9 @@ class Segment {
     /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
     void release_parcel(uint32_t ofd, const FindLink &find_link);
 
-    /// Members that hold an Ofd; parcels do not count.
-    std::vector<const Client *> holders(unsigned ofd) const;
+    /// Which Ofds members hold, as words of 64 bits; those for which counts(client) is false, and parcels, do
+    /// not count.
+    std::vector<uint64_t> held_by_members(const std::function<bool(const Client &)> &counts) const;
 
     struct OpenOfd {
         uint64_t link_id;
@@ -88,8 +90,9 @@ class Segment {
         uint64_t tx_bytes, rx_bytes, tx_messages, rx_messages;
         uint32_t ring; ///< class of that in which it sends
         bool is_stalled, send_shared, receive_shared;
-        std::vector<const Client *> holders;
+        std::vector<const Client *> holders; ///< the first kMostShown of them
     };
+    static constexpr size_t kMostShown = 64;
     /// Every open file description that some process holds.
     std::vector<OpenOfd> open_ofds() const;
     struct HeldEnd {
@@ -113,7 +116,7 @@ class Segment {
     std::vector<RecentFallback> recent_fallbacks() const;
 
   private:
-    bool holds(const Member &member, unsigned ofd, const DataExtents &proc_data) const;
+    template <typename Fn> void for_each_held_word(const DataExtents &proc_data, Fn fn) const;
     uint64_t held_word(unsigned proc_index, unsigned word) const;
     bool has_others(const Member &who) const;
     uint64_t held_by_others(const Member &who, unsigned word) const;

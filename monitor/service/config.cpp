@@ -80,8 +80,9 @@ Config load_config(const std::string &file, Config config) {
     config.file = file;
     reader.only(root, "", {"monitor", "limits", "policy", "metrics", "paths"});
     if (const toml::table *table = reader.table(root, "monitor", "")) {
-        reader.only(*table, "monitor.", {"socket", "log_level"});
+        reader.only(*table, "monitor.", {"socket", "containers_socket", "log_level"});
         reader.text(*table, "socket", "monitor.", config.socket);
+        reader.text(*table, "containers_socket", "monitor.", config.containers_socket);
         reader.text(*table, "log_level", "monitor.", config.log_level);
         const toml::node *level = table->get("log_level");
         constexpr std::string_view levels[] = {"debug", "info", "warning", "error"};
@@ -113,7 +114,9 @@ Config load_config(const std::string &file, Config config) {
                      "segments_per_cgroup",
                      "parcels_per_cgroup",
                      "pools_per_user",
-                     "pools_per_cgroup"});
+                     "pools_per_cgroup",
+                     "offers_per_user",
+                     "offers_per_cgroup"});
         for (unsigned i = 0; i < kResources; ++i) {
             const std::string name = resource_name(static_cast<Resource>(i));
             reader.number(*table, (name + "_per_user").c_str(), "limits.", config.limits.per_user[i]);

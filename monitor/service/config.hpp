@@ -19,9 +19,9 @@ struct Limits {
     unsigned listeners_per_client = 1024;
     unsigned bells_per_client = 16384;
     unsigned segments_per_client = 64;
-    /// In the order of Resource: clients, links, listeners, bells, segments, parcels, pools.
-    ResourceLimits per_user{32768, 65536, 16384, 262144, 65536, 16384, 16384};
-    ResourceLimits per_cgroup{32768, 65536, 16384, 262144, 65536, 16384, 16384};
+    /// In the order of Resource: clients, links, listeners, bells, segments, parcels, pools, offers.
+    ResourceLimits per_user{32768, 65536, 16384, 262144, 65536, 16384, 16384, 65536};
+    ResourceLimits per_cgroup{32768, 65536, 16384, 262144, 65536, 16384, 16384, 65536};
 };
 
 /// Counters for Prometheus.
@@ -33,6 +33,8 @@ struct Metrics {
 struct Config {
     std::string file; ///< empty: built-in defaults
     std::string socket;
+    /// Where containers come; empty: they have no socket of their own. Its directory is theirs to see.
+    std::string containers_socket;
     /// Programs of all users come here: to root's, or the system's with a user of its own
     bool all_users = false;
     /// Where the service manager starts an sd-bridge for who connects; empty: the monitor starts it itself

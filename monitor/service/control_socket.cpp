@@ -33,9 +33,8 @@ bool is_listened_at(const std::string &path) {
 
 } // namespace
 
-/// Whoever holds the lock on PATH.lock owns PATH. The kernel drops it with the process, however that ends.
-void ControlSocket::take_lock() {
-    const std::string name = path_ + ".lock";
+/// Whoever holds the lock owns the path. The kernel drops it with the process, however that ends.
+void ControlSocket::take_lock(const std::string &name) {
     for (;;) {
         UniqueFd fd(open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
         if (!fd) {
@@ -59,14 +58,14 @@ void ControlSocket::take_lock() {
     }
 }
 
-ControlSocket::ControlSocket(const std::string &path, mode_t mode) : path_(path) {
+ControlSocket::ControlSocket(const std::string &path, mode_t mode, std::string lock) : path_(path) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     const std::string temporary = path_ + ".new";
     if (temporary.size() >= sizeof name.sun_path) {
         throw SocketError(path_ + ": the name is too long for a socket");
     }
-    take_lock();
+    take_lock(lock.empty() ? path_ + ".lock" : lock);
     if (is_listened_at(path_)) {
         throw SocketError(path_ + ": another program listens there, or the service manager for sd-monitor");
     }

@@ -15,7 +15,8 @@ class ControlSocket {
   public:
     /// Binds at `path`, replacing what a dead monitor left. Throws SocketError; if another monitor runs
     /// there, the text says so.
-    ControlSocket(const std::string &path, mode_t mode);
+    /// `lock`: the file that says who runs there; empty: PATH.lock. Whoever can read it can lock it.
+    ControlSocket(const std::string &path, mode_t mode, std::string lock = {});
     /// Takes a listening socket that was handed over (socket activation); its path is not ours to remove.
     explicit ControlSocket(int inherited);
     ~ControlSocket();
@@ -32,7 +33,7 @@ class ControlSocket {
         UniqueFd fd;
         ~Lock();
     };
-    void take_lock();
+    void take_lock(const std::string &name);
     std::string path_;
     bool ours_ = false;
     Lock lock_;

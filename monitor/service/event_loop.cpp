@@ -43,12 +43,17 @@ void EventLoop::remove(Watch watch, int fd) {
 
 EventLoop::Timer EventLoop::after(std::chrono::milliseconds delay, Action action) {
     const Timer timer = next_++;
-    timers_.emplace(std::pair(Clock::now() + delay, timer), std::move(action));
+    const auto due = Clock::now() + delay;
+    timers_.emplace(std::pair(due, timer), std::move(action));
+    due_.emplace(timer, due);
     return timer;
 }
 
 void EventLoop::cancel(Timer timer) {
-    std::erase_if(timers_, [timer](const auto &entry) { return entry.first.second == timer; });
+    if (const auto it = due_.find(timer); it != due_.end()) {
+        timers_.erase({it->second, timer});
+        due_.erase(it);
+    }
 }
 
 void EventLoop::run() {
@@ -85,6 +90,7 @@ void EventLoop::step() {
     }
     while (running_ && !timers_.empty() && timers_.begin()->first.first <= Clock::now()) {
         Action action = std::move(timers_.begin()->second);
+        due_.erase(timers_.begin()->first.second);
         timers_.erase(timers_.begin());
         action();
     }

@@ -45,6 +45,7 @@ class EventLoop {
     UniqueFd epoll_;
     std::unordered_map<Watch, std::shared_ptr<Handler>> handlers_;
     std::map<std::pair<Clock::time_point, Timer>, Action> timers_;
+    std::unordered_map<Timer, Clock::time_point> due_;
     std::vector<Action> soon_;
     uint64_t next_ = 1;
     bool running_ = true;

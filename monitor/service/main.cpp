@@ -23,6 +23,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 namespace {
@@ -69,6 +70,7 @@ Config configure(const Options &options) {
         }
     } else {
         config.socket = kSystemSocket;
+        config.containers_socket = options.socket.empty() ? kContainersSocket : "";
     }
     // Users are not kept apart when they talk over TCP either, so the system's monitor connects them all. To
     // a private one they come as programs that root has started and that have become somebody else.
@@ -144,10 +146,19 @@ constexpr const char *kStoredName = "listeners";
 
 /// What the service manager hands over: the socket, and what a former monitor has had it keep.
 struct Inherited {
-    UniqueFd socket, listeners;
+    UniqueFd socket, containers_socket, listeners;
+    bool by_service_manager = false; ///< it says which sockets there are
 };
 
-Inherited take_inherited() {
+/// Does this socket listen at the path?
+bool is_at(int fd, const std::string &path) {
+    sockaddr_un name{};
+    socklen_t length = sizeof name;
+    return getsockname(fd, reinterpret_cast<sockaddr *>(&name), &length) == 0 && name.sun_family == AF_UNIX &&
+           path == std::string(name.sun_path, strnlen(name.sun_path, sizeof name.sun_path));
+}
+
+Inherited take_inherited(const Config &config) {
     Inherited result;
     char **names = nullptr;
     const int count = sd_listen_fds_with_names(0, &names);
@@ -155,8 +166,11 @@ Inherited take_inherited() {
         UniqueFd fd(SD_LISTEN_FDS_START + i);
         if (strcmp(names[i], kStoredName) == 0) {
             result.listeners = std::move(fd);
+        } else if (!config.containers_socket.empty() && is_at(fd.get(), config.containers_socket)) {
+            result.containers_socket = std::move(fd);
         } else if (!result.socket) {
             result.socket = std::move(fd);
+            result.by_service_manager = true;
         }
         free(names[i]);
     }
@@ -188,8 +202,8 @@ void feed_watchdog(EventLoop &loop, std::chrono::milliseconds period) {
 /// What has changed and cannot be applied to what runs, one line for each.
 std::vector<std::string> left_for_later(const Config &before, const Config &now) {
     std::vector<std::string> lines;
-    if (before.socket != now.socket) {
-        lines.emplace_back("monitor.socket holds from the next start of sd-monitor on");
+    if (before.socket != now.socket || before.containers_socket != now.containers_socket) {
+        lines.emplace_back("the place of a socket holds from the next start of sd-monitor on");
     }
     if (before.limits.per_user != now.limits.per_user || before.limits.per_cgroup != now.limits.per_cgroup ||
         before.limits.clients != now.limits.clients) {
@@ -242,6 +256,25 @@ std::unique_ptr<MetricsServer> offer_metrics(const Config &config, EventLoop &lo
     }
 }
 
+/// The socket of containers. Where it cannot be had, the host's programs are served all the same.
+std::unique_ptr<ControlSocket> open_for_containers(const Config &config, Inherited &inherited) {
+    if (inherited.containers_socket) {
+        return std::make_unique<ControlSocket>(inherited.containers_socket.release());
+    }
+    if (config.containers_socket.empty() || inherited.by_service_manager) {
+        return nullptr;
+    }
+    const std::string directory = config.containers_socket.substr(0, config.containers_socket.rfind('/'));
+    mkdir(directory.c_str(), 0755);
+    try {
+        // Not in the directory: root of a container could lock it there.
+        return std::make_unique<ControlSocket>(config.containers_socket, 0666, directory + ".lock");
+    } catch (const SocketError &error) {
+        spdlog::error("no socket for containers: {}", error.what());
+        return nullptr;
+    }
+}
+
 int run(const Options &options, const Config &config) {
     sigset_t signals;
     sigemptyset(&signals);
@@ -265,7 +298,7 @@ int run(const Options &options, const Config &config) {
 
     EventLoop loop;
     std::unique_ptr<ControlSocket> socket;
-    Inherited inherited = take_inherited();
+    Inherited inherited = take_inherited(config);
     if (inherited.socket) {
         socket = std::make_unique<ControlSocket>(inherited.socket.release());
     } else {
@@ -273,6 +306,7 @@ int run(const Options &options, const Config &config) {
         socket = std::make_unique<ControlSocket>(config.socket,
                                                  options.private_mode || !config.all_users ? 0600 : 0666);
     }
+    const std::unique_ptr<ControlSocket> containers = open_for_containers(config, inherited);
     Monitor monitor(loop, config, socket->path(), options.private_mode);
     Config current = config;
     loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {
@@ -291,7 +325,7 @@ int run(const Options &options, const Config &config) {
         monitor.keep_listeners(std::move(file));
     }
     const std::unique_ptr<MetricsServer> metrics = offer_metrics(config, loop, monitor);
-    monitor.serve(socket->fd());
+    monitor.serve(socket->fd(), containers ? containers->fd() : -1);
     spdlog::info("version {} at {}, {}", SD_VERSION, socket->path(),
                  config.file.empty() ? "default policy" : "policy of " + config.file);
     sd_notify(0, "READY=1");

@@ -23,8 +23,9 @@ Received receive(int channel, Request &request) {
         wire::Header header;
         unsigned char body[wire::kMaxBody + 1]; // one more, to see a packet that is too long
     } packet;
-    // More room than is allowed, so that surplus descriptors are seen and closed, not silently cut off.
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2 * wire::kMaxFds) + CMSG_SPACE(sizeof(ucred))];
+    // Room for as many descriptors as can come: what is cut off, the kernel closes before it returns to us.
+    constexpr size_t kMostSent = 253; // SCM_MAX_FD
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMostSent) + CMSG_SPACE(sizeof(ucred))];
     iovec io{&packet, sizeof packet};
     msghdr message{};
     message.msg_iov = &io;

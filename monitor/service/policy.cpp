@@ -141,6 +141,15 @@ wire::Spin Policy::spin(const Identity &who) const {
     return found == profiles.end() ? wire::Spin::automatic : *found->spin;
 }
 
+unsigned most_ring_within(uint64_t bytes) {
+    constexpr uint64_t kRings = 4096;
+    unsigned cls = kLeastRing;
+    while (cls + 1 < kRingClasses && kRingSize[cls + 1] <= bytes / kRings) {
+        ++cls;
+    }
+    return cls;
+}
+
 std::optional<unsigned> Policy::most_ring(const Identity &who) const {
     const auto found = std::find_if(profiles.begin(), profiles.end(), [&](const Profile &profile) {
         return profile.most_ring && profile.matches(who);

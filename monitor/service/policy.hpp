@@ -57,6 +57,13 @@ struct Rule {
     std::optional<Birth> birth; ///< nothing: as the policy says
 };
 
+/// The class of a ring that every program may use (most_class() in libsd).
+constexpr unsigned kLeastRing = 2;
+/// The class of the largest ring that a program may use whose control group has that much memory. Rings are
+/// memory of the group that the kernel cannot take back: when it has no other left, it kills. So some
+/// thousand connections that are full both ways fit in, or fewer with rings of kLeastRing.
+unsigned most_ring_within(uint64_t bytes);
+
 /// What is said of a program or a unit, whoever it talks to (profiles.hpp).
 struct Profile {
     std::string file;

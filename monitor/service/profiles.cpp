@@ -10,8 +10,6 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr unsigned kLeastRing = 2; ///< a ring of that class always is (most_class() in libsd)
-
 void read_patterns(const Reader &reader, const toml::table &root, Profile &profile) {
     reader.each(root, "program", [&](const toml::node &node) {
         const std::string pattern = reader.text(node, "program");

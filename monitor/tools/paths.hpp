@@ -7,6 +7,8 @@
 namespace sd::monitor {
 
 constexpr const char *kSystemSocket = "/run/socksdirect/monitor.sock";
+/// In a directory of its own, which is what containers are shown.
+constexpr const char *kContainersSocket = "/run/socksdirect/containers/monitor.sock";
 constexpr const char *kSystemConfig = "/etc/socksdirect/sd-monitor.toml";
 constexpr size_t kMaxPath = 108; ///< sizeof(sockaddr_un::sun_path)
 

@@ -33,12 +33,13 @@ def streams(_build):
         elif size <= 4096:
             bars = [Bar("10 times kernel TCP", factor=10, limit="limit")]
         else:
+            # Not in turn with the others: where one processor is idle for a moment, some hosts move the two apart.
             more["memcpy"] = ["memcpy", "--cpu", "1", "--size", str(size)]
             bars = [Bar("2.5 times kernel TCP", factor=2.5, limit="limit"),
                     Bar("45 % of one-thread memcpy", "memcpy", 0.45, limit="limit")]
         metric, unit = ("messages_per_s", "1/s") if size < 4096 else ("bytes_per_s", "B/s")
         yield Case(f"stream-{size}", "stream", f"stream {size_name(size)}", metric, unit, both(*words, **more), bars,
-                   seconds=0.6, turns=("limit", "memcpy", "sd") if "memcpy" in more else ("limit", "sd"))
+                   seconds=0.6, turns=("limit", "sd"))
     for size in (8, 4096, 65536):
         words = ["duplex", "--size", str(size)]
         metric, unit = ("messages_per_s", "1/s") if size < 4096 else ("bytes_per_s", "B/s")
@@ -97,6 +98,8 @@ def sharing(_build):
                {"sd": Variant(["takeover"], True)}, [Bar("at most 2", value=2.0)], seconds=0, rounds=3)
     yield Case("fork-10000", "sharing", "fork with 10,000 connections, up to the child's end", "whole_ns", "ns", both("forkcost"),
                [Bar("at most 2 ms more", value=2e6, over="kernel")], seconds=0, rounds=3)
+    yield Case("fork-connection", "sharing", "connection to a server that forks for each, three exchanges", "p50_ns", "ns", both("forkserver"),
+               [Bar("at most kernel TCP's", factor=1.0)])
     for what, title in (("round_trip", "round trip between two cores"), ("alone", "send and receive by one thread")):
         ratio = f"{what}_ratio"
         yield Case(f"tokens-{what}", "sharing", f"8 B {title}: with tokens, against compiled without", ratio, "",
@@ -146,6 +149,8 @@ def nothing_to_gain(_build):
     start = {"kernel": Variant(["footprint"]), "sd": Variant(["footprint", "--launcher", "{sdrun}"])}
     yield Case("start", "pass", "start and end of /bin/true", "start_ns", "ns", start,
                [Bar("at most 3 ms more", value=3e6, over="kernel")], seconds=0)
+    yield Case("start-child", "pass", "start and end of /bin/true, as a child of a preloaded program", "start_ns", "ns",
+               both("footprint", "--count", "500"), [Bar("at most 0.15 ms more", value=150e3, over="kernel")], seconds=0)
     yield Case("memory-process", "pass", "private memory of a sleeping process", "private_bytes", "B", start, seconds=0, rounds=1)
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Has spin look at every state of the models beside this file, and at broken variants of them, in which it must find something.
 
-check.py [--thorough] MODEL: token or arming; thoroughly, it takes minutes and some gigabytes."""
+check.py [--thorough] MODEL: token, arming or moves; thoroughly, it takes minutes and some gigabytes."""
 import os
 import re
 import shutil
@@ -31,6 +31,22 @@ MODELS = {
             4: "a change does not wake who sleeps",
             5: "nobody rings for those that wait in the kernel since before the first member",
             6: "marks are not collected once the sleep is announced",
+        },
+    },
+    "moves": {
+        "sizes": [dict(BYTES=4), dict(BYTES=5, ROOM=2, CHANGES=2), dict(BYTES=4, DEATHS=1)],
+        "thorough": [dict(BYTES=6), dict(BYTES=4, CHANGES=0, DEATHS=2), dict(BYTES=6, MOVES=3, CHANGES=0, DEATHS=1)],
+        "mutants": {
+            1: "who looks at a ring that was left stops before a change of its size",
+            2: "a ring becomes small behind the position at which it was left",
+            3: "a step is not told",
+            4: "the ring is used before the receiver has agreed",
+            5: "the next move begins before the receiver has followed",
+            6: "the receiver follows before it has read the socket up to its end",
+            7: "a step can be seen before its position",
+            8: "a step that was begun is taken for one that was made",
+            9: "the end is not told by the path that is in use",
+            10: "what was about to be taken back is taken for the ring",
         },
     },
 }

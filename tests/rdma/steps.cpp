@@ -89,8 +89,8 @@ int main() {
             if (marks % 3 == 1)
                 printf("send: %3ld to the post, %3ld in all; ", before_device, ours);
             else if (marks % 3 == 2)
-                printf("recv: %3ld from the last poll, %3ld in all; %ld visits, %ld system calls\n", since_device,
-                       ours, visits, calls);
+                printf("recv: %3ld from the last poll, %3ld in all; %ld visits, %ld system calls\n",
+                       since_device, ours, visits, calls);
             if (marks % 3 == 0 || marks % 3 == 2)
                 visits = calls = 0;
             ours = before_device = since_device = 0;

@@ -363,7 +363,19 @@ TEST_CASE("a channel that is somebody else's hands nothing out") {
         const Answer links = pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
         const Answer more =
             pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses});
-        _exit(links.header.status == -EPERM && links.fds.empty() && more.header.status == -EPERM ? 0 : 1);
+        // Nor does it become a process that has what its parent has, by its segment or as a child of it.
+        const Answer own = pair.client.channel.ask(Op::fork, wire::Fork{});
+        const wire::Hello hello{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
+        const Answer again =
+            pair.server.channel.ask(Op::hello, hello, {pair.server.segment.fd.get(), pair.server.socket.get()});
+        const TestSegment another;
+        const Answer other =
+            pair.server.channel.ask(Op::hello, hello, {another.fd.get(), pair.server.socket.get()});
+        _exit(links.header.status == -EPERM && links.fds.empty() && more.header.status == -EPERM &&
+                      own.header.status == -EPERM && own.fds.empty() && again.header.status == -EPERM &&
+                      other.header.status == -EPERM
+                  ? 0
+                  : 1);
     }
     int status = -1;
     REQUIRE(waitpid(child, &status, 0) == child);

@@ -168,3 +168,29 @@ TEST_CASE("a listener has places for so many links, and the client of one more u
     REQUIRE(refused.header.status == -ENOSPC);
     REQUIRE(refused.header.cause == static_cast<uint16_t>(Cause::no_slot));
 }
+
+TEST_CASE("of links that nobody has at the other side only some are looked into") {
+    constexpr unsigned kDead = 80;
+    Pair pair;
+    for (unsigned i = 0; i < kDead; ++i) {
+        REQUIRE(pair.client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses})
+                    .header.status == 0);
+    }
+    const auto ask_for_all = [&] {
+        unsigned got = 0;
+        for (uint32_t from = 0; from != UINT32_MAX;) {
+            const Answer a = pair.server.channel.ask(Op::links, wire::Links{pair.listener, from});
+            REQUIRE(a.header.status == 0);
+            got += a.as<wire::LinksReply>().count;
+            from = a.as<wire::LinksReply>().next;
+        }
+        return got;
+    };
+    REQUIRE(ask_for_all() == kDead);
+    pair.client.channel.close();
+    // Nothing will come from them, but nobody searches them all for one request.
+    CHECK(eventually([&] {
+        const Answer a = pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0});
+        return a.as<wire::LinksReply>().count == wire::kMaxFds && a.as<wire::LinksReply>().link[0].place == 64;
+    }));
+}

@@ -1,7 +1,10 @@
 // Connections of the kernel whose two ends are offered to the monitor.
 #include "tests/unit/monitor_pair.hpp"
 
+#include "tests/support/skip.hpp"
+
 #include <arpa/inet.h>
+#include <sys/stat.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -43,6 +46,19 @@ struct Joining {
     ~Joining() { unsetenv("SD_TEST_PATHS"); }
 };
 struct JoiningPair : Joining, Pair {};
+
+/// With these limits, and everybody there again.
+void restart(JoiningPair &pair, const std::string &limits) {
+    const std::string file = pair.monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs(("[limits]\n" + limits).c_str(), config);
+    fclose(config);
+    pair.monitor.stop(SIGTERM);
+    pair.monitor.start({"--config", file});
+    pair.server.hello(pair.monitor);
+    pair.client.hello(pair.monitor);
+    REQUIRE(pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()}).header.status == 0);
+}
 
 } // namespace
 
@@ -172,4 +188,52 @@ TEST_CASE("who may not be joined stays with the kernel") {
     const Answer refused = offer(pair.server, one.server, 1);
     CHECK(refused.header.status == -EACCES);
     CHECK(refused.header.cause == static_cast<uint16_t>(Cause::born_on_kernel));
+}
+
+TEST_CASE("links for connections that began in the kernel count as links to the server") {
+    JoiningPair pair;
+    restart(pair, "links_per_server = 2\n");
+    TestProcess more(pair.monitor), most(pair.monitor);
+    const auto join = [&](TestProcess &client) {
+        KernelConnection one(pair.socket);
+        REQUIRE(offer(client, one.client, 0).header.status == 0);
+        return offer(pair.server, one.server, 1).header.status;
+    };
+    CHECK(join(pair.client) == 0);
+    CHECK(join(more) == 0);
+    CHECK(join(most) == -EACCES);
+    CHECK(join(pair.client) == 0); // which has one
+    const uint32_t listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                                  .as<wire::ListenReply>()
+                                  .listener_id;
+    CHECK(most.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses}).header.cause ==
+          static_cast<uint16_t>(Cause::server_full));
+}
+
+TEST_CASE("a user has so many ends offered, whichever of its processes offers them") {
+    if (getuid() != 0) {
+        SKIP_TEST("needs root to become another user");
+    }
+    JoiningPair pair;
+    restart(pair, "offers_per_user = 2\n");
+    KernelConnection one(pair.socket), two(pair.socket), three(pair.socket);
+    chmod(pair.monitor.directory.c_str(), 0755);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setgid(65534) != 0 || setuid(65534) != 0) {
+            _exit(9);
+        }
+        TestProcess first(pair.monitor), second(pair.monitor);
+        int right = 0;
+        right += offer(first, one.client, 0).header.status == 0 ? 1 : 0;
+        right += offer(second, two.client, 0).header.status == 0 ? 1 : 0;
+        right += offer(second, three.client, 0).header.status == -EMFILE ? 1 : 0;
+        right +=
+            first.channel.ask(Op::take_back, wire::Offered{cookie_of(one.client)}).header.status == 0 ? 1 : 0;
+        right += offer(second, three.client, 0).header.status == 0 ? 1 : 0;
+        _exit(right);
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WEXITSTATUS(status) == 5);
 }

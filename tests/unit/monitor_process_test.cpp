@@ -268,23 +268,41 @@ TEST_CASE("a name with control characters is not printed as they are") {
     REQUIRE(name == "a??[2J???? b");
 }
 
-TEST_CASE("a socket is looked for in pieces, and found") {
+TEST_CASE("sockets are looked for in pieces, all together, and found") {
     using monitor::InHands;
-    const UniqueFd wanted(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    const ino_t inode = monitor::file_id(wanted.get()).ino;
+    const UniqueFd wanted(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+        other(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const ino_t inode = monitor::file_id(wanted.get()).ino, second = monitor::file_id(other.get()).ino;
     std::vector<UniqueFd> many;
     for (int i = 0; i < 500; ++i) {
         many.emplace_back(fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 100));
     }
-    monitor::SocketSearch search(inode);
+    monitor::SocketSearch search({{inode, InHands::unknown}, {second, InHands::unknown}, {1, InHands::unknown}});
+    CHECK(search.looks_for(second));
+    CHECK_FALSE(search.looks_for(2));
     unsigned pieces = 0;
-    std::optional<InHands> hands;
+    std::optional<monitor::SocketSearch::Found> found;
     do {
-        hands = search.go_on(monitor::SocketSearch::Clock::time_point::min());
+        found = search.go_on(monitor::SocketSearch::Clock::time_point::min());
         ++pieces;
-    } while (!hands);
-    CHECK(hands == InHands::stranger); // this process has no libsd
+    } while (!found);
     CHECK(pieces > 1);
-    monitor::SocketSearch nowhere(1);
-    CHECK(nowhere.go_on(monitor::SocketSearch::Clock::time_point::max()) != InHands::stranger);
+    CHECK(found->at(inode) == InHands::stranger); // this process has no libsd
+    CHECK(found->at(second) == InHands::stranger);
+    CHECK(found->at(1) != InHands::stranger);
+}
+
+TEST_CASE("a listener has so many doorbells as are rung for each link") {
+    Pair pair;
+    unsigned taken = 0;
+    int status = 0;
+    while (status == 0 && taken < 5000) {
+        const UniqueFd one = bell();
+        status =
+            pair.server.channel.ask(Op::accept_bell, wire::ListenerRef{pair.listener, 0}, {one.get()}).header.status;
+        taken += status == 0 ? 1 : 0;
+    }
+    CHECK(status == -EMFILE);
+    CHECK(taken == 1024);
+    pair.connect();
 }

@@ -5,6 +5,7 @@
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
+#include "libsd/vfs/streams/ring_shrink.hpp"
 #include <deque>
 #include <linux/sockios.h>
 #include <netinet/tcp.h>
@@ -323,6 +324,26 @@ void settle(const PathPair &p) {
         REQUIRE(is_settled_in_ring(*p.file(me)));
 }
 
+/// Sends more than the inline ring holds. The other end has not received it.
+void make_ring_grow(const PathPair &p) {
+    const std::vector<char> bytes(3000);
+    REQUIRE(p.send(0, bytes.data(), bytes.size()) == 3000);
+    REQUIRE(p.file(0)->ofd->tx.s.cls != 0);
+}
+/// What is sent goes over the socket from the next send on, if the receiver has followed so far.
+void want_kernel(const PathPair &p) {
+    (p.file(0)->ofd->opt.*kPathWanted).store(kWantKernel);
+    p.file(0)->ofd->tx_block.fetch_or(kTxPath);
+}
+/// Long enough for a ring in which nothing happens to be made small.
+void be_idle() {
+    for (unsigned i = 0; i < 3; ++i) {
+        shrink_idle_rings();
+        usleep(210'000);
+    }
+    shrink_idle_rings();
+}
+
 int socket_option(int fd, int level, int name) {
     int value = -1;
     socklen_t n = sizeof value;
@@ -338,6 +359,42 @@ int shown_option(int fd, int level, int name) {
 }
 
 } // namespace
+
+TEST_CASE("a receiver finds the socket behind a ring that has become small") {
+    PathPair p(kWantRing);
+    settle(p);
+    make_ring_grow(p);
+    char room[3000];
+    REQUIRE(p.recv(1, room, sizeof room) == 3000);
+    be_idle();
+    REQUIRE(p.file(0)->ofd->tx.s.cls == 0);
+    want_kernel(p);
+    REQUIRE(p.send(0, "a", 1) == 1);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+    CHECK(p.unread(1) == 1);
+    REQUIRE(p.recv(1, room, sizeof room) == 1);
+    CHECK(room[0] == 'a');
+    CHECK(!receives_in_ring(*p.file(1)->ofd));
+}
+
+TEST_CASE("a ring that is left does not become small before its receiver has found its end") {
+    PathPair p(kWantRing);
+    settle(p);
+    make_ring_grow(p);
+    want_kernel(p);
+    REQUIRE(p.send(0, "a", 1) == 1);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    char room[3000];
+    REQUIRE(p.recv(1, room, 3000) == 3000); // all that is in the ring, and no more is looked for
+    REQUIRE(receives_in_ring(*p.file(1)->ofd));
+    be_idle();
+    REQUIRE(soon([&] { return p.events(1) & EPOLLIN; }));
+    REQUIRE(p.recv(1, room, sizeof room) == 1);
+    CHECK(room[0] == 'a');
+    be_idle();
+    CHECK(p.file(0)->ofd->tx.s.cls == 0);
+}
 
 TEST_CASE("the idle socket is kept alive, and the program does not see it") {
     PathPair p(kWantRing);
@@ -436,6 +493,21 @@ TEST_CASE("a step that a killed sender has begun is finished, or was none") {
             REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 5; }));
         }
     }
+}
+
+TEST_CASE("a sender that is killed as it takes back what it has asked for has asked") {
+    PathPair p(kWantRing);
+    char room[100];
+    REQUIRE(p.send(0, "a", 1) == 1);
+    File &f = *p.file(0);
+    auto &own = f.ofd->opt.*kPathTx;
+    REQUIRE(static_cast<uint32_t>(own.load()) == path_word(1, kPathAsked));
+    own.store(static_cast<int32_t>(path_word(1, kPathKernel) | 0x80)); // as in take_step()
+    for (unsigned i = 0; i < 5; ++i) {
+        REQUIRE(p.send(0, "hello", 5) == 5);
+        REQUIRE(soon([&] { return p.recv(1, room, sizeof room) >= 5; }));
+    }
+    CHECK(sends_in_ring(*f.ofd));
 }
 
 TEST_CASE("a send of nothing tells of a reset") {

@@ -402,6 +402,34 @@ def check_disable():
     state["pids"]["nginx"] = main_pid(UNITS["nginx"])
 
 
+def check_plain_remove():
+    """What is removed and not purged keeps its configuration, also for those who install it again."""
+    client = Client()
+    for service in UNITS:
+        client.open(service, 1)
+    with open(CONFIG, encoding="utf-8") as before:
+        text = before.read() + "\n# a line of the administrator's\n"
+    configure(text)
+    own = {path for path in system.files() if path.startswith("/etc/socksdirect/")}
+    apt("remove", "socksdirect", "socksdirect-monitor")
+    client.tell("ask")
+    same("the servers' processes", main_pids(), state["pids"])
+    same("drop-ins", glob.glob("/etc/systemd/system/*/*socksdirect*"), [])
+    same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
+    same("libraries and programs", glob.glob("/usr/lib/*/socksdirect/libsd.so") + glob.glob("/usr/*bin/sd*-*monitor*"), [])
+    same("the configuration's files", {path for path in system.files() if path.startswith("/etc/socksdirect/")}, own)
+    run("systemctl", "daemon-reload")
+    same("failed units", run("systemctl", "list-units", "--failed", "--no-legend", "--plain"), "")
+    apt("install", *packages("built"))
+    client.tell("ask")
+    client.end()
+    with open(CONFIG, encoding="utf-8") as after:
+        same("the configuration", after.read(), text)
+    run("systemctl", "start", SOCKET)
+    run("sdstat")
+    return f"{len(own)} files of the configuration stay"
+
+
 def check_remove():
     """Two services still have the library; they go on, and no unit names it any more."""
     client = Client()
@@ -471,6 +499,7 @@ CHECKS = [  # name, what it does, whether the others need it
     *([("a monitor that hangs is restarted by the watchdog", service.check_watchdog, False)] if OPTIONS.long else []),
     ("AppArmor has refused the monitor nothing", check_never_refused, False),
     ("sdctl disables a service", check_disable, False),
+    ("a removal keeps the configuration and ends no service", check_plain_remove, False),
     ("a purge ends no service", check_remove, True),
     ("the services start without the packages", check_without, False),
     ("the purge leaves no file", check_nothing_stays, False),

@@ -1,6 +1,7 @@
 // Putting LD_PRELOAD back into the environment of an executed program.
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/real.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -153,14 +154,14 @@ void presence_moved(int from, int to) noexcept {
     write_number(presence.text, presence.name, to);
 }
 
-void follow_presence() noexcept {
+SD_START_CODE void follow_presence() noexcept {
     if (!presence.text[0])
         return;
     strcpy(presence_before, presence.text);
     presence_fd = decimal(presence.text + strlen(presence.name));
 }
 
-void remember_environment() noexcept {
+SD_START_CODE void remember_environment() noexcept {
     const char *path = own_path();
     for (char *const *e = environ; e && *e; ++e) {
         if (starts_with(*e, kPreload) && *path) {

@@ -1,5 +1,6 @@
 #include "libsd/api/processes/vfork_memory.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/objects.hpp"
@@ -27,10 +28,10 @@ struct SavedMemory : VforkMemory {
 };
 
 // Found once: the loader's list is not to be walked in a signal handler, where vfork may be called.
-char *variables = nullptr;
-size_t pages = 0, pages_of_file = 0; ///< the latter come from the library's file
-long own_offset = 0;                 ///< from the thread's pointer to what the thread has of this library
-size_t own_bytes = 0;
+SD_START_STATE char *variables = nullptr;
+SD_START_STATE size_t pages = 0, pages_of_file = 0; ///< the latter come from the library's file
+SD_START_STATE long own_offset = 0; ///< from the thread's pointer to what the thread has of this library
+SD_START_STATE size_t own_bytes = 0;
 
 bool shared = false;
 
@@ -54,7 +55,7 @@ struct Search {
     bool is_libcs; ///< so is fork
 };
 
-int look_at_object(dl_phdr_info *info, size_t, void *context) noexcept {
+SD_START_CODE int look_at_object(dl_phdr_info *info, size_t, void *context) noexcept {
     auto &search = *static_cast<Search *>(context);
     const auto here = reinterpret_cast<uintptr_t>(&shared);
     uintptr_t begin = 0, end_of_file = 0, end = 0, read_only = 0;
@@ -126,7 +127,7 @@ SavedMemory *save() noexcept {
 
 } // namespace
 
-void init_vfork() noexcept {
+SD_START_CODE void init_vfork() noexcept {
     // Another library behind this one has its own reasons not to let memory be shared, or has to be told: the
     // sanitizers'.
     constexpr char kName[] = "vfork";

@@ -188,6 +188,8 @@ int submit(aiocb *cb, bool writing) noexcept {
     size_t done = 0;
     long result = queue ? -EAGAIN : attempt(cb, writing, done);
     long flags = vfs::fcntl(fd, F_GETFL, 0);
+    if (flags == vfs::kPass) // a kernel socket that may be joined
+        flags = sys::fcntl(fd, F_GETFL);
     bool waits = result == -EAGAIN && !(flags >= 0 && (flags & O_NONBLOCK));
     if (!waits) {
         finish(cb, result == -EAGAIN && done ? static_cast<long>(done) : result);

@@ -27,7 +27,7 @@ constexpr unsigned kNopInjectResult = 1U << 0;
 constexpr unsigned kOpSendZc = 47, kOpSendmsgZc = 48;
 
 struct Ring {
-    int fd = -1;
+    int fd = 0; ///< all zero until it is used: so none of them lies in the file
     unsigned flags = 0, entries = 0, head = 0, tail = 0, array = 0;
     char *rings = nullptr, *sqes = nullptr; ///< the program's own memory, or null
 };

@@ -36,9 +36,15 @@ namespace {
 
 SD_FORK_STATE constinit Lock link_lock; ///< making links: one thread at a time asks the monitor
 
-int64_t take_slot_of(LinkMap &l) noexcept {
+/// For a client whose port is the slot's; `port` 0: for one that has a port of its own. The kernel gives a
+/// client no port on which somebody listens, and all of a link leads to one: that slot is left out, for as
+/// long as the link lives. Given back, it would be the next one, and in the end the only one that is left.
+int64_t take_slot_of(LinkMap &l, uint16_t port) noexcept {
     QuietGuard g(l.slot_lock);
-    return take_slot(l);
+    const int64_t slot = take_slot(l);
+    const bool unfit =
+        slot >= 0 && port != 0 && client_port(l.view.header().port_base, static_cast<uint32_t>(slot)) == port;
+    return unfit ? take_slot(l) : slot;
 }
 void give_back(LinkMap &l, uint32_t slot) noexcept {
     QuietGuard g(l.slot_lock);
@@ -89,15 +95,15 @@ Cause refused_before(uint32_t listener, uint32_t reach) noexcept {
 }
 
 /// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one
-/// more user.
-LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) noexcept {
+/// more user. `port`: as in take_slot_of().
+LinkMap *link_to(uint32_t listener, uint32_t reach, uint16_t port, int64_t *slot, Cause *why) noexcept {
     QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
         if (!l || !usable(*l, listener, reach) || !link_use(*l))
             continue;
         // Held: another thread may have found it dead just now, and it have become another.
-        *slot = may_connect_over(*l) && usable(*l, listener, reach) ? take_slot_of(*l) : -1;
+        *slot = may_connect_over(*l) && usable(*l, listener, reach) ? take_slot_of(*l, port) : -1;
         if (*slot >= 0)
             return l;
         link_unuse(*l);
@@ -123,7 +129,7 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, int64_t *slot, Cause *why) n
         return nullptr;
     }
     l->listener_id = listener;
-    *slot = take_slot_of(*l);
+    *slot = take_slot_of(*l, port);
     return l;
 }
 
@@ -230,7 +236,7 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(why);
         return -1;
     }
-    LinkMap *l = link_to(entry.id, reach, &slot, &why);
+    LinkMap *l = link_to(entry.id, reach, source.port == 0 ? to.port : 0, &slot, &why);
     if (!l || slot < 0) {
         if (l)
             link_unuse(*l);
@@ -244,21 +250,8 @@ int accelerate(int fd, File &f, SlotAddress to, Patience &patience, int64_t *why
         *why_out = static_cast<int64_t>(Cause::peer_unaccelerated);
         return -1;
     }
-    if (source.port == 0) {
-        const uint32_t base = l->view.header().port_base;
-        if (client_port(base, static_cast<uint32_t>(slot)) == to.port) [[unlikely]] {
-            // The kernel gives a client no port on which somebody listens: another slot
-            const int64_t other = take_slot_of(*l);
-            give_back(*l, static_cast<uint32_t>(slot));
-            if (other < 0) {
-                link_unuse(*l);
-                *why_out = static_cast<int64_t>(Cause::no_slot);
-                return -1;
-            }
-            slot = other;
-        }
-        source.port = client_port(base, static_cast<uint32_t>(slot));
-    }
+    if (source.port == 0)
+        source.port = client_port(l->view.header().port_base, static_cast<uint32_t>(slot));
     Slot &s = l->view.slot(static_cast<uint32_t>(slot));
     source.family = to.family = f.family;
     s.identity.client = source;

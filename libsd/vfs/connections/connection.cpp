@@ -19,8 +19,8 @@ namespace sd {
 namespace {
 
 // Where a recycled File points: an Ofd nobody can own and an empty slot.
-Ofd grave_ofd;
-Slot grave_slot;
+constinit Ofd grave_ofd{};
+constinit Slot grave_slot{};
 
 } // namespace
 

@@ -1,5 +1,6 @@
 // Sockets before they are connected, and the switch to the kernel's own implementation.
 #include "libsd/vfs/descriptors/socket.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -132,7 +133,7 @@ SD_FORK_CODE void end_vfork_in_child() noexcept {
     }
 }
 
-void init(const ApiCalls &api) noexcept {
+SD_START_CODE void init(const ApiCalls &api) noexcept {
     fill_upward(api);
     init_process();
     const char *off = getenv("SD_DISABLE");

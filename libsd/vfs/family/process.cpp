@@ -1,5 +1,6 @@
 // The process as a whole.
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/kernel_listener.hpp"
@@ -41,8 +42,8 @@ namespace sd {
 namespace {
 
 char stats_path[256];
-pthread_key_t thread_key;
-bool thread_key_made = false;
+SD_START_STATE pthread_key_t thread_key = 0;
+SD_START_STATE bool thread_key_made = false, wants_stats = false;
 SD_FORK_STATE std::atomic<bool> stats_written{false};
 
 void thread_exit(void *) noexcept {
@@ -57,17 +58,19 @@ void watch_this_thread() noexcept {
         libc_threads.setspecific(thread_key, &self);
 }
 
-void threads_begin() noexcept {
+SD_START_CODE void threads_begin() noexcept {
     if (!find_libc_threads())
         return;
     thread_key_made = libc_threads.key_create(&thread_key, thread_exit) == 0;
     watch_this_thread();
 }
 
-void init_process() noexcept {
+SD_START_CODE void init_process() noexcept {
     control::read_environment();
-    if (const char *p = getenv("SD_STATS_FILE"); p && strlen(p) < sizeof stats_path)
+    if (const char *p = getenv("SD_STATS_FILE"); p && *p && strlen(p) < sizeof stats_path) {
         memcpy(stats_path, p, strlen(p) + 1);
+        wants_stats = true;
+    }
     const char *presence = getenv("SD_CONTROL_FD");
     if (const int fd = presence ? control::handed_channel(presence) : -1; fd >= 0) {
         // sdrun's presence channel: stays open for as long as somebody descended from it lives
@@ -150,9 +153,9 @@ SD_FORK_CODE void fork_child() noexcept {
         drop_uncounted_files();
 }
 
-void at_exit() noexcept {
-    if (!stats_path[0] || sandboxed() || stats_written.exchange(true))
-        return;
+namespace {
+
+[[gnu::noinline]] void write_stats() noexcept {
     const SegmentStats &s = stats();
     char line[4096];
     int n = snprintf(line, sizeof line,
@@ -178,6 +181,13 @@ void at_exit() noexcept {
             sys::write(static_cast<int>(fd), line, static_cast<size_t>(n));
         sys::close(static_cast<int>(fd));
     }
+}
+
+} // namespace
+
+SD_START_CODE void at_exit() noexcept {
+    if (wants_stats && !sandboxed() && !stats_written.exchange(true)) [[unlikely]]
+        write_stats();
 }
 
 } // namespace vfs

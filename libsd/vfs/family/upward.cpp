@@ -1,5 +1,6 @@
 // What the layers below vfs have done by vfs and api (base/upward.hpp says who calls each, and when).
 #include "libsd/base/upward.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/kernel_listener.hpp"
@@ -134,7 +135,7 @@ bool register_and_watch(unsigned seg) noexcept {
 
 } // namespace
 
-void fill_upward(const vfs::ApiCalls &api) noexcept {
+SD_START_CODE void fill_upward(const vfs::ApiCalls &api) noexcept {
     upward = {
         .run_deferred = api.run_deferred,
         .expect_faults = api.expect_faults,

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <linux/tcp.h>
 #include <sys/time.h>
+#include <utility>
 
 namespace sd {
 
@@ -128,10 +129,14 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
         add_extra(s, IPPROTO_TCP, TCP_CONGESTION, name, sizeof name);
 }
 
+static_assert(sizeof kStoredOptions / sizeof *kStoredOptions == InheritedSet::kStored);
+
 void apply(Ofd &o, const InheritedSet &s) noexcept {
     constexpr auto relaxed = std::memory_order_relaxed;
-    for (unsigned i = 0; i < InheritedSet::kStored; ++i)
-        (o.opt.*known_option_at(i)->stored).store(s.stored[i], relaxed);
+    [&]<size_t... i>(std::index_sequence<i...>) {
+        ((o.opt.*kStoredOptions[i]).store(s.stored[i], relaxed), ...);
+    }
+    (std::make_index_sequence<InheritedSet::kStored>{});
     if (o.opt.cork.load(relaxed))
         o.tx_block.fetch_or(kTxCork, relaxed);
     o.opt.linger_on.store(s.linger_on, relaxed);
@@ -215,15 +220,16 @@ void ListenerOptions::read_kernels(int fd, InheritedSet &out) noexcept {
 }
 
 void inherit_options(Ofd &o, const File &f, int fd) noexcept {
+    if (!f.unconnected.options) [[likely]] // allocate_ofd() has given it what a new socket has
+        return;
     InheritedSet s{};
     s.rcvlowat = 1;
-    if (f.unconnected.options && f.unconnected.options->incomplete) {
+    if (f.unconnected.options->incomplete) {
         read_from_kernel(fd, s);
         apply(o, s);
         return;
     }
-    const uint32_t count = f.unconnected.options ? f.unconnected.options->count : 0;
-    for (uint32_t i = 0; i < count; ++i) {
+    for (uint32_t i = 0, n = f.unconnected.options->count; i < n; ++i) {
         const FreshOption &r = f.unconnected.options->option[i];
         ParsedOption p;
         const KnownOption *k = known_option(r.level, r.name);

@@ -9,22 +9,20 @@ namespace sd {
 
 namespace {
 
-using Options = Ofd::Options;
-
 constexpr KnownOption kKnown[] = {
-    // The first entries are those of InheritedSet::stored, in its order.
-    {SOL_SOCKET, SO_REUSEADDR, Rule::boolean, true, 0, 0, &Options::reuseaddr},
-    {SOL_SOCKET, SO_REUSEPORT, Rule::boolean, true, 0, 0, &Options::reuseport},
-    {SOL_SOCKET, SO_KEEPALIVE, Rule::boolean, true, 0, 0, &Options::keepalive},
-    {SOL_SOCKET, SO_OOBINLINE, Rule::boolean, true, 0, 0, &Options::oobinline},
-    {IPPROTO_TCP, TCP_NODELAY, Rule::boolean, true, 0, 0, &Options::nodelay},
-    {IPPROTO_TCP, TCP_CORK, Rule::boolean, true, 0, 0, &Options::cork},
-    {IPPROTO_TCP, TCP_KEEPIDLE, Rule::range, true, 1, 32767, &Options::keepidle},
-    {IPPROTO_TCP, TCP_KEEPINTVL, Rule::range, true, 1, 32767, &Options::keepintvl},
-    {IPPROTO_TCP, TCP_KEEPCNT, Rule::range, true, 1, 127, &Options::keepcnt},
-    {IPPROTO_TCP, TCP_USER_TIMEOUT, Rule::range, true, 0, INT_MAX, &Options::user_timeout},
-    {IPPROTO_TCP, TCP_QUICKACK, Rule::boolean, true, 0, 0, &Options::quickack},
-    {SOL_SOCKET, SO_ZEROCOPY, Rule::range, true, 0, 1, &Options::zerocopy_next},
+    // The first entries are those of kStoredOptions, in its order.
+    {SOL_SOCKET, SO_REUSEADDR, Rule::boolean, true, 0, 0, kStoredOptions[0]},
+    {SOL_SOCKET, SO_REUSEPORT, Rule::boolean, true, 0, 0, kStoredOptions[1]},
+    {SOL_SOCKET, SO_KEEPALIVE, Rule::boolean, true, 0, 0, kStoredOptions[2]},
+    {SOL_SOCKET, SO_OOBINLINE, Rule::boolean, true, 0, 0, kStoredOptions[3]},
+    {IPPROTO_TCP, TCP_NODELAY, Rule::boolean, true, 0, 0, kStoredOptions[4]},
+    {IPPROTO_TCP, TCP_CORK, Rule::boolean, true, 0, 0, kStoredOptions[5]},
+    {IPPROTO_TCP, TCP_KEEPIDLE, Rule::range, true, 1, 32767, kStoredOptions[6]},
+    {IPPROTO_TCP, TCP_KEEPINTVL, Rule::range, true, 1, 32767, kStoredOptions[7]},
+    {IPPROTO_TCP, TCP_KEEPCNT, Rule::range, true, 1, 127, kStoredOptions[8]},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, Rule::range, true, 0, INT_MAX, kStoredOptions[9]},
+    {IPPROTO_TCP, TCP_QUICKACK, Rule::boolean, true, 0, 0, kStoredOptions[10]},
+    {SOL_SOCKET, SO_ZEROCOPY, Rule::range, true, 0, 1, kStoredOptions[11]},
     {SOL_SOCKET, SO_LINGER, Rule::linger, false, 0, 0, nullptr},
     {SOL_SOCKET, SO_RCVTIMEO, Rule::timeout, false, 0, 0, nullptr},
     {SOL_SOCKET, SO_SNDTIMEO, Rule::timeout, false, 0, 0, nullptr},

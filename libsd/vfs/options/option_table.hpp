@@ -22,6 +22,14 @@ struct KnownOption {
     std::atomic<int32_t> Ofd::Options::*stored;
 };
 
+/// Where the first entries of the table are kept: those of InheritedSet::stored, in its order.
+constexpr std::atomic<int32_t> Ofd::Options::*kStoredOptions[] = {
+    &Ofd::Options::reuseaddr,    &Ofd::Options::reuseport, &Ofd::Options::keepalive,
+    &Ofd::Options::oobinline,    &Ofd::Options::nodelay,   &Ofd::Options::cork,
+    &Ofd::Options::keepidle,     &Ofd::Options::keepintvl, &Ofd::Options::keepcnt,
+    &Ofd::Options::user_timeout, &Ofd::Options::quickack,  &Ofd::Options::zerocopy_next,
+};
+
 const KnownOption *known_option(int level, int name) noexcept;
 /// The same for entry i of the table, in fixed order; nullptr at the end.
 const KnownOption *known_option_at(unsigned i) noexcept;

@@ -354,10 +354,14 @@ long stream_set(int fd, File &f, int level, int name, const void *value, socklen
             keep(o, *k, p);
             if (has_hidden_keepalive(o) && is_keepalive(level, name)) [[unlikely]]
                 end_hidden_keepalive(fd, o);
-            // TCP_NODELAY is on there as long as a direction may use the ring (moves.cpp)
-            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT) &&
-                (level != IPPROTO_TCP || name != TCP_NODELAY || !uses_ring(f))) [[unlikely]]
+            // TCP_NODELAY stays on there as long as a direction may use the ring (moves.cpp)
+            const bool nagle = level == IPPROTO_TCP && name == TCP_NODELAY && p.number == 0;
+            if (has_paths(o) && (level != SOL_SOCKET || name != SO_RCVLOWAT) && !(nagle && uses_ring(f)))
+                [[unlikely]] {
                 sys::setsockopt(fd, level, name, value, n);
+                if (nagle)
+                    (o.opt.*kPathStays).fetch_and(~kNoNagle, relaxed);
+            }
             if (level == IPPROTO_TCP && (name == TCP_CORK || name == TCP_NODELAY))
                 cork_changed(f, name, p.number);
             if (level == SOL_SOCKET && name == SO_RCVLOWAT) { // what waits may be enough now

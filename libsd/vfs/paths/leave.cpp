@@ -26,6 +26,7 @@ void hand_back(const File &f) noexcept {
     sys::fcntl(fd, F_SETFL, O_RDWR | o.status.load(std::memory_order_relaxed));
     sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+    (o.opt.*kPathStays).fetch_and(~kNoNagle, std::memory_order_relaxed);
 }
 
 /// With the receive token: will all that is received from now on come by the socket? What was agreed to may

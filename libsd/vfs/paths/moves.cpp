@@ -148,7 +148,7 @@ void count_followed(MoveCounts &followed, const File &f) noexcept {
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
     return path_step(mine) == kPathRing && senders_word(f) == path_word((mine >> 8) + 1, kPathKernel) &&
-           !ring::inside(s) && ring::head_now(s) == f.peer->credit.path.from.load(relaxed);
+           !ring::inside(s) && ring::leads_to(s, f.rx_place, f.peer->credit.path.from.load(relaxed));
 }
 
 bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
@@ -213,25 +213,39 @@ uint32_t sending_word(File &f) noexcept {
     if (!(now & kUnfinished)) [[likely]]
         return now;
     const uint32_t next = now & ~kUnfinished;
+    const auto offered = static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed));
+    const uint32_t number = next >> 8, asked = path_word(number, kPathAsked);
     uint32_t is = next;
-    if (static_cast<uint32_t>(f.mine->credit.path.offer.load(relaxed)) != next)
-        is = path_step(next) == kPathAsked ? path_word((next >> 8) - 1, next >> 8 > 1 ? kPathKernel : kPathNone)
-             : path_step(next) == kPathRing ? path_word(next >> 8, kPathAsked)
-                                            : path_word((next >> 8) - 1, kPathRing);
+    if (offered != next)
+        is = path_step(next) == kPathAsked  ? path_word(number - 1, number > 1 ? kPathKernel : kPathNone)
+             : path_step(next) == kPathRing ? asked
+             : offered == asked             ? asked // it was about to be taken back
+                                            : path_word(number - 1, kPathRing);
     own.store(static_cast<int32_t>(is), std::memory_order_release);
     return is;
 }
 
-/// What the socket holds back goes now; from now on it holds back what the program has corked, if it carries
-/// the sending direction (`in_use`). It does not wait for acknowledgements as long as either direction may
-/// use the ring: the answers that carry them along may go the other way, and then they come 40 ms late.
-void set_holding_back(int fd, const Ofd &o, bool in_use) noexcept {
-    if (sandboxed())
-        return; // a filter may end us for the calls, and no direction comes back then
-    const int off = 0, on = 1, cork = o.opt.cork.load(relaxed) != 0;
-    sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof off);
+/// Does the socket hold back what was sent, because the program wants to send more?
+bool socket_holds_back(int fd, const Ofd &o) noexcept {
+    return (o.opt.cork.load(relaxed) != 0 || ((o.opt.*kPathStays).load(relaxed) & kSentMore)) &&
+           ask_count(fd, SIOCOUTQNSD) > 0;
+}
+
+/// The socket does not wait for acknowledgements as long as either direction may use the ring: the answers
+/// that carry them along may go the other way, and then they come 40 ms late. To say so pushes what it holds
+/// back: not before that has gone.
+void stop_waiting_for_answers(int fd, Ofd &o) noexcept {
+    if (((o.opt.*kPathStays).load(relaxed) & kNoNagle) || sandboxed() || socket_holds_back(fd, o))
+        return; // in a sandbox a filter may end us for the call, and no direction comes back then
+    const int on = 1;
     sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (in_use && cork)
+    (o.opt.*kPathStays).fetch_or(kNoNagle, relaxed);
+}
+
+/// The socket holds back what the program has corked while it carries the sending direction.
+void set_cork(int fd, const Ofd &o, bool in_use) noexcept {
+    const int cork = in_use && o.opt.cork.load(relaxed) != 0;
+    if (!sandboxed())
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
 }
 
@@ -258,8 +272,10 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     const auto answer = static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire));
     const bool ended = o.tx_block.load(relaxed) & kTxEnded;
     const bool called_home = is_called_home(f);
+    // What is held back stays where it is, or it would go early.
     if (step == kPathRing) {
-        if (answer != now || ended || !(called_home || wants_kernel(o)) || sandboxed()) {
+        if (answer != now || ended || sandboxed() ||
+            !(called_home || (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
             // Each send asks first whether it can go out (make_room)
             if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home && !rdma::is_remote(*f.link))
                 o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_release);
@@ -271,19 +287,22 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         SD_PROBE2(path, fd, 0);
         (o.opt.*kPathStays).fetch_and(~kSentUrgent, relaxed);
         o.tx.s.stalls = 0;
-        set_holding_back(fd, o, true);
+        stop_waiting_for_answers(fd, o);
+        set_cork(fd, o, true);
         *tell = true;
         return false;
     }
     if (ended || sandboxed())
         return false;
+    if (receives_in_ring(o))
+        stop_waiting_for_answers(fd, o);
     if (step == kPathAsked) {
         if ((o.opt.*kPathStays).load(relaxed) & kStaysPinned || called_home) {
             take_step(f, path_word(now >> 8, kPathKernel), 0); // not, then
             *tell = true;
             return false;
         }
-        if (answer != now)
+        if (answer != now || socket_holds_back(fd, o))
             return false;
         const int64_t offset = written(fd, f.side);
         if (offset < 0)
@@ -293,7 +312,8 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         SD_PROBE2(path, fd, 1);
         (o.opt.*kPathStays).fetch_and(~kSentUrgent, relaxed);
         o.tx.s.stalls = 0;
-        set_holding_back(fd, o, false);
+        stop_waiting_for_answers(fd, o);
+        set_cork(fd, o, false);
         hide_keepalive(fd, o);
         *tell = true;
         return true;
@@ -340,7 +360,7 @@ bool follow_sender(int fd, File &f) noexcept {
     answer(theirs);
     count_followed(followed_to_ring, f);
     if (!sends_in_ring(o))
-        set_holding_back(fd, o, true);
+        stop_waiting_for_answers(fd, o);
     set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
     return true;
 }
@@ -362,8 +382,21 @@ bool is_settled_in_ring(const File &f) noexcept {
 
 bool sender_is_in_ring(const File &f) noexcept { return path_step(senders_word(f)) == kPathRing; }
 
+ReadingPlace reading_place(const File &f) noexcept {
+    return {ring::head_now(f.ofd->rx.s), static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed)),
+            senders_word(f)};
+}
+
 bool next_is_in_ring(int fd, File &f) noexcept {
     return receives_in_ring(*f.ofd) ? !ring_is_left(f) : socket_is_left(fd, f);
+}
+
+bool may_shrink_ring(const File &f) noexcept {
+    if (!has_paths(*f.ofd)) [[likely]]
+        return true;
+    const auto sends = static_cast<uint32_t>((f.ofd->opt.*kPathTx).load(relaxed));
+    return path_step(sends) != kPathKernel ||
+           static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire)) == sends;
 }
 
 uint64_t socket_arrivals(const File &f) noexcept {

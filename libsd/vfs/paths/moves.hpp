@@ -124,11 +124,32 @@ inline void note_peeked(Ofd &o, bool peeked) noexcept {
     else
         word.fetch_and(~kWasPeeked, std::memory_order_relaxed);
 }
+/// With the send token, after a send over the socket.
+inline void note_more(Ofd &o, bool more) noexcept {
+    auto &word = o.opt.*kPathStays;
+    if (((word.load(std::memory_order_relaxed) & kSentMore) != 0) == more) [[likely]]
+        return;
+    if (more)
+        word.fetch_or(kSentMore, std::memory_order_relaxed);
+    else
+        word.fetch_and(~kSentMore, std::memory_order_relaxed);
+}
 /// With the receive token: has more come by the socket than its sender says it has written there? Somebody on
 /// the way has changed the stream, and where it goes on in the ring cannot be told.
 bool socket_has_too_much(int fd, const File &f) noexcept;
 /// Hint without the token: is what comes next in the ring?
 bool next_is_in_ring(int fd, File &f) noexcept;
+/// Where the receiver is. Looks without the token that find another afterwards may have taken one moment's
+/// path for another's, and missed what is there.
+struct ReadingPlace {
+    uint64_t head;
+    uint32_t mine, theirs;
+    bool operator==(const ReadingPlace &) const = default;
+};
+ReadingPlace reading_place(const File &f) noexcept;
+/// With the send token: may a change of ring follow what is there? Not where the receiver still has to find
+/// the position at which the ring was left: it would stand behind that for good.
+bool may_shrink_ring(const File &f) noexcept;
 
 /// With the send token: writes to the socket as much as it takes. Bytes; -EAGAIN, or the kernel's error.
 long send_to_socket(int fd, IoCursor &from, int flags) noexcept;

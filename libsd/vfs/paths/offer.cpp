@@ -1,5 +1,6 @@
 // Connections that began in the kernel, until their two ends are joined.
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/base/start_section.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -124,7 +125,7 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
 
 } // namespace
 
-void read_path_mode(const char *text) noexcept {
+SD_START_CODE void read_path_mode(const char *text) noexcept {
     constexpr const char *kNames[] = {"", "kernel", "shm", "storm"};
     for (uint8_t i = 1; text && i < 4; ++i)
         if (strcmp(text, kNames[i]) == 0)

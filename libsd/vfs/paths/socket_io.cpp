@@ -22,96 +22,23 @@ uint32_t socket_events(int fd) noexcept {
     return fd >= 0 && sys::ppoll(&p, 1, &zero, nullptr) > 0 ? static_cast<uint16_t>(p.revents) : 0;
 }
 
-} // namespace
-
-long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
-    long done = 0;
-    for (;;) {
-        const int more = from.advance();
-        if (more < 0)
-            return done ? done : more;
-        if (more == 0 && done != 0)
-            return done;
-        const size_t n = from.now.iov_len; // 0: it says what is wrong with the connection
-        // What comes in one call is one piece for TCP, too, of which the last byte may be urgent.
-        IoCursor behind = from;
-        behind.skip(n);
-        const int how = n != 0 && behind.advance() > 0 ? (flags & ~MSG_OOB) | MSG_MORE : flags;
-        const long r = sys::call(SYS_sendto, fd, sys::arg(from.now.iov_base), static_cast<long>(n),
-                                 how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0);
-        if (r < 0)
-            return done ? done : r;
-        from.skip(static_cast<size_t>(r));
-        done += r;
-        if (static_cast<size_t>(r) < n || n == 0)
-            return done;
-    }
-}
-
-long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept {
-    constexpr size_t kPieces = 16; // one call for them, so that the kernel sees what belongs together
-    long done = 0;
-    while (static_cast<size_t>(done) < want) {
-        const int more = to.advance();
-        if (more < 0)
-            return done ? done : more;
-        if (more == 0)
-            return done;
-        iovec pieces[kPieces];
-        msghdr m{};
-        m.msg_iov = pieces;
-        size_t asked = 0;
-        const size_t most = sandboxed() ? 1 : kPieces;
-        for (IoCursor ahead = to; m.msg_iovlen < most && static_cast<size_t>(done) + asked < want;) {
-            if (ahead.advance() <= 0)
-                break; // a bad array is told of in the next round
-            const size_t left = want - static_cast<size_t>(done) - asked;
-            iovec &piece = pieces[m.msg_iovlen++];
-            piece = {ahead.now.iov_base, ahead.now.iov_len < left ? ahead.now.iov_len : left};
-            asked += piece.iov_len;
-            ahead.skip(ahead.now.iov_len);
-        }
-        const int how = (flags & ~MSG_WAITALL) | MSG_DONTWAIT;
-        // In a sandbox that one is allowed (libsd/api/processes/sandbox.cpp)
-        const long r = m.msg_iovlen == 1 ? sys::call(SYS_recvfrom, fd, sys::arg(pieces[0].iov_base),
-                                                     static_cast<long>(pieces[0].iov_len), how, 0, 0)
-                                         : sys::call(SYS_recvmsg, fd, sys::arg(&m), how);
-        if (r <= 0)
-            return done ? done : r;
-        for (auto left = static_cast<size_t>(r); left != 0 && to.advance() > 0;) {
-            const size_t n = left < to.now.iov_len ? left : to.now.iov_len;
-            to.skip(n);
-            left -= n;
-        }
-        done += r;
-        // Another peek would begin at the front again.
-        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK))
-            return done;
-    }
-    return done;
-}
-
-bool socket_at_mark(int fd) noexcept {
-    int at = 0;
-    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
-}
-
-bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
-
-uint32_t path_events(File &f) noexcept {
+uint32_t events_now(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
     rdma::progress();
     if (is_called_home(f)) [[unlikely]]
         answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
-    const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring;
+    const bool to_ring = !reads_ring && sender_is_in_ring(f); // behind what is left in the socket
+    const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring || to_ring;
     const uint32_t flags = any_ring ? absorb_flags(f) : 0;
     const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
     const uint32_t block = o.tx_block.load(std::memory_order_acquire);
     const bool reset = block & kTxReset;
     const bool we_shut = reset || (block & kTxShut);
-    const bool peer_shut = reads_ring ? reset || (flags & kFlagWriteShut) : socket & POLLRDHUP;
+    const bool ring_shut = flags & kFlagWriteShut;
+    const bool peer_shut =
+        reads_ring ? reset || ring_shut : (socket & POLLRDHUP) || (to_ring && ring_shut && (socket & POLLIN));
     const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
     uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
     if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
@@ -138,10 +65,121 @@ uint32_t path_events(File &f) noexcept {
     return e;
 }
 
+} // namespace
+
+uint32_t path_events(File &f) noexcept {
+    constexpr unsigned kLooksAgain = 64;
+    for (unsigned n = 0;; ++n) {
+        const ReadingPlace before = reading_place(f);
+        const uint32_t e = events_now(f);
+        if ((e & EPOLLIN) || reading_place(f) == before || n == kLooksAgain)
+            return e;
+    }
+}
+
+namespace {
+
+constexpr size_t kPieces = 16; // one call for them, so that the kernel sees what belongs together
+
+/// The next pieces of a list, of at most `want` bytes; what they are together. `*error`: a bad list.
+size_t gather(const IoCursor &from, iovec *pieces, size_t most, size_t want, msghdr *m, long *error) noexcept {
+    size_t bytes = 0;
+    m->msg_iov = pieces;
+    *error = 0;
+    for (IoCursor ahead = from; m->msg_iovlen < most && bytes < want;) {
+        if (const int more = ahead.advance(); more <= 0) {
+            *error = more;
+            break;
+        }
+        iovec &piece = pieces[m->msg_iovlen++];
+        piece = ahead.now;
+        piece.iov_len = piece.iov_len < want - bytes ? piece.iov_len : want - bytes;
+        bytes += piece.iov_len;
+        ahead.skip(ahead.now.iov_len);
+    }
+    return bytes;
+}
+
+void skip(IoCursor &in, size_t bytes) noexcept {
+    while (bytes != 0 && in.advance() > 0) {
+        const size_t n = bytes < in.now.iov_len ? bytes : in.now.iov_len;
+        in.skip(n);
+        bytes -= n;
+    }
+}
+
+} // namespace
+
+long send_to_socket(int fd, IoCursor &from, int flags) noexcept {
+    // In a sandbox only calls without an address are allowed, and no messages
+    // (libsd/api/processes/sandbox.cpp)
+    const size_t most = sandboxed() ? 1 : kPieces;
+    long done = 0;
+    for (;;) {
+        iovec pieces[kPieces];
+        msghdr m{};
+        long error;
+        const size_t asked = gather(from, pieces, most, SIZE_MAX, &m, &error);
+        if (asked == 0 && (error != 0 || done != 0))
+            return done ? done : error;
+        if (asked == 0) // it says what is wrong with the connection
+            pieces[0] = from.now;
+        // What comes in one call is one piece for TCP, too, of which the last byte may be urgent.
+        IoCursor behind = from;
+        skip(behind, asked);
+        const int how = asked != 0 && behind.advance() > 0 ? (flags & ~MSG_OOB) | MSG_MORE : flags;
+        const long r =
+            m.msg_iovlen <= 1
+                ? sys::call(SYS_sendto, fd, sys::arg(pieces[0].iov_base),
+                            static_cast<long>(pieces[0].iov_len), how | MSG_DONTWAIT | MSG_NOSIGNAL, 0, 0)
+                : sys::call(SYS_sendmsg, fd, sys::arg(&m), how | MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (r < 0)
+            return done ? done : r;
+        skip(from, static_cast<size_t>(r));
+        done += r;
+        if (static_cast<size_t>(r) < asked || asked == 0)
+            return done;
+    }
+}
+
+long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept {
+    const size_t most = sandboxed() ? 1 : kPieces;
+    const int how = (flags & ~MSG_WAITALL) | MSG_DONTWAIT;
+    long done = 0;
+    while (static_cast<size_t>(done) < want) {
+        iovec pieces[kPieces];
+        msghdr m{};
+        long error;
+        const size_t asked = gather(to, pieces, most, want - static_cast<size_t>(done), &m, &error);
+        if (asked == 0)
+            return done ? done : error;
+        const long r = m.msg_iovlen == 1 ? sys::call(SYS_recvfrom, fd, sys::arg(pieces[0].iov_base),
+                                                     static_cast<long>(pieces[0].iov_len), how, 0, 0)
+                                         : sys::call(SYS_recvmsg, fd, sys::arg(&m), how);
+        if (r <= 0)
+            return done ? done : r;
+        skip(to, static_cast<size_t>(r));
+        done += r;
+        // Another peek would begin at the front again.
+        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK))
+            return done;
+    }
+    return done;
+}
+
+bool socket_at_mark(int fd) noexcept {
+    int at = 0;
+    return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
+}
+
+bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
+
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;
-    if ((events & (EPOLLIN | EPOLLRDHUP)) && !next_is_in_ring(fd, f))
-        wanted |= (events & EPOLLIN ? POLLIN : 0) | POLLRDHUP;
+    if ((events & (EPOLLIN | EPOLLRDHUP)) && !next_is_in_ring(fd, f)) {
+        const bool shut = f.peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut;
+        wanted |= (events & EPOLLIN || (shut && sender_is_in_ring(f)) ? POLLIN : 0) | POLLRDHUP;
+    }
     if ((events & EPOLLPRI) && !receives_in_ring(*f.ofd))
         wanted |= POLLPRI;
     if ((events & EPOLLOUT) && !sends_in_ring(*f.ofd))

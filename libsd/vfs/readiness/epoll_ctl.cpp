@@ -251,6 +251,7 @@ long epoll_ctl(int ep, int op, int fd, epoll_event *event) noexcept {
         } else if (op == EPOLL_CTL_DEL) {
             if (i->kernel_only || i->kernel_too)
                 sys::epoll_ctl(ep, EPOLL_CTL_DEL, fd, nullptr);
+            keep_watching(x, *i);
             remove_item(x, *i);
         } else {
             r = -EINVAL;

@@ -50,6 +50,18 @@ void unlink_file(EpollItem &i) noexcept {
 
 namespace {
 
+uint32_t new_sockets_name() noexcept {
+    static std::atomic<uint32_t> last{0};
+    uint32_t name;
+    while ((name = last.fetch_add(1, std::memory_order_relaxed) + 1) == 0) {
+    }
+    return name;
+}
+
+uint64_t watch_of(const Epoll &x, int fd) noexcept {
+    return uint64_t{x.sockets_name} << 32 | static_cast<uint32_t>(fd);
+}
+
 /// The hidden set for sockets; without numbers to be had the sockets are in the kernel's set themselves.
 int socket_set(Epoll &x) noexcept {
     if (x.sockets >= 0 || sandboxed())
@@ -60,7 +72,7 @@ int socket_set(Epoll &x) noexcept {
     e.events = EPOLLIN;
     e.data.u64 = waker_word(kBellWord);
     if (hidden >= 0 && sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, static_cast<int>(hidden), &e) >= 0)
-        x.sockets = static_cast<int>(hidden);
+        x.sockets = static_cast<int>(hidden), x.sockets_name = new_sockets_name();
     else if (hidden >= 0)
         close_hidden(static_cast<int>(hidden));
     return x.sockets >= 0 ? x.sockets : set_fd(x);
@@ -68,6 +80,12 @@ int socket_set(Epoll &x) noexcept {
 
 void watch_socket(Epoll &x, EpollItem &i) noexcept {
     i.always_hot = true;
+    // What the kernel has told of it meanwhile, the look at a new member finds.
+    if (auto &kept = i.file->stream.kept_watch;
+        x.sockets_name != 0 && kept.load(std::memory_order_relaxed) == watch_of(x, i.fd)) {
+        kept.store(0, std::memory_order_relaxed);
+        return;
+    }
     epoll_event e{};
     e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
     const int set = socket_set(x);
@@ -94,6 +112,25 @@ EpollItem *member(Epoll &x, int fd, size_t place) noexcept {
     return nullptr;
 }
 
+/// The kernel has told of a socket that is no member: it is not idle any more.
+void end_watch(Epoll &x, int fd) noexcept {
+    File *f = file_of(fd);
+    uint64_t kept = watch_of(x, fd);
+    if (f && f->stream.kept_watch.compare_exchange_strong(kept, 0, std::memory_order_relaxed))
+        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, fd, nullptr);
+}
+
+/// The File goes; its number is open still.
+void end_kept_watch(File &f) noexcept {
+    const uint64_t kept = f.stream.kept_watch.load(std::memory_order_acquire);
+    if (kept == 0) [[likely]]
+        return;
+    Epoll &x = *f.stream.kept_by;
+    SetGuard g(x);
+    if (x.sockets_name == kept >> 32 && f.stream.kept_watch.exchange(0, std::memory_order_relaxed) == kept)
+        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, static_cast<int>(kept), nullptr);
+}
+
 } // namespace
 
 void drain_sockets(Epoll &x) noexcept {
@@ -104,7 +141,19 @@ void drain_sockets(Epoll &x) noexcept {
         for (long k = 0; k < n; ++k)
             if (EpollItem *i = member(x, static_cast<int>(told[k].data.u64), told[k].data.u64 >> 32))
                 make_hot(x, *i);
+            else
+                end_watch(x, static_cast<int>(told[k].data.u64));
     }
+}
+
+void keep_watching(Epoll &x, EpollItem &i) noexcept {
+    File &f = *i.file;
+    if (!i.link || !i.always_hot || x.sockets_name == 0 || !is_settled_in_ring(f) ||
+        f.stream.kept_watch.load(std::memory_order_relaxed) != 0)
+        return;
+    f.stream.kept_by = &x;
+    f.stream.kept_watch.store(watch_of(x, i.fd), std::memory_order_release);
+    i.always_hot = false; // so it is not taken out of the hidden set
 }
 
 bool attach_stream(Epoll &x, EpollItem &i) noexcept {
@@ -307,6 +356,8 @@ void refresh_after_fork(Epoll &x) noexcept {
     x.hot.truncate(0);
     x.unconfirmed.truncate(0);
     x.channel_known = false;
+    if (x.sockets >= 0)
+        x.sockets_name = new_sockets_name(); // what is in it is the parent's affair, too
     for (EpollItem *i : x.items) {
         i->list = EpollItem::List::none;
         i->bell_epoch = 0;
@@ -406,6 +457,7 @@ void set_unuse(Epoll &x) noexcept {
         if (x.sockets >= 0)
             close_hidden(x.sockets);
         x.sockets = -1;
+        x.sockets_name = 0;
         x.has_bell.store(false, std::memory_order_relaxed);
         empty_arrays(x);
         x.file = nullptr;
@@ -443,6 +495,7 @@ void epoll_destroy(File &f) noexcept {
 }
 
 void epoll_file_closed(File &f) noexcept {
+    end_kept_watch(f);
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
@@ -466,6 +519,7 @@ template <class Act> void for_each_registration(File &f, Act act) noexcept {
 } // namespace
 
 void epoll_stream_ends(File &f) noexcept {
+    end_kept_watch(f);
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         detach_stream(x, i);
         item_changed(x, i);
@@ -512,13 +566,19 @@ void epoll_file_became_stream(File &f) noexcept {
                 --x.ours;
             return;
         }
-        if (kernels) {
-            if (!i.always_hot || x.sockets >= 0) // else it is registered otherwise by now
-                sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
-            x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-            i.kernel_only = false;
+        if (!kernels) {
+            item_changed(x, i);
+            return;
         }
-        item_changed(x, i);
+        i.kernel_only = false;
+        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
+        const bool registered = !i.always_hot || x.sockets >= 0; // else it is otherwise by now
+        if (registered)
+            joined_as_member(x, i);
+        else
+            item_changed(x, i);
+        if (registered)
+            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
     });
     first.tell();
 }
@@ -560,6 +620,7 @@ void begin_use(Epoll &x) noexcept {
 }
 
 void epoll_file_became_kernel(File &f, int only) noexcept {
+    end_kept_watch(f);
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items, *next; i; i = next) {
         next = i->next_of_file;

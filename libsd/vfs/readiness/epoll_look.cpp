@@ -90,7 +90,9 @@ bool room_came(EpollItem &i, const File &f) noexcept {
     const TxState &s = f.ofd->tx.s;
     if (s.stalls == 0)
         return false;
-    uint64_t key = (s.tail + (has_paths(*f.ofd) ? s.bytes : 0)) * 2 + 1; // the socket has no position there
+    uint64_t key = s.tail * 2 + 1;
+    if (has_paths(*f.ofd)) [[unlikely]] // the socket has no position there; and each path has room of its own
+        key = (s.tail + s.bytes) * 2 + 1 + (uint64_t{static_cast<uint32_t>((f.ofd->opt.*kPathTx).load())} << 32);
     if (key == i.tx_key)
         return false;
     i.tx_key = key;

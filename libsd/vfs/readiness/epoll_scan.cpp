@@ -213,7 +213,7 @@ struct Reports {
     bool add(EpollItem &i, uint32_t events) noexcept {
         item[found] = &i;
         first[found] = i.reported == 0;
-        listening |= i.always_hot;
+        listening |= is_listener(i);
         out[found].events = events;
         out[found++].data.u64 = i.data;
         i.last = ++x.reports;

@@ -180,7 +180,8 @@ struct Epoll {
     /// Hidden set in the kernel's: the sockets of members with two paths, edge-triggered. So what has woken a
     /// sleep can be taken out again, and leaves the kernel's set, which others may poll, as it was. -1: none.
     int sockets = -1;
-    bool passed = false; ///< to another process, perhaps, with SCM_RIGHTS
+    uint32_t sockets_name = 0; ///< of that one, for this process; never used twice, 0: none
+    bool passed = false;       ///< to another process, perhaps, with SCM_RIGHTS
     bool channel_known = false;
     bool foreign_known = false; ///< the bell's foreign ends are in the kernel's set
     uint32_t channel_epoch = 0;
@@ -245,6 +246,9 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 void begin_use(Epoll &x) noexcept;
 /// With the lock: takes out what sockets have told. A look at the members follows.
 void drain_sockets(Epoll &x) noexcept;
+/// With the locks, of a member that the program takes out and may put in again at once, as many do for each
+/// message: where its socket is idle, the kernel keeps watching it.
+void keep_watching(Epoll &x, EpollItem &i) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
@@ -266,6 +270,11 @@ void make_hot(Epoll &x, EpollItem &i) noexcept;
 void leave_list(Epoll &x, EpollItem &i) noexcept;
 /// Rings the instance's own doorbell.
 void ring_own(Epoll &x) noexcept;
+
+// --- epoll_joining.cpp
+/// The connection of a member that is still registered with the kernel's set is ours by now: it is to be
+/// reported if it is ready, and the kernel has not reported it yet.
+void joined_as_member(Epoll &x, EpollItem &i) noexcept;
 
 // --- epoll_look.cpp
 /// What the descriptor reports now, all events; no kernel call.

@@ -3,6 +3,7 @@
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -70,7 +71,7 @@ bool visit_pinned(Grown &g) noexcept {
         return true;
     bool idle = s.tail == g.tail;
     g.tail = s.tail;
-    if (!idle || !ring::refresh_credit(s, f.peer->credit.consumed) || s.credit != s.tail)
+    if (!idle || !ring::refresh_credit(s, f.peer->credit.consumed) || s.credit != s.tail || !may_shrink_ring(f))
         return false;
     shrink(f);
     return true;

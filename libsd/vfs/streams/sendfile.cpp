@@ -76,8 +76,10 @@ Fill splice_to_socket(int out, File &f, int in, size_t want, bool more, long *r)
         return Fill::full;
     *r = sys::call(SYS_splice, in, 0, out, 0, static_cast<long>(want < kPage ? want : kPage),
                    SPLICE_F_NONBLOCK | (more ? SPLICE_F_MORE : 0));
-    if (*r > 0)
+    if (*r > 0) {
         f.ofd->tx.s.bytes += static_cast<uint64_t>(*r);
+        note_more(*f.ofd, more);
+    }
     return *r == -EAGAIN ? Fill::not_ready : *r < 0 ? Fill::failed : Fill::ok;
 }
 

@@ -192,6 +192,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                     done += r;
                     o.tx.s.bytes += static_cast<uint64_t>(r);
                     o.tx.s.stalls = 0;
+                    note_more(o, flags & MSG_MORE);
                 }
                 answered = (r < 0 && r != -EAGAIN) || static_cast<size_t>(done) >= total;
                 if (r < 0 && r != -EAGAIN) {

@@ -1,0 +1,301 @@
+/* How one direction of a connection changes between the kernel's socket and the ring, for the model checker spin: the steps of libsd/vfs/paths/moves.hpp,
+ * and who sleeps meanwhile (wait_stream() of libsd/vfs/readiness/stream_readiness.cpp).
+ *
+ * A sender sends BYTES bytes, each with a call of its own, and ends. With each it makes the next step of a move or does not; up to MOVES moves are begun.
+ * It may be killed DEATHS times at any step, whereupon another process goes on with what it had shared. While no call is under way the ring may become
+ * small, which leaves a record behind that is no data, CHANGES times. The socket delivers at some time. Both paths have room for ROOM bytes; a sender
+ * without room sleeps, and so does a receiver that has nothing. Each call of the receiver takes one byte, or all that there is.
+ * Checked: bytes arrive once and in order, the end comes behind all of them, and when nothing can go on any more, it has come.
+ *
+ * What is done with a token is one step where the other end sees nothing of what is between. The order of memory is arming.pml's.
+ *
+ * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+ */
+#ifndef BYTES
+#define BYTES 4
+#endif
+#ifndef MOVES
+#define MOVES 2
+#endif
+#ifndef CHANGES
+#define CHANGES 1
+#endif
+#ifndef DEATHS
+#define DEATHS 0
+#endif
+#ifndef ROOM
+#define ROOM 1
+#endif
+#ifndef MUTANT
+#define MUTANT 0
+#endif
+#define CHANGE 200
+#define FIN 201
+
+/* Words are number << 2 | step. */
+#define NONE 0
+#define ASKED 1
+#define RING 2
+#define KERNEL 3
+#define UNFINISHED 128
+#define step_of(w) (w & 3)
+#define number_of(w) ((w & 127) >> 2)
+#define word(n, s) ((n) << 2 | (s))
+
+/* Shared: the words of the slot, what only the sender's family and only the receiver know, and the paths. */
+byte offer, from, taken, tx, rx;
+byte sent, received;
+chan net = [ROOM + 1] of { byte };              /* on the way to the receiver's socket */
+chan inbox = [ROOM + 1] of { byte };
+byte written, arrived;                          /* bytes of the socket, without FIN */
+chan ring = [ROOM + CHANGES] of { byte };
+byte tail, head, consumed, in_ring;             /* positions, changes counted; data in the ring */
+bool shut, ended;
+bool rx_arm, tx_arm, rx_bell, tx_bell;
+bool calling, finished;                         /* the sender is inside a call; has ended */
+
+#define tell(arm, bell) if :: arm -> arm = false; bell = true :: else fi
+#define socket_has_room (len(net) + len(inbox) < ROOM)
+#define ring_has_room (in_ring < ROOM)
+#define has_room (step_of(tx) == RING && ring_has_room || step_of(tx) != RING && socket_has_room)
+
+/* The process is killed. */
+#define died() atomic { deaths > 0 -> deaths--; goto next_owner }
+
+/* take_step() */
+inline take_step(to, position) {
+    d_step { next = to; tx = next | UNFINISHED; if :: MUTANT == 7 -> offer = next :: else fi };
+    if :: died() :: skip fi;
+    d_step { from = position };
+    if :: died() :: skip fi;
+    d_step { offer = next };
+    if :: died() :: skip fi;
+    d_step { tx = next; next = 0 }
+}
+
+proctype Sender() {
+    byte deaths = DEATHS, next;
+    bool telling;
+
+next_owner: /* sending_word() */
+    skip;
+    atomic {
+    next = 0;
+    telling = false;
+    tell(rx_arm, rx_bell);                      /* the monitor, when one has died */
+    if
+    :: tx >= UNFINISHED && (offer == (tx & 127) || MUTANT == 8) -> tx = tx & 127
+    :: tx >= UNFINISHED && !(offer == (tx & 127) || MUTANT == 8) ->
+        if
+        :: step_of(tx) == ASKED && number_of(tx) == 1 -> tx = NONE
+        :: step_of(tx) == ASKED && number_of(tx) != 1 -> tx = word(number_of(tx) - 1, KERNEL)
+        :: step_of(tx) == RING -> tx = word(number_of(tx), ASKED)
+        :: step_of(tx) == KERNEL && (offer != word(number_of(tx), ASKED) || MUTANT == 10) -> tx = word(number_of(tx) - 1, RING)
+        :: step_of(tx) == KERNEL && offer == word(number_of(tx), ASKED) && MUTANT != 10 -> tx = offer
+        fi
+    :: else
+    fi };
+
+send:
+    atomic {
+    calling = true;
+    if
+    :: sent == BYTES -> goto end_sending
+    :: else
+    fi };
+    /* prepare_send() */
+    if
+    :: true
+    :: atomic { step_of(tx) == RING && (taken == tx || MUTANT == 5) };
+        take_step(word(number_of(tx) + 1, KERNEL), tail);
+        telling = true
+    :: atomic { step_of(tx) == ASKED };
+        if
+        :: atomic { taken == tx || MUTANT == 4 };
+            take_step(word(number_of(tx), RING), written);
+            telling = true
+        :: true;                                /* not, then */
+            take_step(word(number_of(tx), KERNEL), 0);
+            telling = true
+        fi
+    :: atomic { (step_of(tx) == NONE || step_of(tx) == KERNEL && taken == tx) && number_of(tx) < 2 * MOVES };
+        take_step(word(number_of(tx) + 1, ASKED), 0)
+    fi;
+    /* write_some() or send_to_socket() */
+    atomic {
+    if
+    :: step_of(tx) == RING && ring_has_room -> ring!sent; sent++; in_ring++; tail++; telling = true; calling = false
+    :: step_of(tx) != RING && socket_has_room -> net!sent; sent++; written++; calling = false
+    :: else
+    fi };
+    if :: died() :: skip fi;
+    d_step {
+    if
+    :: telling && MUTANT != 3 -> tell(rx_arm, rx_bell)
+    :: else
+    fi;
+    telling = false };
+    if
+    :: atomic { !calling -> goto send }
+    :: else
+    fi;
+
+sleep: /* RoomWait */
+    tx_arm = true;
+    if
+    :: atomic { has_room -> tx_arm = false; calling = false; goto send }
+    :: else
+    fi;
+    atomic { calling = false };
+end_asleep:
+    if
+    :: atomic { tx_bell -> tx_bell = false }
+    :: atomic { step_of(tx) != RING && socket_has_room }
+    fi;
+    goto sleep;
+
+end_sending: /* shutdown() */
+    atomic {
+    shut = true;
+    if
+    :: step_of(tx) == RING || MUTANT == 9
+    :: else -> net!FIN
+    fi };
+    atomic { tell(rx_arm, rx_bell); calling = false; finished = true }
+}
+
+/* Rings that are idle: with the send token, by whoever is about to sleep. */
+proctype Shrinker() {
+    byte left = CHANGES;
+end:
+    do
+    :: atomic { left > 0 && !calling && consumed == tail && tx < UNFINISHED && tx != NONE && len(ring) < ROOM + CHANGES &&
+            (step_of(tx) != KERNEL || taken == tx || MUTANT == 2) ->
+        ring!CHANGE; tail++; left-- }
+    od
+}
+
+/* The kernel. */
+active proctype Network() {
+    byte b;
+end:
+    do
+    :: atomic { net?b -> inbox!b; if :: b != FIN -> arrived++ :: else fi; b = 0 }
+    od
+}
+
+#define at_ring_end (offer == word(number_of(rx) + 1, KERNEL) && head == from)
+/* leads_to() */
+#define ring_is_left (offer == word(number_of(rx) + 1, KERNEL) && (head == from || MUTANT != 1 && in_ring == 0 && head + len(ring) == from))
+#define socket_is_left (step_of(rx) == ASKED && offer == word(number_of(rx), RING) && (arrived == from && len(inbox) == 0 || MUTANT == 6))
+#define next_is_in_ring (step_of(rx) == RING && !ring_is_left || step_of(rx) != RING && socket_is_left)
+#define has_event (next_is_in_ring && (in_ring > 0 || shut) || !next_is_in_ring && len(inbox) > 0)
+
+inline take(b) {
+    assert(b == received);
+    received++
+}
+
+proctype Receiver() {
+    byte b;
+    bool seen, all, any;
+
+read:
+    if :: all = true :: all = false fi;
+    any = false;
+again:
+    if
+    :: step_of(rx) == RING ->
+        seen = shut;
+        /* read_some() */
+        do
+        :: atomic { len(ring) > 0 ->
+            ring?b; head++;
+            if
+            :: b == CHANGE
+            :: else -> take(b); in_ring--; any = true
+            fi;
+            b = 0 };
+            if
+            :: any && !all -> break
+            :: else
+            fi
+        :: atomic { len(ring) == 0 -> break }
+        od;
+        atomic { consumed = head; tell(tx_arm, tx_bell) };
+        if
+        :: atomic { any && !all -> goto read }
+        :: else
+        fi;
+        if
+        :: atomic { ring_is_left -> rx = offer; taken = rx; goto again }
+        :: atomic { !ring_is_left && (any || !seen) }
+        :: atomic { !ring_is_left && !any && seen -> goto over }
+        fi
+    :: else ->
+        /* follow_sender() */
+        if
+        :: atomic { step_of(rx) != ASKED && offer == word(number_of(rx) + 1, ASKED) -> rx = offer; taken = rx }
+        :: atomic { step_of(rx) == ASKED && offer == word(number_of(rx), KERNEL) -> rx = offer; taken = rx }
+        :: atomic { socket_is_left -> rx = offer; taken = rx; goto again }
+        :: else
+        fi;
+        if
+        :: atomic { len(inbox) > 0 ->
+            inbox?b;
+            if
+            :: b == FIN -> goto over
+            :: else -> take(b); b = 0; any = true
+            fi };
+            if
+            :: all -> goto again
+            :: else -> goto read
+            fi
+        :: atomic { len(inbox) == 0 }
+        fi;
+        if
+        :: atomic { socket_is_left -> rx = offer; taken = rx; goto again }
+        :: else
+        fi
+    fi;
+    if
+    :: atomic { any -> goto read }
+    :: else
+    fi;
+
+sleep: /* wait_stream() */
+    rx_arm = true;
+    if
+    :: atomic { has_event -> rx_arm = false; goto read }
+    :: else
+    fi;
+    if
+    :: atomic { next_is_in_ring };
+end_on_bell:
+        atomic { rx_bell -> rx_bell = false }
+    :: else ->
+end_on_both:
+        if
+        :: atomic { rx_bell -> rx_bell = false }
+        :: atomic { len(inbox) > 0 }
+        fi
+    fi;
+    goto sleep;
+
+over:
+    assert(received == BYTES);
+    ended = true
+}
+
+active proctype Judge() {
+end:
+    timeout -> assert(ended && finished)
+}
+
+init {
+    atomic {
+        run Sender();
+        run Shrinker();
+        run Receiver()
+    }
+}
