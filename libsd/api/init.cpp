@@ -1,5 +1,6 @@
 // The library's constructor and what belongs to the end of the process.
 #include "libsd/api/processes/exec_env.hpp"
+#include "libsd/api/processes/loading.hpp"
 #include "libsd/api/processes/shell.hpp"
 #include "libsd/api/processes/vfork_memory.hpp"
 #include "libsd/api/signals/signal.hpp"
@@ -77,7 +78,8 @@ __attribute__((constructor(101))) void start() noexcept {
                .expect_faults = install_fault_handler,
                .expect_faults_here = let_faults_through,
                .presence_moved = presence_moved,
-               .reset_in_child = reset_in_child});
+               .reset_in_child = reset_in_child,
+               .open_plugin = open_plugin});
     follow_presence();
     unsetenv("SD_EXEC_FD"); // was for us alone
     for (int fd = 0; fd < 3 && fd_high.load(std::memory_order_relaxed) != 0; ++fd)

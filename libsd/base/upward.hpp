@@ -37,8 +37,15 @@ struct Upward {
     /// way it was made (vfs::fork_child()); signals are blocked where libsd is in use. Default: nothing.
     void (*reset_in_child)() noexcept;
 
+    /// Opens libsd-rdma.so, which lies beside this library: its table (rdma::Plugin) of that version. By
+    /// rdma, in an ordinary call. Default: nullptr.
+    const void *(*open_plugin)(uint32_t version) noexcept;
+
     // Of vfs.
 
+    /// Takes what has come over links to other hosts, after a sleep that Transport::sleep_on has ended. By
+    /// queue, without a lock. Default: nothing.
+    void (*take_events)() noexcept;
     /// Gives the calling thread a record in segment `seg`, and has it given back when the thread ends. By
     /// queue, when the thread first claims a token there, and by vfs; no token and no lock is held. False:
     /// the table is full, or there is no such segment. Default: false.

@@ -38,4 +38,9 @@ constexpr size_t fake_half(unsigned side) { return side * kLinkBytes; }
 constexpr size_t kFakeState = 2 * kLinkBytes;
 constexpr size_t kFakeBytes = kFakeState + align_up(sizeof(FakeState), 4096);
 
+/// For tests of RDMA between two processes of one host: the two memories, and nothing that goes between. A
+/// process maps its own.
+constexpr size_t kTwoHalves = 2 * kLinkBytes + 2 * 4096;
+static_assert(kTwoHalves < kFakeBytes);
+
 } // namespace sd

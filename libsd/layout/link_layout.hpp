@@ -141,7 +141,9 @@ struct alignas(64) Slot {
         /// Of the client's packets, in its own words; a TTL of 0: the usual one
         uint8_t client_tos, client_ttl;
         uint64_t connected_ns; ///< CLOCK_MONOTONIC when the client connected, for sdstat only
-        uint64_t arrival; ///< the processor's time stamp then, in the client's own words: the order of accept
+        /// The processor's time stamp then, in the client's own words: the order of accept. Between hosts:
+        /// the number of this use of the slot, by the monitor
+        uint64_t arrival;
     } identity;
     alignas(64) uint8_t ring[2][kInlineRing]; ///< [0] client to server, [1] server to client
 };
@@ -151,6 +153,9 @@ enum LinkFlag : uint32_t {
     kLinkClientDead = 1u << 1,
     kLinkServerDead = 1u << 2,
     kLinkPaused = 1u << 3, ///< no SYN will be taken before the client has said wire::Op::renew
+    // Between hosts, see wire::Op::greet.
+    kLinkGreeted = 1u << 4, ///< the monitor has this side's greeting
+    kLinkJoined = 1u << 5,  ///< this side can receive
 };
 
 constexpr unsigned kLinkHolders = 64;

@@ -176,6 +176,9 @@ enum class Op : uint16_t {
     other_end = 48,
     /// Offered: nobody will ask any more for what was offered -> empty
     take_back = 49,
+    /// Greeting -> GreetingReply: what the two ends of a link have to know of each other before it carries
+    /// anything, between hosts. LinkHeader::Side::flags say when the other side has gone on.
+    greet = 50,
     /// Pool + {memfd with the bytes, memfd with the ledger (layout/pool_layout.hpp)}: a pool of the caller's
     /// for what it sends over a connection. After a restart of the monitor it is brought back under its name
     /// -> PoolReply
@@ -396,6 +399,24 @@ struct SteerReply {
     uint32_t there;      ///< of these, those that are where they are to be
     uint32_t never;      ///< of the others, those that cannot go there
     uint32_t hold; ///< monitor/records/connection_row.hpp: what holds one of them up; 0: nothing is known
+};
+
+enum GreetingStep : uint32_t {
+    kNotGreeted = 0,
+    kGreets = 1,     ///< here is what the other end needs
+    kCanReceive = 2, ///< this end has what it needs of the other one
+    kAsks = 3,       ///< only how far the other one is
+};
+struct Greeting {
+    uint64_t link_id;
+    uint32_t side;
+    uint32_t step;
+    unsigned char hello[48]; ///< with kGreets: rdma::Hello
+};
+struct GreetingReply {
+    uint32_t step; ///< of the other side
+    uint32_t pad;
+    unsigned char hello[48];
 };
 
 struct Pool {

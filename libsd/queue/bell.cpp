@@ -184,6 +184,8 @@ unsigned bell_id(Bell &b, LinkMap &l) noexcept {
     if (id < kFirstDoorbell || id > kLastDoorbell)
         return 0;
     b.id[l.index] = static_cast<uint8_t>(id);
+    if (const int also = l.transport->sleep_on(l); also >= 0) [[unlikely]]
+        watch_as_well(b, also);
     if (r.as<wire::BellReply>().foreign) [[unlikely]]
         if (!no_foreign_ends.load(std::memory_order_relaxed))
             provide_foreign_ends(b, l, id);

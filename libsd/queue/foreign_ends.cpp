@@ -130,18 +130,32 @@ bool make_pair(int *own, int *theirs) noexcept {
     return true;
 }
 
+bool make_set(ForeignEnds &f) noexcept {
+    if (f.set.load(std::memory_order_relaxed) >= 0)
+        return true;
+    const long made = sys::epoll_create1(EPOLL_CLOEXEC);
+    const long hidden = made < 0 ? made : hide_fd(static_cast<int>(made));
+    if (hidden >= 0)
+        f.set.store(static_cast<int>(hidden), std::memory_order_release);
+    return hidden >= 0;
+}
+
 } // namespace
+
+void watch_as_well(Bell &b, int fd) noexcept {
+    SpareNumbers spare;
+    epoll_event e{};
+    e.events = EPOLLIN;
+    e.data.u32 = kMostForeignEnds;
+    if (make_set(b.foreign))
+        sys::epoll_ctl(b.foreign.set.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &e);
+}
 
 void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept {
     ForeignEnds &f = b.foreign;
     SpareNumbers spare;
-    if (f.set.load(std::memory_order_relaxed) < 0) {
-        const long made = sys::epoll_create1(EPOLL_CLOEXEC);
-        const long hidden = made < 0 ? made : hide_fd(static_cast<int>(made));
-        if (hidden < 0)
-            return;
-        f.set.store(static_cast<int>(hidden), std::memory_order_release);
-    }
+    if (!make_set(f))
+        return;
     for (bool more = true; more;) {
         int own, theirs;
         if (!make_pair(&own, &theirs))
@@ -160,21 +174,35 @@ void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept {
     }
 }
 
-bool drain_foreign_ends(Bell &b) noexcept {
-    ForeignEnds &f = b.foreign;
+namespace {
+
+/// How many were ready, 1 while another thread is at it. `*events`: of watch_as_well().
+long drain_ends(ForeignEnds &f, bool *events) noexcept {
     const Busy busy(f);
     if (!busy)
-        return true;
+        return 1;
     epoll_event e[8];
     const long n = sys::epoll_pwait(f.set.load(std::memory_order_relaxed), e, 8, 0, nullptr);
     for (long i = 0; i < n; ++i) {
         const uint32_t place = e[i].data.u32;
+        *events = *events || place == kMostForeignEnds;
         if (place >= kMostForeignEnds || !(f.used.load(std::memory_order_acquire) >> place & 1))
             continue;
         if (take_all(f.end[place]))
             f.ended.fetch_or(uint32_t{1} << place, std::memory_order_relaxed);
     }
-    return n > 0;
+    return n > 0 ? n : 0;
+}
+
+} // namespace
+
+bool drain_foreign_ends(Bell &b) noexcept {
+    ForeignEnds &f = b.foreign;
+    bool events = false;
+    const long n = drain_ends(f, &events);
+    if (events) // without `busy`
+        upward.take_events();
+    return n != 0;
 }
 
 void close_foreign_ends(Bell &b) noexcept {

@@ -45,6 +45,9 @@ struct ForeignEnds {
 /// called when the monitor says that there are such. Where that cannot be done the monitor rings for them.
 /// Not from signal handlers.
 void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept;
+/// Who sleeps on the bell wakes up as well when `fd` is readable; what there is to do then is
+/// Upward::take_events. Not from signal handlers.
+void watch_as_well(Bell &b, int fd) noexcept;
 /// Takes what has been sent. False: nothing. Any thread, also several at once; never blocks.
 bool drain_foreign_ends(Bell &b) noexcept;
 /// The bell ends, or the process goes into a sandbox, which knows none of the system calls that are needed

@@ -25,8 +25,10 @@ struct Message {
     uint64_t emptied;  ///< of its mailbox, how far it has read
     uint64_t position; ///< of the first record
     uint64_t consumed; ///< SlotSide::Credit
+    uint32_t use;      ///< which connection of the slot it is about, see Plugin::recycle
+    uint32_t pad;
 };
-static_assert(sizeof(Message) == 40);
+static_assert(sizeof(Message) == 48, "with a record of 8 bytes it fills a unit");
 constexpr uint32_t kNoLink = ~0u; ///< credit alone
 
 /// The other words of a side, if any has changed since they were last sent.
@@ -35,8 +37,13 @@ struct Words {
     uint64_t oob;
     uint64_t offer, from, taken;
     uint32_t piece[6]; ///< where its larger rings lie, by class; of class 0 it says nothing
+    /// Corked, of what has been sent: the record with this header is to be put where it belongs, without it.
+    /// Once the word is another one the record is shown, with `shown_as` for a header. When it was held back
+    /// the receiver counts by its own clock.
+    uint64_t held, held_place, shown_as;
+    uint64_t shown; ///< SlotSide::Credit
 };
-static_assert(sizeof(Words) == 64);
+static_assert(sizeof(Words) == 96);
 
 constexpr uint32_t kMaxMessage = sizeof(Message) + sizeof(Words) + kMaxRecords;
 constexpr uint32_t in_units(uint32_t bytes) { return (bytes + kUnit - 1) / kUnit; }

@@ -93,6 +93,9 @@ int make_peer(Host *h, Hello *ours, Peer **out) {
     ours->mailbox_address = reinterpret_cast<uint64_t>(p->mailbox);
     ours->mailbox_bytes = h->limits.mailbox_bytes;
     ours->receives = p->told_receives = h->limits.receives;
+    h->polling.wait();
+    h->peers.push_back(p);
+    h->polling.let_go();
     *out = p;
     return 0;
 }
@@ -129,9 +132,14 @@ int join_peer(Peer *p, const Hello &theirs) {
                       IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
                           IBV_QP_MAX_QP_RD_ATOMIC) != 0)
         return -EIO;
-    p->state.store(PeerState::open, std::memory_order_seq_cst);
-    serve(*p);
+    p->state.store(PeerState::joined, std::memory_order_seq_cst);
     return 0;
+}
+
+void start_peer(Peer *p) {
+    auto joined = PeerState::joined;
+    if (p->state.compare_exchange_strong(joined, PeerState::open, std::memory_order_seq_cst))
+        serve(*p);
 }
 
 // In the error state nothing of the peer is written here any more. What had arrived before, and what was
@@ -139,7 +147,7 @@ int join_peer(Peer *p, const Hello &theirs) {
 // which is flushed like them. The queue pair is empty after that, and its memory can be used again. (A last
 // receive would not do: soft-RoCE does not flush what is posted later.)
 void end_peer(Peer *p) {
-    p->state.store(PeerState::ended, std::memory_order_seq_cst);
+    mark_ended(*p);
     p->sending.wait();
     ibv_qp_attr m{};
     m.qp_state = IBV_QPS_ERR;
@@ -159,6 +167,11 @@ void end_peer(Peer *p) {
     p->sending.let_go();
 }
 
-void drop_peer(Peer *p) { free_peer(p); }
+void drop_peer(Peer *p) {
+    p->host->polling.wait();
+    std::erase(p->host->peers, p);
+    p->host->polling.let_go();
+    free_peer(p);
+}
 
 } // namespace sd::rdma

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <new>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 namespace sd::rdma {
 
@@ -26,8 +28,33 @@ void close(Host *h) {
 }
 int event_fd(Host *h) { return h->channel->fd; }
 
-/// Events that nobody has read yet are read first, or they would wake for nothing.
+unsigned descriptors(Host *h, int **number, unsigned most) {
+    int *const all[] = {&h->context->cmd_fd, &h->context->async_fd, &h->channel->fd};
+    unsigned n = 0;
+    for (int *one : all)
+        if (n < most)
+            number[n++] = one;
+    return n;
+}
+
+/// What the parent has stays its own when its child has no descriptor of it any more.
+void abandon(Host *h) {
+    const KeepErrno keep;
+    int *number[8];
+    for (unsigned i = 0, n = descriptors(h, number, 8); i < n; ++i)
+        syscall(SYS_close, *number[i]); // no function that somebody has put in front of it
+}
+
+// Nobody sleeps without an event to come. Once armed, the queue is armed, or its event can be read; who takes
+// the event arms again, and looks after that (take_events). What comes in between finds nothing armed, and is
+// found by that look, which wakes whom it concerns.
 void arm(Host *h) {
+    const KeepErrno keep;
+    if (!h->armed.exchange(true, std::memory_order_seq_cst))
+        ibv_req_notify_cq(h->queue, 0);
+}
+
+void take_events(Host *h) {
     const KeepErrno keep;
     ibv_cq *queue;
     void *user;
@@ -44,6 +71,11 @@ int join(Peer *p, const Hello &theirs) {
     const KeepErrno keep;
     return join_peer(p, theirs);
 }
+void start(Peer *p) {
+    const KeepErrno keep;
+    start_peer(p);
+}
+const std::atomic<uint32_t> *endings(const Host *h) { return &h->endings; }
 PeerState state(const Peer *p) { return p->state.load(std::memory_order_acquire); }
 void end(Peer *p) {
     const KeepErrno keep;
@@ -113,13 +145,26 @@ void detach(Remote *r) {
     delete r;
 }
 
-bool publish_slot(Remote *r, uint32_t slot) {
+void recycle(Remote *r, uint32_t slot, uint32_t use) {
     const KeepErrno keep;
-    return publish(r, slot);
+    Peer &p = *r->peer;
+    p.host->polling.wait();
+    recycle_in(*r, slot, use);
+    p.host->polling.let_go();
+    p.sending.wait();
+    recycle_out(*r, slot, use);
+    p.sending.let_go();
 }
+bool publish_slot(Remote *r, uint32_t slot, bool credit_alone) {
+    const KeepErrno keep;
+    return publish(r, slot, credit_alone);
+}
+uint64_t arrived(const Remote *r, uint32_t slot) { return r->slot[slot].in.position; }
 
-constexpr Plugin kPlugin = {kPluginVersion, open, close, event_fd, arm,    progress, peer,        join,
-                            state,          end,  drop,  counts,   attach, detach,   publish_slot};
+constexpr Plugin kPlugin = {kPluginVersion, open,     close,    descriptors, abandon, event_fd, arm,
+                            take_events,    progress, take_all, peer,        join,    start,    state,
+                            endings,        end,      drop,     counts,      attach,  detach,   recycle,
+                            publish_slot,   may_send, arrived};
 
 } // namespace
 } // namespace sd::rdma

@@ -8,7 +8,7 @@
 
 namespace sd::rdma {
 
-constexpr uint32_t kPluginVersion = 1;
+constexpr uint32_t kPluginVersion = 2;
 
 struct Host;   ///< the device, as this process has it: one completion queue for all
 struct Peer;   ///< a process of another host, and the queue pair to it
@@ -39,7 +39,8 @@ constexpr Limits kUsualLimits = {2u << 20, 256u << 10, 128};
 struct LinkCalls {
     /// Where the ring of class `cls` (not 0) of `sender` lies in this side's memory; null: it is not there.
     uint8_t *(*ring)(void *user, uint32_t slot, unsigned sender, unsigned cls);
-    /// The peer has written about the slot: its data or flags, or room for ours.
+    /// The peer has written about the slot: its data or flags, or room for ours; or there is room in its
+    /// mailbox again.
     void (*wake)(void *user, uint32_t slot, bool data, bool room);
 };
 
@@ -51,7 +52,12 @@ struct Counts {
     uint64_t registered_bytes;
 };
 
-enum class PeerState : uint32_t { idle, open, ended };
+enum class PeerState : uint32_t {
+    idle,
+    joined, ///< the other side may send; it may not be able to receive yet
+    open,
+    ended
+};
 
 struct Plugin {
     uint32_t version;
@@ -59,17 +65,31 @@ struct Plugin {
     /// ENODEV: there is no device, or none that is up.
     int (*open)(const Limits &, Host **);
     void (*close)(Host *); ///< with no peer left
+    /// The descriptors that the device has in this process, `most` at most; how many. The caller may give
+    /// them other numbers, as long as nothing else is called.
+    unsigned (*descriptors)(Host *, int **number, unsigned most);
+    /// In a forked child: the host is its parent's. Makes no verb, and leaves the memory.
+    void (*abandon)(Host *);
     /// Readable when progress() may have something to do; armed by arm().
     int (*event_fd)(Host *);
-    /// Asks for the next event; then progress() is called once more before anybody sleeps.
+    /// Has the next completion raise an event; then progress() is called once more before anybody sleeps.
+    /// Costs next to nothing where it is armed.
     void (*arm)(Host *);
-    /// Takes what has come. How many completions. Any thread.
+    /// After a sleep that the descriptor has ended: takes the events, and arms again for others who sleep.
+    void (*take_events)(Host *);
+    /// Takes what has come, and sends what could not be sent before. How many completions. Any thread.
     unsigned (*progress)(Host *);
+    /// The same, and waits for another thread that is at it: not where it could wait for itself.
+    void (*take_all)(Host *);
 
     /// Makes a queue pair, and says what the other side has to know.
     int (*peer)(Host *, Hello *ours, Peer **);
     int (*join)(Peer *, const Hello &theirs);
+    /// The other side has joined as well: from now on this one sends.
+    void (*start)(Peer *);
     PeerState (*state)(const Peer *);
+    /// A word that changes whenever a peer has ended.
+    const std::atomic<uint32_t> *(*endings)(const Host *);
     /// Nothing more arrives of it after this, and nothing is under way: the links' words say what did.
     void (*end)(Peer *);
     void (*drop)(Peer *); ///< after end(), with no link left
@@ -78,9 +98,19 @@ struct Plugin {
     /// The link of that number, which both sides have given it, on this side's memory.
     int (*attach)(Peer *, uint32_t number, LinkView, unsigned side, const LinkCalls &, void *user, Remote **);
     void (*detach)(Remote *);
+    /// The slot is another connection's from now on, which both sides have given the number `use`, higher
+    /// than the last one's. What the other side has said about it already stays. Waits for other threads.
+    void (*recycle)(Remote *, uint32_t slot, uint32_t use);
     /// Something of the slot has changed that its other side has to know. Any thread, any time; repeated
-    /// without harm. False: it waits for credit, and goes out with what comes until then.
-    bool (*publish)(Remote *, uint32_t slot);
+    /// without harm. `credit_alone`: it is what was consumed, which may go with what comes next. False: it
+    /// waits for credit, and goes out with what comes until then.
+    bool (*publish)(Remote *, uint32_t slot, bool credit_alone);
+    /// Can a record of any size go out at once? False: LinkCalls::wake says when. Other threads may take what
+    /// there is.
+    bool (*may_send)(Remote *, uint32_t slot);
+    /// How far the peer's bytes have come: the position in its ring up to which they are in ours. After end()
+    /// it is the last word.
+    uint64_t (*arrived)(const Remote *, uint32_t slot);
 };
 
 } // namespace sd::rdma

@@ -1,8 +1,11 @@
 // What has arrived becomes part of the links: the progress step. Only who has Host::polling is in here.
 #include "libsd/layout/record.hpp"
 #include "libsd/rdma/state.hpp"
+#include <bit>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
+#include <initializer_list>
 
 namespace sd::rdma {
 
@@ -20,8 +23,10 @@ uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
 /// The records at `from`, which the peer may change meanwhile: each header is read once, and looked at. Its
 /// header is stored last, so that the program sees a record when it is whole. False: no honest side sends
 /// that.
-bool put_records(Remote &r, uint32_t slot, Carried &c, const uint8_t *from, uint32_t bytes) noexcept {
+bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, uint32_t bytes,
+                 uint64_t held) noexcept {
     using namespace ring;
+    Carried &c = s.in;
     const auto &consumed = r.view.slot(slot).side[r.side].credit.consumed;
     uint8_t *to = ring_of(r, slot, c.cls);
     while (bytes >= 8 && to) {
@@ -54,7 +59,10 @@ bool put_records(Remote &r, uint32_t slot, Carried &c, const uint8_t *from, uint
             memcpy(to + begin, from + 8, first);
             memcpy(to, from + 8 + first, body - first);
             word_at(to, (at + 8 + body) & mask).store(0, std::memory_order_relaxed);
-            word_at(to, at).store(h, std::memory_order_release);
+            if (h == held && s.in_held.header == 0)
+                s.in_held = {h, c.position, c.cls, at};
+            else
+                word_at(to, at).store(h, std::memory_order_release);
             c.position += used;
         }
         from += used;
@@ -68,22 +76,58 @@ void store_changed(std::atomic<uint64_t> &word, uint64_t now) noexcept {
         word.store(now, std::memory_order_release);
 }
 
+/// What its sender held back is shown, unless this side has done that by itself, since it took too long.
+void show_held(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
+    const Held held = s.in_held;
+    s.in_held = {};
+    const auto &credit = r.view.slot(slot).side[r.side].credit;
+    uint8_t *ring = ring_of(r, slot, held.cls);
+    if (!ring || credit.shown.load(std::memory_order_acquire) == held.header ||
+        credit.consumed.load(std::memory_order_acquire) > held.position)
+        return;
+    const bool sound = ring::header_valid(as, held.position) &&
+                       ring::header_kind(as) == ring::header_kind(held.header) &&
+                       ring::header_length(as) == ring::header_length(held.header);
+    word_at(ring, held.offset).store(sound ? as : held.header, std::memory_order_release);
+}
+
+uint64_t now_ns() noexcept {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
+}
+
 bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, const uint8_t *records) noexcept {
     SlotSide &theirs = r.view.slot(slot).side[1 - r.side];
     SlotState &s = r.slot[slot];
+    if (m.use != s.in_use) [[unlikely]] {
+        if (static_cast<int32_t>(m.use - s.in_use) < 0)
+            return true; // of a connection that is over
+        recycle_in(r, slot, m.use);
+    }
     bool data = m.records != 0;
     if (w) {
         for (unsigned cls = 1; cls < kRingClasses; ++cls)
             r.view.piece(slot, 1 - r.side, cls).store(w->piece[cls], std::memory_order_release);
         store_changed(theirs.control.oob, w->oob);
+        if (s.in_held.header != 0 && w->held != s.in_held.header)
+            show_held(r, slot, s, w->shown_as);
     }
-    if (m.records && (m.position != s.in.position || !put_records(r, slot, s.in, records, m.records)))
+    if (m.records &&
+        (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->held : 0)))
         return false;
     const bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
     theirs.credit.consumed.store(m.consumed, std::memory_order_release);
     if (w) {
-        store_changed(theirs.credit.path.offer, w->offer);
+        Corked &back = theirs.control.back;
+        const uint64_t held = s.in_held.header; // what has not come is not held back
+        if (back.header.load(std::memory_order_relaxed) != held && held != 0)
+            back.since.store(now_ns(), std::memory_order_relaxed);
+        store_changed(back.where, w->held_place);
+        store_changed(back.header, held);
+        store_changed(theirs.credit.shown, w->shown);
         store_changed(theirs.credit.path.from, w->from);
+        store_changed(theirs.credit.path.offer, w->offer);
         store_changed(theirs.credit.path.taken, w->taken);
         theirs.control.ended_at.store(w->ended_at, std::memory_order_relaxed);
         theirs.control.flags.fetch_or(w->flags, std::memory_order_seq_cst);
@@ -149,7 +193,7 @@ bool take_completion(const ibv_wc &wc) noexcept {
     if (kind == kReceive)
         ++p.receives_done;
     if (wc.status != IBV_WC_SUCCESS) {
-        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+        mark_ended(p);
         return false;
     }
     if (kind == kWork) { // it, and those before it that asked for no completion
@@ -157,7 +201,7 @@ bool take_completion(const ibv_wc &wc) noexcept {
         return true;
     }
     if (!(wc.wc_flags & IBV_WC_WITH_IMM) || !take_message(p, wc.imm_data, wc.byte_len)) {
-        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+        mark_ended(p);
         return false;
     }
     if (++p.receives_owed >= p.host->limits.receives / 8) {
@@ -169,11 +213,45 @@ bool take_completion(const ibv_wc &wc) noexcept {
 
 } // namespace
 
-unsigned progress(Host *h) {
-    const int saved = errno;
+void recycle_in(Remote &r, uint32_t slot, uint32_t use) noexcept {
+    SlotState &s = r.slot[slot];
+    if (s.in_use == use)
+        return;
+    s.in = {};
+    s.in_held = {};
+    s.in_use = use;
+    SlotSide &theirs = r.view.slot(slot).side[1 - r.side];
+    theirs.control.oob.store(0, std::memory_order_relaxed);
+    theirs.control.ended_at.store(0, std::memory_order_relaxed);
+    theirs.control.back.header.store(0, std::memory_order_relaxed);
+    theirs.credit.consumed.store(0, std::memory_order_relaxed);
+    theirs.credit.shown.store(0, std::memory_order_relaxed);
+    for (auto *word : {&theirs.credit.path.offer, &theirs.credit.path.from, &theirs.credit.path.taken})
+        word->store(0, std::memory_order_relaxed);
+    word_at(r.view.slot(slot).ring[1 - r.side], 0).store(0, std::memory_order_relaxed);
+    theirs.control.flags.store(0, std::memory_order_release);
+}
+
+namespace {
+
+/// There may be room in the peer's mailbox now: those who were told that there was none look again.
+void wake_waiting(Peer &p) noexcept {
+    p.starved.store(false, std::memory_order_seq_cst);
+    for (Remote *r : p.links)
+        for (uint64_t words = r ? r->waiting_words.exchange(0, std::memory_order_seq_cst) : 0; words;
+             words &= words - 1) {
+            const auto word = static_cast<uint32_t>(std::countr_zero(words));
+            for (uint64_t slots = r->waiting[word].exchange(0, std::memory_order_seq_cst); slots;
+                 slots &= slots - 1)
+                r->calls.wake(r->user, word * 64 + static_cast<uint32_t>(std::countr_zero(slots)), false, true);
+        }
+}
+
+/// With `polling`: until nothing is left.
+unsigned take_completions(Host *h) noexcept {
     unsigned sum = 0;
     ibv_wc wc[kLook];
-    for (int n = kLook; n == kLook && h->polling.get();) {
+    for (int n = kLook; n == kLook;) {
         n = ibv_poll_cq(h->queue, kLook, wc);
         Peer *to_serve[kLook];
         unsigned peers = 0;
@@ -183,13 +261,42 @@ unsigned progress(Host *h) {
                 to_serve[peers++] = p;
         }
         // Still with `polling`: nobody drops a peer meanwhile.
-        for (unsigned i = 0; i < peers; ++i)
+        for (unsigned i = 0; i < peers; ++i) {
             serve(*to_serve[i]);
-        h->polling.let_go();
+            if (to_serve[i]->starved.load(std::memory_order_seq_cst)) [[unlikely]]
+                wake_waiting(*to_serve[i]);
+        }
         sum += n > 0 ? static_cast<unsigned>(n) : 0;
+    }
+    return sum;
+}
+
+} // namespace
+
+unsigned progress(Host *h) {
+    const int saved = errno;
+    unsigned sum = 0;
+    // As in serve(): what came after the owner's last look is not left by who looks meanwhile.
+    h->wanted.store(true, std::memory_order_seq_cst);
+    while (h->wanted.load(std::memory_order_seq_cst) && h->polling.get()) {
+        h->wanted.store(false, std::memory_order_seq_cst);
+        sum += take_completions(h);
+        if (sum == 0) // there is time for it
+            for (Peer *p : h->peers)
+                tell_owed(*p);
+        h->polling.let_go();
     }
     errno = saved;
     return sum;
+}
+
+void take_all(Host *h) {
+    const int saved = errno;
+    h->polling.wait();
+    take_completions(h);
+    h->polling.let_go();
+    progress(h); // for who came meanwhile
+    errno = saved;
 }
 
 } // namespace sd::rdma

@@ -17,17 +17,33 @@ uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
     return cls == 0 ? r.view.slot(slot).ring[r.side] : r.calls.ring(r.user, slot, r.side, cls);
 }
 
+/// The sender has shown what it held back: what its header is now.
+void release_held(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexcept {
+    const auto &back = r.view.slot(slot).side[r.side].control.back;
+    if (s.held.header == 0 || back.header.load(std::memory_order_acquire) == s.held.header)
+        return;
+    uint8_t *ring = ring_of(r, slot, s.held.cls);
+    const uint64_t now = ring ? word_at(ring, s.held.offset).load(std::memory_order_acquire) : 0;
+    w.shown_as = now != 0 && ring::header_valid(now, s.held.position) ? now : s.held.header;
+    s.held = {};
+}
+
 /// Copies the records from where the last ones ended, whole ones, at most `room` bytes. The program's own
 /// memory: what makes no sense there is not sent, and nothing after it. Its sender does not use the place
 /// again before the other side has consumed it.
-uint32_t collect(const Remote &r, uint32_t slot, Carried &c, uint8_t *to, uint32_t room, uint64_t *count) noexcept {
+uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint32_t room,
+                 uint64_t *count) noexcept {
     using namespace ring;
+    Carried &c = s.out;
     uint32_t used = 0;
     uint8_t *from = ring_of(r, slot, c.cls);
     while (from && room - used >= 8) {
         const uint32_t size = kRingSize[c.cls], mask = size - 1;
         const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
-        const uint64_t h = word_at(from, at).load(std::memory_order_acquire);
+        uint64_t h = word_at(from, at).load(std::memory_order_acquire);
+        const bool held_back = h == 0 && s.held.header == 0;
+        if (held_back)
+            h = r.view.slot(slot).side[r.side].control.back.header.load(std::memory_order_acquire);
         const uint32_t n = header_length(h);
         if (h == 0 || !header_valid(h, c.position))
             break;
@@ -48,20 +64,25 @@ uint32_t collect(const Remote &r, uint32_t slot, Carried &c, uint8_t *to, uint32
         const uint32_t begin = (at + 8) & mask, first = bytes < size - begin ? bytes : size - begin;
         memcpy(to + used + 8, from + begin, first);
         memcpy(to + used + 8 + first, from, bytes - first);
+        if (held_back)
+            s.held = {h, c.position, c.cls, at};
         used += 8 + bytes;
-        c.position += 8 + bytes;
+        std::atomic_ref(c.position).store(c.position + 8 + bytes, std::memory_order_relaxed);
         ++*count;
     }
     return used;
 }
 
 /// What the next record takes in a message; 0: there is none.
-uint32_t next_size(const Remote &r, uint32_t slot, const Carried &c) noexcept {
+uint32_t next_size(const Remote &r, uint32_t slot, const SlotState &s) noexcept {
+    const Carried &c = s.out;
     uint8_t *from = ring_of(r, slot, c.cls);
     const uint32_t mask = kRingSize[c.cls] - 1;
-    const uint64_t h =
+    uint64_t h =
         from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)
              : 0;
+    if (from && h == 0)
+        h = r.view.slot(slot).side[r.side].control.back.header.load(std::memory_order_acquire);
     if (h == 0 || !ring::header_valid(h, c.position) || ring::header_length(h) > ring::kMaxRecord)
         return 0;
     return ring::header_kind(h) == ring::RecordKind::change
@@ -86,6 +107,11 @@ uint64_t under_way(const Peer &p) noexcept {
     return p.work_posted - p.work_done.load(std::memory_order_acquire);
 }
 
+/// With `sending`, as all that writes what may_send() reads.
+void advance(Peer &p, uint64_t bytes) noexcept {
+    p.sent.store(p.sent.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+}
+
 void flush(Peer &p, Batch &b) noexcept {
     if (b.n == 0)
         return;
@@ -95,7 +121,7 @@ void flush(Peer &p, Batch &b) noexcept {
     }
     ibv_send_wr *bad;
     if (ibv_post_send(p.pair, b.request, &bad) != 0)
-        p.state.store(PeerState::ended, std::memory_order_seq_cst);
+        mark_ended(p);
     ++p.counts.posts;
     b.n = 0;
 }
@@ -118,14 +144,14 @@ void send(Peer &p, Batch &b, uint32_t bytes) noexcept {
     unsigned flags = IBV_SEND_SOLICITED;
     if (bytes <= p.max_inline)
         flags |= IBV_SEND_INLINE;
-    ++p.work_posted;
+    p.work_posted.store(p.work_posted.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     if (++p.since_signal == kSignalEach) {
         flags |= IBV_SEND_SIGNALED;
         p.since_signal = 0;
     }
     w.send_flags = flags;
-    p.sent += uint64_t{in_units(bytes)} * kUnit;
-    ++p.messages;
+    advance(p, uint64_t{in_units(bytes)} * kUnit);
+    p.messages.store(p.messages.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     ++p.counts.messages;
     if (++b.n == kBatch)
         flush(p, b);
@@ -141,7 +167,7 @@ uint32_t place(Peer &p, uint32_t least) noexcept {
     if (to_end < least) { // the rest is left out
         if (room < to_end + needed)
             return 0;
-        p.sent += to_end;
+        advance(p, to_end);
         return place(p, least);
     }
     if (room < needed)
@@ -169,22 +195,28 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     w.flags = mine.control.flags.load(std::memory_order_acquire);
     w.ended_at = mine.control.ended_at.load(std::memory_order_acquire);
     w.oob = mine.control.oob.load(std::memory_order_acquire);
-    const uint32_t room = place(p, kFront + next_size(r, slot, s.out));
+    const uint32_t room = place(p, kFront + next_size(r, slot, s));
     if (room == 0)
         return Sent::no_room;
     uint8_t *at = p.staging + (static_cast<uint32_t>(p.sent) & (p.theirs.mailbox_bytes - 1));
     Message m{};
     m.link = r.number;
     m.slot = static_cast<uint16_t>(slot);
+    m.use = s.use;
+    w.shown_as = s.words.shown_as;
+    release_held(r, slot, s, w);
     m.position = s.out.position;
     uint8_t *records = at + kFront; // moved forward where no words precede them
     uint64_t count = 0;
-    m.records = collect(r, slot, s.out, records, room - kFront, &count);
+    m.records = collect(r, slot, s, records, room - kFront, &count);
     for (unsigned cls = 1; cls < kRingClasses; ++cls)
         w.piece[cls] = r.view.piece(slot, r.side, cls).load(std::memory_order_acquire);
     w.offer = mine.credit.path.offer.load(std::memory_order_acquire);
     w.from = mine.credit.path.from.load(std::memory_order_acquire);
     w.taken = mine.credit.path.taken.load(std::memory_order_acquire);
+    w.held = s.held.header;
+    w.held_place = w.held ? mine.control.back.where.load(std::memory_order_acquire) : 0;
+    w.shown = mine.credit.shown.load(std::memory_order_acquire);
     m.consumed = mine.credit.consumed.load(std::memory_order_acquire);
     uint32_t bytes = sizeof m;
     const bool words = memcmp(&w, &s.words, sizeof w) != 0;
@@ -199,12 +231,14 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     if (!words && m.records == 0 && m.consumed == s.consumed)
         return Sent::all;
     s.consumed = m.consumed;
+    r.owing[slot / 64].fetch_and(~(uint64_t{1} << slot % 64), std::memory_order_relaxed);
     give_credit(p, m);
     memcpy(at, &m, sizeof m);
     p.counts.records += count;
     p.counts.bytes += m.records;
     send(p, b, bytes + m.records);
-    return m.records ? Sent::more : Sent::all; // until nothing is found
+    // What is put there from here on is published after it.
+    return m.records && next_size(r, slot, s) != 0 ? Sent::more : Sent::all;
 }
 
 /// The other side hears of room and receives before half of either is used up, if nothing else goes there.
@@ -266,13 +300,79 @@ void serve(Peer &p) noexcept {
     }
 }
 
-bool publish(Remote *r, uint32_t slot) {
-    r->dirty[slot / 64].fetch_or(uint64_t{1} << slot % 64, std::memory_order_seq_cst);
-    r->dirty_words.fetch_or(uint64_t{1} << slot / 64, std::memory_order_seq_cst);
+bool publish(Remote *r, uint32_t slot, bool credit_alone) {
+    if (credit_alone) {
+        // Its sender waits for a quarter of the ring. What is told here is read without a lock, and may be
+        // old: then it is told once more, or when nothing else is to do.
+        const SlotState &s = r->slot[slot];
+        const uint64_t consumed =
+            r->view.slot(slot).side[r->side].credit.consumed.load(std::memory_order_relaxed);
+        const uint32_t cls = std::atomic_ref(const_cast<uint32_t &>(s.in.cls)).load(std::memory_order_relaxed);
+        const uint64_t told =
+            std::atomic_ref(const_cast<uint64_t &>(s.consumed)).load(std::memory_order_relaxed);
+        if (consumed - told < kRingSize[cls < kRingClasses ? cls : 0] / 8) {
+            if (!has_slot(r->owing, slot))
+                add_slot(r->owing_words, r->owing, slot);
+            return true;
+        }
+    }
+    add_slot(r->dirty_words, r->dirty, slot);
     serve(*r->peer);
-    if (r->dirty[slot / 64].load(std::memory_order_relaxed)) [[unlikely]]
+    if (has_slot(r->dirty, slot)) [[unlikely]]
         progress(r->peer->host); // what it waits for may have come
-    return !(r->dirty[slot / 64].load(std::memory_order_relaxed) >> slot % 64 & 1);
+    return !has_slot(r->dirty, slot);
+}
+
+void tell_owed(Peer &p) noexcept {
+    bool any = false;
+    for (Remote *r : p.links)
+        for (uint64_t words = r && r->owing_words.load(std::memory_order_relaxed)
+                                  ? r->owing_words.exchange(0, std::memory_order_seq_cst)
+                                  : 0;
+             words; words &= words - 1) {
+            const auto word = static_cast<uint32_t>(std::countr_zero(words));
+            if (const uint64_t slots = r->owing[word].exchange(0, std::memory_order_seq_cst)) {
+                r->dirty[word].fetch_or(slots, std::memory_order_seq_cst);
+                r->dirty_words.fetch_or(uint64_t{1} << word, std::memory_order_seq_cst);
+                any = true;
+            }
+        }
+    if (any)
+        serve(p);
+}
+
+bool may_send(Remote *r, uint32_t slot) {
+    constexpr uint32_t kEnough = kMaxMessage + (16u << 10); ///< what one call gathers before it publishes
+    Peer &p = *r->peer;
+    const auto enough = [&] {
+        const uint64_t room = room_in_mailbox(p), sent = p.sent.load(std::memory_order_relaxed);
+        const uint64_t to_end = p.theirs.mailbox_bytes - (sent & (p.theirs.mailbox_bytes - 1));
+        const uint64_t most = room > to_end && room - to_end > to_end ? room - to_end
+                              : room < to_end                         ? room
+                                                                      : to_end;
+        return p.state.load(std::memory_order_acquire) == PeerState::open && most >= kEnough &&
+               credit(p) > 4 && under_way(p) < kSendDepth - 3 && !has_slot(r->dirty, slot);
+    };
+    if (enough()) [[likely]]
+        return true;
+    progress(p.host);
+    if (enough())
+        return true;
+    // First the mark, then another look: who makes room after that sees the mark.
+    add_slot(r->waiting_words, r->waiting, slot);
+    p.starved.store(true, std::memory_order_seq_cst);
+    return enough();
+}
+
+void recycle_out(Remote &r, uint32_t slot, uint32_t use) noexcept {
+    SlotState &s = r.slot[slot];
+    if (s.use == use)
+        return;
+    s.out = {};
+    s.consumed = 0;
+    s.words = {};
+    s.held = {};
+    s.use = use;
 }
 
 bool post_receives(Peer &p, uint32_t n) noexcept {

@@ -1,43 +1,55 @@
-// The plugin behind the seam of libsd/transport/transport.hpp. Nothing but its test uses it yet: no
-// connection is made over it. What is missing for that stands in docs/design/rdma.md.
+// RDMA as a transport (libsd/transport/transport.hpp): the side of libsd. The device is a plugin's
+// (plugin.hpp), which is opened with the first connection that may need it.
+//
+// A link over it has memory for each side, of which a process maps its own. What this side writes goes out
+// when it is published; what the other side has written comes by progress(), which every look makes that
+// finds nothing. Both run with signal handlers put off.
+//
+// A process's device is its own. A child that is forked has none of its parent's (device_in_child()).
 #pragma once
 #include "libsd/rdma/plugin.hpp"
-#include "libsd/transport/slots.hpp"
+#include "libsd/transport/link.hpp"
 
 namespace sd::rdma {
 
-/// What a link of the table is in the plugin. Set before the link is used.
-struct Attached {
-    const Plugin *plugin;
-    Remote *remote;
-};
-inline Attached attached[kMaxLinks];
+inline bool is_remote(const LinkMap &l) noexcept { return l.transport == &rdma_transport; }
 
-namespace seam {
+/// Of the environment, once, at start: for tests, the transport of connections that begin in the kernel.
+void read_test_transport(const char *text) noexcept;
+/// May connections come to need a device?
+extern std::atomic<bool> is_wanted;
+/// Opens the plugin and its device, once; in an ordinary connect() or accept().
+void open_device() noexcept;
 
-inline bool open(LinkMap &) noexcept { return true; }
-inline void close(LinkMap &l) noexcept { attached[l.index] = {}; }
+/// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the
+/// other side. False: there is no device for it. In an ordinary call.
+[[nodiscard]] bool begin(LinkMap &l) noexcept;
 
-// Connections between hosts begin as the kernel's.
-inline Offer offer(LinkMap &, uint32_t, uint32_t) noexcept { return Offer::gone; }
-inline int64_t take(LinkMap &, std::atomic<uint32_t> &, uint32_t, uint32_t) noexcept { return -1; }
-
-inline void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &) noexcept {
-    const Attached &a = attached[l.index];
-    a.plugin->publish(a.remote, slot);
+/// Links of this process that have a queue pair.
+extern std::atomic<uint32_t> remote_links;
+[[gnu::cold]] void progress_now() noexcept;
+/// Takes what has come. Any thread, any time.
+inline void progress() noexcept {
+    if (remote_links.load(std::memory_order_relaxed)) [[unlikely]]
+        progress_now();
 }
-inline void announce(LinkMap &l, unsigned id) noexcept { shm_transport.announce(l, id); }
-inline void withdraw(LinkMap &l, unsigned id) noexcept { shm_transport.withdraw(l, id); }
-inline void recycle(LinkMap &l, uint32_t slot) noexcept { reset_slot(l.view.slot(slot), 1u - l.side); }
-inline void release(LinkMap &l, uint32_t slot) noexcept {
-    shm_transport.release(l, slot);
-    publish(l, slot, l.view.slot(slot).side[1u - l.side].control.rx_arm);
-}
+/// After a sleep that the completion channel has ended. For Upward.
+void take_events() noexcept;
+/// What the other side has sent by now has arrived after this, or is lost.
+void take_all() noexcept;
+/// Can a record of any size go out at once? See Plugin::may_send.
+[[nodiscard]] bool may_send(LinkMap &l, uint32_t slot) noexcept;
+/// What our side has written of the slot is to be known there.
+void tell(LinkMap &l, uint32_t slot) noexcept;
 
-} // namespace seam
+/// Upward::hidden_moved.
+void descriptors_moved(int from, int to) noexcept;
+void before_fork() noexcept;
+void device_in_child() noexcept;
 
-inline const Transport transport = {seam::open,    seam::close,  seam::offer,    seam::take,
-                                    seam::publish, provide_ring, seam::announce, seam::withdraw,
-                                    seam::recycle, seam::release};
+/// Makes the peer's arms in our memory what they are on such a link.
+void always_arm(LinkMap &l, uint32_t slot) noexcept;
+/// For tests of the plugin: the link is one over it, without a monitor.
+void attach_for_test(LinkMap &l, const Plugin *plugin, Host *device, Remote *remote) noexcept;
 
 } // namespace sd::rdma

@@ -131,9 +131,11 @@ void release(LinkMap &l, uint32_t slot) noexcept {
 void announce(LinkMap &l, unsigned id) noexcept { shm_transport.announce(l, id); }
 void withdraw(LinkMap &l, unsigned id) noexcept { shm_transport.withdraw(l, id); }
 
+int sleep_on(LinkMap &) noexcept { return -1; }
+
 } // namespace
 
-const Transport fake_transport = {open,         close,    offer,    take,    publish,
-                                  provide_ring, announce, withdraw, recycle, release};
+const Transport fake_transport = {open,     close,    offer,   take,    publish, provide_ring,
+                                  announce, withdraw, recycle, release, sleep_on};
 
 } // namespace sd

@@ -131,8 +131,10 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
         return nullptr;
     // Nobody can change the size, so it is what tells which kind of link this is.
     const bool fake = static_cast<size_t>(st.st_size) == kFakeBytes;
-    if (!fake && static_cast<size_t>(st.st_size) != kLinkBytes)
+    const bool remote = static_cast<size_t>(st.st_size) == kTwoHalves;
+    if (!fake && !remote && static_cast<size_t>(st.st_size) != kLinkBytes)
         return nullptr;
+    const size_t begins_at = fake || remote ? fake_half(side) : 0;
     *error = -ENOMEM;
     LinkMap *l = mappings_are_locked.load(std::memory_order_relaxed) ? nullptr : pool.allocate();
     if (!l)
@@ -140,7 +142,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     uint8_t *const former = l->view.base;
     void *p =
         sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
-                  MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, fake ? fake_half(side) : 0);
+                  MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, static_cast<long>(begins_at));
     if (!p) {
         pool.release(l);
         return nullptr;
@@ -152,8 +154,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
     l->view = l->far = v;
     __atomic_store_n(&l->side, static_cast<uint8_t>(side), __ATOMIC_RELAXED);
     l->memfd = memfd;
-    l->begins_at = fake ? fake_half(side) : 0;
-    l->transport = fake ? &fake_transport : &shm_transport;
+    l->begins_at = begins_at;
+    l->transport = fake ? &fake_transport : remote ? &rdma_transport : &shm_transport;
     cpu::choose_look();
     // What the header says is not asked: a server that found a link to be none would refuse everybody's.
     if (l->transport->open(*l)) {

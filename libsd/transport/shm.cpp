@@ -36,9 +36,11 @@ void release(LinkMap &l, uint32_t slot) noexcept {
     l.view.slot(slot).side[l.side].control.flags.fetch_or(kFlagReleased, std::memory_order_seq_cst);
 }
 
+int sleep_on(LinkMap &) noexcept { return -1; }
+
 } // namespace
 
-const Transport shm_transport = {open,         close,    offer,    take,    wake_armed,
-                                 provide_ring, announce, withdraw, recycle, release};
+const Transport shm_transport = {open,     close,    offer,   take,    wake_armed, provide_ring,
+                                 announce, withdraw, recycle, release, sleep_on};
 
 } // namespace sd

@@ -11,6 +11,7 @@
 //   publish   something in a slot has changed       settle   a larger ring is to be had for sending
 //   announce  a waiter is about to sleep            withdraw it has woken up
 //   recycle   a slot is made ready for a connection release  this side will never touch it again
+//   sleep_on  what else a sleeper has to look at
 #pragma once
 #include "libsd/layout/link_layout.hpp"
 
@@ -51,15 +52,21 @@ struct Transport {
     void (*withdraw)(LinkMap &, unsigned id) noexcept;
 
     /// Client side, with slot_lock, of a slot that both sides have released: its words become those of a new
-    /// connection.
+    /// connection. Between hosts each side, of a slot that the monitors have given to one that they joined.
     void (*recycle)(LinkMap &, uint32_t slot) noexcept;
     /// The last holder has closed, and the other side may use the slot again once it has let go of it, too.
     void (*release)(LinkMap &, uint32_t slot) noexcept;
+
+    /// A descriptor that is readable when something has come over the link, for those who sleep with it
+    /// announced; -1: none is needed.
+    int (*sleep_on)(LinkMap &) noexcept;
 };
 
 /// Both sides have the same memory.
 extern const Transport shm_transport;
 /// Each side has a memory of its own, and a copier goes between: for tests (transport/fake.cpp).
 extern const Transport fake_transport;
+/// The other side is on another host (libsd/rdma/transport.cpp).
+extern const Transport rdma_transport;
 
 } // namespace sd

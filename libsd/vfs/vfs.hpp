@@ -29,6 +29,7 @@ struct ApiCalls {
     void (*expect_faults_here)() noexcept = upward.expect_faults_here;
     void (*presence_moved)(int from, int to) noexcept = upward.presence_moved;
     void (*reset_in_child)() noexcept = upward.reset_in_child;
+    const void *(*open_plugin)(uint32_t) noexcept = upward.open_plugin;
 };
 /// Runs once, from the library's constructor. Reads the environment; makes nothing visible.
 void init(const ApiCalls &api = {}) noexcept;

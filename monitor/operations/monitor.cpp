@@ -129,6 +129,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::take_back, "take_back", sizeof(wire::Offered), 0, kProcess, &Monitor::take_back},
         {Op::steer, "steer", sizeof(wire::Steer), 0, kNotChild, &Monitor::steer},
         {Op::steer_mine, "steer_mine", sizeof(wire::Steer), 1, kNotChild, &Monitor::steer_mine},
+        {Op::greet, "greet", sizeof(wire::Greeting), 0, kProcess, &Monitor::greet},
         {Op::pool, "pool", sizeof(wire::Pool), 2, kProcess, &Monitor::pool},
         {Op::peer_pool, "peer_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::peer_pool},
         {Op::end_pool, "end_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::end_pool},

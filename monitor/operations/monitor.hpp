@@ -182,6 +182,7 @@ class Monitor {
     Reply offer(Client &client, Request &request);
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
+    Reply greet(Client &client, Request &request);
 
     // pools/pools.cpp: memory from which a connection's bytes are handed over
     static void drop_ended_pools(Link &link);

@@ -104,7 +104,7 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
         return nullptr;
     }
     Charge paid = charge(connector.payer, Resource::links, 1);
-    std::unique_ptr<Link> made = Link::create(next_id_++, 0, 0, fake_);
+    std::unique_ptr<Link> made = Link::create(next_id_++, 0, 0, fake_, fake_.rdma);
     made->joins.emplace();
     made->maker = connector.payer.user ? connector.payer.user : connector.payer.group;
     made->charge = std::move(paid);
@@ -281,6 +281,32 @@ Reply Monitor::take_back(Client &client, Request &request) {
     }
     give_up_offer(it);
     return {};
+}
+
+/// The two ends of a link over RDMA hear of each other's queue pairs.
+Reply Monitor::greet(Client &client, Request &request) {
+    const auto body = request.as<wire::Greeting>();
+    Link *link = body.side < 2 ? client.link(body.link_id, body.side) : nullptr;
+    if (link == nullptr || !link->is_remote()) {
+        return Reply::error(ENOENT);
+    }
+    Link::Greeted &ours = link->greeted[body.side];
+    const Link::Greeted &theirs = link->greeted[1 - body.side];
+    if (body.step == wire::kGreets && ours.step == wire::kNotGreeted) {
+        std::copy(std::begin(body.hello), std::end(body.hello), ours.hello.begin());
+        ours.step = wire::kGreets;
+        link->mark(body.side, kLinkGreeted);
+        ring_everybody(*link);
+    } else if (body.step == wire::kCanReceive && ours.step == wire::kGreets) {
+        ours.step = wire::kCanReceive;
+        link->mark(body.side, kLinkJoined);
+        ring_everybody(*link);
+    }
+    wire::GreetingReply answer{theirs.step, 0, {}};
+    std::copy(theirs.hello.begin(), theirs.hello.end(), std::begin(answer.hello));
+    Reply reply;
+    reply.set(answer);
+    return reply;
 }
 
 } // namespace sd::monitor

@@ -23,7 +23,7 @@ constexpr int kLinkSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
 /// Calls fn(index) for each slot that has ever been touched.
 template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
-    const size_t slots = (link.is_fake() ? fake_half(1) : 0) + kSlotOffset;
+    const size_t slots = (link.is_fake() || link.is_remote() ? fake_half(1) : 0) + kSlotOffset;
     const DataExtents extents(link.memfd.get(), slots, slots + kLinkSlots * sizeof(Slot));
     unsigned next = 0;
     for (const auto &range : extents.ranges()) {
@@ -66,22 +66,25 @@ FakeTransport FakeTransport::from_environment() {
         return text != nullptr ? static_cast<uint32_t>(std::strtoul(text, nullptr, 10)) : 0;
     };
     const char *name = std::getenv("SD_TEST_TRANSPORT");
-    return {name != nullptr && std::string_view(name) == "fake", number("SD_TEST_LATE"), number("SD_TEST_CUTS")};
+    return {name != nullptr && std::string_view(name) == "fake",
+            name != nullptr && std::string_view(name) == "rdma", number("SD_TEST_LATE"), number("SD_TEST_CUTS")};
 }
 
 void Link::map() {
-    map_ = Mapping(memfd.get(), is_fake_ ? kFakeBytes : kFirstArenas);
+    const bool two = is_fake_ || is_remote_;
+    map_ = Mapping(memfd.get(), is_fake_ ? kFakeBytes : is_remote_ ? kTwoHalves : kFirstArenas);
     for (unsigned side = 0; side < 2; ++side) {
-        view_[side].base = map_.base() + (is_fake_ ? fake_half(side) : 0);
+        view_[side].base = map_.base() + (two ? fake_half(side) : 0);
     }
 }
 
 std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t port_base,
-                                   const FakeTransport &fake) {
+                                   const FakeTransport &fake, bool remote) {
     std::unique_ptr<Link> link(new Link);
     link->id = id;
     link->is_fake_ = fake.used;
-    link->memfd = make_memfd("sd-link", fake.used ? kFakeBytes : kLinkBytes);
+    link->is_remote_ = remote;
+    link->memfd = make_memfd("sd-link", fake.used ? kFakeBytes : remote ? kTwoHalves : kLinkBytes);
     seal(link->memfd.get(), kLinkSeals);
     link->file = file_id(link->memfd.get());
     link->map();
@@ -228,11 +231,13 @@ std::optional<uint32_t> Link::take_joined_slot() {
             continue;
         }
         joins->set(slot);
+        ++joined_so_far;
         for_each_view([&](LinkView view) {
             // The inline rings only need to begin without a record; what else is left there is never read.
             Slot &s = view.slot(slot);
             memset(static_cast<void *>(&s), 0, offsetof(Slot, ring) + sizeof(uint64_t));
             memset(s.ring[1], 0, sizeof(uint64_t));
+            s.identity.arrival = is_remote_ ? joined_so_far : 0;
         });
         return slot;
     }
@@ -304,6 +309,8 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     }
     if (link.is_fake()) { // for the dead
         carry(link, slot_index, side);
+    } else if (link.is_remote() && flags != 0) {
+        link.view(peer).slot(slot_index).side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
     std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
     auto &control = link.view(peer).slot(slot_index).side[peer].control;

@@ -39,6 +39,7 @@ struct LinkSide {
 /// For tests: links get the fake transport, with faults. From the environment of sd-monitor.
 struct FakeTransport {
     bool used = false; ///< SD_TEST_TRANSPORT=fake
+    bool rdma = false; ///< SD_TEST_TRANSPORT=rdma: links for connections that began in the kernel are of RDMA
     uint32_t late = 0; ///< SD_TEST_LATE: FakeState::late
     uint32_t cuts = 0; ///< SD_TEST_CUTS: FakeState::cuts
     static FakeTransport from_environment();
@@ -70,7 +71,13 @@ class Link {
     /// For connections that began in the kernel, between two processes: the slots that were given out.
     /// Nothing: its client gives them out
     std::optional<std::bitset<kLinkSlots>> joins;
-    unsigned next_joined = 0; ///< where a free one is looked for
+    unsigned next_joined = 0;   ///< where a free one is looked for
+    uint32_t joined_so_far = 0; ///< connections that had a slot
+    /// Over RDMA: what each side has said about itself
+    struct Greeted {
+        uint32_t step = 0; ///< wire::GreetingStep
+        std::array<unsigned char, 48> hello{};
+    } greeted[2];
     /// Offers that have been given a slot, and of which their processes have not heard
     std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor
@@ -79,7 +86,7 @@ class Link {
 
     /// Makes a new one. Throws std::system_error.
     static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base,
-                                        const FakeTransport &fake = {});
+                                        const FakeTransport &fake = {}, bool remote = false);
     /// Takes over one that a former monitor made; null if it is not a well-formed link.
     static std::unique_ptr<Link> adopt(UniqueFd memfd, uint64_t id);
 
@@ -99,6 +106,8 @@ class Link {
         for_each_view(
             [&](LinkView v) { v.header().side[side].flags.fetch_or(flags, std::memory_order_seq_cst); });
     }
+    /// Does each side have a memory of its own that processes alone carry over?
+    bool is_remote() const { return is_remote_; }
     /// Does it have the fake transport? Then both memories are mapped in one piece, from view(0) on.
     bool is_fake() const { return is_fake_; }
 
@@ -141,6 +150,7 @@ class Link {
     LinkView view_[2];
     uint32_t former_end_ = 0;
     bool is_fake_ = false;
+    bool is_remote_ = false;
     bool paused_ = false;
 };
 

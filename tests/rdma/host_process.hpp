@@ -3,6 +3,7 @@
 #pragma once
 #include "libsd/queue/ring.hpp"
 #include "libsd/rdma/transport.hpp"
+#include "libsd/transport/slots.hpp"
 #include "tests/fake_verbs/own_fabric.hpp"
 
 #include <dlfcn.h>
@@ -45,12 +46,13 @@ class HostProcess {
         HOST_REQUIRE(plugin->peer(device, &ours, &peer) == 0);
         const rdma::Hello theirs = exchange(ours);
         HOST_REQUIRE(plugin->join(peer, theirs) == 0);
+        meet(); // both can receive now
+        plugin->start(peer);
     }
     void attach(uint32_t number) {
         const rdma::LinkCalls calls = {ring, wake};
         HOST_REQUIRE(plugin->attach(peer, number, link->view, link->side, calls, this, &remote) == 0);
-        rdma::attached[link->index] = {plugin, remote};
-        link->transport = &rdma::transport;
+        rdma::attach_for_test(*link, plugin, device, remote);
         meet();
     }
 
@@ -95,7 +97,7 @@ class HostProcess {
         LinkMap *l = map_link(memfd, 1, side, 0, &error);
         HOST_REQUIRE(l != nullptr);
         for (uint32_t slot = 0; slot < kLinkSlots; ++slot)
-            rdma::seam::recycle(*l, slot);
+            rdma::always_arm(*l, slot);
         return l;
     }
     static uint8_t *ring(void *user, uint32_t slot, unsigned sender, unsigned cls) {

@@ -236,7 +236,7 @@ TEST_CASE("a queue pair that ends ends for both, and can be made anew over the s
         h.plugin->drop(h.peer);
         h.connect();
         for (uint32_t i = 0; i < 2; ++i)
-            h.link->transport->recycle(*h.link, i * 61 + 3);
+            reset_slot(h.link->view.slot(i * 61 + 3), 1u - side);
         h.attach(0);
         stream(h, side, 2, 10'000, side);
         end(h);

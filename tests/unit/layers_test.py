@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # From the bottom up: each may include itself and what stands before it.
-LAYERS = ["libsd/cpu", "libsd/layout", "libsd/base", "libsd/control", "libsd/transport", "libsd/rdma", "libsd/queue", "libsd/vfs", "libsd/api"]
+LAYERS = ["libsd/cpu", "libsd/layout", "libsd/base", "libsd/control", "libsd/transport", "libsd/queue", "libsd/rdma", "libsd/vfs", "libsd/api"]
 MONITOR = {"monitor", "libsd/cpu", "libsd/layout", "libsd/control"}
 EXCEPTIONS = {
     # One answer to "can it load the library?"

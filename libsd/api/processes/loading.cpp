@@ -3,6 +3,7 @@
 // it were the kernel's. After such a load the references of the new objects to what is interposed here are
 // written anew, unless the objects among themselves have something else of that name: that is what the flag
 // is for.
+#include "libsd/api/processes/loading.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/control/objects.hpp"
 #include "libsd/control/sys.hpp"
@@ -136,6 +137,27 @@ void *open_deep(const char *file, int mode) {
 }
 
 } // namespace
+
+const void *open_plugin(uint32_t version) noexcept {
+    Dl_info own{};
+    void *object = nullptr;
+    char path[PATH_MAX];
+    if (!real.dladdr1(reinterpret_cast<void *>(&bind_real_symbols), &own, &object, RTLD_DL_LINKMAP) ||
+        !own.dli_fname)
+        return nullptr;
+    const char *name = strrchr(own.dli_fname, '/');
+    constexpr char kName[] = "libsd-rdma.so";
+    const size_t n = name ? static_cast<size_t>(name + 1 - own.dli_fname) : 0;
+    if (n == 0 || n + sizeof kName > sizeof path)
+        return nullptr;
+    memcpy(path, own.dli_fname, n);
+    memcpy(path + n, kName, sizeof kName);
+    void *library = real.dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const auto table =
+        library ? reinterpret_cast<const void *(*)(uint32_t)>(real.dlsym(library, "sd_rdma_plugin")) : nullptr;
+    real.dlerror(); // the program is not to see it
+    return table ? table(version) : nullptr;
+}
 
 } // namespace sd
 

@@ -6,6 +6,7 @@
 #include "libsd/vfs/streams/cork.hpp"
 
 #include "libsd/control/client.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -92,6 +93,8 @@ uint32_t absorb_flags(File &f) noexcept {
         return seen;
     if ((seen & kSeenPath) && !uses_ring(f)) [[unlikely]]
         return seen; // its socket says what becomes of it
+    if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]]
+        rdma::take_all(); // its last bytes may be on their way into the ring
     // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)

@@ -8,6 +8,7 @@
 #include "libsd/control/memory.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/thread_liveness.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/memory_lock.hpp"
@@ -87,6 +88,9 @@ constinit thread_local bool child_starts_program = false;
 SD_FORK_CODE void fork_prepare() noexcept {
     if (!enabled())
         return;
+    if (rdma::remote_links.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        leave_device(!child_starts_program);
+    rdma::before_fork();
     share_unconnected(child_starts_program);
     fetch_bells_for_child();
     epoll_fork_prepare();
@@ -125,6 +129,7 @@ SD_FORK_CODE void fork_child() noexcept {
     identity_fork_child();
     segments_fork_child();
     reset_link_locks_in_child();
+    rdma::device_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
     import_fork_child();

@@ -7,6 +7,7 @@
 #include "libsd/control/kernel_listener.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/bell.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -144,6 +145,7 @@ void descriptor_moved(int from, int to) noexcept {
     control::kernel_listener_moved(from, to);
     bells_moved(from, to);
     links_moved(from, to);
+    rdma::descriptors_moved(from, to);
     listeners_moved(from, to);
     pools_moved(from, to);
     for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
@@ -167,6 +169,8 @@ SD_START_CODE void fill_upward(const vfs::ApiCalls &api) noexcept {
         .expect_faults_here = api.expect_faults_here,
         .presence_moved = api.presence_moved,
         .reset_in_child = api.reset_in_child,
+        .open_plugin = api.open_plugin,
+        .take_events = rdma::take_events,
         .register_thread = register_and_watch,
         .watch_thread = watch_this_thread,
         .repair = repair_direction,

@@ -1,5 +1,6 @@
 // A connection that stays with its kernel socket, because somebody without libsd is about to have that.
 #include "libsd/control/sys.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -149,6 +150,65 @@ void paths_before_sandbox(bool all) noexcept {
         else if (f->kind == FileKind::stream && has_paths(*f->ofd) && (!all || come_home(*f)))
             (void)leave_paths(*f);
         release_file(f);
+    }
+}
+
+namespace {
+
+/// Does what is sent go into the ring, or what comes from it, as far as either end has said?
+bool is_between_paths(const File &f) noexcept {
+    const auto reads = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed));
+    // What the peer has left lies here already, whoever reads it.
+    return sends_in_ring(*f.ofd) || path_step(reads) == kPathAsked ||
+           (path_step(reads) == kPathRing && sender_is_in_ring(f));
+}
+
+/// The own direction, and the call to the peer. True: both are done.
+bool begin_coming_home(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const Recipient reader = peers_reader(f), writer = peers_writer(f);
+    (o.opt.*kPathWanted).store(kWantKernel, std::memory_order_relaxed);
+    o.tx_block.fetch_or(kTxPath, std::memory_order_seq_cst);
+    f.mine->control.flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
+    const int fd = path_socket(f);
+    bool tell = false;
+    if (const Claim tx{f.seg, o.tx.token, f.tx_token_id(), Claim::patient})
+        prepare_send(fd, f, &tell);
+    if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
+        follow_sender(fd, f);
+    answer_in_this_process(f);
+    reader.tell();
+    writer.tell();
+    return !is_between_paths(f);
+}
+
+template <class Act> void for_each_from_host(bool cloexec_too, Act act) noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i) {
+        File *f = fd_table[i].load(std::memory_order_acquire);
+        if (!f || f->kind != FileKind::stream || !take_reference(*f))
+            continue;
+        if (f->kind == FileKind::stream && has_paths(*f->ofd) && rdma::is_remote(*f->link) &&
+            (cloexec_too || !(sys::fcntl(static_cast<int>(i), F_GETFD) & FD_CLOEXEC)))
+            act(*f);
+        release_file(f);
+    }
+}
+
+} // namespace
+
+void leave_device(bool cloexec_too) noexcept {
+    if (rdma::remote_links.load(std::memory_order_relaxed) == 0 || inside_operation())
+        return;
+    const int64_t end = sys::now_ns() + kPatienceNs;
+    for (bool all = false; !all && sys::now_ns() < end;) {
+        all = true;
+        for_each_from_host(cloexec_too,
+                           [&all](File &f) { all = (!is_between_paths(f) || begin_coming_home(f)) && all; });
+        if (all)
+            return;
+        rdma::progress();
+        timespec nap{0, kLookNs};
+        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
     }
 }
 

@@ -5,6 +5,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/thread_liveness.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/paths/offer.hpp"
@@ -311,7 +312,8 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     if (step == kPathRing) {
         if (answer != now || ended || sandboxed() ||
             !(called_home || (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
-            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home) {
+            // Over RDMA each send asks first whether it can go out (make_room)
+            if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home && !rdma::is_remote(*f.link)) {
                 o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_seq_cst);
                 // The monitor writes what is wanted, and then sets the bit.
                 if ((o.opt.*kPathWanted).load(std::memory_order_seq_cst) != kWantRing)
@@ -371,6 +373,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         (step == kPathKernel && answer != now) || !wants_ring(o))
         return false;
     take_step(f, path_word((now >> 8) + 1, kPathAsked), 0);
+    *tell = rdma::is_remote(*f.link); // others find it when they look
     return false;
 }
 
@@ -380,6 +383,8 @@ bool follow_sender(int fd, File &f) noexcept {
     const auto answer = [&](uint32_t word) {
         (o.opt.*kPathRx).store(word, relaxed);
         f.mine->credit.path.taken.store(word, std::memory_order_release);
+        if (rdma::is_remote(*f.link)) [[unlikely]]
+            rdma::tell(*f.link, f.slot);
     };
     if (theirs == mine) [[likely]] {
         if (mine == kFirstAsked) [[unlikely]]

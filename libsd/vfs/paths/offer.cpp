@@ -4,6 +4,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
@@ -62,6 +63,10 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd) noexc
     }
     const long fd = hide_fd(memfd);
     LinkMap *l = fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0);
+    if (l && rdma::is_remote(*l) && !rdma::begin(*l)) {
+        link_unuse(*l);
+        return nullptr;
+    }
     if (l)
         l->users.fetch_add(1, std::memory_order_acq_rel);
     return l;
@@ -137,6 +142,8 @@ bool mark_for_discovery(int fd, int how) noexcept {
 }
 
 void mark_offered(File &f, unsigned side) noexcept {
+    if (rdma::is_wanted.load(std::memory_order_relaxed)) [[unlikely]]
+        rdma::open_device();
     f.unconnected.side = static_cast<uint8_t>(side);
     f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);
     f.unconnected.inside.store(0, std::memory_order_relaxed);
@@ -166,6 +173,8 @@ void give_up_joining(File &f) noexcept {
 
 bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
     uint32_t index = 0;
+    if (rdma::is_remote(l))
+        l.transport->recycle(l, slot);
     Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
     if (!o)
         return false;

@@ -61,6 +61,9 @@ inline bool may_be_joined(const File &f) noexcept {
 /// Before a filter on system calls: nothing is joined any more, and what lies wholly in its socket stays
 /// there. `all`: what does not is waited for, a short time.
 void paths_before_sandbox(bool all) noexcept;
+/// Before a fork, or an exec (not `cloexec_too`): connections over this process's device go back to their
+/// sockets, as far as their peers do that in a short time. The device is nobody else's.
+void leave_device(bool cloexec_too) noexcept;
 /// In such a sandbox: is the number a socket that carries a connection?
 bool is_path_number(unsigned fd) noexcept;
 

@@ -1,6 +1,7 @@
 // What the kernel socket of a connection with paths does while a direction goes over it.
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -24,6 +25,7 @@ uint32_t socket_events(int fd) noexcept {
 uint32_t events_now(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int fd = path_socket(f);
+    rdma::progress();
     if (is_told_home(f)) [[unlikely]]
         answer_call_home(f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);

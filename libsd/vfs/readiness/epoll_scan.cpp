@@ -2,6 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/sleeper.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
@@ -304,6 +305,7 @@ constexpr unsigned kOrderReports = 16; ///< reports for each of them before they
 } // namespace
 
 unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept {
+    rdma::progress();
     if (x.links.size())
         collect(x, thorough);
     if (x.hot_mixed && x.hot.size() <= kMostOrdered && x.reports - x.ordered_at > x.hot.size() * kOrderReports)
@@ -367,6 +369,7 @@ bool any_ready(Epoll &x) noexcept {
 }
 
 bool any_ready_after_barrier(Epoll &x) noexcept {
+    rdma::progress();
     if (x.links.size())
         collect(x, true);
     confirm(x);

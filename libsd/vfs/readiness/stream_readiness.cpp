@@ -2,6 +2,7 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/queue/spinner.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -61,6 +62,8 @@ bool rx_pending(const File &f) noexcept {
 }
 
 bool tx_room(File &f) noexcept {
+    if (rdma::is_remote(*f.link) && !rdma::may_send(*f.link, f.slot)) [[unlikely]]
+        return false;
     const uint32_t cls = f.ofd->tx.s.cls;
     const bool grows = cls < freely_up_to(*f.ofd) && ring_to_be_had(*f.link, f.slot, cls + 1);
     if (grows && ring::may_grow(f.ofd->tx.s)) // without a look at the peer's line

@@ -14,6 +14,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -255,6 +256,7 @@ void before_exec(bool loadable) noexcept {
     if (!enabled() || table)
         return;
     end_capture(CaptureEnd::exec);
+    leave_device(false);
     const Survey s = survey();
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.

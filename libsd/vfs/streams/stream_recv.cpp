@@ -4,6 +4,7 @@
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -124,6 +125,8 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
 long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end) noexcept {
     Ofd &o = *f.ofd;
     const bool peek = flags & MSG_PEEK;
+    if (rdma::is_remote(*f.link) && !rx_pending(f)) [[unlikely]]
+        rdma::progress();
     const int to_socket = flags & (MSG_PEEK | MSG_TRUNC);
     long done = 0;
     for (unsigned pieces = 0; pieces < 4; ++pieces) { // more than can lie behind each other
@@ -394,6 +397,14 @@ bool nothing_asked(const Ofd &o) noexcept {
 /// than it takes to prepare for waiting: looks that long, once for each message, so that who only receives
 /// falls behind as above.
 bool answer_came(const File &f) noexcept {
+    if (rdma::is_remote(*f.link)) [[unlikely]] {
+        for (unsigned looks = 0; looks < kBriefLooks / 8; ++looks) {
+            rdma::progress();
+            if (ring::peek_header(f.ofd->rx.s, f.rx_place) != 0)
+                return true;
+        }
+        return false;
+    }
     return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
 }
 

@@ -2,6 +2,7 @@
 #include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/base/probes.hpp"
 #include "libsd/queue/spinner.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -41,6 +42,8 @@ bool may_grow_on(const File &f) noexcept {
 
 bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     TxState &s = f.ofd->tx.s;
+    if (rdma::is_remote(*f.link) && !rdma::may_send(*f.link, f.slot)) [[unlikely]]
+        return false; // accepted is only what goes out
     // Less than this is not worth a record, unless it is all that is wanted. What is small goes in whole or
     // waits, so that it is never mixed with what another thread writes; the rings that cannot grow any more
     // have room for it when they count as writable. A ring that may not grow just now takes what fits, or a
@@ -89,6 +92,7 @@ namespace {
 long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Cork cork, bool *tell) noexcept {
     TxState &s = f.ofd->tx.s;
     long done = 0;
+    uint64_t gathered = 0;
     const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
     const bool plain = is_plain(*f.ofd, cork);
     auto has_room = [&](size_t want) {
@@ -115,9 +119,13 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Cork cork,
         *tell |= plain || publish_corked(f, static_cast<uint32_t>(n), cork);
         from.skip(n);
         done += static_cast<long>(n);
-        // Large transfers: let the receiver start on the first part while the next is copied.
-        if (n >= 8192 && *tell)
+        // Large transfers: let the receiver start on the first part while the next is copied. To another host
+        // no more is gathered than may_send() has seen room for.
+        gathered += n;
+        if ((n >= 8192 || (gathered >= 8192 && rdma::is_remote(*f.link))) && *tell) {
             notify(*f.link, f.slot, f.peer->control.rx_arm);
+            gathered = 0;
+        }
     }
 }
 
