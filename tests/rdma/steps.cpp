@@ -1,6 +1,7 @@
-// What libsd itself executes for one send and one receive of 8 bytes over RDMA: instruction by instruction, in
-// one process that has both ends. Prints how many there were before ibv_post_send, and after the last
-// ibv_poll_cq that found something; and of all those that were not the fake's. Not a test: nothing is asserted.
+// What libsd itself executes for one send and one receive of 8 bytes over RDMA: instruction by instruction,
+// in one process that has both ends. Prints how many there were before ibv_post_send, and after the last
+// ibv_poll_cq that found something; and of all those that were not the fake's. Not a test: nothing is
+// asserted.
 //
 //   tests/fake_verbs/on_fabric build/tests/fake_verbs build/sdrun build/tests/rdma/steps
 #include "tests/programs/process.hpp"
