@@ -274,7 +274,8 @@ Reply Monitor::fork(Client &client, Request &request) {
     made.detached = client.detached;
     made.lineage = client.lineage;
     made.filters = client.filters;
-    made.bell_domain = client.bell_domain;
+    // What it is cannot be seen before it has come, and may be asked.
+    made.bell_domain = bell_domain(client);
     made.bell_domain_of = client.bell_domain_of;
     copy_holdings(client, made);
     // In each segment it inherits the child has a record of its own, which the parent has taken for it.

@@ -53,6 +53,28 @@ TEST_CASE("a pool is given to the other side of its link, and to nobody else") {
     CHECK(fetch(stranger, pair.link, 0, name).header.status == -ENOENT);
 }
 
+TEST_CASE("a forked child is what its parent is, whoever asked about it before it came") {
+    Pair pair;
+    pair.connect();
+    pair.server_attach();
+    const PoolMemory m;
+    const uint64_t name = offer(pair.client, pair.link, 0, 5, m).as<wire::PoolReply>().pool;
+    Answer forked = pair.server.channel.ask(Op::fork, wire::Fork{});
+    REQUIRE(forked.header.status == 0);
+    Channel inherited(std::move(forked.fds.at(0)));
+    // Who may ring is asked of everybody on the other side, the announced child included.
+    const UniqueFd waiter = bell();
+    REQUIRE(pair.client.channel.ask(Op::bell, wire::Bell{pair.link, 0, 0}, {waiter.get()}).header.status == 0);
+    const pid_t child = in_child([&] {
+        const wire::Child body{static_cast<uint32_t>(getpid()), 0};
+        if (inherited.ask(Op::child, body).header.status != 0 ||
+            inherited.ask(Op::peer_pool, wire::PoolRef{pair.link, 0, 0, name}).header.status != 0) {
+            _exit(1);
+        }
+    });
+    kill_child(child);
+}
+
 TEST_CASE("a pool that its owner's peers could be hurt by is refused") {
     Pair pair;
     pair.connect();
