@@ -58,7 +58,7 @@ void ControlSocket::take_lock(const std::string &name) {
     }
 }
 
-ControlSocket::ControlSocket(const std::string &path, mode_t mode, std::string lock) : path_(path) {
+ControlSocket::ControlSocket(const std::string &path, mode_t mode, const std::string &lock) : path_(path) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     const std::string temporary = path_ + ".new";

@@ -16,7 +16,7 @@ class ControlSocket {
     /// Binds at `path`, replacing what a dead monitor left. Throws SocketError; if another monitor runs
     /// there, the text says so.
     /// `lock`: the file that says who runs there; empty: PATH.lock. Whoever can read it can lock it.
-    ControlSocket(const std::string &path, mode_t mode, std::string lock = {});
+    ControlSocket(const std::string &path, mode_t mode, const std::string &lock = {});
     /// Takes a listening socket that was handed over (socket activation); its path is not ours to remove.
     explicit ControlSocket(int inherited);
     ~ControlSocket();

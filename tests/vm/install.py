@@ -402,6 +402,11 @@ def check_disable():
     state["pids"]["nginx"] = main_pid(UNITS["nginx"])
 
 
+def configuration_files():
+    """Without directories: dpkg removes those that have become empty."""
+    return {path for path in system.files() if path.startswith("/etc/socksdirect/") and os.path.isfile(path)}
+
+
 def check_plain_remove():
     """What is removed and not purged keeps its configuration, also for those who install it again."""
     client = Client()
@@ -410,14 +415,14 @@ def check_plain_remove():
     with open(CONFIG, encoding="utf-8") as before:
         text = before.read() + "\n# a line of the administrator's\n"
     configure(text)
-    own = {path for path in system.files() if path.startswith("/etc/socksdirect/")}
+    own = configuration_files()
     apt("remove", "socksdirect", "socksdirect-monitor")
     client.tell("ask")
     same("the servers' processes", main_pids(), state["pids"])
     same("drop-ins", glob.glob("/etc/systemd/system/*/*socksdirect*"), [])
     same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
     same("libraries and programs", glob.glob("/usr/lib/*/socksdirect/libsd.so") + glob.glob("/usr/*bin/sd*-*monitor*"), [])
-    same("the configuration's files", {path for path in system.files() if path.startswith("/etc/socksdirect/")}, own)
+    same("the configuration's files", configuration_files(), own)
     run("systemctl", "daemon-reload")
     same("failed units", run("systemctl", "list-units", "--failed", "--no-legend", "--plain"), "")
     apt("install", *packages("built"))
