@@ -102,7 +102,11 @@ void Monitor::review_moved(const Segment &segment) {
     }
     while (it != moved_.end() && it->first.first == &segment) {
         const uint32_t ofd = it->second.ofd;
-        it = (wanted[ofd / 64] >> ofd % 64 & 1) != 0 ? std::next(it) : moved_.erase(it);
+        if ((wanted[ofd / 64] >> ofd % 64 & 1) != 0) {
+            ++it;
+        } else {
+            it = moved_.erase(it);
+        }
     }
 }
 
