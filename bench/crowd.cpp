@@ -26,15 +26,6 @@ struct State {
     std::atomic<int> port{0};      // of the server, once it listens
 };
 
-void watch(int epoll, int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-        die("epoll_ctl");
-    }
-}
-
 void serve(int listener) {
     const int epoll = epoll_create1(EPOLL_CLOEXEC);
     set_nonblocking(listener);

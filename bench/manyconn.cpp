@@ -21,15 +21,6 @@ namespace {
 
 constexpr int kBatch = 256;
 
-void watch(int epoll, int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-        die("epoll_ctl");
-    }
-}
-
 // False when the connection has ended.
 bool bounce(int fd, std::vector<char> &buffer) {
     const ssize_t got = read(fd, buffer.data(), buffer.size());

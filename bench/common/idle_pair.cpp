@@ -14,19 +14,6 @@
 
 namespace sd::bench {
 
-namespace {
-
-void watch(int epoll, int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-        die("epoll_ctl");
-    }
-}
-
-} // namespace
-
 IdlePair::IdlePair(long connections, int server_cpu, int client_cpu)
     : connections_(connections), state_(shared_value<State>()) {
     std::uint16_t port = 0;

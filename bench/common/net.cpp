@@ -96,6 +96,15 @@ void set_nodelay(int fd) {
     }
 }
 
+void watch(int epoll, int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    if (epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
+        die("epoll_ctl");
+    }
+}
+
 void set_nonblocking(int fd) {
     const int flags = fcntl(fd, F_GETFL);
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0) {

@@ -28,6 +28,8 @@ enum class Waiting { blocking, spin, epoll };
 [[nodiscard]] int accept_tcp(int listener);
 void set_nodelay(int fd);
 void set_nonblocking(int fd);
+// From now on the epoll set tells when something can be read.
+void watch(int epoll, int fd);
 
 // Made before the fork; afterwards one side calls server(), the other client().
 class Channel {

@@ -73,16 +73,16 @@ uint64_t proven_netns(int fd) {
     return tcp ? netns_cookie(fd) : 0;
 }
 
-bool overlap(const ListenAddress &a, const ListenAddress &b) {
+bool takes(const ListenAddress &listener, const ListenAddress &name) {
     static constexpr uint8_t kAnyV4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, kAny[16] = {};
-    static constexpr auto is_v4 = [](const ListenAddress &x) { return memcmp(x.ip, kAnyV4, 12) == 0; };
+    const bool is_v4 = memcmp(name.ip, kAnyV4, 12) == 0;
     // What of the other family, or one address of the own, a wildcard takes as well.
-    static constexpr auto covers = [](const ListenAddress &wide, const ListenAddress &x) {
-        return (memcmp(wide.ip, kAny, 16) == 0 && (!is_v4(x) || !wide.v6only)) ||
-               (memcmp(wide.ip, kAnyV4, 16) == 0 && is_v4(x));
-    };
-    return a.port == b.port && (memcmp(a.ip, b.ip, 16) == 0 || covers(a, b) || covers(b, a));
+    const bool covers = (memcmp(listener.ip, kAny, 16) == 0 && (!is_v4 || !listener.v6only)) ||
+                        (memcmp(listener.ip, kAnyV4, 16) == 0 && is_v4);
+    return listener.port == name.port && (memcmp(listener.ip, name.ip, 16) == 0 || covers);
 }
+
+bool overlap(const ListenAddress &a, const ListenAddress &b) { return takes(a, b) || takes(b, a); }
 
 int examine_listener(int fd, ListenProof &proof, Cause &cause) {
     int type = 0, protocol = 0, accepting = 0, mark = 0;

@@ -27,6 +27,8 @@ uint64_t netns_cookie(int fd);
 /// can connect there, whatever it was used for before. 0 for all others: Unix sockets are handed about
 /// between namespaces, by services, and by ourselves.
 uint64_t proven_netns(int fd);
+/// Whether a connection to that address would come to the listener.
+bool takes(const ListenAddress &listener, const ListenAddress &name);
 /// Whether a connection could be meant for both.
 bool overlap(const ListenAddress &a, const ListenAddress &b);
 

@@ -65,11 +65,9 @@ namespace {
 
 /// Does the listener's address, which was proven, allow for the name that the client has written down?
 bool agrees(const ListenAddress &listener, const SlotAddress &name) {
-    static constexpr uint8_t kAny4[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
-    static constexpr uint8_t kAny[16] = {};
-    return listener.port == name.port &&
-           (memcmp(listener.ip, name.ip, sizeof name.ip) == 0 ||
-            memcmp(listener.ip, kAny, sizeof kAny) == 0 || memcmp(listener.ip, kAny4, sizeof kAny4) == 0);
+    ListenAddress written{name.port, static_cast<uint8_t>(name.family), false, {}};
+    memcpy(written.ip, name.ip, sizeof name.ip);
+    return takes(listener, written);
 }
 
 constexpr uint16_t kFirstFreePort = 1024; ///< a client may take any from here on
