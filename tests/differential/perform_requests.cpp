@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 namespace sd::differential {
@@ -56,10 +57,15 @@ void request(int fd, char *bytes, size_t size, bool writing, bool both, Observat
     }
 }
 
-bool has_something(int fd, Observation &o) {
-    pollfd entry{fd, POLLIN, 0};
+// More than `size` bytes, or the end of the stream behind fewer.
+bool has_more_than(size_t size, int fd, Observation &o) {
+    pollfd entry{fd, POLLIN | POLLRDHUP, 0};
     if (poll(&entry, 1, 0) == 1) {
-        return true;
+        int waiting = 0;
+        const bool over = (entry.revents & ~POLLIN) != 0;
+        if (size == 0 || over || (ioctl(fd, FIONREAD, &waiting) == 0 && static_cast<size_t>(waiting) > size)) {
+            return true;
+        }
     }
     o.say("nothing there");
     return false;
@@ -73,14 +79,15 @@ void give_request(int fd, char *bytes, size_t size, bool both, Observation &o) {
 
 void get_request(int fd, char *bytes, size_t size, bool both, Observation &o) {
     // Who waits for a request is not seen to wait: the C library has a thread of its own do it.
-    if (has_something(fd, o)) {
+    // The second of two must not wait either.
+    if (has_more_than(both ? size / 2 : 0, fd, o)) {
         request(fd, bytes, size, false, both, o);
         o.data(bytes, size);
     }
 }
 
 void get_stdio(int fd, size_t size, Observation &o) {
-    const int copy = has_something(fd, o) ? dup(fd) : -1;
+    const int copy = has_more_than(0, fd, o) ? dup(fd) : -1;
     FILE *stream = copy < 0 ? nullptr : fdopen(copy, "r");
     if (stream == nullptr) {
         if (copy >= 0) {
