@@ -206,4 +206,4 @@ module_exit(sdzc_exit);
 MODULE_DESCRIPTION("Pages that change hands between processes");
 MODULE_AUTHOR("The SocksDirect authors");
 MODULE_LICENSE("GPL");
-MODULE_VERSION("0.1.0");
+MODULE_VERSION("0.2.0");
