@@ -339,7 +339,7 @@ void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
 
 /// The error that waits, taken.
 int error_of(int fd, File &f) noexcept {
-    return has_paths(*f.ofd) ? take_path_error(fd, *f.ofd) : take_error(*f.ofd);
+    return has_paths(*f.ofd) ? take_path_error(fd, f) : take_error(*f.ofd);
 }
 
 /// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.

@@ -190,6 +190,9 @@ void end_hidden_keepalive(int fd, Ofd &o) noexcept;
 /// shutdown() with the send token where it ends sending.
 long shut_socket(int fd, File &f, int how) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.
-int take_path_error(int fd, Ofd &o) noexcept;
+int take_path_error(int fd, File &f) noexcept;
+/// A reset is told once, though link and socket both know of it. With either token, when the socket has told
+/// of one (`error`, negative): what is to be told, or 0: the link has told it.
+long tell_reset(File &f, long error) noexcept;
 
 } // namespace sd

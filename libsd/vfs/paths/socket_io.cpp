@@ -40,7 +40,8 @@ uint32_t events_now(File &f) noexcept {
     const bool peer_shut =
         reads_ring ? reset || ring_shut : (socket & POLLRDHUP) || (to_ring && ring_shut && (socket & POLLIN));
     const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
-    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
+    // A reset that the link has told of the socket still has to tell
+    uint32_t e = socket & ((reset ? 0u : POLLERR) | POLLPRI | POLLHUP);
     if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
         take_overdue(f);
     if (rcv_shut)
@@ -206,12 +207,28 @@ long shut_socket(int fd, File &f, int how) noexcept {
     return how < 0 ? 0 : sys::call(SYS_shutdown, fd, how);
 }
 
-int take_path_error(int fd, Ofd &o) noexcept {
+long tell_reset(File &f, long error) noexcept {
+    Ofd &o = *f.ofd;
+    const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
+    absorb_flags(f); // for what else they say
+    const int waiting = take_error(o);
+    if (by_link)
+        return -waiting;
+    o.flags_seen.fetch_or(kFlagReset, std::memory_order_acq_rel);
+    o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+    return error;
+}
+
+int take_path_error(int fd, File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
     int kernels = 0;
     socklen_t n = sizeof kernels;
     sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n);
     const int ours = take_error(o);
-    return ours ? ours : kernels;
+    if (by_link || kernels == 0)
+        return ours;
+    return kernels == ECONNRESET || kernels == EPIPE ? static_cast<int>(-tell_reset(f, -kernels)) : kernels;
 }
 
 } // namespace sd

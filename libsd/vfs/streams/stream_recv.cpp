@@ -181,10 +181,15 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         if (r == 0 || (r > 0 && peek && socket_has_ended(fd)))
             *end = true;
         else if (r < 0 && r != -EAGAIN) {
+            const long told = r == -ECONNRESET || r == -EPIPE ? tell_reset(f, r) : r;
+            if (told == 0) {
+                *end = true;
+                return done;
+            }
             take_error(o); // it is told now
             if (done)
-                o.so_error.store(static_cast<int32_t>(-r), std::memory_order_release);
-            return done ? done : r;
+                o.so_error.store(static_cast<int32_t>(-told), std::memory_order_release);
+            return done ? done : told;
         }
         return done;
     }
