@@ -99,9 +99,9 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
     }
     model_.at(listener).plain_pending = by_kernel;
     const int reached = model_.at(listener).form;
-    const int domain = reached == v6_loopback || (reached == v6_any && random_.chance(60)) || random_.chance(20)
-                           ? AF_INET6
-                           : AF_INET;
+    const int domain =
+        reached == v6_loopback || (reached == v6_any && random_.chance(60)) || random_.chance(20) ? AF_INET6
+                                                                                                  : AF_INET;
     const int object = make_socket(actor, domain);
     const int id = model_.process_of(actor).open.back().reference;
     if (nonblocking) {
@@ -111,8 +111,7 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
     if (random_.chance(6)) {
         const int form = domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any);
         const bool any = form != v4_loopback;
-        emit(actor, Op::bind,
-             {id, any ? form : form_at(form, model_.process_of(actor).place), kAnyPort});
+        emit(actor, Op::bind, {id, any ? form : form_at(form, model_.process_of(actor).place), kAnyPort});
         model_.at(object).bound = true;
     }
     // It is a kernel socket then

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <grp.h>
-#include <cstdio>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -105,8 +105,8 @@ void Side::start_monitor(const Setting &setting) {
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
         if (setting.apart) {
-            execl(program.c_str(), program.c_str(), "--socket", path.c_str(), "--config", configuration.c_str(),
-                  nullptr);
+            execl(program.c_str(), program.c_str(), "--socket", path.c_str(), "--config",
+                  configuration.c_str(), nullptr);
         }
         execl(program.c_str(), program.c_str(), "--socket", path.c_str(), nullptr);
         _exit(127);

@@ -32,7 +32,9 @@ uint32_t events_now(File &f) noexcept {
     const bool to_ring = !reads_ring && sender_is_in_ring(f); // behind what is left in the socket
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring || to_ring;
     const uint32_t flags = any_ring ? absorb_flags(f) : 0;
-    const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
+    // An urgent byte may be the last of the socket.
+    const bool only_ring = sends_ring && reads_ring && receives_in_ring(o);
+    const uint32_t socket = only_ring ? 0 : socket_events(fd);
     const uint32_t block = o.tx_block.load(std::memory_order_acquire);
     const bool reset = block & kTxReset;
     const bool we_shut = reset || (block & kTxShut);
@@ -48,7 +50,12 @@ uint32_t events_now(File &f) noexcept {
         e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (!(e & EPOLLIN)) {
         const int32_t low = low_water(o);
-        if (low > 1) {
+        if (receives_in_ring(o) && !is_inline(f) && at_urgent_mark(f)) [[unlikely]] {
+            const int32_t more = low + 1; // the urgent byte itself will not be read
+            const long behind = sender_is_in_ring(f) ? 0 : socket_pending(fd);
+            if (ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(more)) + behind >= more)
+                e |= EPOLLIN | EPOLLRDNORM;
+        } else if (low > 1) {
             if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
                 e |= EPOLLIN | EPOLLRDNORM;
         } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {

@@ -182,7 +182,11 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             gone = moved(f, o);
             bool in_socket = false;
             if (!gone && has_other_path(f, o)) [[unlikely]]
-                in_socket = !prepare_send(fd, f, &tell) && !(o.tx_block.load(std::memory_order_acquire) & kTxReset);
+                in_socket = !prepare_send(fd, f, &tell);
+            if (in_socket && (o.tx_block.load(std::memory_order_acquire) & kTxEnded)) [[unlikely]] {
+                absorb_flags(f); // a reset that the link tells counts, and not the socket's
+                in_socket = !(o.tx_block.load(std::memory_order_acquire) & kTxReset);
+            }
             blocked = gone || (!in_socket && send_refused(f, o));
             if (in_socket) [[unlikely]] {
                 // An error that was told by the socket beside what was received
