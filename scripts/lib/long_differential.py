@@ -10,14 +10,14 @@ from long import Budget, State
 MODES = {"one": 100_000, "two": 50_000, "given-up": 50_000, "fake": 50_000, "paths": 100_000, "apart": 50_000, "apart-shm": 100_000,
          "apart-storm": 100_000}
 # What a mode is: words for the runner, and its environment.
-WITHOUT = ["--without", "passing"]  # of a connection that has left the kernel: docs/design/paths.md
+WITHOUT = ["--without", "passing"]  # tests/differential/LIMITS.md
 HOW = {
     "one": ([], {}),
     "two": (["--users", "two"], {}),
     "given-up": (["--users", "given-up"], {}),
     "fake": ([], {"SD_TEST_TRANSPORT": "fake"}),
     "paths": (WITHOUT, {"SD_TEST_PATHS": "storm"}),
-    "apart": (["--apart"], {}),
+    "apart": (["--apart", *WITHOUT], {}),
     "apart-shm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "shm"}),
     "apart-storm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "storm"}),
 }
