@@ -66,6 +66,19 @@ BEHAVIOUR("the same, told by SO_ERROR", option_is_told_once, any) {
     }
 }
 
+BEHAVIOUR("the same, told by an urgent byte", urgent_sender_is_told_once, any) {
+    for (const int messages : {0, 1, 2, 3, 5}) {
+        const Pair pair = with_one_that_sends(messages);
+        send_all(pair.client, "unread there");
+        wait_for(pair.server, POLLIN);
+        SHOW(close(pair.server));
+        wait_for(pair.client, POLLHUP);
+        SHOW(send(pair.client, "x", 1, MSG_OOB | MSG_NOSIGNAL));
+        SHOW(send(pair.client, "xyz", 3, MSG_OOB | MSG_NOSIGNAL));
+        show_end(pair);
+    }
+}
+
 BEHAVIOUR("who has ended both directions is told of a reset", ended_is_told, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);

@@ -233,9 +233,11 @@ int take_path_error(int fd, File &f) noexcept {
     socklen_t n = sizeof kernels;
     sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n);
     const int ours = take_error(o);
-    if (by_link || kernels == 0)
+    if (by_link)
         return ours;
-    return kernels == ECONNRESET || kernels == EPIPE ? static_cast<int>(-tell_reset(f, -kernels)) : kernels;
+    if (kernels == ECONNRESET || kernels == EPIPE)
+        kernels = static_cast<int>(-tell_reset(f, -kernels));
+    return ours ? ours : kernels;
 }
 
 } // namespace sd
