@@ -2,6 +2,10 @@
 // (SD_TEST_PATHS): the way back and forth, both know of a reset and of an urgent byte, and tell it once.
 #include "tests/programs/cases.hpp"
 
+#include <csignal>
+#include <sys/wait.h>
+#include <unistd.h>
+
 using namespace sdtest;
 
 namespace {
@@ -89,6 +93,40 @@ BEHAVIOUR("who has ended both directions is told of a reset", ended_is_told, any
         wait_for(pair.server, POLLERR);
         SHOW(send(pair.server, "x", 1, MSG_NOSIGNAL));
         SHOW(send(pair.server, "x", 1, MSG_NOSIGNAL));
+    }
+}
+
+BEHAVIOUR("one that executes, or is killed, has not read what it was sent", unread_at_exec, any) {
+    for (const bool executes : {true, false}) {
+        for (const int messages : {0, 1, 2, 3, 5}) {
+            const int listener = make_listener();
+            const pid_t server = fork();
+            if (server == 0) {
+                const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+                for (int i = 0; i <= messages; ++i) {
+                    receive(end, 13);
+                }
+                send_all(end, "all there");
+                wait_for(end, POLLIN);
+                if (executes) {
+                    execlp("true", "true", nullptr);
+                }
+                kill(getpid(), SIGKILL);
+            }
+            const int client = connect_to(listener);
+            close(listener);
+            for (int i = 0; i <= messages; ++i) {
+                send_all(client, "to the server");
+            }
+            say("%s", receive(client, 9).c_str());
+            send_all(client, "not read");
+            MUST(waitpid(server, nullptr, 0));
+            wait_for(client, POLLRDHUP);
+            char byte;
+            SHOW(recv(client, &byte, 1, 0));
+            SHOW(recv(client, &byte, 1, 0));
+            SHOW(send(client, "x", 1, MSG_NOSIGNAL));
+        }
     }
 }
 

@@ -226,6 +226,20 @@ long tell_reset(File &f, long error) noexcept {
     return error;
 }
 
+void learn_of_end(File &f) noexcept {
+    // Who ends its direction, or closes, says so in the slot before the FIN goes out.
+    constexpr uint32_t kSaid = kFlagWriteShut | kFlagClosed | kFlagReset | kFlagDead;
+    Ofd &o = *f.ofd;
+    const bool said = f.peer->control.flags.load(std::memory_order_acquire) & kSaid;
+    absorb_flags(f);
+    if (said || !sends_in_ring(o) || ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit))
+        return;
+    if (o.flags_seen.fetch_or(kFlagReset, std::memory_order_acq_rel) & kFlagReset)
+        return;
+    o.so_error.store(ECONNRESET, std::memory_order_release);
+    o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+}
+
 int take_path_error(int fd, File &f) noexcept {
     Ofd &o = *f.ofd;
     const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;

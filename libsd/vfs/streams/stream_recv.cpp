@@ -178,6 +178,8 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             continue;
         if (r > 0 && !peek && sender_is_in_ring(f))
             continue; // what is left in the socket, and then what is in the ring
+        if (r == 0)
+            learn_of_end(f);
         if (r == 0 || (r > 0 && peek && socket_has_ended(fd)))
             *end = true;
         else if (r < 0 && r != -EAGAIN) {
