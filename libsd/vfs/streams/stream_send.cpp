@@ -187,6 +187,10 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 absorb_flags(f); // a reset that the link tells counts, and not the socket's
                 in_socket = !(o.tx_block.load(std::memory_order_acquire) & kTxReset);
             }
+            // A peer that has ended both its directions, the one in the ring: its socket does not know of it.
+            if (in_socket && receives_in_ring(o) &&
+                refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
+                in_socket = false;
             blocked = gone || (!in_socket && send_refused(f, o));
             if (in_socket) [[unlikely]] {
                 // An error that was told by the socket beside what was received
