@@ -1,5 +1,5 @@
-"""Many seeds of the differential runner, by range, for each way of sharing out users (differential --help), and over
-the fake transport."""
+"""Many seeds of the differential runner, by range, for each way of sharing out users (differential --help), over
+the fake transport, with paths that change at random, and between two network namespaces."""
 import os
 import re
 import subprocess
@@ -7,18 +7,31 @@ import subprocess
 from long import Budget, State
 
 # Seeds of each; the test command runs the first ones.
-MODES = {"one": 100_000, "two": 50_000, "given-up": 50_000, "fake": 50_000}
+MODES = {"one": 100_000, "two": 50_000, "given-up": 50_000, "fake": 50_000, "paths": 100_000, "apart": 50_000, "apart-shm": 100_000,
+         "apart-storm": 100_000}
+# What a mode is: words for the runner, and its environment.
+WITHOUT = ["--without", "passing"]  # tests/differential/LIMITS.md
+HOW = {
+    "one": ([], {}),
+    "two": (["--users", "two"], {}),
+    "given-up": (["--users", "given-up"], {}),
+    "fake": ([], {"SD_TEST_TRANSPORT": "fake"}),
+    "paths": (WITHOUT, {"SD_TEST_PATHS": "storm"}),
+    "apart": (["--apart", *WITHOUT], {}),
+    "apart-shm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "shm"}),
+    "apart-storm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "storm"}),
+}
 PIECE = 500
 SUMMARY = re.compile(r"(\d+) the same \((\d+) of them only when repeated\), (\d+) different, (\d+) undecided")
 
 
 def run_piece(build_dir, mode, first, count):
     """What it counted, and the seeds that differ; None: it did not get to the end."""
-    users = [] if mode in ("one", "fake") else ["--users", mode]
-    command = [f"{build_dir}/tests/differential/differential", *users, "--from", str(first), "--count", str(count), "--failures",
+    words, environment = HOW[mode]
+    command = [f"{build_dir}/tests/differential/differential", *words, "--from", str(first), "--count", str(count), "--failures",
                str(count), "--no-shrink"]
-    got = subprocess.run(command, capture_output=True, text=True, check=False, 
-                         env={**os.environ, "SD_BUILD_DIR": build_dir, **({"SD_TEST_TRANSPORT": "fake"} if mode == "fake" else {})})
+    got = subprocess.run(command, capture_output=True, text=True, check=False,
+                         env={**os.environ, "SD_BUILD_DIR": build_dir, **environment})
     found = SUMMARY.search(got.stdout)
     return (list(map(int, found.groups())), re.findall(r"=== seed (\d+) differs", got.stdout)) if found else None
 
@@ -44,6 +57,6 @@ def run(build_dir, source_dir, record):  # pylint: disable=unused-argument
                 same, repeated, different, undecided = total
                 result = f"{same} the same ({repeated} when repeated), {undecided} undecided by the kernel, {different} different"
                 result += f": {' '.join(differ)}" if differ else ""
-                record(f"{'transport' if mode == 'fake' else 'users'}: {mode}, seeds {first} to {after - 1}", result + (f"; broke down at {after}" if broken else ""))
+                record(f"{'users: ' if mode in ('one', 'two', 'given-up') else ''}{mode}, seeds {first} to {after - 1}", result + (f"; broke down at {after}" if broken else ""))
         well = well and not differ and not broken
     return well

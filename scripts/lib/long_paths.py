@@ -40,7 +40,9 @@ def run(build_dir, source_dir, record):
     good, runs = True, 0
     while good and budget.left() > 0 and any(counts[name] < ENOUGH for name in WANTED):
         seed, runs = seed + 1, runs + 1
-        good = transfer(build_dir, counts, 6, 4000, seed, "busy")
+        good = transfer(build_dir, counts, 6, 40000, seed, "busy")
+        if runs % 20 == 0:
+            print(told(counts), flush=True)
         state.update(seed=seed, counts=counts)
         state.save()
     few = [name for name in WANTED if counts[name] < ENOUGH]

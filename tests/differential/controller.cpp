@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdexcept>
@@ -32,6 +33,17 @@ long now_us() {
 constexpr long kFinite = 400000;    // µs that a step with a deadline of some 20 ms is given to end by itself
 constexpr long kDraining = 4000000; // and one that waits for what a sender still has
 constexpr long kForEver = 20000000; // µs after which a side that never comes to rest is given up
+
+bool asleep(int file) {
+    char text[512];
+    const ssize_t n = pread(file, text, sizeof text - 1, 0);
+    if (n <= 0) {
+        return true; // gone
+    }
+    text[n] = '\0';
+    const char *end = strrchr(text, ')');
+    return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
+}
 
 } // namespace
 
@@ -61,7 +73,7 @@ Trace Side::run(const Sequence &sequence, bool patient) {
 void Side::start_roots(const Sequence &sequence) {
     for (int i = 0; i < sequence.roots; ++i) {
         const bool plain = (sequence.plain >> i & 1) != 0;
-        const int host = plain ? hosts_[2] : hosts_[static_cast<size_t>(i % 2)];
+        const int host = hosts_[static_cast<size_t>(!plain ? i % 2 : apart_ ? 2 + i % 2 : 2)];
         Command command;
         command.arguments[0] = i;
         if (write(host, &command, sizeof command) != sizeof command) {
@@ -179,17 +191,6 @@ void Side::perform(const Sequence &sequence, size_t index) {
     }
 }
 
-bool Side::asleep(int file) const {
-    char text[512];
-    const ssize_t n = pread(file, text, sizeof text - 1, 0);
-    if (n <= 0) {
-        return true; // gone
-    }
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
-}
-
 bool Side::all_asleep() const {
     for (const Actor &actor : actors_) {
         if ((actor.state == State::busy || actor.state == State::idle) && !asleep(actor.status)) {
@@ -199,9 +200,31 @@ bool Side::all_asleep() const {
     return monitor_asleep();
 }
 
+namespace {
+
+// While the monitor's loop waits for a thread that asks the kernel, only that one is awake.
+bool all_threads_asleep(pid_t pid) {
+    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+    DIR *const list = opendir(tasks.c_str());
+    bool all = true;
+    for (const dirent *entry; all && list != nullptr && (entry = readdir(list)) != nullptr;) {
+        if (entry->d_name[0] != '.') {
+            const int file = open((tasks + "/" + entry->d_name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+            all = file < 0 || asleep(file);
+            close(file);
+        }
+    }
+    if (list != nullptr) {
+        closedir(list);
+    }
+    return all;
+}
+
+} // namespace
+
 /// With the bridges that it has started.
 bool Side::monitor_asleep() const {
-    if (monitor_status_ >= 0 && !asleep(monitor_status_)) {
+    if (monitor_ > 0 && !all_threads_asleep(monitor_)) {
         return false;
     }
     char text[512];

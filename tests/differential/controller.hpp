@@ -1,11 +1,13 @@
 // Performs a sequence on one side: all on kernel sockets, or under libsd.
 #pragma once
 
+#include "tests/differential/apart.hpp"
 #include "tests/differential/channel.hpp"
 #include "tests/differential/step.hpp"
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -26,6 +28,7 @@ struct Setting {
     std::string directory;                ///< for the monitor's socket
     std::vector<std::string> environment; ///< NAME=VALUE, for the accelerated side
     Users users = Users::one;
+    bool apart = false;   ///< see Features
     std::string programs; ///< see provide_programs()
 };
 
@@ -38,6 +41,9 @@ class Side {
     ~Side();
     Side(const Side &) = delete;
     Side &operator=(const Side &) = delete;
+
+    /// Ends of connections that the monitor has joined so far; 0 without one.
+    long joined() const;
 
     /// With `patient`, a step is only called blocked after it slept for long: for use on a busy machine, to
     /// confirm a difference.
@@ -59,7 +65,7 @@ class Side {
     };
 
     void start_monitor(const Setting &setting);
-    int start_host(const Setting &setting, bool accelerated, uid_t user);
+    int start_host(const Setting &setting, bool accelerated, uid_t user, int place);
     void start_roots(const Sequence &sequence);
     void perform(const Sequence &sequence, size_t index);
     int resolve(char kind, int value) const;
@@ -67,7 +73,6 @@ class Side {
     void receive(int actor, bool &progress);
     void take_reply(int actor, const Reply &reply);
     void died(int actor);
-    bool asleep(int file) const;
     bool all_asleep() const;
     bool monitor_asleep() const;
     void note(const std::string &text);
@@ -77,10 +82,12 @@ class Side {
 
     bool accelerated_;
     pid_t monitor_ = -1;
-    int monitor_status_ = -1;
     int bridges_ = -1; ///< list of the monitor's children, where connections are carried by some
     std::vector<pid_t> host_pids_;
-    std::vector<int> hosts_; ///< two of the side's own kind, then one without libsd
+    std::string monitor_socket_, sdstat_;
+    std::optional<Apart> apart_;
+    std::optional<Group> group_;
+    std::vector<int> hosts_; ///< two of the side's own kind, then one or two (apart) without libsd
     std::array<Channel, kMaxActors> channels_;
     std::array<Actor, kMaxActors> actors_;
 

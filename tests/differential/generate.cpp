@@ -8,6 +8,9 @@ Sequence generate(uint64_t seed, const Features &features) { return Generator(se
 Generator::Generator(uint64_t seed, const Features &features) : random_(seed), features_(features) {
     sequence_.seed = seed;
     sequence_.roots = 1 + (random_.chance(70) ? 1 : 0) + (random_.chance(20) ? 1 : 0);
+    if (features.apart) {
+        sequence_.roots = std::max(sequence_.roots, 2);
+    }
     if (sequence_.roots > 1 && random_.chance(20)) {
         sequence_.plain = 1u << random_.below(sequence_.roots);
     }
@@ -16,6 +19,7 @@ Generator::Generator(uint64_t seed, const Features &features) : random_(seed), f
         model_.actors[static_cast<size_t>(i)].process = i;
         model_.processes.emplace_back();
         model_.processes.back().user = features.users == Users::two ? i % 2 : 0;
+        model_.processes.back().place = features.apart ? i % 2 : 0;
     }
     one_way_ = random_.chance(15);
     weights_ = {6, 20, 12, 8, 8, 6, 4, 2, 1, 4, 4, 2, 2};

@@ -9,6 +9,7 @@ namespace sd::differential {
 struct Features {
     bool exec = true, passing = true, signals = true;
     Users users = Users::one;
+    bool apart = false; ///< actors are in two network namespaces, by turns
 };
 
 /// The same seed and features give the same sequence on every machine.

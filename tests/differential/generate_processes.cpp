@@ -60,7 +60,8 @@ bool Generator::connect_shared(int actor) {
     }
     Object &client = model_.at(found->object), &listener = model_.at(to->object);
     listener.plain_pending = true;
-    emit(actor, Op::connect, {found->reference, target_form(listener, client.domain), listener.port});
+    emit(actor, Op::connect,
+         {found->reference, form_at(target_form(listener, client.domain), listener.place), listener.port});
     client.kind = Kind::stream;
     listener.pending.push_back(found->object);
     model_.event(to->object);

@@ -38,6 +38,25 @@ int Generator::target_form(const Object &listener, int domain) {
     }
 }
 
+int Generator::form_at(int form, int place) const {
+    if (!features_.apart) {
+        return form;
+    }
+    switch (form) {
+    case v4_loopback:
+    case v4_other:
+    case v4_any:
+        return v4_near + place;
+    case v6_loopback:
+    case v6_any:
+        return v6_near + place;
+    case mapped:
+        return mapped_near + place;
+    default:
+        return form;
+    }
+}
+
 int Generator::make_socket(int actor, int domain) {
     const int flags = (random_.chance(15) ? SOCK_NONBLOCK : 0) | (random_.chance(15) ? SOCK_CLOEXEC : 0);
     const int id = emit(actor, Op::socket, {domain, SOCK_STREAM | flags, random_.chance(20) ? IPPROTO_TCP : 0});
@@ -58,11 +77,14 @@ int Generator::make_listener(int actor) {
     const int domain = form == v6_loopback || form == v6_any || form == mapped ? AF_INET6 : AF_INET;
     const int object = make_socket(actor, domain);
     const int id = model_.process_of(actor).open.back().reference;
-    const int bound = emit(actor, Op::bind, {id, form, kAnyPort});
+    const int place = model_.process_of(actor).place;
+    const bool any = form == v4_any || form == v6_any;
+    const int bound = emit(actor, Op::bind, {id, any ? form : form_at(form, place), kAnyPort});
     const int listening = emit(actor, Op::listen, {id, random_.pick({8, 16, 128, 4096})});
     Object &listener = model_.at(object);
     listener.kind = Kind::listener;
     listener.form = form;
+    listener.place = place;
     listener.port = random_.chance(50) ? bound : listening;
     return object;
 }
@@ -71,14 +93,15 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
     // Clients with and without libsd wait in two queues: LIMITS.md, "the order of accept".
     const int process = model_.actors[static_cast<size_t>(actor)].process;
     const bool plain = process < sequence_.roots && (sequence_.plain >> process & 1) != 0;
-    if (!model_.at(listener).pending.empty() && (plain || model_.at(listener).plain_pending)) {
+    const bool by_kernel = plain || model_.process_of(actor).place != model_.at(listener).place;
+    if (!model_.at(listener).pending.empty() && (by_kernel || model_.at(listener).plain_pending)) {
         return;
     }
-    model_.at(listener).plain_pending = plain;
-    const int form = model_.at(listener).form;
-    const int domain = form == v6_loopback || (form == v6_any && random_.chance(60)) || random_.chance(20)
-                           ? AF_INET6
-                           : AF_INET;
+    model_.at(listener).plain_pending = by_kernel;
+    const int reached = model_.at(listener).form;
+    const int domain =
+        reached == v6_loopback || (reached == v6_any && random_.chance(60)) || random_.chance(20) ? AF_INET6
+                                                                                                  : AF_INET;
     const int object = make_socket(actor, domain);
     const int id = model_.process_of(actor).open.back().reference;
     if (nonblocking) {
@@ -86,8 +109,9 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
         model_.at(object).nonblocking = true;
     }
     if (random_.chance(6)) {
-        emit(actor, Op::bind,
-             {id, domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any), kAnyPort});
+        const int form = domain == AF_INET ? random_.pick({v4_any, v4_loopback}) : int(v6_any);
+        const bool any = form != v4_loopback;
+        emit(actor, Op::bind, {id, any ? form : form_at(form, model_.process_of(actor).place), kAnyPort});
         model_.at(object).bound = true;
     }
     // It is a kernel socket then
@@ -97,7 +121,7 @@ void Generator::connect_to(int actor, int listener, bool nonblocking) {
         emit(actor, Op::setfl, {id, nonblocking ? 024000 : 020000});
     }
     const Object &there = model_.at(listener);
-    emit(actor, Op::connect, {id, target_form(there, domain), there.port});
+    emit(actor, Op::connect, {id, form_at(target_form(there, domain), there.place), there.port});
     model_.at(object).kind = Kind::stream;
     model_.at(object).connecting = model_.at(object).nonblocking;
     model_.at(listener).pending.push_back(object);

@@ -42,6 +42,8 @@ class Generator {
     int reference(int actor, Kind kind);
     void open(int actor, int reference, int object, bool cloexec = false);
     int target_form(const Object &listener, int domain);
+    /// What an address of this host is called in the namespace `place`.
+    int form_at(int form, int place) const;
 
     // generate_setup.cpp
     int make_listener(int actor);

@@ -1,13 +1,17 @@
 // Starting and ending what a side consists of: channels, the monitor, and the hosts that fork actors.
 #include "tests/differential/controller.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <grp.h>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <sys/prctl.h>
@@ -71,23 +75,39 @@ Side::Side(const Setting &setting, bool accelerated) : accelerated_(accelerated)
         make_pair(SOCK_SEQPACKET, channel.ours, channel.theirs);
         make_pair(SOCK_DGRAM, channel.mail_in, channel.mail_out);
     }
+    if (setting.apart) {
+        apart_.emplace();
+        if (accelerated) {
+            group_.emplace();
+        }
+    }
     if (accelerated) {
         start_monitor(setting);
     }
-    for (size_t i = 0; i < 3; ++i) {
-        const uid_t user = setting.users == Users::two ? kUsers[i] : geteuid();
-        hosts_.push_back(start_host(setting, accelerated && i < 2, user));
+    for (int i = 0; i < (setting.apart ? 4 : 3); ++i) {
+        const uid_t user = setting.users == Users::two ? kUsers[std::min(i, 2)] : geteuid();
+        hosts_.push_back(start_host(setting, accelerated && i < 2, user, i % 2));
     }
 }
 
 void Side::start_monitor(const Setting &setting) {
-    const std::string path = monitor_socket(setting), program = setting.build + "/sd-monitor";
+    const std::string path = monitor_socket(setting), program = setting.build + "/sd-monitor",
+                      configuration = setting.directory + "/monitor.toml";
+    monitor_socket_ = path;
+    sdstat_ = setting.build + "/sdstat";
+    if (setting.apart) {
+        std::ofstream(configuration) << "[paths]\ndiscovery = true\ngroup = \"" << group_->name() << "\"\n";
+    }
     monitor_ = checked("fork", fork());
     if (monitor_ == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         const int log = open((setting.directory + "/monitor.log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         dup2(log, STDOUT_FILENO);
         dup2(log, STDERR_FILENO);
+        if (setting.apart) {
+            execl(program.c_str(), program.c_str(), "--socket", path.c_str(), "--config",
+                  configuration.c_str(), nullptr);
+        }
         execl(program.c_str(), program.c_str(), "--socket", path.c_str(), nullptr);
         _exit(127);
     }
@@ -97,15 +117,31 @@ void Side::start_monitor(const Setting &setting) {
         }
         usleep(1000);
     }
-    monitor_status_ =
-        moved_up(checked("stat file", open(("/proc/" + std::to_string(monitor_) + "/stat").c_str(), O_RDONLY)));
     if (setting.users == Users::given_up) {
         const std::string own = "/proc/" + std::to_string(monitor_) + "/task/" + std::to_string(monitor_);
         bridges_ = moved_up(checked("children", open((own + "/children").c_str(), O_RDONLY)));
     }
 }
 
-int Side::start_host(const Setting &setting, bool accelerated, uid_t user) {
+long Side::joined() const {
+    if (monitor_ < 0) {
+        return 0;
+    }
+    FILE *const answer = popen((sdstat_ + " --json --socket " + monitor_socket_).c_str(), "re");
+    std::string text;
+    char part[4096];
+    for (size_t n; answer != nullptr && (n = fread(part, 1, sizeof part, answer)) > 0;) {
+        text.append(part, n);
+    }
+    if (answer != nullptr) {
+        pclose(answer);
+    }
+    static const std::regex word("\"totals\"[^}]*\"joined\": *([0-9]+)");
+    std::smatch found;
+    return std::regex_search(text, found, word) ? std::stol(found[1]) : 0;
+}
+
+int Side::start_host(const Setting &setting, bool accelerated, uid_t user, int place) {
     int ours, theirs;
     make_pair(SOCK_SEQPACKET, ours, theirs);
     const pid_t pid = checked("fork", fork());
@@ -124,6 +160,9 @@ int Side::start_host(const Setting &setting, bool accelerated, uid_t user) {
         }
         close_range(3, kHostChannel - 1, 0);
         unsetenv("LD_PRELOAD");
+        if ((apart_ && !apart_->enter(place)) || (group_ && !group_->join())) {
+            _exit(126);
+        }
         const std::string actor = setting.programs + "/differential-actor",
                           sdrun = setting.programs + "/sdrun";
         if (user != geteuid() && (setgroups(0, nullptr) != 0 || setresgid(user, user, user) != 0 ||
@@ -168,10 +207,8 @@ Side::~Side() {
             close(fd);
         }
     }
-    for (const int fd : {monitor_status_, bridges_}) {
-        if (fd >= 0) {
-            close(fd);
-        }
+    if (bridges_ >= 0) {
+        close(bridges_);
     }
 }
 

@@ -18,6 +18,7 @@ Trace Judge::run(std::unique_ptr<Side> &side, bool accelerated, const Sequence &
         }
         return side->run(sequence, patient);
     } catch (const std::runtime_error &error) {
+        joined_ += side && accelerated ? side->joined() : 0;
         side.reset();
         return {{-1, std::string("the side broke down: ") + error.what()}};
     }

@@ -27,6 +27,8 @@ class Judge {
     std::string explain(const Sequence &sequence);
     /// What differed at first, for verdicts that found it no real difference.
     const std::string &first_impression() const { return first_impression_; }
+    /// Ends of the kernel's connections that were joined in the runs so far.
+    long joined() const { return joined_ + (ours_ ? ours_->joined() : 0); }
 
   private:
     bool differs(const Sequence &sequence, bool patient);
@@ -35,6 +37,7 @@ class Judge {
     Setting setting_;
     bool self_check_;
     std::string first_impression_;
+    long joined_ = 0; ///< by sides that are gone
     std::unique_ptr<Side> kernel_, ours_;
 };
 

@@ -36,7 +36,7 @@ struct Options {
 
 // Shared by the workers.
 struct Progress {
-    long next = 0, same = 0, different = 0, unsteady = 0, undecided = 0, broken = 0;
+    long next = 0, same = 0, different = 0, unsteady = 0, undecided = 0, joined = 0;
     uint64_t failed[64];
 };
 
@@ -52,6 +52,8 @@ struct Progress {
                  "  --list          print the sequence of a seed, run nothing\n"
                  "  --users two     the two sides are strangers to each other (needs root)\n"
                  "  --users given-up     children of fork give up root\n"
+                 "  --apart         actors are in two network namespaces, whose connections are discovered\n"
+                 "                  (needs root)\n"
                  "  --without WHAT  generate no exec, passing, signals\n"
                  "  --name NAME     of the test, for SD_TEST_RESULTS\n"
                  "  --tolerate N    so many failing seeds are shown, and are no failure\n"
@@ -108,6 +110,8 @@ Options parse(int argc, char **argv) {
                 usage(2);
             }
             options.features.users = options.setting.users = who == "two" ? Users::two : Users::given_up;
+        } else if (word == "--apart") {
+            options.features.apart = options.setting.apart = true;
         } else if (word == "--without") {
             const std::string what = value();
             options.features.exec &= what != "exec";
@@ -126,7 +130,7 @@ void show_failure(const Options &options, Judge &judge, const Sequence &sequence
     text << "\n=== seed " << sequence.seed << " differs; again with: differential --seed " << sequence.seed
          << "\n"
          << judge.explain(shorter);
-    if (options.count == 1) {
+    if (options.count == 1 && !options.setting.apart) { // one program has one network namespace
         text << "\n" << c_program(shorter);
     }
     std::cout << text.str() << std::flush;
@@ -141,6 +145,7 @@ void work(const Options &options, Progress &progress, int worker) {
         const long index = __atomic_fetch_add(&progress.next, 1, __ATOMIC_RELAXED);
         if (index >= options.count ||
             __atomic_load_n(&progress.different, __ATOMIC_RELAXED) >= options.most_failures) {
+            __atomic_fetch_add(&progress.joined, judge.joined(), __ATOMIC_RELAXED);
             return;
         }
         const Sequence sequence = generate(options.first + static_cast<uint64_t>(index), options.features);
@@ -196,7 +201,7 @@ int run(int argc, char **argv) {
         std::cout << report(sequence, {}, {});
         return 0;
     }
-    if (options.setting.users != Users::one && geteuid() != 0) {
+    if ((options.setting.users != Users::one || options.setting.apart) && geteuid() != 0) {
         std::cout << "left out, as it needs root" << std::endl;
         return 77;
     }
@@ -241,6 +246,10 @@ int run(int argc, char **argv) {
     std::cout << progress->same + progress->unsteady << " the same (" << progress->unsteady
               << " of them only when repeated), " << progress->different << " different, "
               << progress->undecided << " undecided by the kernel, " << seconds << " s" << std::endl;
+    if (options.setting.apart) {
+        std::cout << progress->joined << " ends of the kernel's connections were joined" << std::endl;
+        well = well && (progress->joined > 0 || options.self_check);
+    }
     return well && progress->different <= options.tolerated && progress->same > 0 ? 0 : 1;
 }
 

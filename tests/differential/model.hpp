@@ -48,6 +48,7 @@ struct Object {
     // listeners
     int port = kDeadPort;       ///< step that knows it
     int form = v4_loopback;     ///< how to reach it
+    int place = 0;              ///< its network namespace
     std::vector<int> pending;   ///< clients
     bool plain_pending = false; ///< one of them without libsd
     // streams
@@ -83,6 +84,7 @@ struct Process {
     bool no_requests = false; ///< ... before it was forked: the C library's thread for them is not there
     int handler_sends = -1;   ///< object that its handler of SIGUSR1 sends on
     int user = 0;
+    int place = 0; ///< its network namespace
 };
 
 struct ModelActor {

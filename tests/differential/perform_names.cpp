@@ -51,6 +51,24 @@ struct Address {
         case v4_foreign:
             four("203.0.113.77");
             break;
+        case v4_near:
+            four("10.77.0.1");
+            break;
+        case v4_far:
+            four("10.77.0.2");
+            break;
+        case v6_near:
+            six("fd77::1");
+            break;
+        case v6_far:
+            six("fd77::2");
+            break;
+        case mapped_near:
+            six("::ffff:10.77.0.1");
+            break;
+        case mapped_far:
+            six("::ffff:10.77.0.2");
+            break;
         default:
             four("127.0.0.1");
         }

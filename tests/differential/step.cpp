@@ -38,9 +38,10 @@ constexpr Bit kEventBits[] = {
     {EPOLLIN, "EPOLLIN"},       {EPOLLPRI, "EPOLLPRI"},         {EPOLLOUT, "EPOLLOUT"},
     {EPOLLRDHUP, "EPOLLRDHUP"}, {EPOLLERR, "EPOLLERR"},         {EPOLLHUP, "EPOLLHUP"},
     {EPOLLET, "EPOLLET"},       {EPOLLONESHOT, "EPOLLONESHOT"}, {EPOLLEXCLUSIVE, "EPOLLEXCLUSIVE"}};
-constexpr const char *kForms[] = {"v4_loopback",  "v4_any",      "v6_loopback", "v6_any",
-                                  "mapped",       "v4_other",    "v4_foreign",  "bad_family",
-                                  "short_length", "bad_pointer", "unspecified", "null_address"};
+constexpr const char *kForms[] = {"v4_loopback", "v4_any",       "v6_loopback", "v6_any",       "mapped",
+                                  "v4_other",    "v4_foreign",   "bad_family",  "short_length", "bad_pointer",
+                                  "unspecified", "null_address", "v4_near",     "v4_far",       "v6_near",
+                                  "v6_far",      "mapped_near",  "mapped_far"};
 
 template <size_t N> std::string names(const Bit (&bits)[N], unsigned value) {
     std::string text;

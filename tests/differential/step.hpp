@@ -53,6 +53,13 @@ enum AddressForm : int {
     bad_pointer,
     unspecified,
     null_address,
+    // where the actors are in two network namespaces
+    v4_near,
+    v4_far,
+    v6_near,
+    v6_far,
+    mapped_near,
+    mapped_far,
 };
 
 struct Step {

@@ -131,8 +131,10 @@ class End {
     }
     /// Receives something. False: there is nothing, or no more.
     bool receive_some(int flags) {
-        std::vector<uint8_t> bytes(1 + random_() % (random_() % 4 == 0 ? 150000 : 3000));
-        const bool peek = random_() % 16 == 0;
+        // Often all that has been peeked at is taken, so that the other path is next.
+        const bool much = peeked_ || random_() % 4 == 0;
+        std::vector<uint8_t> bytes(1 + random_() % (much ? 150000 : 3000));
+        const bool peek = peeked_ = !peeked_ && random_() % (busy_ ? 6 : 16) == 0;
         ssize_t r = recv(fd_, bytes.data(), bytes.size(), flags | (peek ? MSG_PEEK : 0));
         if (r < 0 && (errno == EAGAIN || errno == EINTR)) {
             return errno == EINTR;
@@ -226,6 +228,7 @@ class End {
     pid_t sharer_ = 0; ///< a child that has the connection as well, and does nothing
     std::atomic<bool> ended_{false}, shut_{false};
     uint64_t sent_ = 0, received_ = 0;
+    bool peeked_ = false;
 };
 
 /// How many bytes the client sends.
@@ -350,9 +353,9 @@ int main(int argc, char **argv) {
         const auto &half = random() % 2 == 0 ? servers : clients;
         const pid_t pid = half[random() % pairs];
         kill(pid, SIGSTOP);
-        usleep(2000 + static_cast<useconds_t>(random() % 8000));
+        usleep(500 + static_cast<useconds_t>(random() % 2500)); // a peer makes few moves alone, however long
         kill(pid, SIGCONT);
-        usleep(500);
+        usleep(100);
     }
     uint64_t total = 0;
     for (unsigned i = 0; i < pairs; ++i) {

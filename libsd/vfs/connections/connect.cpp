@@ -339,7 +339,20 @@ void wake_former_waiters(File &f, LinkMap &link, uint32_t slot) noexcept {
 
 /// The error that waits, taken.
 int error_of(int fd, File &f) noexcept {
-    return has_paths(*f.ofd) ? take_path_error(fd, *f.ofd) : take_error(*f.ofd);
+    return has_paths(*f.ofd) ? take_path_error(fd, f) : take_error(*f.ofd);
+}
+
+void disconnect(File &f, int error) noexcept;
+
+/// Of one that began in the kernel: its socket knows whether the first connect() is still to be answered.
+long connect_again(int fd, File &f, const sockaddr_storage &to, socklen_t n) noexcept {
+    const bool closed = tcp_state(f) == TCP_CLOSE;
+    const long r = sys::call(SYS_connect, fd, sys::arg(&to), n);
+    if (!closed || r == 0 || r == -EISCONN)
+        return r;
+    const int error = take_error(*f.ofd); // it was made, and ended since
+    disconnect(f, 0);
+    return error ? -error : r;
 }
 
 /// Undoes the connection: the peer is reset, and the socket is as new, but for an error that waits.
@@ -401,6 +414,8 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     if (f->kind == FileKind::stream) {
         if (len < sizeof copy.ss_family)
             return -EINVAL;
+        if (has_paths(*f->ofd)) [[unlikely]]
+            return connect_again(fd, *f, copy, len);
         if (!f->stream.connect_pending)
             return -EISCONN;
         f->stream.connect_pending = false;

@@ -189,7 +189,7 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
         switch (name) {
         case SO_ERROR: {
             if (has_paths(o)) [[unlikely]]
-                return give_int(take_path_error(fd, o), value, n, room);
+                return give_int(take_path_error(fd, f), value, n, room);
             absorb_flags(f);
             return give_int(take_error(o), value, n, room);
         }

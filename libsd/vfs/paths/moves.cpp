@@ -9,6 +9,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include <cstdio>
 #include <linux/sockios.h>
@@ -125,6 +126,10 @@ bool socket_is_left(int fd, const File &f, bool passes = false) noexcept {
         return true;
     char byte;
     if (sys::call(SYS_recvfrom, fd, sys::arg(&byte), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0) != -EAGAIN)
+        return false;
+    // By reading what is behind it, as in the kernel; until then it can be read alone.
+    if (passes && !rx_pending(f) &&
+        !(f.peer->control.flags.load(std::memory_order_acquire) & (kFlagWriteShut | kFlagReset | kFlagDead)))
         return false;
     if (passes)
         sys::call(SYS_recvfrom, fd, sys::arg(&byte), 1, MSG_DONTWAIT, 0, 0);

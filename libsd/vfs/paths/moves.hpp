@@ -189,7 +189,13 @@ void hide_keepalive(int fd, Ofd &o) noexcept;
 void end_hidden_keepalive(int fd, Ofd &o) noexcept;
 /// shutdown() with the send token where it ends sending.
 long shut_socket(int fd, File &f, int how) noexcept;
+/// With the receive token, when the socket has ended: does the link know of more than a FIN? Of a peer that
+/// was killed, or has executed another program, with what it was sent unread in the ring, this is a reset.
+void learn_of_end(File &f) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.
-int take_path_error(int fd, Ofd &o) noexcept;
+int take_path_error(int fd, File &f) noexcept;
+/// A reset is told once, though link and socket both know of it. With either token, when the socket has told
+/// of one (`error`, negative): what is to be told, or 0: the link has told it.
+long tell_reset(File &f, long error) noexcept;
 
 } // namespace sd

@@ -32,7 +32,9 @@ uint32_t events_now(File &f) noexcept {
     const bool to_ring = !reads_ring && sender_is_in_ring(f); // behind what is left in the socket
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring || to_ring;
     const uint32_t flags = any_ring ? absorb_flags(f) : 0;
-    const uint32_t socket = sends_ring && reads_ring ? 0 : socket_events(fd);
+    // An urgent byte may be the last of the socket.
+    const bool only_ring = sends_ring && reads_ring && receives_in_ring(o);
+    const uint32_t socket = only_ring ? 0 : socket_events(fd);
     const uint32_t block = o.tx_block.load(std::memory_order_acquire);
     const bool reset = block & kTxReset;
     const bool we_shut = reset || (block & kTxShut);
@@ -40,14 +42,20 @@ uint32_t events_now(File &f) noexcept {
     const bool peer_shut =
         reads_ring ? reset || ring_shut : (socket & POLLRDHUP) || (to_ring && ring_shut && (socket & POLLIN));
     const bool rcv_shut = peer_shut || o.rx_shut.load(std::memory_order_acquire);
-    uint32_t e = socket & (POLLERR | POLLPRI | POLLHUP);
+    // A reset that the link has told of the socket still has to tell
+    uint32_t e = socket & ((reset ? 0u : POLLERR) | POLLPRI | POLLHUP);
     if (reads_ring && any_ring && peer_has_corked(f)) [[unlikely]]
         take_overdue(f);
     if (rcv_shut)
         e |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if (!(e & EPOLLIN)) {
         const int32_t low = low_water(o);
-        if (low > 1) {
+        if (receives_in_ring(o) && !is_inline(f) && at_urgent_mark(f)) [[unlikely]] {
+            const int32_t more = low + 1; // the urgent byte itself will not be read
+            const long behind = sender_is_in_ring(f) ? 0 : socket_pending(fd);
+            if (ring::available(o.rx.s, f.rx_place, static_cast<uint64_t>(more)) + behind >= more)
+                e |= EPOLLIN | EPOLLRDNORM;
+        } else if (low > 1) {
             if (pending_in_both(fd, f, static_cast<uint64_t>(low)) >= low)
                 e |= EPOLLIN | EPOLLRDNORM;
         } else if (reads_ring ? rx_pending(f) : socket & POLLIN) {
@@ -206,11 +214,43 @@ long shut_socket(int fd, File &f, int how) noexcept {
     return how < 0 ? 0 : sys::call(SYS_shutdown, fd, how);
 }
 
-int take_path_error(int fd, Ofd &o) noexcept {
+long tell_reset(File &f, long error) noexcept {
+    Ofd &o = *f.ofd;
+    const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
+    absorb_flags(f); // for what else they say
+    const int waiting = take_error(o);
+    if (by_link)
+        return -waiting;
+    o.flags_seen.fetch_or(kFlagReset, std::memory_order_acq_rel);
+    o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+    return error;
+}
+
+void learn_of_end(File &f) noexcept {
+    // Who ends its direction, or closes, says so in the slot before the FIN goes out.
+    constexpr uint32_t kSaid = kFlagWriteShut | kFlagClosed | kFlagReset | kFlagDead;
+    Ofd &o = *f.ofd;
+    const bool said = f.peer->control.flags.load(std::memory_order_acquire) & kSaid;
+    absorb_flags(f);
+    if (said || !sends_in_ring(o) || ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit))
+        return;
+    if (o.flags_seen.fetch_or(kFlagReset, std::memory_order_acq_rel) & kFlagReset)
+        return;
+    o.so_error.store(ECONNRESET, std::memory_order_release);
+    o.tx_block.fetch_or(kTxReset, std::memory_order_release);
+}
+
+int take_path_error(int fd, File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
     int kernels = 0;
     socklen_t n = sizeof kernels;
     sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n);
     const int ours = take_error(o);
+    if (by_link)
+        return ours;
+    if (kernels == ECONNRESET || kernels == EPIPE)
+        kernels = static_cast<int>(-tell_reset(f, -kernels));
     return ours ? ours : kernels;
 }
 

@@ -113,7 +113,7 @@ long recvmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags, timespec *time
     // As in the kernel, an error that waits is told before anything is read.
     if (f->kind == FileKind::stream && !(flags & MSG_ERRQUEUE)) {
         absorb_flags(*f);
-        if (const int e = has_paths(*f->ofd) ? take_path_error(fd, *f->ofd) : take_error(*f->ofd))
+        if (const int e = has_paths(*f->ofd) ? take_path_error(fd, *f) : take_error(*f->ofd))
             return -e;
     }
     const int64_t end =

@@ -178,13 +178,20 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             continue;
         if (r > 0 && !peek && sender_is_in_ring(f))
             continue; // what is left in the socket, and then what is in the ring
+        if (r == 0)
+            learn_of_end(f);
         if (r == 0 || (r > 0 && peek && socket_has_ended(fd)))
             *end = true;
         else if (r < 0 && r != -EAGAIN) {
+            const long told = r == -ECONNRESET || r == -EPIPE ? tell_reset(f, r) : r;
+            if (told == 0) {
+                *end = true;
+                return done;
+            }
             take_error(o); // it is told now
             if (done)
-                o.so_error.store(static_cast<int32_t>(-r), std::memory_order_release);
-            return done ? done : r;
+                o.so_error.store(static_cast<int32_t>(-told), std::memory_order_release);
+            return done ? done : told;
         }
         return done;
     }

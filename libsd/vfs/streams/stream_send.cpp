@@ -183,11 +183,22 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
             bool in_socket = false;
             if (!gone && has_other_path(f, o)) [[unlikely]]
                 in_socket = !prepare_send(fd, f, &tell);
+            if (in_socket && (o.tx_block.load(std::memory_order_acquire) & kTxEnded)) [[unlikely]] {
+                absorb_flags(f); // a reset that the link tells counts, and not the socket's
+                in_socket = !(o.tx_block.load(std::memory_order_acquire) & kTxReset);
+            }
+            // A peer that has ended both its directions, the one in the ring: its socket does not know of it.
+            if (in_socket && receives_in_ring(o) &&
+                refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
+                in_socket = false;
             blocked = gone || (!in_socket && send_refused(f, o));
             if (in_socket) [[unlikely]] {
                 // An error that was told by the socket beside what was received
                 const int waiting = done == 0 ? take_error(o) : 0;
-                const long r = waiting ? -waiting : send_to_socket(fd, from, flags);
+                long r = waiting ? -waiting : send_to_socket(fd, from, flags);
+                const bool shut = o.tx_block.load(std::memory_order_acquire) & kTxShut;
+                if (!waiting && (r == -ECONNRESET || (r == -EPIPE && !shut)))
+                    r = tell_reset(f, r);
                 if (r > 0) {
                     done += r;
                     o.tx.s.bytes += static_cast<uint64_t>(r);

@@ -14,6 +14,8 @@ namespace {
 /// RxState::urgent_taken for a mark: recv(MSG_OOB) had the byte.
 uint32_t taken_name(uint64_t mark) noexcept { return static_cast<uint32_t>(mark >> 3) + 1; }
 
+bool was_reset(const Ofd &o) noexcept { return o.tx_block.load(std::memory_order_acquire) & kTxReset; }
+
 /// One byte with the mark on it. 1, 0 when the ring is full, or what a send returns.
 long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
     const ConnectionSnapshot b(f);
@@ -28,7 +30,7 @@ long put_mark(int fd, File &f, unsigned char byte, int flags) noexcept {
             c.release();
             return follow(f) ? vfs::kPass : 0;
         }
-        if (has_other_path(f, o) && !prepare_send(fd, f, &tell)) [[unlikely]] {
+        if (has_other_path(f, o) && !prepare_send(fd, f, &tell) && !was_reset(o)) [[unlikely]] {
             iovec v{&byte, 1};
             IoCursor one{&v, 1};
             (o.opt.*kPathStays).fetch_or(kSentUrgent, std::memory_order_relaxed);
@@ -73,9 +75,12 @@ long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
     if (!c)
         return c.error();
     bool tell = false;
-    const bool in_ring = has_other_path(f, *b.ofd) ? prepare_send(fd, f, &tell) : sends_in_ring(*b.ofd);
+    const bool in_ring = (has_other_path(f, *b.ofd) ? prepare_send(fd, f, &tell) : sends_in_ring(*b.ofd)) ||
+                         was_reset(*b.ofd); // an ordinary send knows what to answer
     (b.ofd->opt.*kPathStays).fetch_or(kSentUrgent, std::memory_order_relaxed);
-    const long r = in_ring ? kNotInSocket : send_to_socket(fd, from, flags);
+    long r = in_ring ? kNotInSocket : send_to_socket(fd, from, flags);
+    if (r == -ECONNRESET)
+        r = tell_reset(f, r);
     c.release();
     if (tell)
         reader.tell();
