@@ -111,8 +111,8 @@ bool replace_by_zeros(uintptr_t at, size_t length) noexcept {
         const uintptr_t from = m.from > at ? m.from : at, to = m.end < end ? m.end : end;
         if (from >= end)
             return true;
-        if (m.shared && !sys::mmap(reinterpret_cast<void *>(from), to - from, m.protection,
-                                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0))
+        if (m.shared && next().mmap(reinterpret_cast<void *>(from), to - from, m.protection,
+                                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED)
             return false;
         at = to;
     }
@@ -211,14 +211,15 @@ Mapped mapped_behind(uintptr_t at) noexcept {
 
 bool make_anonymous(uintptr_t at, size_t length) noexcept {
     const KeepErrno keep;
-    void *const copy = sys::mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!copy)
+    const Next &n = next();
+    void *const copy = n.mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
         return false;
-    memcpy(copy, reinterpret_cast<void *>(at), length);
-    if (sys::call(SYS_mremap, sys::arg(copy), static_cast<long>(length), static_cast<long>(length),
-                  MREMAP_MAYMOVE | MREMAP_FIXED, static_cast<long>(at)) == static_cast<long>(at))
+    void *const to = reinterpret_cast<void *>(at);
+    memcpy(copy, to, length);
+    if (n.mremap(copy, length, length, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to)
         return true;
-    sys::munmap(copy, length);
+    n.munmap(copy, length);
     return false;
 }
 
