@@ -36,7 +36,7 @@ run("with a device", [library, device])
 for pattern in ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"):
     for other in glob.glob(f"/usr/lib/x86_64-linux-gnu/{pattern}"):
         run(f"with {pattern} behind", [library, device, other])
-# The other allocator stands in front, and has its memory from mmap.
+        # In front it has its own malloc, and its memory from mmap.
         run(f"with {pattern} in front", [other, library, device], torture, "large_mappings_are_the_devices",
             "places_are_used_again", "parts_are_unmapped", "discarded_memory_is_zero", expect="passed pages: discarded")
 # Real programs
@@ -53,6 +53,31 @@ x = 3 ** 3000000
 assert x % 1000007 == pow(3, 3000000, 1000007)
 print('all is well')
 """
+# Large pieces from such memory into such memory, over libsd, which copies them.
+TALK = """
+import socket, os, hashlib, ctypes
+listener = socket.create_server(('127.0.0.1', 0))
+data = bytearray(os.urandom(3110400))
+if os.fork() == 0:
+    sock = socket.create_connection(listener.getsockname())
+    for i in range(20):
+        data[i * 4096] = i
+        sock.sendall(data)
+    os._exit(0)
+sock, _ = listener.accept()
+into = bytearray(3110400)
+owns = getattr(ctypes.CDLL(None), 'fake_device_owns')
+owns.restype, owns.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+assert owns(ctypes.addressof(ctypes.c_char.from_buffer(into)))
+for i in range(20):
+    assert sock.recv_into(into, len(into), socket.MSG_WAITALL) == len(into)
+    data[i * 4096] = i
+    assert into == data
+assert os.wait()[1] == 0
+print('all arrived')
+"""
+run("sdrun --zero-copy", [device], f"{os.path.dirname(library)}/sdrun", "--zero-copy", sys.executable, "-c", TALK,
+    expect="all arrived")
 run("Python", [library, device], sys.executable, "-c", SCRIPT, expect="all is well")
 run("sort", [library, device], "sh", "-c", "seq 1 300000 | sort -R | sort -n | md5sum; seq 1 300000 | md5sum",
     expect=subprocess.run("seq 1 300000 | md5sum", shell=True, stdout=subprocess.PIPE, text=True, check=True).stdout * 2)
