@@ -51,7 +51,7 @@ void *resize_block(void *old, size_t before, size_t size) noexcept {
 /// One of the program's allocator becomes large.
 void *resize_other(void *old, size_t size) noexcept {
     const size_t before = next().malloc_usable_size(old);
-    if (before >= size || serves_block(before)) // it may be mapped already: its allocator can do that without copying
+    if (before >= size || serves_block(before)) // a mapped one its allocator can grow without copying
         return next().realloc(old, size);
     void *const at = large_to_grow(size);
     if (!at)

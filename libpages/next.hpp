@@ -15,8 +15,8 @@ struct Next {
 #undef SD_NEXT
 };
 
-/// Any thread, and before any constructor has run: the dynamic linker's first call of malloc comes here. Looks
-/// everything up at the first call; neither that nor later ones allocate.
+/// Any thread, and before any constructor has run: the dynamic linker's first call of malloc comes here.
+/// Looks everything up at the first call; neither that nor later ones allocate.
 const Next &next() noexcept;
 
 /// True where malloc and free of this library are those that the program calls: no object in front of it

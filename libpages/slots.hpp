@@ -2,8 +2,8 @@
 // that interrupted another one, and in a forked child, where a slot that another thread was just taking stays
 // taken.
 //
-// Each slot has a word that says what is in it, and is on at most one list. Only who changes the word from one
-// state to the next puts the slot on a list, and who takes it from a list owns it. Lists are stacks; a count
+// Each slot has a word that says what is in it, and is on at most one list. Only who changes the word from
+// one state to the next puts the slot on a list, and who takes it from a list owns it. Lists are stacks; a count
 // beside the topmost number keeps one that was taken and put back meanwhile from being mistaken.
 #pragma once
 #include "libpages/window.hpp"

@@ -1,9 +1,9 @@
 // Where the device's memory lies: a window of addresses that is this library's by convention only. Nothing is
-// reserved in it: whoever maps something there says MAP_FIXED_NOREPLACE, so that the kernel has the last word.
-// The kernel itself maps programs above it (0x55.., 0x7f..), and garbage collectors that choose addresses take
-// lower ones.
+// reserved in it: whoever maps something there says MAP_FIXED_NOREPLACE, so that the kernel has the last
+// word. The kernel itself maps programs above it (0x55.., 0x7f..), and garbage collectors that choose
+// addresses take lower ones.
 //
-// It has a part for each class of sizes (powers of two), and each part consists of slots of that size. One slot
+// It has a part for each class of sizes (powers of two), and each part consists of slots of that size. A slot
 // has one block of malloc, or one mapping of the program's. So an address alone tells whose it is.
 #pragma once
 #include <atomic>

@@ -1,7 +1,7 @@
 // Programs that use large memory in every way, to be run with libsd-pages.so: pages_torture [CASE...]
-// "passed NAME" or "failed NAME" for each, as the tests of the module say it. With PAGES_DEVICE=no all runs without a
-// device, or without the library, and must hold as well.
-// PAGES_SEEDS: how many sequences of random changes (20).
+// "passed NAME" or "failed NAME" for each, as the tests of the module say it. With PAGES_DEVICE=no all runs
+// without a device, or without the library, and must hold as well. PAGES_SEEDS: how many sequences of random
+// changes (20).
 #include "tests/pages/torture.hpp"
 
 #include <dlfcn.h>

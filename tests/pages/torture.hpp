@@ -41,7 +41,7 @@ struct Random {
     size_t below(size_t n) { return (*this)() % n; }
 };
 
-/// Writes words of a pattern, two or three into each page, so that what holds of a length holds of a shorter one.
+/// Writes words of a pattern, two or three into each page: what holds of a length holds of a shorter one.
 inline void fill(void *at, size_t length, uint64_t seed) {
     auto *bytes = static_cast<unsigned char *>(at);
     for (size_t i = 0; i + 8 <= length; i += 2040) {
