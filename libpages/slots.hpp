@@ -3,8 +3,8 @@
 // taken.
 //
 // Each slot has a word that says what is in it, and is on at most one list. Only who changes the word from
-// one state to the next puts the slot on a list, and who takes it from a list owns it. Lists are stacks; a count
-// beside the topmost number keeps one that was taken and put back meanwhile from being mistaken.
+// one state to the next puts the slot on a list, and who takes it from a list owns it. Lists are stacks; a
+// count beside the topmost number keeps one that was taken and put back meanwhile from being mistaken.
 #pragma once
 #include "libpages/window.hpp"
 
