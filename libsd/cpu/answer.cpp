@@ -3,7 +3,7 @@
 #include <cpuid.h>
 
 extern "C" {
-[[gnu::visibility("hidden")]] constinit uint8_t sd_look_pauses = 0; ///< 1: sd_await_word() pauses between looks
+[[gnu::visibility("hidden")]] constinit uint8_t sd_look_loads = 0; ///< 1: sd_await_word() loads between two looks
 }
 
 namespace sd::cpu {
@@ -15,16 +15,49 @@ void choose_look() noexcept {
     unsigned a = 0, b = 0, c = 0, d = 0;
     // Zen 5 is family 26.
     if (__get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) == 15 && 15 + (a >> 20 & 255) >= 26)
-        __atomic_store_n(&sd_look_pauses, uint8_t{1}, __ATOMIC_RELAXED);
+        __atomic_store_n(&sd_look_loads, uint8_t{1}, __ATOMIC_RELAXED);
     chosen.store(true, std::memory_order_relaxed);
 }
 
 } // namespace sd::cpu
 
-// Between two looks two lfence, or one pause where that is quicker: one load is under way at a time (more
-// would be thrown away, with all that follows them, when the peer writes), and a shared core has more for the
-// peer.
+// Between two looks two lfence: one load of the word is under way at a time (more would be thrown away, with
+// all that follows them, when the peer writes), and a shared core has more for the peer. On Zen 5 a word that
+// is looked at by nothing but such a loop is seen late: there one lfence, and some loads of what is at hand
+// (the stack's end, which nobody writes meanwhile), do as well as two elsewhere.
 asm(R"(
+    .macro sd_fences
+    lfence
+    lfence
+    .endm
+
+    .macro sd_loads
+    lfence
+    .rept 12
+    movq (%rsp), %rax
+    movq 8(%rsp), %rdx
+    .endr
+    .endm
+
+    .macro sd_look between
+    jmp 2f
+1:  decl %esi              # a look in vain returns here
+    jz 3f
+    \between
+2:  call 4f
+    movl $1, %eax          # where a look is expected to return to
+    ret
+3:  xorl %eax, %eax
+    ret
+4:  .cfi_adjust_cfa_offset 8
+    leaq 1b(%rip), %rdx
+    cmpq $0, (%rdi)
+    cmovneq (%rsp), %rdx
+    movq %rdx, (%rsp)
+    ret
+    .cfi_adjust_cfa_offset -8
+    .endm
+
     .pushsection .text.sd_await_word, "ax", @progbits
     .globl sd_await_word
     .hidden sd_await_word
@@ -32,27 +65,15 @@ asm(R"(
     .balign 64
 sd_await_word:
     .cfi_startproc
-    jmp 2f
-1:  decl %esi              # a look in vain returns here
-    jz 3f
-    cmpb $0, sd_look_pauses(%rip)
+    cmpb $0, sd_look_loads(%rip)
     jne 5f
-    lfence
-    lfence
-2:  call 4f
-    movl $1, %eax          # where a look is expected to return to
-    ret
-3:  xorl %eax, %eax
-    ret
-5:  pause
-    jmp 2b
-4:  .cfi_adjust_cfa_offset 8
-    leaq 1b(%rip), %rdx
-    cmpq $0, (%rdi)
-    cmovneq (%rsp), %rdx
-    movq %rdx, (%rsp)
-    ret
+    sd_look sd_fences
+    .balign 64
+5:  sd_look sd_loads
     .cfi_endproc
     .size sd_await_word, .-sd_await_word
     .popsection
+    .purgem sd_look
+    .purgem sd_loads
+    .purgem sd_fences
 )");

@@ -132,6 +132,8 @@ struct SlotAddress { ///< an address as the connection's ends report it; v4 addr
     uint16_t port;   ///< host byte order
     uint16_t family; ///< AF_INET or AF_INET6, as the client's socket has it
 };
+/// A client's port is believed from here on; the smaller ones say that root gave its blessing.
+constexpr uint16_t kFirstFreePort = 1024;
 
 struct alignas(64) Slot {
     SlotSide side[2];

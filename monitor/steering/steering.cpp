@@ -70,8 +70,6 @@ bool agrees(const ListenAddress &listener, const SlotAddress &name) {
     return takes(listener, written);
 }
 
-constexpr uint16_t kFirstFreePort = 1024; ///< a client may take any from here on
-
 } // namespace
 
 /// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.

@@ -38,8 +38,6 @@ inline void set_loopback(uint8_t *ip, bool v6) noexcept {
 /// (wrong length or family, a scoped link-local address, port 0).
 [[nodiscard]] bool parse_address(const sockaddr_storage &a, socklen_t n, unsigned family,
                                  SlotAddress *out) noexcept;
-/// From here on ports are anybody's; the smaller ones say that root gave its blessing.
-constexpr uint16_t kFirstFreePort = 1024;
 /// What the kernel says the socket's own address is. 0 or -errno.
 [[nodiscard]] long kernel_address(int fd, SlotAddress *out) noexcept;
 /// The same of the other end.
