@@ -34,6 +34,7 @@ using namespace sd::monitor;
 
 bool verbose = false;
 char library[PATH_MAX]; ///< empty: not found
+bool zero_copy = false; ///< libsd-pages.so is wanted beside it
 
 [[gnu::format(printf, 1, 2)]] void warn(const char *format, ...) {
     if (verbose) {
@@ -56,10 +57,11 @@ int end_of_output() {
 }
 
 void usage(FILE *out) {
-    fputs("Usage: sdrun [-v] [--no-monitor] PROGRAM [ARGUMENT...]\n"
+    fputs("Usage: sdrun [-v] [--no-monitor] [--zero-copy] PROGRAM [ARGUMENT...]\n"
           "Run PROGRAM with its TCP traffic to other such programs over shared memory.\n\n"
           "  -v            say on stderr what could not be done, and what is used\n"
           "  --no-monitor  do not start a private monitor when none is running\n"
+          "  --zero-copy   take large memory from the zero-copy module, where it is loaded\n"
           "  --help        this text\n"
           "  --version     the version\n",
           out);
@@ -94,29 +96,53 @@ bool find_library(char (&path)[PATH_MAX], const char *own) {
            realpath(found, path) != nullptr;
 }
 
-void preload() {
-    if (strpbrk(library, " :") != nullptr) {
-        warn("%s: the dynamic loader takes no names with blanks or colons; running without", library);
+/// Whether `list` (LD_PRELOAD) has that entry.
+bool lists(const char *list, const char *entry) {
+    const size_t length = strlen(entry);
+    for (const char *p = list; (p = strstr(p, entry)) != nullptr; p += length) {
+        if ((p == list || p[-1] == ' ' || p[-1] == ':') &&
+            (p[length] == '\0' || p[length] == ' ' || p[length] == ':')) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/// Puts a library in front of those that are preloaded, unless it is among them (sdrun under sdrun).
+void preload_in_front(const char *path) {
+    if (strpbrk(path, " :") != nullptr) {
+        warn("%s: the dynamic loader takes no names with blanks or colons; running without", path);
         return;
     }
     const char *others = getenv("LD_PRELOAD");
     if (others == nullptr || *others == '\0') {
-        setenv("LD_PRELOAD", library, 1);
+        setenv("LD_PRELOAD", path, 1);
         return;
     }
-    const size_t length = strlen(library);
-    for (const char *p = others; (p = strstr(p, library)) != nullptr; p += length) {
-        if ((p == others || p[-1] == ' ' || p[-1] == ':') &&
-            (p[length] == '\0' || p[length] == ' ' || p[length] == ':')) {
-            return; // sdrun under sdrun
-        }
+    if (lists(others, path)) {
+        return;
     }
-    const size_t size = length + 1 + strlen(others) + 1;
+    const size_t size = strlen(path) + 1 + strlen(others) + 1;
     char *joined = static_cast<char *>(malloc(size));
     if (joined != nullptr) {
-        snprintf(joined, size, "%s:%s", library, others);
+        snprintf(joined, size, "%s:%s", path, others);
         setenv("LD_PRELOAD", joined, 1);
     }
+}
+
+/// libsd-pages.so, which stands beside the library.
+void preload_pages() {
+    char pages[PATH_MAX], directory[PATH_MAX];
+    snprintf(directory, sizeof directory, "%s", library);
+    *strrchr(directory, '/') = '\0';
+    if (!find_in(pages, directory, "libsd-pages.so", R_OK)) {
+        warn("libsd-pages.so was not found beside %s; memory is the program's own", library);
+        return;
+    }
+    if (access("/dev/socksdirect-zerocopy", R_OK | W_OK) != 0) {
+        warn("/dev/socksdirect-zerocopy: %s; memory is the program's own", strerror(errno));
+    }
+    preload_in_front(pages);
 }
 
 /// Connects and says that somebody is here. The channel, or -errno.
@@ -324,6 +350,9 @@ bool preloaded_everywhere() noexcept { return false; }
 
 int main(int argc, char **argv) {
     bool may_start = true;
+    if (const char *said = getenv("SD_ZERO_COPY"); said != nullptr) {
+        zero_copy = strcmp(said, "1") == 0;
+    }
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; ++i) {
         if (strcmp(argv[i], "--") == 0) {
@@ -334,6 +363,9 @@ int main(int argc, char **argv) {
             verbose = true;
         } else if (strcmp(argv[i], "--no-monitor") == 0) {
             may_start = false;
+        } else if (strcmp(argv[i], "--zero-copy") == 0) {
+            zero_copy = true;
+            setenv("SD_ZERO_COPY", "1", 1);
         } else if (strcmp(argv[i], "--help") == 0) {
             usage(stdout);
             return end_of_output();
@@ -362,7 +394,10 @@ int main(int argc, char **argv) {
     } else {
         find_monitor(own, may_start);
         if (found) {
-            preload();
+            if (zero_copy) {
+                preload_pages();
+            }
+            preload_in_front(library);
         } else {
             warn("libsd.so was not found; running without");
         }

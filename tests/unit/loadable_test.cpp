@@ -260,6 +260,8 @@ TEST_CASE("a program that would stumble gets the environment as given but for th
     CHECK(given("LD_PRELOAD=" + library, Loading::stumbles) == "FIRST=1\nLAST=1\n");
     CHECK(given("LD_PRELOAD=/a.so:" + library + " /b.so", Loading::stumbles) ==
           "FIRST=1\nLD_PRELOAD=/a.so:/b.so\nLAST=1\n");
+    CHECK(given("LD_PRELOAD=" + library + ":/x/libsd-pages.so:/b.so", Loading::stumbles) ==
+          "FIRST=1\nLD_PRELOAD=/b.so\nLAST=1\n");
     CHECK(given("LD_PRELOAD=/a.so", Loading::stumbles) == "FIRST=1\nLD_PRELOAD=/a.so\nLAST=1\n");
     CHECK(given("LD_PRELOAD=/a.so", Loading::ignores) == "FIRST=1\nLD_PRELOAD=" + library + ":/a.so\nLAST=1\n");
     CHECK(given("LD_PRELOAD=" + library, Loading::loads) == "FIRST=1\nLD_PRELOAD=" + library + "\nLAST=1\n");

@@ -92,6 +92,24 @@ TEST_CASE("sdrun puts its library in front of what is preloaded already, once") 
     REQUIRE_THAT(run("-v true").output, Catch::Contains("libsd.so was not found"));
 }
 
+TEST_CASE("sdrun preloads the library for large memory when it is asked to") {
+    Home home;
+    const std::string show = "sh -c 'echo $LD_PRELOAD $SD_ZERO_COPY'",
+                      libm = "/lib/x86_64-linux-gnu/libm.so.6";
+    REQUIRE_THAT(run("-v --zero-copy true").output, Catch::Contains("libsd-pages.so was not found"));
+    const std::string own = home.directory + "/libsd.so", pages = home.directory + "/libsd-pages.so";
+    REQUIRE(system(("cp " + libm + " " + own + " && cp " + libm + " " + pages).c_str()) == 0);
+    setenv("SD_LIBRARY", own.c_str(), 1);
+    REQUIRE(run(show).output == own + "\n");
+    REQUIRE(run("--zero-copy " + show).output == own + ":" + pages + " 1\n");
+    REQUIRE(run("--zero-copy " SD_RUN_PROGRAM " " + show).output == own + ":" + pages + " 1\n");
+    setenv("SD_ZERO_COPY", "1", 1);
+    REQUIRE(run(show).output == own + ":" + pages + " 1\n");
+    setenv("SD_ZERO_COPY", "0", 1);
+    REQUIRE(run(show).output == own + " 0\n");
+    unsetenv("SD_ZERO_COPY");
+}
+
 TEST_CASE("sdrun starts a private monitor, which ends with the last program") {
     if (system_monitor_runs()) {
         SKIP_TEST("a system monitor runs here");

@@ -62,13 +62,18 @@ const char *base_name(const char *path, size_t n) noexcept {
     return end;
 }
 
-/// Copies the entries of `list` but for `entry`, with a colon between them.
+/// The library that sdrun --zero-copy preloads beside this one.
+constexpr char kPages[] = "libsd-pages.so";
+
+/// Copies the entries of `list` but for `entry` and kPages, with a colon between them.
 void copy_others(const char *list, const char *entry, char *to) noexcept {
     const size_t left_out = strlen(entry);
     const char *const start = to;
     for (list += strspn(list, ": "); *list; list += strspn(list, ": ")) {
         const size_t n = strcspn(list, ": ");
-        if (n != left_out || memcmp(list, entry, n) != 0) {
+        const char *const name = base_name(list, n);
+        const bool pages = list + n - name == sizeof kPages - 1 && memcmp(name, kPages, sizeof kPages - 1) == 0;
+        if (!pages && (n != left_out || memcmp(list, entry, n) != 0)) {
             if (to != start)
                 *to++ = ':';
             memcpy(to, list, n);

@@ -1,11 +1,12 @@
-"""The zero-copy module tested in virtual machines: zerocopy_test.py [--long] [--measure] [--kernel NAME] [--results DIR]
+"""The zero-copy module tested in virtual machines: zerocopy_test.py --build DIR [--long] [--measure] [--kernel NAME] [--results DIR]
 
 For each kernel of kernels.py the module is built, with all warnings and sparse, and loaded into a machine that has
-nothing but busybox and the module's own programs (kmod-zerocopy/selftest). report.py says
-what a check is. --measure has the costs of remapping and copying printed.
+nothing but busybox, the module's own programs (kmod-zerocopy/selftest), and libsd-pages.so with the program that tortures
+it (tests/pages), from the build. report.py says what a check is. --measure has the costs of remapping and copying printed.
 """
 import argparse
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,7 @@ MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
 # The kernel then notices what is used after it was freed, or written beyond its end: memory, and pages.
 CHECKED = "slub_debug=FZPU page_poison=1"
 PROGRAMS = ("selftest", "fuzz", "measure")
+PAGES = ("libsd-pages.so", "tests/pages/pages_torture")
 
 # What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
 RUN = r"""name=socksdirect_zerocopy
@@ -40,6 +42,12 @@ if [ -n "$MEASURE" ]; then ./measure; clean; exit; fi
 set -- $(memory); free=$1 slab=$2
 ./selftest
 ./fuzz $FUZZ_CALLS; check "fuzz, $FUZZ_CALLS calls" $?
+# Programs of this system's C library, with large memory from the device
+mkdir -p /lib64 /lib/x86_64-linux-gnu /tmp; cp lib/ld-linux-x86-64.so.2 /lib64; cp lib/* /lib/x86_64-linux-gnu
+mount -t tmpfs -o size=64m none /dev/shm 2>/dev/null
+export PAGES_SEEDS=2
+LD_PRELOAD=./libsd-pages.so ./pages_torture
+PAGES_DEVICE=no ./pages_torture >/dev/null; check "pages: the torture holds without the library" $?
 left=$(cd $counters && grep -v '^0$' pools regions channels handles pages stock accounts)
 [ -z "$left" ]; check "nothing is left in the module" $? "$left"
 set -- $(memory)
@@ -50,6 +58,16 @@ rmmod $name; check "unload the module" $?
 [ ! -e /dev/socksdirect-zerocopy ] && insmod ./$name.ko && ./selftest info && rmmod $name; check "load it again" $?
 clean; check "the kernel has nothing to say" $? "see above"
 """
+
+
+def copy_pages(folder, build_folder):
+    """libsd-pages.so and its torture, and the libraries that this needs."""
+    for name in PAGES:
+        shutil.copy(build_folder / name, folder)
+    (folder / "lib").mkdir()
+    needs = subprocess.run(["ldd", folder / "pages_torture"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    for path in re.findall(r"(/\S+) \(0x", needs):
+        shutil.copy(path, folder / "lib")
 
 
 def build(kernel, into):
@@ -70,6 +88,7 @@ def build(kernel, into):
 
 def main():
     parser = argparse.ArgumentParser()
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="where libsd-pages.so is built")
     parser.add_argument("--results", type=pathlib.Path)
     parser.add_argument("--long", action="store_true")
     parser.add_argument("--measure", action="store_true")
@@ -90,6 +109,7 @@ def main():
             if trouble:
                 print(trouble, file=sys.stderr)
                 continue
+            copy_pages(folder, options.build)
             calls = options.calls or (10_000_000 if options.long else 60_000)
             settings = f"FUZZ_CALLS={calls} MEASURE={'yes' if options.measure else ''}\n"
             (folder / "run").write_text(settings + RUN, encoding="utf-8")

@@ -1,0 +1,32 @@
+// The device that memory comes from.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace sd::pages {
+
+/// From the constructor: opens the device, and chooses the window. Does nothing without a module that fits.
+void open_device() noexcept;
+
+/// Maps memory of the device there, where nothing is mapped yet; it is zero. 0, or an error's number. Any
+/// thread; no cancellation point; leaves errno alone.
+int map_device(uintptr_t at, size_t length) noexcept;
+
+/// Memory of the device in this range holds zeros afterwards; other memory in it stays as it is. False: not
+/// all of it could be done. Whole pages. As above.
+bool discard(uintptr_t at, size_t length) noexcept;
+
+/// What the kernel has mapped at an address.
+struct Mapped {
+    uintptr_t from, end; ///< both 0: nothing, or it is not known
+    int protection;
+    bool shared; ///< memory of the device is, to the kernel
+};
+/// The first mapping that ends behind the address. Opens /proc/self/maps; async-signal-safe.
+Mapped mapped_behind(uintptr_t at) noexcept;
+
+/// Puts private anonymous memory with the same contents in the place of the device's, which has to be
+/// readable; it can be written then. For what the device's memory cannot do. False: it is as it was.
+bool make_anonymous(uintptr_t at, size_t length) noexcept;
+
+} // namespace sd::pages

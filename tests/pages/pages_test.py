@@ -1,0 +1,84 @@
+#!/usr/bin/env python3
+"""libsd-pages.so with a device that is played, and without one: pages_test.py LIBSD_PAGES FAKE_DEVICE TORTURE
+
+The torture runs with the C library's allocator, with others that are preloaded behind (where they are installed), without a
+device, and without the library: what it asks for is what Linux does.
+"""
+import glob
+import os
+import subprocess
+import sys
+
+library, device, torture = (os.path.abspath(path) for path in sys.argv[1:4])
+failed = False
+
+
+def run(name, preload, *command, expect=None, **variables):
+    global failed
+    environment = {**os.environ, **variables}
+    if preload:
+        environment["LD_PRELOAD"] = ":".join(preload)
+    done = subprocess.run(command or [torture], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          check=False)
+    passed = done.stdout.count("passed pages:")
+    good = done.returncode == 0 and (expect in done.stdout if expect else passed >= 25)
+    print(f"{'passed' if good else 'FAILED'} {name}: status {done.returncode}, {passed} cases", flush=True)
+    if not good:
+        print(done.stdout)
+        failed = True
+
+
+run("without the library", [], PAGES_DEVICE="no")
+run("without a device", [library, device], PAGES_DEVICE="no", FAKE_DEVICE_MISSING="1")
+run("switched off", [library, device], PAGES_DEVICE="no", SD_ZERO_COPY="0")
+run("with a device", [library, device])
+# What stands behind is not the C library, and has functions of its own for sizes and alignments.
+for pattern in ("libjemalloc.so.2", "libtcmalloc.so.4", "libtcmalloc_minimal.so.4", "libmimalloc.so.2"):
+    for other in glob.glob(f"/usr/lib/x86_64-linux-gnu/{pattern}"):
+        run(f"with {pattern} behind", [library, device, other])
+        # In front it has its own malloc, and its memory from mmap.
+        run(f"with {pattern} in front", [other, library, device], torture, "large_mappings_are_the_devices",
+            "places_are_used_again", "parts_are_unmapped", "discarded_memory_is_zero", expect="passed pages: discarded")
+# Real programs
+SCRIPT = """
+import os, zlib, mmap
+blocks = [bytearray(os.urandom(300000 + i * 50000)) for i in range(40)]
+sums = [zlib.crc32(b) for b in blocks]
+for b in blocks: b.extend(bytes(1 << 20))
+pid = os.fork()
+for b in blocks: b[0:300000] = bytes(300000)
+if pid == 0: os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+x = 3 ** 3000000
+assert x % 1000007 == pow(3, 3000000, 1000007)
+print('all is well')
+"""
+# Large pieces from such memory into such memory, over libsd, which copies them.
+TALK = """
+import socket, os, hashlib, ctypes
+listener = socket.create_server(('127.0.0.1', 0))
+data = bytearray(os.urandom(3110400))
+if os.fork() == 0:
+    sock = socket.create_connection(listener.getsockname())
+    for i in range(20):
+        data[i * 4096] = i
+        sock.sendall(data)
+    os._exit(0)
+sock, _ = listener.accept()
+into = bytearray(3110400)
+owns = getattr(ctypes.CDLL(None), 'fake_device_owns')
+owns.restype, owns.argtypes = ctypes.c_bool, [ctypes.c_void_p]
+assert owns(ctypes.addressof(ctypes.c_char.from_buffer(into)))
+for i in range(20):
+    assert sock.recv_into(into, len(into), socket.MSG_WAITALL) == len(into)
+    data[i * 4096] = i
+    assert into == data
+assert os.wait()[1] == 0
+print('all arrived')
+"""
+run("sdrun --zero-copy", [device], f"{os.path.dirname(library)}/sdrun", "--zero-copy", sys.executable, "-c", TALK,
+    expect="all arrived")
+run("Python", [library, device], sys.executable, "-c", SCRIPT, expect="all is well")
+run("sort", [library, device], "sh", "-c", "seq 1 300000 | sort -R | sort -n | md5sum; seq 1 300000 | md5sum",
+    expect=subprocess.run("seq 1 300000 | md5sum", shell=True, stdout=subprocess.PIPE, text=True, check=True).stdout * 2)
+sys.exit(failed)
