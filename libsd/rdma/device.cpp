@@ -26,6 +26,8 @@ bool choose_address(Host &h, int entries) {
         best = worth;
         h.address = e.gid;
         h.address_index = static_cast<uint8_t>(i);
+        if (worth == 2)
+            break; // each one costs a system call, and soft-RoCE has a thousand
     }
     return best >= 0;
 }

@@ -154,8 +154,8 @@ SD_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
         long r = vfs::ioctl(fd, request, word);
         if (r != vfs::kPass)
             return answer(r);
-    } else if (is_hidden(fd)) [[unlikely]] {
-        return answer(-EBADF);
+    } else if (is_hidden(fd) && !inside_operation()) [[unlikely]] {
+        return answer(-EBADF); // within an operation of ours it is libibverbs, on the device
     }
     return real.ioctl(fd, request, word);
 }

@@ -3,6 +3,9 @@
 Each script of tests/verbs/scripts has one side on each machine. What completes there, in contents and order, must be
 what NAME.expected says, which is also what the fake verbs are held to (tests/verbs/run_scripts.py). --write: makes
 those files of what was found. report.py says what a check is.
+
+Without names, each machine then has two processes of its own (tests/rdma/exchange.cpp) exchange bytes with libsd over
+its device: their sums must be equal, and the device's own counters say that the bytes went through it.
 """
 import argparse
 import collections
@@ -38,14 +41,49 @@ for script in scripts/*.verbs; do
     echo "ended $name $status"
     port=$((port + 1))
 done
+[ ! -e exchange ] || sh ./exchange
 rdma resource show | sed 's/^/# /'
 [ "$(rdma resource show qp | grep -c verbs_script)" = 0 ] && echo "passed host $host: no queue pair is left" || \
     echo "failed host $host: no queue pair is left"
 """
 
+# Both processes have one monitor, which sdrun starts. A packet has at most the port's MTU of 4096 bytes; what is not in
+# packets goes through lo, as do the first bytes, before the two are joined.
+EXCHANGE = r"""host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
+export XDG_RUNTIME_DIR=/tmp/run SD_TEST_PATHS=shm SD_TEST_TRANSPORT=rdma SD_STATS_FILE=/tmp/stats
+mkdir -m 700 $XDG_RUNTIME_DIR
+bytes=@BYTES@ build=@BUILD@
+packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
+loopback() { sed -n 's/^ *lo: *\([0-9]*\).*/\1/p' /proc/net/dev; }
+resources() { rdma resource show | sed 's/ ctx [0-9]*//'; }
+check() { what="host $host: $1"; shift; if "$@"; then echo "passed $what"; else echo "failed $what"; fi; }
+resources >before
+had=$(packets) lo_had=$(loopback)
+timeout 100 $build/sdrun sh -c "$build/tests/rdma/exchange serve 7000 $bytes $((host + 5)) >served 2>&1 & sleep 1
+    $build/tests/rdma/exchange call 7000 $bytes $((host + 5)) >called 2>&1; wait" 2>&1 | sed 's/^/# /'
+now=$(packets) lo_now=$(loopback)
+sed 's/^/# /' served called $SD_STATS_FILE
+read -r _ _ sent sum _ received got <served
+read -r _ _ their_sent their_sum _ their_received their_got <called
+check "libsd over soft-RoCE: the bytes that were sent" [ "$sent $sum $their_sent $their_sum" = \
+    "$their_received $their_got $received $got" -a "$sent" = $bytes -a "$received" = $bytes ]
+echo "# of $((2 * bytes)) bytes: $((now - had)) packets of the device, $((lo_now - lo_had)) bytes through lo"
+check "libsd over soft-RoCE: 99 of 100 bytes went through the device" \
+    [ $(((now - had) * 4096)) -ge $((2 * bytes / 100 * 99)) -a $((lo_now - lo_had)) -le $((2 * bytes / 100)) ]
+i=0
+until resources >after; cmp -s before after || [ $i = 100 ]; do sleep 0.1; i=$((i+1)); done
+check "libsd over soft-RoCE: nothing of the device is left in use" cmp before after
+"""
+EXCHANGED = 12_000_000
 
-def job(folder, build, names):
-    rdma_system.programs(folder / "root", build / "tests/verbs/verbs_script", shutil.which("rdma"))
+
+def job(folder, build, names, exchange):
+    programs = [build / "tests/verbs/verbs_script"]
+    if exchange:
+        programs += [build / name for name in ("sdrun", "sd-monitor", "libsd.so", "libsd-rdma.so", "tests/rdma/exchange")]
+        text = EXCHANGE.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
+        (folder / "exchange").write_text(text, encoding="utf-8")
+    rdma_system.programs(folder / "root", *programs, shutil.which("rdma"))
     shutil.copy(build / "tests/verbs/verbs_script", folder)
     (folder / "scripts").mkdir()
     for name in names:
@@ -93,7 +131,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
         (folder / "job").mkdir()
-        job(folder / "job", options.build, names)
+        job(folder / "job", options.build.absolute(), names, not options.names)
 
         def run(host):
             machines[host] = machine.boot(image, folder / "job", options.limit, lambda line: line_seen(host, line),
