@@ -139,9 +139,9 @@ struct Scene {
         const unsigned count = static_cast<unsigned>(outside.peers.size());
         switch (const unsigned what = in.below(6); count != 0 ? what : 0) {
         case 1: {
-            const std::vector<char> data(size_t{1} << in.below(19));
-            (void)send(outside.peers[in.below(count)].get(), data.data(), data.size(),
-                       MSG_DONTWAIT | MSG_NOSIGNAL);
+            static const std::array<char, 1 << 18> data{};
+            const size_t n = size_t{1} << in.below(19);
+            (void)send(outside.peers[in.below(count)].get(), data.data(), n, MSG_DONTWAIT | MSG_NOSIGNAL);
             break;
         }
         case 2: {
