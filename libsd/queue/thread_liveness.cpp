@@ -92,7 +92,12 @@ const Identity &own_identity() noexcept {
 
 } // namespace
 
-SD_FORK_CODE void identity_fork_prepare() noexcept { fork_tick = birth_now(); }
+// A server that only accepts has had no use for its identity; without it each child would have to read /proc.
+SD_FORK_CODE void identity_fork_prepare(bool child_may_register) noexcept {
+    if (child_may_register && !sandboxed())
+        own_identity();
+    fork_tick = birth_now();
+}
 
 // A parent in another pid namespace has another number for its child, or none (0). The kernel takes the
 // child's birth between the two looks at its clock; in another time namespace they differ.

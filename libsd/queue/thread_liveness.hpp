@@ -8,7 +8,8 @@ namespace sd {
 void note_identity(ThreadRecord &r) noexcept;
 
 /// Around fork: the child then knows who it is without asking the kernel, which takes 30 µs, as a rule.
-void identity_fork_prepare() noexcept;
+/// `child_may_register`: this process has a channel, so a thread of the child may need a record.
+void identity_fork_prepare(bool child_may_register) noexcept;
 void identity_fork_child() noexcept;
 
 /// The record was given back, or is somebody else's by now. No system call.

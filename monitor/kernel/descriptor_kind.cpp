@@ -139,7 +139,7 @@ Closer &closer() {
 } // namespace
 
 bool is_kernels_own(int fd) {
-    return fcntl(fd, F_GET_SEALS) >= 0 || socket_family(fd) >= 0 || eventfd_id(fd).has_value();
+    return fcntl(fd, F_GET_SEALS) >= 0 || socket_family(fd) >= 0 || is_eventfd(fd);
 }
 
 void close_received(UniqueFd fd, uid_t user) {

@@ -43,17 +43,22 @@ bool may_share_bell(const Client &one, const Client &other) {
            bell_domain(one) == bell_domain(other);
 }
 
-std::optional<uint64_t> eventfd_id(int fd) {
+bool is_eventfd(int fd) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     const ssize_t n = readlink(path, text, sizeof text - 1);
     if (n < 0) {
-        return std::nullopt;
+        return false;
     }
     text[n] = '\0';
-    if (strcmp(text, "anon_inode:[eventfd]") != 0) {
+    return strcmp(text, "anon_inode:[eventfd]") == 0;
+}
+
+std::optional<uint64_t> eventfd_id(int fd) {
+    if (!is_eventfd(fd)) {
         return std::nullopt;
     }
+    char path[64], text[512];
     snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
     UniqueFd info(open(path, O_RDONLY | O_CLOEXEC));
     const ssize_t got = info ? read(info.get(), text, sizeof text - 1) : -1;

@@ -46,6 +46,8 @@ struct BellFd {
     std::vector<Charge> charges; ///< for all of these
 };
 
+/// Asks no file system.
+bool is_eventfd(int fd);
 /// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd. Asks no file system.
 std::optional<uint64_t> eventfd_id(int fd);
 /// Whether it is one end of a connected pair of SOCK_SEQPACKET Unix sockets that a process of `owner` has

@@ -103,7 +103,7 @@ SD_FORK_CODE void fork_prepare() noexcept {
     }
     wire::Fork message;
     segments_fork_prepare(&message);
-    identity_fork_prepare();
+    identity_fork_prepare(control::connected());
     control::fork_prepare(message);
 }
 
