@@ -20,6 +20,14 @@ Pair with_one_that_sends(int messages) {
     return pair;
 }
 
+/// The client is reset by that.
+void close_with_unread(const Pair &pair) {
+    send_all(pair.client, "unread there");
+    wait_for(pair.server, POLLIN);
+    SHOW(close(pair.server));
+    wait_for(pair.client, POLLHUP);
+}
+
 void show_end(const Pair &pair) {
     char bytes[64];
     SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
@@ -37,10 +45,7 @@ BEHAVIOUR("a reset of one that receives another way than it sends, told by send"
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
         send_all(pair.server, "unread here");
-        send_all(pair.client, "unread there");
-        wait_for(pair.server, POLLIN);
-        SHOW(close(pair.server));
-        wait_for(pair.client, POLLHUP);
+        close_with_unread(pair);
         show_end(pair);
     }
 }
@@ -49,10 +54,7 @@ BEHAVIOUR("the same, told by recv", receiver_is_told_once, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
         char byte;
-        send_all(pair.client, "unread there");
-        wait_for(pair.server, POLLIN);
-        SHOW(close(pair.server));
-        wait_for(pair.client, POLLHUP);
+        close_with_unread(pair);
         SHOW(recv(pair.client, &byte, 1, 0));
         show_end(pair);
     }
@@ -61,10 +63,7 @@ BEHAVIOUR("the same, told by recv", receiver_is_told_once, any) {
 BEHAVIOUR("the same, told by SO_ERROR", option_is_told_once, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
-        send_all(pair.client, "unread there");
-        wait_for(pair.server, POLLIN);
-        SHOW(close(pair.server));
-        wait_for(pair.client, POLLHUP);
+        close_with_unread(pair);
         say("SO_ERROR %s", socket_error(pair.client).c_str());
         show_end(pair);
     }
@@ -73,10 +72,7 @@ BEHAVIOUR("the same, told by SO_ERROR", option_is_told_once, any) {
 BEHAVIOUR("the same, told by an urgent byte", urgent_sender_is_told_once, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
-        send_all(pair.client, "unread there");
-        wait_for(pair.server, POLLIN);
-        SHOW(close(pair.server));
-        wait_for(pair.client, POLLHUP);
+        close_with_unread(pair);
         SHOW(send(pair.client, "x", 1, MSG_OOB | MSG_NOSIGNAL));
         SHOW(send(pair.client, "xyz", 3, MSG_OOB | MSG_NOSIGNAL));
         show_end(pair);
