@@ -33,8 +33,9 @@ class KeptFiles {
         return fcntl(it->second.fd, F_DUPFD_CLOEXEC, 0);
     }
     bool has(std::string_view path) const {
-        return path.starts_with("/sys/fs/cgroup/") ? path.find("/memory.") != path.npos
-                                                   : path.starts_with(own_) && is_read(path.substr(own_.size()));
+        return path.starts_with("/sys/fs/cgroup/")
+                   ? path.find("/memory.") != path.npos
+                   : path.starts_with(own_) && is_read(path.substr(own_.size()));
     }
 
   private:
