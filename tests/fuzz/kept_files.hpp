@@ -1,5 +1,5 @@
-// Files that the monitor reads of each client: in control_fuzz all clients are the fuzzer, so these say the same
-// each time. They are opened once, and their bytes are kept. To be included once in a program.
+// Files that the monitor reads of each client: in control_fuzz all clients are the fuzzer, so these say the
+// same each time. They are opened once, and their bytes are kept. To be included once in a program.
 #pragma once
 #include <cerrno>
 #include <cstdarg>
