@@ -132,10 +132,16 @@ uint64_t open_to_us(const LinkMap &l) noexcept {
 } // namespace
 
 bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
+    const uint32_t size = kRingSize[cls];
+    // As provide_ring() decides, or a send would be told of room that it never gets: the peer writes the
+    // table.
+    if (const uint32_t units = l.view.piece(slot, l.side, cls).load(std::memory_order_relaxed)) {
+        const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
+        return sound(offset, size) && address_of(l, l.side, offset);
+    }
     const uint64_t used = l.view.header().side[l.side].arena_used.load(std::memory_order_relaxed);
-    const uint64_t offset = next_piece(used, kRingSize[cls]);
-    return (offset + kRingSize[cls] <= open_to_us(l) && address_of(l, l.side, offset)) ||
-           l.view.piece(slot, l.side, cls).load(std::memory_order_relaxed) != 0;
+    const uint64_t offset = next_piece(used, size);
+    return offset + size <= open_to_us(l) && address_of(l, l.side, offset);
 }
 
 bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {

@@ -70,8 +70,8 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     started = time.monotonic()
     command = fixed_layout() + [
         os.path.join(build_dir, "tests/fuzz", name), f"-runs={runs}", f"-seed={note['seed']}",
-        f"-max_total_time={seconds}", "-max_len=2048", "-entropic=0", "-timeout=60", "-rss_limit_mb=4096", "-print_final_stats=1",
-        "-artifact_prefix=" + found, corpus, os.path.join(source_dir, "tests/fuzz/seeds", name)]
+        f"-max_total_time={seconds}", "-max_len=2048", "-entropic=0", "-detect_leaks=0", "-timeout=60", "-rss_limit_mb=4096",
+        "-print_final_stats=1", "-artifact_prefix=" + found, corpus, os.path.join(source_dir, "tests/fuzz/seeds", name)]
     log_path = os.path.join(notes.folder, name + ".log")
     with open(log_path, "w", encoding="utf-8") as log:
         try:

@@ -4,6 +4,7 @@
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/event_loop.hpp"
 #include "tests/fuzz/input.hpp"
+#include "tests/fuzz/kept_files.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -379,6 +380,7 @@ void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    sdfuzz::keeps_files = true;
     static Server server;
     sdfuzz::Input in(data, size);
     std::array<UniqueFd, kChannels> channel;
