@@ -130,6 +130,33 @@ TEST_CASE("a full ring that cannot grow is not reported as writable") {
     REQUIRE((stream_events(*p.file(0)) & EPOLLOUT) != 0);
 }
 
+TEST_CASE("a piece that no honest peer writes is no room to grow into") {
+    StreamPair p;
+    const uint32_t slot = p.file(0)->slot;
+    auto &piece = test_link(1)->view.piece(slot, 0, 1);
+    const uint32_t before = piece.exchange(static_cast<uint32_t>(kArenaBytes / kPieceUnit) + 1);
+    REQUIRE_FALSE(ring_to_be_had(*test_link(0), slot, 1));
+    // Who waits for POLLOUT must not be told of room that the next send does not find, or it waits in a loop.
+    REQUIRE(fill(p, 0, 100) > 0);
+    REQUIRE((stream_events(*p.file(0)) & EPOLLOUT) == 0);
+    piece = before;
+}
+
+TEST_CASE("after a false 'consumed' a send finds the room that POLLOUT tells of") {
+    StreamPair p;
+    auto &open = test_link(1)->view.header().side[1].arena_open;
+    const uint64_t before = open.exchange(0); // it cannot grow
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        test_link(0)->view.piece(p.file(0)->slot, 0, cls) = 0;
+    REQUIRE(vfs::send(p.fd[0], p.file(0), "x", 1, MSG_DONTWAIT) == 1);
+    p.file(0)->peer->credit.consumed = ~uint64_t{0};
+    REQUIRE((stream_events(*p.file(0)) & EPOLLOUT) != 0);
+    const std::string large(100000, 'y');
+    REQUIRE(vfs::send(p.fd[0], p.file(0), large.data(), large.size(), MSG_DONTWAIT) > 0);
+    p.file(0)->peer->credit.consumed = 0;
+    open = before;
+}
+
 TEST_CASE("a table of pieces that the peer has spoilt leads nowhere else") {
     StreamPair p;
     const uint32_t slot = p.file(0)->slot;
