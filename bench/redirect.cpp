@@ -1,5 +1,5 @@
-// redirect OBJECT CGROUP: has a sockmap carry the connections over IPv4 that begin in a control group, until it
-// is ended. It prints "ready" when it is so. Needs CAP_BPF and CAP_NET_ADMIN.
+// redirect OBJECT CGROUP: has a sockmap carry the connections over IPv4 that begin in a control group, until
+// it is ended. It prints "ready" when it is so. Needs CAP_BPF and CAP_NET_ADMIN.
 #include "bench/common/process.hpp"
 
 #include <bpf/bpf.h>
