@@ -113,8 +113,8 @@ uint32_t senders_word(const File &f) noexcept {
     return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
 }
 
-/// The same, of a line that the peer seldom writes where that is enough: who has followed into a ring that was
-/// never left knows the word.
+/// The same, of a line that the peer seldom writes where that is enough: who has followed into a ring that
+/// was never left knows the word.
 uint32_t offered_word(const File &f) noexcept {
     const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
     constexpr uint32_t kBoth = kFlagTellsLeaving | kFlagHasLeft;
