@@ -85,6 +85,20 @@ int take_error(Ofd &o) noexcept {
     return o.so_error.load(std::memory_order_relaxed) ? o.so_error.exchange(0, std::memory_order_acq_rel) : 0;
 }
 
+namespace {
+
+/// Of a peer that was killed (`fin`: it had ended its direction): had it left unread what it was sent? A
+/// kernel closing its socket sends RST then instead of FIN. What went by the socket that has told.
+bool left_unread(const File &f, bool fin) noexcept {
+    const Ofd &o = *f.ofd;
+    if (fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
+        return false;
+    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) ||
+           (has_paths(o) && !sends_in_ring(o) && socket_was_reset(path_socket(f)));
+}
+
+} // namespace
+
 uint32_t absorb_flags(File &f) noexcept {
     uint32_t flags = f.peer->control.flags.load(std::memory_order_acquire) & (kFlagReleased * 2 - 1);
     Ofd &o = *f.ofd;
@@ -95,13 +109,9 @@ uint32_t absorb_flags(File &f) noexcept {
         return seen; // its socket says what becomes of it
     if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]]
         rdma::take_all(); // its last bytes may be on their way into the ring
-    // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) &&
-                         !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
-                     ? kFlagReset
-                     : kFlagWriteShut;
+        flags |= left_unread(f, fin) ? kFlagReset : kFlagWriteShut;
     uint32_t before = o.flags_seen.fetch_or(flags, std::memory_order_acq_rel);
     if ((flags & kFlagReset) && !(before & kFlagReset)) {
         // A side that resets sets no FIN then: one that is there came before it.

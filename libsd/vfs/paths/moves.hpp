@@ -164,6 +164,8 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 bool socket_at_mark(int fd) noexcept;
 /// Has the peer's end of the socket sent its FIN, or a reset?
 bool socket_has_ended(int fd) noexcept;
+/// Has a reset ended it, of which nobody has been told yet?
+bool socket_was_reset(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.

@@ -182,6 +182,11 @@ bool socket_at_mark(int fd) noexcept {
 
 bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
 
+bool socket_was_reset(int fd) noexcept {
+    constexpr uint32_t kReset = POLLHUP | POLLERR; // one alone: both have ended; something in the error queue
+    return (socket_events(fd) & kReset) == kReset;
+}
+
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;
     if ((events & (EPOLLIN | EPOLLRDHUP)) && !next_is_in_ring(fd, f)) {
