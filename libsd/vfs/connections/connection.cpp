@@ -1,6 +1,6 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
-#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -215,6 +215,8 @@ void close_stream(File &f, bool reset) noexcept {
         if (last) {
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
+            if (paths && is_reading_stopped(o)) [[unlikely]]
+                follow_sender(path_socket(f), f); // what has come by the socket is not unread in the ring
             bool unread = rx_pending(f);
             if (paths) [[unlikely]]
                 unread |= left_in_socket(f);
