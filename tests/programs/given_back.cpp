@@ -76,11 +76,11 @@ BEHAVIOUR("passed on with unread bytes", passed_on_unread, any) {
                 say("%s", receive(end, 5).c_str());
             });
             const int end = MUST(accept(listener, nullptr, nullptr));
-            close(listener);
             answer(end, messages);
             wait_for_bytes(end, unread);
             pass_on(channel.parent, end);
             wait_for_all({taker, peer});
+            close(listener); // without it the ends are not joined
         }
     }
 }
@@ -111,6 +111,7 @@ BEHAVIOUR("read in part, and passed to a process that passes it back", passed_ba
         say("%s", receive(back, 3123) == bytes_of(5000).substr(1877) ? "right" : "wrong");
         send_all(end, "thanks");
         wait_for_all({peer});
+        close(listener);
     }
 }
 
@@ -128,12 +129,12 @@ BEHAVIOUR("inherited by a program without the library, with unread bytes", execu
                 say("rest %zu", receive_to_end(end).size());
             });
             const int end = MUST(accept(listener, nullptr, nullptr));
-            close(listener);
             answer(end, messages);
             wait_for_bytes(end, unread);
             const pid_t child = spawn([&] { become("echo", end); });
             close(end);
             wait_for_all({peer, child});
+            close(listener);
         }
     }
 }
@@ -157,11 +158,11 @@ BEHAVIOUR("the peer has ended its direction, and waits for the end", half_closed
             send_all(end, "thanks");
         });
         const int end = MUST(accept(listener, nullptr, nullptr));
-        close(listener);
         answer(end, messages);
         wait_for_bytes(end, 3000);
         pass_on(channel.parent, end);
         wait_for_all({taker, peer});
+        close(listener);
     }
 }
 
@@ -177,7 +178,6 @@ BEHAVIOUR("the peer is killed meanwhile", peer_is_killed, any) {
             receive(end, 6);
         });
         const int end = MUST(accept(listener, nullptr, nullptr));
-        close(listener);
         answer(end, 12);
         wait_for_bytes(end, 3000);
         const pid_t killer = spawn([&] {
@@ -196,6 +196,7 @@ BEHAVIOUR("the peer is killed meanwhile", peer_is_killed, any) {
         close(channel.parent);
         close(channel.child);
         wait_for_all({peer, killer});
+        close(listener);
     }
     say("%d of %d", whole, kTimes);
 }
