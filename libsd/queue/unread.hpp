@@ -17,8 +17,8 @@ inline At at(const RxState &s) noexcept { return {s.head, inside(s) ? part_of(s)
 constexpr uint64_t kMostUnread = 2 * uint64_t{kRingSize[kRingClasses - 1]};
 
 /// Passes over data up to `target`; `*bytes` grows by what that is. False: no data leads there.
-[[nodiscard]] inline bool walk_to(RxState &s, const Place &p, std::atomic<uint64_t> &consumed, const At &target,
-                                  uint64_t *bytes) noexcept {
+[[nodiscard]] inline bool walk_to(RxState &s, const Place &p, std::atomic<uint64_t> &consumed,
+                                  const At &target, uint64_t *bytes) noexcept {
     const uint64_t start = s.head;
     for (;;) {
         if (at(s) == target)

@@ -107,6 +107,8 @@ inline give() {
     fi
 }
 #define gave_all (back >= GIVEN && (back & ALL) && in_ring == (back & 7))
+/* The receiver may still have to read the socket up to where the ring begins: what is given back follows that. */
+#define has_agreed (taken == tx || taken == word(number_of(tx), ASKED))
 #define may_leave_ring (back == 0 || back == STOPPED || gave_all || MUTANT == 13)
 
 proctype Sender() {
@@ -134,7 +136,7 @@ next_owner: /* sending_word() */
 
 send:
     if
-    :: atomic { step_of(tx) == RING && taken == tx && back == CLAIMED -> calling = true };
+    :: atomic { step_of(tx) == RING && has_agreed && back == CLAIMED -> calling = true };
         give();
         tell(rx_arm, rx_bell)
     :: else
@@ -148,7 +150,7 @@ send:
     /* prepare_send() */
     if
     :: true
-    :: atomic { step_of(tx) == RING && taken == tx && back == STOPPED -> base = written; noted = 0 };
+    :: atomic { step_of(tx) == RING && has_agreed && back == STOPPED -> base = written; noted = 0 };
         if :: died() :: skip fi;
         if
         :: atomic { back == STOPPED -> back = CLAIMED };
@@ -156,7 +158,7 @@ send:
             give()
         :: else
         fi
-    :: atomic { step_of(tx) == RING && (taken == tx || MUTANT == 5) && may_leave_ring };
+    :: atomic { step_of(tx) == RING && (taken == tx || MUTANT == 5 || has_agreed && gave_all) && may_leave_ring };
         take_step(word(number_of(tx) + 1, KERNEL), tail);
         telling = true
     :: atomic { step_of(tx) == ASKED };
@@ -271,7 +273,8 @@ read:
     if :: all = true :: all = false fi;
     any = false;
     if
-    :: atomic { stops > 0 && !stopped && step_of(rx) == RING && offer == rx -> stops--; stopped = true };
+    :: atomic { stops > 0 && !stopped && (step_of(rx) == RING && offer == rx || step_of(rx) == ASKED && offer == word(number_of(rx), RING)) ->
+        stops--; stopped = true };
         back = STOPPED
     :: true
     fi;
@@ -283,7 +286,7 @@ again:
         :: atomic { back == STOPPED && MUTANT != 11 -> back = 0; stopped = false; goto again }
         :: back == STOPPED && MUTANT == 11 -> atomic { back = 0; stopped = false; goto again }
         :: atomic { back >= GIVEN && all_is_home -> pass_given(); rx = offer; taken = rx; goto again }
-        :: atomic { back >= GIVEN && !all_is_home && is_past_given -> pass_given(); goto again }
+        :: atomic { back >= GIVEN && !all_is_home && is_past_given -> pass_given(); rx = word(number_of(rx), RING); taken = rx; goto again }
         :: else
         fi;
         goto socket

@@ -71,23 +71,22 @@ struct Stopped {
         offer.store(info.tcpi_bytes_received << 32 | static_cast<uint32_t>(offer.load()));
         back().store((back().load() & ~uint64_t{3}) | static_cast<uint64_t>(BackState::claimed));
         if (given.size())
-            REQUIRE(sys::call(SYS_sendto, p.fd[1], sys::arg(given.data()), static_cast<long>(given.size()), 0, 0, 0) ==
-                    static_cast<long>(given.size()));
+            REQUIRE(sys::call(SYS_sendto, p.fd[1], sys::arg(given.data()), static_cast<long>(given.size()), 0,
+                              0, 0) == static_cast<long>(given.size()));
         REQUIRE(soon([&] {
             int waiting = 0;
             return sys::ioctl(p.fd[0], SIOCINQ, &waiting) == 0 && waiting == static_cast<int>(given.size());
         }));
     }
-    void call_home() const {
-        receiver->mine->control.flags.fetch_or(kFlagHome);
-    }
+    void call_home() const { receiver->mine->control.flags.fetch_or(kFlagHome); }
 };
 
 } // namespace
 
 TEST_CASE("unread bytes come by the socket, whatever they lie in") {
-    const auto sizes = GENERATE(as<std::vector<size_t>>{}, std::vector<size_t>{6}, std::vector<size_t>{1, 2, 3, 400},
-                                std::vector<size_t>{100, 3000, 5, 20000}, std::vector<size_t>{30000, 70000, 1});
+    const auto sizes =
+        GENERATE(as<std::vector<size_t>>{}, std::vector<size_t>{6}, std::vector<size_t>{1, 2, 3, 400},
+                 std::vector<size_t>{100, 3000, 5, 20000}, std::vector<size_t>{30000, 70000, 1});
     const size_t read_before = GENERATE(size_t{0}, size_t{1}, size_t{350});
     INFO(sizes.size() << " messages from " << sizes[0] << " on, of which are read " << read_before);
     PathPair p(kWantRing);
@@ -115,6 +114,34 @@ TEST_CASE("unread bytes come by the socket, whatever they lie in") {
     CHECK(p.file(0)->mine->credit.back.load() == 0);
     REQUIRE(sys::call(SYS_sendto, p.fd[0], sys::arg("back"), 4, 0, 0, 0) == 4);
     CHECK(receive(p, 1, 4) == "back");
+}
+
+TEST_CASE("what is unread in the socket before the ring comes before what is given back") {
+    const std::string in_ring = GENERATE(std::string(), std::string("ring"), bytes_of(5000));
+    PathPair p(kWantRing);
+    char room[4];
+    send(p, 1, "read");
+    send(p, 1, "unread");
+    REQUIRE(soon([&] { return p.unread(0) == 10; }));
+    REQUIRE(p.recv(0, room, sizeof room) == 4); // and agrees to the ring
+    REQUIRE(p.send(1, in_ring.data(), in_ring.size()) == static_cast<long>(in_ring.size()));
+    REQUIRE(sends_in_ring(*p.file(1)->ofd));
+    REQUIRE(!receives_in_ring(*p.file(0)->ofd));
+    const bool comes_home = GENERATE(true, false);
+    if (!comes_home) { // taken back
+        {
+            const File &f = *p.file(0);
+            const Claim rx(f.seg, f.ofd->rx.token, f.rx_token_id(), Claim::patient);
+            REQUIRE(stop_reading(*p.file(0)));
+        }
+        CHECK(p.unread(0) == static_cast<int>(6 + in_ring.size()));
+        CHECK(receive(p, 0, 6 + in_ring.size()) == "unread" + in_ring);
+        return;
+    }
+    REQUIRE(come_home(*p.file(0)));
+    CHECK(!sends_in_ring(*p.file(1)->ofd));
+    send(p, 1, "behind");
+    CHECK(read_socket(p.fd[0], 12 + in_ring.size()) == "unread" + in_ring + "behind");
 }
 
 TEST_CASE("the end comes behind what is given back") {
@@ -212,7 +239,7 @@ TEST_CASE("what a hostile receiver says of where it stands leads nowhere") {
     std::minstd_rand random(7);
     for (unsigned i = 0; i < 200; ++i) {
         const Stopped s(bytes_of(1 + random() % 3000));
-        const uint64_t noise = uint64_t{random()} << 33 ^ uint64_t{random()} << 11 ^ random();
+        const uint64_t noise = uint64_t{random()} << 33 ^ uint64_t { random() } << 11 ^ random();
         s.back().store(i % 4 ? s.back().load() ^ (uint64_t{1} << random() % 64) : noise);
         if (i % 3 == 0)
             s.receiver->mine->credit.consumed.store(s.receiver->mine->credit.consumed.load() + random() % 64);

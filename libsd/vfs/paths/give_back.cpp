@@ -15,12 +15,14 @@ constexpr auto relaxed = std::memory_order_relaxed;
 
 // --- the receiver
 
-/// With the receive token: the ring again, from where it stands.
-void read_ring_again(File &f) noexcept {
+/// With the receive token: `word` is where it reads from now on.
+void read_on(File &f, uint32_t word) noexcept {
     Ofd &o = *f.ofd;
-    const auto stopped = static_cast<uint32_t>((o.opt.*kPathRx).load(relaxed));
-    set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
-    (o.opt.*kPathRx).store(static_cast<int32_t>(stopped & ~kReadingStopped), std::memory_order_release);
+    if (path_step(word) == kPathRing) {
+        f.mine->credit.path.taken.store(word, std::memory_order_release);
+        set_path_lowat(o, (o.opt.*kPathRcvlowat).load(relaxed));
+    }
+    (o.opt.*kPathRx).store(static_cast<int32_t>(word), std::memory_order_release);
 }
 
 /// Of the peer, after it has claimed: what it had written to the socket then.
@@ -50,12 +52,15 @@ uint64_t given_by_the_dead(int fd, const File &f) noexcept {
 bool stop_reading(File &f) noexcept {
     Ofd &o = *f.ofd;
     const auto mine = static_cast<uint32_t>((o.opt.*kPathRx).load(relaxed));
-    if (!receives_in_ring(o) || senders_word(f) != mine || sandboxed() || rdma::is_remote(*f.link))
+    const bool reads_ring = path_step(mine) == kPathRing || path_step(mine) == kPathAsked;
+    if (!reads_ring || senders_word(f) != path_word(mine >> 8, kPathRing) || sandboxed() ||
+        rdma::is_remote(*f.link))
         return false;
     RxState &s = o.rx.s;
     auto &own = f.mine->credit;
     ring::Record rec{};
-    if (ring::next_record(s, f.rx_place, own.consumed, &rec) != 1)
+    const int r = ring::next_record(s, f.rx_place, own.consumed, &rec);
+    if (r != 1 && !(r == 0 && path_step(mine) == kPathAsked)) // then the socket alone may have something
         return false;
     own.consumed.store(ring::read_up_to(s), std::memory_order_release);
     set_path_lowat(o, kPathLowat);
@@ -68,15 +73,16 @@ bool stop_reading(File &f) noexcept {
 bool resume_reading(int fd, File &f, bool takes_back) noexcept {
     Ofd &o = *f.ofd;
     auto &own = f.mine->credit;
+    const auto mine = static_cast<uint32_t>((o.opt.*kPathRx).load(relaxed)) & ~kReadingStopped;
     uint64_t back = own.back.load(std::memory_order_acquire);
     if (back_state(back) == BackState::stopped &&
         (!takes_back || own.back.compare_exchange_strong(back, 0, std::memory_order_acq_rel))) {
         if (takes_back)
-            read_ring_again(f);
+            read_on(f, mine);
         return takes_back;
     }
     if (back == 0) { // killed in the midst of it
-        read_ring_again(f);
+        read_on(f, mine);
         return true;
     }
     if (back_state(back) == BackState::claimed) {
@@ -94,7 +100,6 @@ bool resume_reading(int fd, File &f, bool takes_back) noexcept {
     uint64_t bytes = 0;
     if (!ring::walk_to(ahead, f.rx_place, scratch, to, &bytes))
         return false; // no honest sender
-    const auto mine = static_cast<uint32_t>((o.opt.*kPathRx).load(relaxed)) & ~kReadingStopped;
     const uint32_t theirs = senders_word(f);
     const bool is_left = theirs == path_word((mine >> 8) + 1, kPathKernel) && to.read == 0 &&
                          f.peer->credit.path.from.load(relaxed) == to.position;
@@ -110,8 +115,11 @@ bool resume_reading(int fd, File &f, bool takes_back) noexcept {
     (void)ring::walk_to(o.rx.s, f.rx_place, own.consumed, to, &bytes);
     o.rx.s.bytes -= bytes; // they have been counted, or will be, as what comes by the socket
     own.consumed.store(ring::read_up_to(o.rx.s), std::memory_order_release);
+    // The ring, which may have been left here; in this order, or who takes over would look for its beginning.
+    const uint32_t in_ring = path_word(mine >> 8, kPathRing);
+    (o.opt.*kPathRx).store(static_cast<int32_t>(in_ring | kReadingStopped), std::memory_order_release);
     own.back.store(0, std::memory_order_release);
-    read_ring_again(f); // which may have been left here
+    read_on(f, in_ring);
     notify(*f.link, f.slot, f.peer->control.tx_arm); // there is room now
     return true;
 }
@@ -121,7 +129,9 @@ uint64_t already_came(int fd, const File &f) noexcept {
     const BackState state = back_state(f.mine->credit.back.load(std::memory_order_acquire));
     if ((state != BackState::claimed && state != BackState::given) || !ask_came(fd, &came))
         return 0;
-    return static_cast<uint32_t>(came.least) - given_from(f);
+    // What was in the socket before may not all be there yet.
+    const auto bytes = static_cast<int32_t>(static_cast<uint32_t>(came.least) - given_from(f));
+    return bytes > 0 ? static_cast<uint64_t>(bytes) : 0;
 }
 
 // --- the sender
@@ -136,8 +146,9 @@ bool start_at(const File &f, const BackWord &w, RxState *s, ring::Place *place) 
     const uint64_t consumed = f.peer->credit.consumed.load(std::memory_order_acquire);
     const uint64_t position = consumed - (w.read ? 8 + w.read : 0);
     if (consumed < own.credit || consumed > own.tail || position > consumed || (position & 7) != 0 ||
-        w.cls >= kRingClasses || w.offset >= kRingSize[w.cls] || w.read >= w.length || w.length > ring::kMaxRecord ||
-        8 + ring::pad8(w.length) + 8 > kRingSize[w.cls] || place->settle(w.cls) < 0)
+        w.cls >= kRingClasses || w.offset >= kRingSize[w.cls] || (w.read >= w.length && w.read != 0) ||
+        w.length > ring::kMaxRecord || 8 + ring::pad8(w.length) + 8 > kRingSize[w.cls] ||
+        place->settle(w.cls) < 0)
         return false;
     *s = {};
     s->head = position;

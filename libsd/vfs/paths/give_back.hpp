@@ -12,6 +12,9 @@
 //   R: passes over all up to G, back = 0     once it has read what came by the socket, and reads the ring; or at
 //                                 once, where the ring was left at G: then what follows is in the socket
 //
+// R may have stopped before it has read the socket up to the ring's beginning: what is given back follows that
+// there. Then S has its answer to that move with the word, and R makes it as it goes on in the ring.
+//
 // Between its claim and that word S waits for nobody. If it has got only to a part, since the socket had no room,
 // it stays in the ring until R has passed that.
 //
@@ -45,8 +48,9 @@ constexpr BackState back_state(uint64_t word) { return static_cast<BackState>(wo
 /// Of a word that the peer may have written: nothing has been checked.
 constexpr BackWord unpack_back(uint64_t word) {
     constexpr uint32_t kLength = (1u << 17) - 1;
-    return {back_state(word), static_cast<uint32_t>(word >> 2) & 7, static_cast<uint32_t>(word >> 5) & kLength,
-            static_cast<uint32_t>(word >> 22) & kLength, (static_cast<uint32_t>(word >> 39) & ((1u << 19) - 1)) << 3};
+    return {back_state(word), static_cast<uint32_t>(word >> 2) & 7,
+            static_cast<uint32_t>(word >> 5) & kLength, static_cast<uint32_t>(word >> 22) & kLength,
+            (static_cast<uint32_t>(word >> 39) & ((1u << 19) - 1)) << 3};
 }
 static_assert(ring::kMaxRecord < 1u << 17 && kRingSize[kRingClasses - 1] >> 3 <= 1u << 19 && kRingClasses <= 8);
 

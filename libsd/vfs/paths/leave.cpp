@@ -53,7 +53,9 @@ bool call_back(int fd, File &f) noexcept {
         resume_reading(fd, f, is_ring_left(f)); // if it went without giving back, it is too late
     if (!is_reading_stopped(o))
         follow_sender(fd, f);
-    return is_reading_stopped(o) || !receives_in_ring(o) || !rx_pending(f) || stop_reading(f);
+    if (is_reading_stopped(o) || (receives_in_ring(o) && !rx_pending(f)))
+        return true;
+    return stop_reading(f) || !receives_in_ring(o);
 }
 
 /// The other end may be ours, too, and nobody in a call on it.

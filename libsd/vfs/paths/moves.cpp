@@ -265,8 +265,11 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     const bool called_home = is_called_home(f);
     // What is held back stays where it is, or it would go early.
     if (step == kPathRing) {
-        const Giving given = answer == now ? give_back(fd, f, tell) : Giving::nothing;
-        if (answer != now || (ended && given != Giving::all) || given == Giving::rest || sandboxed() ||
+        // The receiver may still have to read the socket up to where the ring begins.
+        const bool agreed = answer == now || answer == path_word(now >> 8, kPathAsked);
+        const Giving given = agreed ? give_back(fd, f, tell) : Giving::nothing;
+        if ((answer != now && given != Giving::all) || (ended && given != Giving::all) ||
+            given == Giving::rest || sandboxed() ||
             !(called_home || given == Giving::all ||
               (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
             // Over RDMA each send asks first whether it can go out (make_room)
