@@ -1,5 +1,5 @@
-// A connection goes to another process while bytes of it are unread: by SCM_RIGHTS, or to a program without the
-// library. With SD_TEST_PATHS they may lie in shared memory, and its peer has to give them back.
+// A connection goes to another process while bytes of it are unread: by SCM_RIGHTS, or to a program without
+// the library. With SD_TEST_PATHS they may lie in shared memory, and its peer has to give them back.
 #include "tests/programs/passing.hpp"
 #include "tests/programs/stranger.hpp"
 

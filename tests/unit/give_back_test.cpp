@@ -1,5 +1,5 @@
-// A receiver leaves the ring whose program has not read what is there: each byte comes once, in order, whoever is
-// killed when.
+// A receiver leaves the ring whose program has not read what is there: each byte comes once, in order,
+// whoever is killed when.
 #include "tests/unit/path_pair.hpp"
 
 #include "libsd/vfs/paths/give_back.hpp"

@@ -69,8 +69,8 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
 }
 
 void CleanupStack::look_for_abandoned(const void *frame) noexcept {
-    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its
-    // own could be anywhere.
+    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of
+    // its own could be anywhere.
     char local;
     const auto here = frame ? reinterpret_cast<uintptr_t>(frame) : reinterpret_cast<uintptr_t>(&local) - 1;
     stack_t alternate;
@@ -240,8 +240,10 @@ void close_stream(File &f, bool reset) noexcept {
                 ring::uncork(o.tx.s, f.tx_place, mine->control.back, peer->credit);
             if (is_captured(o)) [[unlikely]]
                 capture_close(f, flags);
-            // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
-            set_ended(*mine, flags);
+            // Order as with data: flags, fence (the locked instruction), then the peer's arm words. Of one
+            // that stays in its socket that says it all, once nobody has it any more.
+            if (!(paths && ((o.opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)))
+                set_ended(*mine, flags);
         }
         pools = detach_pools(f);
         bury(f);

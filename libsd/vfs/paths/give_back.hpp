@@ -1,29 +1,30 @@
-// What a receiver has not read of the ring comes by the socket instead: for one who has to leave the ring, and
-// whose program has not read what is there (leave.cpp).
+// What a receiver has not read of the ring comes by the socket instead: for one who has to leave the ring,
+// and whose program has not read what is there (leave.cpp).
 //
 // R its receiver, S its sender, both tokens in hand; the words are those of the slot. The ring is in use, and
 // both have said so.
 //
-//   R: back = (stopped, R)        and reads the socket; R: where it stands in the ring
-//   S: offer's upper half = N     what it has written to the socket so far; its low 32 bits
-//   S: back = (claimed, R)        by compare-and-swap: R may take back its stop until then, and in the same way
+//   R: back = (stopped, R)       and reads the socket; R: where it stands in the ring
+//   S: offer's upper half = N    what it has written to the socket so far; its low 32 bits
+//   S: back = (claimed, R)       by compare-and-swap: until then R may take back its stop, in the same way
 //   S: writes what lies in the ring from R on to the socket, without waiting
-//   S: back = (given, G)          up to where it got. Was that all, it leaves the ring as ever (moves.hpp)
-//   R: passes over all up to G, back = 0     once it has read what came by the socket, and reads the ring; or at
-//                                 once, where the ring was left at G: then what follows is in the socket
+//   S: back = (given, G)         up to where it got. Was that all, it leaves the ring as ever (moves.hpp)
+//   R: passes over all up to G, back = 0     once it has read what came by the socket, and reads the ring;
+//                                or at once, where the ring was left at G: what follows is in the socket
 //
-// R may have stopped before it has read the socket up to the ring's beginning: what is given back follows that
-// there. Then S has its answer to that move with the word, and R makes it as it goes on in the ring.
+// R may have stopped before it has read the socket up to the ring's beginning: what is given back follows
+// that there. Then S has its answer to that move with the word, and R makes it as it goes on in the ring.
 //
-// Between its claim and that word S waits for nobody. If it has got only to a part, since the socket had no room,
-// it stays in the ring until R has passed that.
+// Between its claim and that word S waits for nobody. If it has got only to a part, since the socket had no
+// room, it stays in the ring until R has passed that.
 //
-// Killed while it has claimed, S has written whole calls: who takes over its token asks the kernel how much, and
-// goes on there. If nobody of its processes is left, R asks its own end, and makes the word itself. Killed at any
-// step, R leaves what resume_reading() makes good; passing over goes up to a place and so may be done twice.
+// Killed while it has claimed, S has written whole calls: who takes over its token asks the kernel how much,
+// and goes on there. If nobody of its processes is left, R asks its own end, and makes the word itself.
+// Killed at any step, R leaves what resume_reading() makes good; passing over goes up to a place and so may
+// be done twice.
 //
-// S changes nothing of what it has sent, and R nothing but what it says of itself: a hostile peer's numbers lead
-// to no place outside of a ring, and to no bytes but those of the rings.
+// S changes nothing of what it has sent, and R nothing but what it says of itself: a hostile peer's numbers
+// lead to no place outside of a ring, and to no bytes but those of the rings.
 #pragma once
 #include "libsd/queue/unread.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -85,8 +86,8 @@ enum class Giving : uint8_t {
     all,     ///< that is in the ring has been
     rest,    ///< of it has not, or may not have been: the ring stays in use
 };
-/// With the send token, while the ring is in use: gives back what the peer does not read there. `*tell`: it is to
-/// be told.
+/// With the send token, while the ring is in use: gives back what the peer does not read there. `*tell`: it
+/// is to be told.
 [[nodiscard]] Giving give_back(int fd, File &f, bool *tell) noexcept;
 
 } // namespace sd
