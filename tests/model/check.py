@@ -34,7 +34,7 @@ MODELS = {
         },
     },
     "moves": {
-        "sizes": [dict(BYTES=4), dict(BYTES=5, ROOM=2, CHANGES=2), dict(BYTES=4, DEATHS=1), dict(BYTES=3, STOPS=1, ROOM=2, DEATHS=1)],
+        "sizes": [dict(BYTES=4), dict(BYTES=5, ROOM=2, CHANGES=2), dict(BYTES=4, DEATHS=1), dict(BYTES=4, STOPS=1, ROOM=2, CHANGES=0, DEATHS=1)],
         "thorough": [dict(BYTES=6), dict(BYTES=4, STOPS=1, ROOM=2, DEATHS=1), dict(BYTES=4, CHANGES=0, DEATHS=2), dict(BYTES=6, MOVES=3, CHANGES=0, DEATHS=1)],
         "mutants": {
             1: "who looks at a ring that was left stops before a change of its size",
