@@ -82,7 +82,8 @@ struct Corked {
 /// and its receiver's `taken`. All is 0 for a connection that was born here. libsd/vfs/paths/moves.hpp has
 /// the steps of a move.
 struct PathWords {
-    std::atomic<uint64_t> offer; ///< of the sender: number of the move << 8 | PathStep
+    /// Of the sender: number of the move << 8 | PathStep; the upper half is give_back.hpp's
+    std::atomic<uint64_t> offer;
     std::atomic<uint64_t> from;  ///< of the sender: the offset at which the former path was left
     std::atomic<uint64_t> taken; ///< of the receiver: its answer, as `offer`
 };
@@ -110,14 +111,14 @@ struct SlotSide {
     } control;
     static_assert(sizeof(Control) == 64, "what one operation of the peer looks at is in one line");
     struct alignas(64) Credit {
-        // All mirrored.
+        // All mirrored, but for `back`.
         /// Bytes of the peer's direction this side has taken, headers included
         std::atomic<uint64_t> consumed;
         /// The peer's Corked::header that this side has shown to itself, since it was held too long
         std::atomic<uint64_t> shown;
-        /// Bytes of the peer's direction that have arrived here, headers included. Between hosts only: in
-        /// shared memory what is published has arrived
-        std::atomic<uint64_t> arrived;
+        /// Local, changed by both ends: of the peer's direction, whether this side has stopped reading the
+        /// ring, so that what it has not read comes by the socket; 0: no (libsd/vfs/paths/give_back.hpp)
+        std::atomic<uint64_t> back;
         PathWords path; ///< of this side's sending direction, but for `taken`, which is of the other one
         /// Of this side's sending direction, in shared memory only: the pool from which it would like to hand
         /// over bytes (layout/pool_layout.hpp), as the monitor calls it; 0: none

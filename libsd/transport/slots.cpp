@@ -56,6 +56,7 @@ void reset_slot(Slot &s, unsigned remote) noexcept {
         s.side[side].credit.consumed.store(0, std::memory_order_relaxed);
         s.side[side].credit.shown.store(0, std::memory_order_relaxed);
         s.side[side].credit.pool.store(0, std::memory_order_relaxed);
+        s.side[side].credit.back.store(0, std::memory_order_relaxed);
         s.side[side].credit.path.offer.store(0, std::memory_order_relaxed);
         s.side[side].credit.path.taken.store(0, std::memory_order_relaxed);
         // No record

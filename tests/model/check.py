@@ -34,8 +34,8 @@ MODELS = {
         },
     },
     "moves": {
-        "sizes": [dict(BYTES=4), dict(BYTES=5, ROOM=2, CHANGES=2), dict(BYTES=4, DEATHS=1)],
-        "thorough": [dict(BYTES=6), dict(BYTES=4, CHANGES=0, DEATHS=2), dict(BYTES=6, MOVES=3, CHANGES=0, DEATHS=1)],
+        "sizes": [dict(BYTES=4), dict(BYTES=5, ROOM=2, CHANGES=2), dict(BYTES=4, DEATHS=1), dict(BYTES=4, STOPS=1, ROOM=2, CHANGES=0, DEATHS=1)],
+        "thorough": [dict(BYTES=6), dict(BYTES=4, STOPS=1, ROOM=2, DEATHS=1), dict(BYTES=4, CHANGES=0, DEATHS=2), dict(BYTES=6, MOVES=3, CHANGES=0, DEATHS=1)],
         "mutants": {
             1: "who looks at a ring that was left stops before a change of its size",
             2: "a ring becomes small behind the position at which it was left",
@@ -47,6 +47,9 @@ MODELS = {
             8: "a step that was begun is taken for one that was made",
             9: "the end is not told by the path that is in use",
             10: "what was about to be taken back is taken for the ring",
+            11: "a stop is taken back without a swap",
+            12: "what a sender has noted is believed, and not the kernel's count",
+            13: "the ring is left before what was given back of it has been passed",
         },
     },
 }

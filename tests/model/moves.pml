@@ -7,6 +7,9 @@
  * without room sleeps, and so does a receiver that has nothing. Each call of the receiver takes one byte, or all that there is.
  * Checked: bytes arrive once and in order, the end comes behind all of them, and when nothing can go on any more, it has come.
  *
+ * The receiver may stop between two records STOPS times, for what it has not read to come by the socket ("Giving back what was not read"). Its word `back`
+ * is the only one that both ends change, by compare-and-swap.
+ *
  * What is done with a token is one step where the other end sees nothing of what is between. The order of memory is arming.pml's.
  *
  * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
@@ -26,6 +29,9 @@
 #ifndef ROOM
 #define ROOM 1
 #endif
+#ifndef STOPS
+#define STOPS 0
+#endif
 #ifndef MUTANT
 #define MUTANT 0
 #endif
@@ -38,6 +44,11 @@
 #define RING 2
 #define KERNEL 3
 #define UNFINISHED 128
+/* `back`, of which 0 means that the ring is read. What is given back is counted in bytes of the socket, behind `base`; ALL: the ring has no more. */
+#define STOPPED 1
+#define CLAIMED 2
+#define GIVEN 16
+#define ALL 8
 #define step_of(w) (w & 3)
 #define number_of(w) ((w & 127) >> 2)
 #define word(n, s) ((n) << 2 | (s))
@@ -50,6 +61,8 @@ chan inbox = [ROOM + 1] of { byte };
 byte written, arrived;                          /* bytes of the socket, without FIN */
 chan ring = [ROOM + CHANGES] of { byte };
 byte tail, head, consumed, in_ring;             /* positions, changes counted; data in the ring */
+bool stopped;                                   /* of rx */
+byte back, base, noted;
 bool shut, ended;
 bool rx_arm, tx_arm, rx_bell, tx_bell;
 bool calling, finished;                         /* the sender is inside a call; has ended */
@@ -73,9 +86,34 @@ inline take_step(to, position) {
     d_step { tx = next; next = 0 }
 }
 
+#define in_socket (MUTANT == 12 -> noted : written - base)
+/* give_back(): what lies in the ring, of which the first byte is `sent - in_ring`, as far as the socket has room. */
+inline give() {
+    do
+    :: atomic { in_socket < in_ring && socket_has_room -> net!(sent - in_ring + in_socket); written++ };
+        if :: died() :: skip fi;
+        d_step { noted++ }
+    :: atomic { !(in_socket < in_ring && socket_has_room) -> break }
+    od;
+    if :: died() :: skip fi;
+    atomic {
+    back = GIVEN + in_socket + (in_socket == in_ring -> ALL : 0);
+    gives_all = in_socket == in_ring;
+    telling = true };
+    if :: died() :: skip fi;
+    if
+    :: gives_all -> take_step(word(number_of(tx) + 1, KERNEL), tail)
+    :: else
+    fi
+}
+#define gave_all (back >= GIVEN && (back & ALL) && in_ring == (back & 7))
+/* The receiver may still have to read the socket up to where the ring begins: what is given back follows that. */
+#define has_agreed (taken == tx || taken == word(number_of(tx), ASKED))
+#define may_leave_ring (back == 0 || back == STOPPED || gave_all || MUTANT == 13)
+
 proctype Sender() {
     byte deaths = DEATHS, next;
-    bool telling;
+    bool telling, gives_all;
 
 next_owner: /* sending_word() */
     skip;
@@ -97,6 +135,12 @@ next_owner: /* sending_word() */
     fi };
 
 send:
+    if
+    :: atomic { step_of(tx) == RING && has_agreed && back == CLAIMED -> calling = true };
+        give();
+        tell(rx_arm, rx_bell)
+    :: else
+    fi;
     atomic {
     calling = true;
     if
@@ -106,7 +150,15 @@ send:
     /* prepare_send() */
     if
     :: true
-    :: atomic { step_of(tx) == RING && (taken == tx || MUTANT == 5) };
+    :: atomic { step_of(tx) == RING && has_agreed && back == STOPPED -> base = written; noted = 0 };
+        if :: died() :: skip fi;
+        if
+        :: atomic { back == STOPPED -> back = CLAIMED };
+            if :: died() :: skip fi;
+            give()
+        :: else
+        fi
+    :: atomic { step_of(tx) == RING && (taken == tx || MUTANT == 5 || has_agreed && gave_all) && may_leave_ring };
         take_step(word(number_of(tx) + 1, KERNEL), tail);
         telling = true
     :: atomic { step_of(tx) == ASKED };
@@ -188,24 +240,57 @@ end:
 /* leads_to() */
 #define ring_is_left (offer == word(number_of(rx) + 1, KERNEL) && (head == from || MUTANT != 1 && in_ring == 0 && head + len(ring) == from))
 #define socket_is_left (step_of(rx) == ASKED && offer == word(number_of(rx), RING) && (arrived == from && len(inbox) == 0 || MUTANT == 6))
-#define next_is_in_ring (step_of(rx) == RING && !ring_is_left || step_of(rx) != RING && socket_is_left)
-#define has_event (next_is_in_ring && (in_ring > 0 || shut) || !next_is_in_ring && len(inbox) > 0)
+#define next_is_in_ring (!stopped && (step_of(rx) == RING && !ring_is_left || step_of(rx) != RING && socket_is_left))
+#define all_is_home ((back & ALL) && offer == word(number_of(rx) + 1, KERNEL) && from == head + len(ring))
+#define is_past_given (arrived == base + (back & 7) && len(inbox) == 0)
+#define reads_on (stopped && (back == STOPPED || back >= GIVEN && (all_is_home || is_past_given)))
+#define has_event (reads_on || next_is_in_ring && (in_ring > 0 || shut) || !next_is_in_ring && len(inbox) > 0)
 
 inline take(b) {
     assert(b == received);
     received++
 }
 
+/* What has come by the socket is passed over in the ring, and all changes behind it where there is no more. */
+inline pass_given() {
+    d_step {
+    b = back & 7;
+    do
+    :: b > 0 -> ring?next; head++; if :: next == CHANGE :: else -> b--; in_ring-- fi
+    :: b == 0 && (back & ALL) && len(ring) > 0 && in_ring == 0 -> ring?next; head++
+    :: else -> break
+    od;
+    next = 0; b = 0; consumed = head; back = 0; stopped = false
+    };
+    atomic { tell(tx_arm, tx_bell) }
+}
+
 proctype Receiver() {
-    byte b;
+    byte b, next, stops = STOPS;
     bool seen, all, any;
 
 read:
     if :: all = true :: all = false fi;
     any = false;
+    if
+    :: atomic { stops > 0 && !stopped && (step_of(rx) == RING && offer == rx || step_of(rx) == ASKED && offer == word(number_of(rx), RING)) ->
+        stops--; stopped = true };
+        back = STOPPED
+    :: true
+    fi;
 again:
     if
-    :: step_of(rx) == RING ->
+    :: stopped ->
+        /* resume() */
+        if
+        :: atomic { back == STOPPED && MUTANT != 11 -> back = 0; stopped = false; goto again }
+        :: back == STOPPED && MUTANT == 11 -> atomic { back = 0; stopped = false; goto again }
+        :: atomic { back >= GIVEN && all_is_home -> pass_given(); rx = offer; taken = rx; goto again }
+        :: atomic { back >= GIVEN && !all_is_home && is_past_given -> pass_given(); rx = word(number_of(rx), RING); taken = rx; goto again }
+        :: else
+        fi;
+        goto socket
+    :: !stopped && step_of(rx) == RING ->
         seen = shut;
         /* read_some() */
         do
@@ -240,6 +325,7 @@ again:
         :: atomic { socket_is_left -> rx = offer; taken = rx; goto again }
         :: else
         fi;
+socket:
         if
         :: atomic { len(inbox) > 0 ->
             inbox?b;

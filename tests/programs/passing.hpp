@@ -54,8 +54,6 @@ inline std::vector<int> take(int channel, int flags = 0) {
     return fds;
 }
 
-inline bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
-
 struct Channel {
     int parent, child;
     Channel() {

@@ -22,6 +22,8 @@ inline pid_t spawn(const std::function<void()> &body) {
     return pid;
 }
 
+inline bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
+
 // Waits for a child and says how it ended.
 inline void reap(const char *label, pid_t pid) {
     int status = 0;

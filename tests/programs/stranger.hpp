@@ -45,8 +45,6 @@ inline void end(pid_t child) {
     reap("child", child);
 }
 
-inline bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
-
 inline void exchange(const Pair &pair, const char *label) {
     send_all(pair.client, "request");
     say("%s %s", label, receive(pair.server, 7).c_str());

@@ -1,15 +1,14 @@
 // A connection whose directions change their path: seeded sequences of calls against a model of its two
 // streams.
-#include "tests/unit/stream_pair.hpp"
+#include "tests/unit/path_pair.hpp"
 
-#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ring_shrink.hpp"
 #include <deque>
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <random>
 #include <string>
@@ -23,6 +22,8 @@ using namespace sd::test;
 
 namespace {
 
+constexpr uint8_t kEstablished = 1; ///< TCP state
+
 /// Closed by the kernel alone.
 struct UniqueNumber {
     int fd;
@@ -31,83 +32,6 @@ struct UniqueNumber {
     UniqueNumber(const UniqueNumber &) = delete;
     UniqueNumber &operator=(const UniqueNumber &) = delete;
 };
-
-/// A connection of the kernel, both ends of which have a slot of a link as well.
-struct PathPair {
-    int fd[2];
-
-    explicit PathPair(uint32_t wanted, bool nonblocking = true) {
-        LinkMap *l = test_link(0);
-        const int64_t slot = take_slot(*l);
-        REQUIRE(slot >= 0);
-        auto &s = l->view.slot(static_cast<uint32_t>(slot));
-        for (auto &side : s.side)
-            for (auto *word : {&side.credit.path.offer, &side.credit.path.from, &side.credit.path.taken,
-                               &side.credit.counted})
-                word->store(0);
-        KernelPair kernels;
-        for (unsigned side = 0; side < 2; ++side) {
-            fd[side] = static_cast<int>(sys::fcntl(kernels.fd[side], F_DUPFD_CLOEXEC, 0));
-            if (nonblocking)
-                sys::fcntl(fd[side], F_SETFL, O_RDWR | O_NONBLOCK);
-            const int one = 1;
-            sys::setsockopt(fd[side], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-            File *f = new_file(FileKind::free);
-            REQUIRE(f);
-            f->family = AF_INET;
-            f->real_socket = true;
-            mark_offered(*f, side);
-            f->kind = FileKind::fresh;
-            install_file(fd[side], f);
-            REQUIRE(become_joined(fd[side], *f, *test_link(side), static_cast<uint32_t>(slot)));
-            (f->ofd->opt.*kPathWanted).store(wanted);
-        }
-    }
-    ~PathPair() {
-        for (int n : fd)
-            if (file_of(n))
-                vfs::close(n);
-    }
-    PathPair(const PathPair &) = delete;
-    PathPair &operator=(const PathPair &) = delete;
-    File *file(unsigned i) const { return file_of(fd[i]); }
-    long send(unsigned i, const void *p, size_t n, int flags = 0) const {
-        return vfs::send(fd[i], file(i), p, n, flags | MSG_NOSIGNAL);
-    }
-    long recv(unsigned i, void *p, size_t n, int flags = 0) const {
-        return vfs::recv(fd[i], file(i), p, n, flags);
-    }
-    uint32_t events(unsigned i) const { return stream_events(*file(i)); }
-    int unread(unsigned i) const {
-        int n = -1;
-        REQUIRE(vfs::ioctl(fd[i], FIONREAD, &n) == 0);
-        return n;
-    }
-    /// What the kernel has not got to the other end's socket yet.
-    int unsent(unsigned i) const {
-        int n = -1;
-        REQUIRE(sys::ioctl(fd[i], SIOCOUTQ, &n) == 0);
-        return n;
-    }
-    /// Moves of the sending direction. Those to the ring have odd numbers, also before they are made.
-    uint32_t to_ring(unsigned i) const {
-        const uint32_t word = static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load());
-        return (word >> 8) / 2 + (path_step(word) == kPathRing);
-    }
-    uint32_t to_kernel(unsigned i) const {
-        return (static_cast<uint32_t>((file(i)->ofd->opt.*kPathTx).load()) >> 8) / 2;
-    }
-};
-
-/// Loopback delivers at once, but for what it does in the background.
-template <typename Condition> bool soon(Condition condition) {
-    for (int i = 0; i < 20000; ++i) {
-        if (condition())
-            return true;
-        usleep(100);
-    }
-    return false;
-}
 
 /// What has been sent each way and not been received.
 struct Model {
@@ -265,7 +189,7 @@ TEST_CASE("both directions move when the receiver has agreed, and the socket is 
         tcp_info info{};
         socklen_t n = sizeof info;
         REQUIRE(sys::getsockopt(p.fd[me], IPPROTO_TCP, TCP_INFO, &info, &n) == 0);
-        CHECK(info.tcpi_state == TCP_ESTABLISHED);
+        CHECK(info.tcpi_state == kEstablished);
     }
 }
 
@@ -385,18 +309,6 @@ TEST_CASE("unread bytes in the socket or the ring make a close a reset") {
 
 namespace {
 
-/// Both directions go over the ring from here on.
-void settle(const PathPair &p) {
-    char room[100];
-    for (unsigned i = 0; i < 5; ++i)
-        for (unsigned me = 0; me < 2; ++me) {
-            REQUIRE(p.send(me, "hello", 5) == 5);
-            REQUIRE(soon([&] { return p.recv(1 - me, room, sizeof room) == 5; }));
-        }
-    for (unsigned me = 0; me < 2; ++me)
-        REQUIRE(is_settled_in_ring(*p.file(me)));
-}
-
 /// Sends more than the inline ring holds. The other end has not received it.
 void make_ring_grow(const PathPair &p) {
     const std::vector<char> bytes(3000);
@@ -511,13 +423,15 @@ TEST_CASE("one that is called home goes over its socket, and stays there") {
     }
 }
 
-TEST_CASE("one with unread bytes in the ring does not come home, and loses none") {
+TEST_CASE("one with an unread urgent byte in the ring does not come home, and loses none") {
     PathPair p(kWantRing);
     settle(p);
-    REQUIRE(p.send(1, "unread", 6) == 6);
+    REQUIRE(p.send(1, "unread", 6, MSG_OOB) == 6);
     CHECK(!come_home(*p.file(0)));
     char room[100];
-    REQUIRE(p.recv(0, room, sizeof room) == 6);
+    REQUIRE(p.recv(0, room, sizeof room) == 5);
+    REQUIRE(p.send(1, "behind", 6) == 6);
+    REQUIRE(soon([&] { return p.recv(0, room, sizeof room) == 6; }));
     CHECK(come_home(*p.file(0)));
 }
 

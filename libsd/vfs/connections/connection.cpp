@@ -1,6 +1,6 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
-#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -69,8 +69,8 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
 }
 
 void CleanupStack::look_for_abandoned(const void *frame) noexcept {
-    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of its
-    // own could be anywhere.
+    // A call that goes on after this one has its frame further up the stack; only a handler on a stack of
+    // its own could be anywhere.
     char local;
     const auto here = frame ? reinterpret_cast<uintptr_t>(frame) : reinterpret_cast<uintptr_t>(&local) - 1;
     stack_t alternate;
@@ -85,6 +85,20 @@ int take_error(Ofd &o) noexcept {
     return o.so_error.load(std::memory_order_relaxed) ? o.so_error.exchange(0, std::memory_order_acq_rel) : 0;
 }
 
+namespace {
+
+/// Of a peer that was killed (`fin`: it had ended its direction): had it left unread what it was sent? A
+/// kernel closing its socket sends RST then instead of FIN. What went by the socket that has told.
+bool left_unread(const File &f, bool fin) noexcept {
+    const Ofd &o = *f.ofd;
+    if (fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
+        return false;
+    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) ||
+           (has_paths(o) && !sends_in_ring(o) && socket_was_reset(path_socket(f)));
+}
+
+} // namespace
+
 uint32_t absorb_flags(File &f) noexcept {
     uint32_t flags = f.peer->control.flags.load(std::memory_order_acquire) & (kFlagReleased * 2 - 1);
     Ofd &o = *f.ofd;
@@ -95,13 +109,9 @@ uint32_t absorb_flags(File &f) noexcept {
         return seen; // its socket says what becomes of it
     if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]]
         rdma::take_all(); // its last bytes may be on their way into the ring
-    // A kernel closing a killed process's socket sends RST instead of FIN when data was left unread there.
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
-        flags |= !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) &&
-                         !(fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
-                     ? kFlagReset
-                     : kFlagWriteShut;
+        flags |= left_unread(f, fin) ? kFlagReset : kFlagWriteShut;
     uint32_t before = o.flags_seen.fetch_or(flags, std::memory_order_acq_rel);
     if ((flags & kFlagReset) && !(before & kFlagReset)) {
         // A side that resets sets no FIN then: one that is there came before it.
@@ -205,6 +215,8 @@ void close_stream(File &f, bool reset) noexcept {
         if (last) {
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
+            if (paths && is_reading_stopped(o)) [[unlikely]]
+                follow_sender(path_socket(f), f); // what has come by the socket is not unread in the ring
             bool unread = rx_pending(f);
             if (paths) [[unlikely]]
                 unread |= left_in_socket(f);
@@ -228,8 +240,10 @@ void close_stream(File &f, bool reset) noexcept {
                 ring::uncork(o.tx.s, f.tx_place, mine->control.back, peer->credit);
             if (is_captured(o)) [[unlikely]]
                 capture_close(f, flags);
-            // Order as with data: flags, fence (the locked instruction), then the peer's arm words.
-            set_ended(*mine, flags);
+            // Order as with data: flags, fence (the locked instruction), then the peer's arm words. Of one
+            // that stays in its socket that says it all, once nobody has it any more.
+            if (!(paths && ((o.opt.*kPathStays).load(std::memory_order_relaxed) & kStaysPinned)))
+                set_ended(*mine, flags);
         }
         pools = detach_pools(f);
         bury(f);

@@ -3,7 +3,7 @@
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
-#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
@@ -36,11 +36,27 @@ bool reads_socket_only(const File &f) noexcept {
         path_step(static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed)));
     const bool over = reads == kPathRing && !rx_pending(f) && socket_has_ended(path_socket(f)) &&
                       (f.peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut);
-    return over || (reads != kPathAsked && reads != kPathRing);
+    return over || (reads != kPathAsked && reads != kPathRing && !is_reading_stopped(*f.ofd));
 }
 
-/// Something lies in the ring that only a read takes out.
-bool unread_in_ring(const File &f) noexcept { return receives_in_ring(*f.ofd) && rx_pending(f); }
+/// Has the peer left the ring, as far as it has said?
+bool is_ring_left(const File &f) noexcept {
+    const auto reads = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(std::memory_order_relaxed));
+    return senders_word(f) == path_word((reads >> 8) + 1, kPathKernel);
+}
+
+/// With the receive token: what the peer sends is to come by the socket, also what lies in the ring. False:
+/// something lies there that only a read takes out.
+bool call_back(int fd, File &f) noexcept {
+    const Ofd &o = *f.ofd;
+    if (is_reading_stopped(o))
+        resume_reading(fd, f, is_ring_left(f)); // if it went without giving back, it is too late
+    if (!is_reading_stopped(o))
+        follow_sender(fd, f);
+    if (is_reading_stopped(o) || (receives_in_ring(o) && !rx_pending(f)))
+        return true;
+    return stop_reading(f) || !receives_in_ring(o);
+}
 
 /// The other end may be ours, too, and nobody in a call on it.
 void answer_in_this_process(const File &f) noexcept {
@@ -80,6 +96,8 @@ bool come_home(File &f) noexcept {
     Ofd &o = *f.ofd;
     const int64_t end = sys::now_ns() + kPatienceNs;
     const Recipient reader = peers_reader(f), writer = peers_writer(f);
+    if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
+        (void)call_back(path_socket(f), f); // before the peer hears of it, who would leave the ring
     (o.opt.*kPathWanted).store(kWantKernel, std::memory_order_relaxed);
     o.tx_block.fetch_or(kTxPath, std::memory_order_seq_cst);
     f.mine->control.flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
@@ -89,9 +107,8 @@ bool come_home(File &f) noexcept {
         if (const Claim tx{f.seg, o.tx.token, f.tx_token_id(), Claim::patient})
             prepare_send(fd, f, &tell);
         if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
-            follow_sender(fd, f);
-        if (unread_in_ring(f))
-            return false;
+            if (!call_back(fd, f))
+                return false;
         answer_in_this_process(f);
         reader.tell(); // who sleeps on the other side comes home as well
         writer.tell();
@@ -100,6 +117,8 @@ bool come_home(File &f) noexcept {
         timespec nap{0, kLookNs};
         sys::call(SYS_nanosleep, sys::arg(&nap), 0);
     } while (sys::now_ns() < end);
+    if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
+        follow_sender(path_socket(f), f); // who reads goes on in the ring
     return false;
 }
 
@@ -121,10 +140,9 @@ void answer_call_home(File &f) noexcept {
     const Recipient reader = peers_reader(f);
     bool tell = false;
     if (const Claim tx{f.seg, f.ofd->tx.token, f.tx_token_id(), Claim::patient}) {
-        if (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxEnded)
-            (void)sys::call(SYS_shutdown, path_socket(f), SHUT_WR); // the FIN that the ring's end stood for
-        else
-            prepare_send(path_socket(f), f, &tell);
+        const int fd = path_socket(f);
+        if (prepare_send(fd, f, &tell) && (f.ofd->tx_block.load(std::memory_order_relaxed) & kTxEnded))
+            (void)sys::call(SYS_shutdown, fd, SHUT_WR); // the FIN that the ring's end stood for
     }
     if (tell)
         reader.tell();

@@ -8,63 +8,18 @@
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/segment.hpp"
+#include "libsd/vfs/paths/counts.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include <cstdio>
-#include <linux/sockios.h>
-#include <linux/tcp.h>
-#include <sys/ioctl.h>
 
 namespace sd {
 
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
-constexpr uint8_t kEstablished = 1, kFinWait1 = 4, kFinWait2 = 5; ///< TCP states that a peer's FIN ends
-
-bool ask_info(int fd, tcp_info *info) noexcept {
-    socklen_t n = sizeof *info;
-    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) == 0 &&
-           n >= offsetof(tcp_info, tcpi_bytes_received) + sizeof info->tcpi_bytes_received;
-}
-
-long ask_count(int fd, unsigned long which) noexcept {
-    int n = 0;
-    const long r = sys::ioctl(fd, which, &n);
-    return r < 0 ? r : n;
-}
-
-/// Payload that has been written to the socket since its connection began; -1: not to be had. Nobody writes
-/// meanwhile.
-int64_t written(int fd, bool counts_syn) noexcept {
-    for (unsigned tries = 0; tries < 1000; ++tries) {
-        tcp_info before{}, after{};
-        if (!ask_info(fd, &before))
-            return -1;
-        const long queued = ask_count(fd, SIOCOUTQ);
-        if (queued < 0 || !ask_info(fd, &after) || before.tcpi_state != kEstablished)
-            return -1; // closing: it stays where it is
-        if (before.tcpi_bytes_acked == after.tcpi_bytes_acked)
-            return static_cast<int64_t>(before.tcpi_bytes_acked) + queued - counts_syn;
-    }
-    return -1;
-}
-
-/// Has all been read that was written to the socket up to `offset`, where its sender has stopped?
-bool is_read_up_to(int fd, uint64_t offset, long waiting = 0) noexcept {
-    tcp_info info{};
-    if (!ask_info(fd, &info))
-        return true; // there is no socket any more
-    // In this order: what comes after the first question shows in the second.
-    if (ask_count(fd, SIOCINQ) != waiting)
-        return false;
-    const uint64_t got = info.tcpi_bytes_received;
-    const bool open =
-        info.tcpi_state == kEstablished || info.tcpi_state == kFinWait1 || info.tcpi_state == kFinWait2;
-    return got == offset || (!open && got == offset + 1); // the FIN counts
-}
-
 /// For tests: a coin that falls on one side once in `n` times.
 bool by_chance(uint32_t n) noexcept {
     static constinit thread_local uint64_t state = 0;
@@ -72,11 +27,6 @@ bool by_chance(uint32_t n) noexcept {
         state = cpu::cycles() | 1;
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % n == 0;
-}
-
-/// Ofd::rcvlowat; that of a connection that is captured sends receivers the long way in any case.
-void set_path_lowat(Ofd &o, int32_t low) noexcept {
-    o.rcvlowat.store(is_receive_captured(o) ? low | kCaptureLowat : low, relaxed);
 }
 
 constexpr uint32_t kStorm = 4; ///< a move is begun with one of so many sends
@@ -109,11 +59,7 @@ void count_move(MoveCounts &moves, const File &f, bool corked) noexcept {
     count(moves, Midst::stopped, is_stopped(f.link->view.header().side[1 - f.side].process.load(relaxed)));
 }
 
-uint32_t senders_word(const File &f) noexcept {
-    return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
-}
-
-/// The same, of a line that the peer seldom writes where that is enough: who has followed into a ring that
+/// As senders_word(), of a line that the peer seldom writes where that is enough: who has followed into a ring that
 /// was never left knows the word.
 uint32_t offered_word(const File &f) noexcept {
     const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
@@ -159,6 +105,10 @@ void count_followed(MoveCounts &followed, const File &f) noexcept {
 }
 
 } // namespace
+
+void set_path_lowat(Ofd &o, int32_t low) noexcept {
+    o.rcvlowat.store(is_receive_captured(o) ? low | kCaptureLowat : low, relaxed);
+}
 
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
@@ -219,7 +169,7 @@ void take_step(File &f, uint32_t next, uint64_t from) noexcept {
         f.mine->control.flags.fetch_or(path_step(next) == kPathRing ? kFlagTellsLeaving : kFlagHasLeft,
                                        std::memory_order_seq_cst);
     words.from.store(from, relaxed);
-    words.offer.store(next, std::memory_order_seq_cst);
+    words.offer.store((words.offer.load(relaxed) & kGivenFrom) | next, std::memory_order_seq_cst);
     (o.opt.*kPathTx).store(static_cast<int32_t>(next), std::memory_order_release);
 }
 
@@ -328,8 +278,13 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     const bool called_home = is_called_home(f);
     // What is held back stays where it is, or it would go early.
     if (step == kPathRing) {
-        if (answer != now || ended || sandboxed() ||
-            !(called_home || (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
+        // The receiver may still have to read the socket up to where the ring begins.
+        const bool agreed = answer == now || answer == path_word(now >> 8, kPathAsked);
+        const Giving given = agreed ? give_back(fd, f, tell) : Giving::nothing;
+        if ((answer != now && given != Giving::all) || (ended && given != Giving::all) ||
+            given == Giving::rest || sandboxed() ||
+            !(called_home || given == Giving::all ||
+              (!ring::is_corked(f.mine->control.back, f.peer->credit) && wants_kernel(o)))) {
             // Over RDMA each send asks first whether it can go out (make_room)
             if ((o.opt.*kPathWanted).load(relaxed) == kWantRing && !called_home && !rdma::is_remote(*f.link)) {
                 o.tx_block.fetch_and(~uint32_t{kTxPath}, std::memory_order_seq_cst);
@@ -347,6 +302,8 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         o.tx.s.stalls = 0;
         stop_waiting_for_answers(fd, o);
         set_cork(fd, o, true);
+        if (ended) // the FIN that the ring's end stood for
+            (void)sys::call(SYS_shutdown, fd, SHUT_WR);
         *tell = true;
         return false;
     }
@@ -397,6 +354,8 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
 
 bool follow_sender(int fd, File &f) noexcept {
     Ofd &o = *f.ofd;
+    if (is_reading_stopped(o)) [[unlikely]]
+        return resume_reading(fd, f, true);
     const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = offered_word(f);
     const auto answer = [&](uint32_t word) {
         (o.opt.*kPathRx).store(word, relaxed);
@@ -447,7 +406,8 @@ bool uses_ring(const File &f) noexcept {
     // What was sent before the last move may lie there
     const bool left = path_step(sends) == kPathKernel &&
                       static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire)) != sends;
-    return path_step(sends) == kPathRing || left || reads == kPathAsked || reads == kPathRing;
+    return path_step(sends) == kPathRing || left || reads == kPathAsked || reads == kPathRing ||
+           is_reading_stopped(o);
 }
 
 bool is_settled_in_ring(const File &f) noexcept {
@@ -491,8 +451,11 @@ long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
     const bool ring = reads_ring || (path_step(mine) == kPathAsked && theirs == path_word(mine >> 8, kPathRing));
     const bool socket = !reads_ring || theirs == path_word((mine >> 8) + 1, kPathKernel);
     const uint64_t mark = is_inline(f) ? kNoMark : urgent_mark(f);
-    const long in_ring = ring ? ring::available(o.rx.s, f.rx_place, limit, mark) : 0;
-    return (in_ring > 0 ? in_ring : 0) + (socket ? socket_pending(fd) : 0);
+    const bool stopped = is_reading_stopped(o);
+    const auto passed = static_cast<long>(stopped ? already_came(fd, f) : 0);
+    const long in_ring =
+        ring || stopped ? ring::available(o.rx.s, f.rx_place, limit + static_cast<uint64_t>(passed), mark) : 0;
+    return (in_ring > passed ? in_ring - passed : 0) + (socket ? socket_pending(fd) : 0);
 }
 
 } // namespace sd

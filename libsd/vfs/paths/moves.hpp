@@ -23,6 +23,8 @@
 //
 // What S has asked for it may take back: (n, kernel) after (n, asked). R sees that it stays in the socket.
 //
+// What R has not read of the ring may come by the socket, before S leaves the ring: give_back.hpp.
+//
 // S counts N by the kernel: tcpi_bytes_acked + SIOCOUTQ. R has read N when tcpi_bytes_received is N (or one
 // more for a FIN) and the queue is empty, since nothing comes behind N. Both are right whoever used the
 // socket before.
@@ -54,6 +56,13 @@ inline bool sends_in_ring(const Ofd &o) noexcept {
 inline bool receives_in_ring(const Ofd &o) noexcept {
     return path_step((o.opt.*kPathRx).load(std::memory_order_relaxed)) == kPathRing;
 }
+
+/// Where the peer sends to, as it says.
+inline uint32_t senders_word(const File &f) noexcept {
+    return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
+}
+/// Ofd::rcvlowat; that of a connection that is captured sends receivers the long way in any case.
+void set_path_lowat(Ofd &o, int32_t low) noexcept;
 
 /// Does the peer ask that what is sent to it goes over the socket, and stays there?
 inline bool is_called_home(const File &f) noexcept {
@@ -164,6 +173,8 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 bool socket_at_mark(int fd) noexcept;
 /// Has the peer's end of the socket sent its FIN, or a reset?
 bool socket_has_ended(int fd) noexcept;
+/// Has a reset ended it, of which nobody has been told yet?
+bool socket_was_reset(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.

@@ -2,7 +2,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
-#include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
@@ -28,6 +28,9 @@ uint32_t events_now(File &f) noexcept {
     rdma::progress();
     if (is_told_home(f)) [[unlikely]]
         answer_call_home(f);
+    if (is_reading_stopped(o)) [[unlikely]]
+        if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
+            follow_sender(fd, f);
     const bool sends_ring = sends_in_ring(o), reads_ring = next_is_in_ring(fd, f);
     const bool to_ring = !reads_ring && sender_is_in_ring(f); // behind what is left in the socket
     const bool any_ring = sends_ring || receives_in_ring(o) || reads_ring || to_ring;
@@ -181,6 +184,11 @@ bool socket_at_mark(int fd) noexcept {
 }
 
 bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
+
+bool socket_was_reset(int fd) noexcept {
+    constexpr uint32_t kReset = POLLHUP | POLLERR; // one alone: both have ended; something in the error queue
+    return (socket_events(fd) & kReset) == kReset;
+}
 
 short socket_wait(int fd, File &f, uint32_t events) noexcept {
     short wanted = 0;

@@ -6,8 +6,8 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
-#include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -129,7 +129,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         rdma::progress();
     const int to_socket = flags & (MSG_PEEK | MSG_TRUNC);
     long done = 0;
-    for (unsigned pieces = 0; pieces < 4; ++pieces) { // more than can lie behind each other
+    for (unsigned pieces = 0; pieces < 6; ++pieces) { // more than can lie behind each other
         const size_t left = want - static_cast<size_t>(done);
         if (receives_in_ring(o)) {
             const uint32_t seen = absorb_flags(f); // before the ring, as below
@@ -177,7 +177,12 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         if (!peek && follow_sender(fd, f))
             continue;
         if (r > 0 && !peek && sender_is_in_ring(f))
-            continue; // what is left in the socket, and then what is in the ring
+            continue;                          // what is left in the socket, and then what is in the ring
+        if (r == 0 && is_reading_stopped(o)) { // by the socket has come what can; the end is in the ring
+            if (follow_sender(fd, f))
+                continue;
+            return done;
+        }
         if (r == 0)
             learn_of_end(f);
         if (r == 0 || (r > 0 && peek && socket_has_ended(fd)))

@@ -188,7 +188,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
                 in_socket = !(o.tx_block.load(std::memory_order_acquire) & kTxReset);
             }
             // A peer that has ended both its directions, the one in the ring: its socket does not know of it.
-            if (in_socket && receives_in_ring(o) &&
+            if (in_socket && receives_in_ring(o) && sender_is_in_ring(f) &&
                 refuses_data(f.peer->control.flags.load(std::memory_order_acquire)))
                 in_socket = false;
             blocked = gone || (!in_socket && send_refused(f, o));
