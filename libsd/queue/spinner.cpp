@@ -37,7 +37,8 @@ SD_FORK_STATE std::atomic<int> stalls{0};
 constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
 SD_FORK_STATE std::atomic<int64_t> crowded_until{0}, crowded_for{0};
 SD_FORK_STATE std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
-SD_FORK_STATE std::atomic<int64_t> alone_at_most{0}; ///< how long a yield alone takes on this machine; 0: not known yet
+/// How long a yield alone takes on this machine; 0: not known yet
+SD_FORK_STATE std::atomic<int64_t> alone_at_most{0};
 
 [[gnu::noinline]] int64_t time_calls() noexcept {
     int64_t least = kSlowestCall;

@@ -367,7 +367,7 @@ void Monitor::channel_ready(uint64_t client_id) {
                 }
                 return;
             }
-            // Who waits for an answer sends nothing more; whoever does all the same is heard in the next turn.
+            // Who waits for an answer sends nothing more; if he does, he is heard in the next turn.
             if (takes_long(request.header.op) || request.header.sequence != wire::kNoAnswer) {
                 return;
             }
