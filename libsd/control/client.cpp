@@ -225,7 +225,7 @@ void channel_moved(int from, int to) noexcept {
 int channel() noexcept { return chan.load(std::memory_order_acquire); }
 uint32_t epoch() noexcept { return epoch_count.load(std::memory_order_acquire); }
 const Directory *directory() noexcept { return dir.load(std::memory_order_acquire); }
-uint64_t client_id() noexcept { return my_id.load(std::memory_order_relaxed); }
+SD_FORK_CODE uint64_t client_id() noexcept { return my_id.load(std::memory_order_relaxed); }
 
 SD_START_CODE void read_environment() noexcept {
     if (env_read)
@@ -331,9 +331,18 @@ Reply request(wire::Op op, const void *body, size_t length, const int *fds, unsi
         r.status = -EPERM;
         return r;
     }
-    SpareNumbers spare; // a reply may bring descriptors, and those that do not fit would be lost
-    if ((sandboxed() ? exchange_sandboxed(fd, op, body, length, &r)
-                     : exchange(fd, op, body, length, fds, nfds, &r)) < 0) {
+    const auto asked = [&] {
+        return sandboxed() ? exchange_sandboxed(fd, op, body, length, &r)
+                           : exchange(fd, op, body, length, fds, nfds, &r);
+    };
+    int failed;
+    if (wire::brings_descriptors(op)) {
+        SpareNumbers spare(fd); // those that do not fit would be lost
+        failed = asked();
+    } else {
+        failed = asked();
+    }
+    if (failed < 0) {
         drop_channel();
         if (r.status == 0)
             r.status = -ECONNRESET;

@@ -7,8 +7,6 @@
 #include "libsd/control/packets.hpp"
 #include <initializer_list>
 
-#include <initializer_list>
-
 namespace sd::control {
 
 namespace {
@@ -36,7 +34,7 @@ SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
     if (fd < 0)
         return;
     Reply r;
-    SpareNumbers spare;
+    SpareNumbers spare(fd);
     if (exchange(fd, wire::Op::fork, &f, sizeof f, nullptr, 0, &r) < 0) {
         drop_channel();
         return;

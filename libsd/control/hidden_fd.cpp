@@ -145,7 +145,7 @@ long hide_fd(int fd) noexcept {
     return r;
 }
 
-void close_hidden(int fd) noexcept {
+SD_FORK_CODE void close_hidden(int fd) noexcept {
     if (fd >= 0 && !reserve(fd))
         really_close(fd);
 }
@@ -169,14 +169,21 @@ void mark_hidden(int fd) noexcept {
 
 void unhide(int fd) noexcept { set_hidden(static_cast<unsigned>(fd), false); }
 
-SpareNumbers::SpareNumbers() noexcept {
-    if (sandboxed())
-        return;
-    long probe = sys::call(SYS_epoll_create1, EPOLL_CLOEXEC);
+void SpareNumbers::tried(long probe) noexcept {
     if (probe >= 0)
         sys::close(static_cast<int>(probe));
     else if (probe == -EMFILE)
         raised_ = raise_limit();
+}
+
+SpareNumbers::SpareNumbers() noexcept {
+    if (!sandboxed())
+        tried(sys::call(SYS_epoll_create1, EPOLL_CLOEXEC));
+}
+
+SpareNumbers::SpareNumbers(int own) noexcept {
+    if (!sandboxed())
+        tried(sys::fcntl(own, F_DUPFD_CLOEXEC, 0));
 }
 
 SpareNumbers::~SpareNumbers() {

@@ -37,11 +37,15 @@ void unhide(int fd) noexcept;
 class SpareNumbers {
   public:
     SpareNumbers() noexcept;
+    /// Quicker: whether there are numbers left is tried with a copy of `own`, one of ours that may be had
+    /// twice for a moment.
+    explicit SpareNumbers(int own) noexcept;
     ~SpareNumbers();
     SpareNumbers(const SpareNumbers &) = delete;
     SpareNumbers &operator=(const SpareNumbers &) = delete;
 
   private:
+    void tried(long probe) noexcept;
     bool raised_ = false;
 };
 /// The program has used up its numbers: what is ours among them goes beyond its limit, which is raised for

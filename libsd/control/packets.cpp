@@ -116,7 +116,8 @@ int exchange(int fd, wire::Op op, const void *body, size_t length, const int *fd
     return receive_answer(fd, h.sequence, r);
 }
 
-long PlainPacket::send(int fd, wire::Op op, uint32_t number, const void *from, size_t length) noexcept {
+SD_FORK_CODE long PlainPacket::send(int fd, wire::Op op, uint32_t number, const void *from,
+                                    size_t length) noexcept {
     header = make_header(op, number, length, 0);
     if (length)
         memcpy(body, from, length);

@@ -109,7 +109,8 @@ template <class T> class MapVector {
     }
     void remove_unordered(size_t i) noexcept {
         SD_ASSERT(i < size_);
-        data_[i] = data_[--size_];
+        if (i != --size_) // else nothing is written, which in a child is a page to be copied
+            data_[i] = data_[size_];
     }
     void truncate(size_t n) noexcept {
         SD_ASSERT(n <= size_);

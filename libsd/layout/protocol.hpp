@@ -195,6 +195,43 @@ enum class Op : uint16_t {
     steer_mine = 71,
 };
 
+/// Whether an answer may bring some. Not by mistake for an operation that is new.
+constexpr bool brings_descriptors(Op op) {
+    switch (op) {
+    case Op::child:
+    case Op::segment:
+    case Op::unlisten:
+    case Op::drop_link:
+    case Op::bell:
+    case Op::unbell:
+    case Op::accept_bell:
+    case Op::adopt_link:
+    case Op::log:
+    case Op::pass:
+    case Op::claimed:
+    case Op::unlist:
+    case Op::ring:
+    case Op::foreign_bell:
+    case Op::mute_bell:
+    case Op::ends:
+    case Op::check:
+    case Op::let_go:
+    case Op::part:
+    case Op::leave:
+    case Op::no_room:
+    case Op::withdraw:
+    case Op::renew:
+    case Op::sandbox:
+    case Op::take_back:
+    case Op::greet:
+    case Op::pool:
+    case Op::end_pool:
+        return false;
+    default:
+        return true;
+    }
+}
+
 struct Header {
     uint32_t magic;
     uint16_t version;

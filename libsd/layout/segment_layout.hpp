@@ -185,6 +185,9 @@ struct SegmentHeader {
     /// Bumped by the monitor when the other end of something that this process has offered has come.
     std::atomic<uint32_t> joined;
     std::atomic<uint32_t> steering; ///< Steering
+    /// Bumped by the process whose segment it is, before it gives up a listener; 0: it does not say. So a
+    /// child that has the listener from it knows whether it holds it still.
+    std::atomic<uint32_t> listeners_given_up;
 };
 
 constexpr size_t kSegProcOffset = align_up(sizeof(SegmentHeader), 4096);

@@ -26,9 +26,17 @@ SD_FORK_STATE unsigned idle_count = 0;
 /// Going into a sandbox.
 std::atomic<bool> no_foreign_ends{false};
 
-long hidden_eventfd() noexcept {
-    SpareNumbers spare;
+/// At a low number.
+SD_FORK_CODE long new_eventfd() noexcept {
     const long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (fd != -EMFILE)
+        return fd;
+    SpareNumbers spare;
+    return sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+}
+
+SD_FORK_CODE long hidden_eventfd() noexcept {
+    const long fd = new_eventfd();
     return fd < 0 ? fd : hide_fd(static_cast<int>(fd));
 }
 
@@ -278,8 +286,7 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
             b->efd = -1;
             continue;
         }
-        SpareNumbers spare;
-        long fd = sys::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        const long fd = new_eventfd();
         if (fd < 0)
             continue;
         sys::dup3(static_cast<int>(fd), b->efd, O_CLOEXEC);

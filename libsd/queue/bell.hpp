@@ -13,8 +13,6 @@ constexpr int kFullScore = 8, kFullBalance = 480'000;
 /// Each thread has one for blocking calls and poll; each epoll instance has one.
 struct Bell {
     int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
-    /// By link index: the id under which the other side knows us, 0: not registered
-    uint8_t id[kMaxLinks] = {};
     std::atomic<int> balance{kFullBalance};  ///< what looking has saved lately, see Spinner
     std::atomic<int> short_sleeps{0};        ///< since it was tried last whether looking pays again
     std::atomic<int> spin_score{kFullScore}; ///< how well looking without giving the core away has paid
@@ -23,6 +21,9 @@ struct Bell {
     bool announced = false;    ///< rung for some listener: the monitor has to be told when that ends
     Bell *pool_next = nullptr; ///< of those that are kept idle, too
     Bell *all_next = nullptr;
+    /// By link index: the id under which the other side knows us, 0: not registered. Last, so that the first
+    /// of them are on one page with the rest, which a child has to copy.
+    uint8_t id[kMaxLinks] = {};
 };
 
 /// One that is kept, or a new one. nullptr when no memory is left, or in a sandbox.

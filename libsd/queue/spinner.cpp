@@ -1,6 +1,7 @@
 // The decision between looking and sleeping.
 #include "libsd/queue/spinner.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
@@ -32,11 +33,12 @@ constexpr int64_t kCrowdedFor = 20'000'000, kCrowdedLongest = 1'280'000'000;
 constexpr int kStall = 8,
               /// So many long slices with fewer than kStall other yields between them: crowded
     kStalls = 3 * kStall;
-std::atomic<int> stalls{0};
+SD_FORK_STATE std::atomic<int> stalls{0};
 constexpr int kProbe = 64; ///< where spinning alone did not pay it is tried this seldom
-std::atomic<int64_t> crowded_until{0}, crowded_for{0};
-std::atomic<int> shared_core{0};       ///< > 0: recent yields gave the core to somebody
-std::atomic<int64_t> alone_at_most{0}; ///< how long a yield alone takes on this machine; 0: not known yet
+SD_FORK_STATE std::atomic<int64_t> crowded_until{0}, crowded_for{0};
+SD_FORK_STATE std::atomic<int> shared_core{0}; ///< > 0: recent yields gave the core to somebody
+/// How long a yield alone takes on this machine; 0: not known yet
+SD_FORK_STATE std::atomic<int64_t> alone_at_most{0};
 
 [[gnu::noinline]] int64_t time_calls() noexcept {
     int64_t least = kSlowestCall;

@@ -30,7 +30,7 @@ struct Attached {
     };
     std::atomic<Step> step;
 };
-Attached attached[kMaxLinks];
+constinit Attached attached[kMaxLinks]{};
 /// Links whose step is greeted or joined
 std::atomic<uint32_t> unsettled{0};
 std::atomic<uint32_t> endings_seen{0};

@@ -367,7 +367,8 @@ void Monitor::channel_ready(uint64_t client_id) {
                 }
                 return;
             }
-            if (takes_long(request.header.op)) {
+            // Who waits for an answer sends nothing more; if he does, he is heard in the next turn.
+            if (takes_long(request.header.op) || request.header.sequence != wire::kNoAnswer) {
                 return;
             }
         }

@@ -48,7 +48,7 @@ struct BellFd {
 
 /// Asks no file system.
 bool is_eventfd(int fd);
-/// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd. Asks no file system.
+/// Kernel-wide number of an eventfd object, or nothing if fd is no eventfd. Only of what is_kernels_own().
 std::optional<uint64_t> eventfd_id(int fd);
 /// Whether it is one end of a connected pair of SOCK_SEQPACKET Unix sockets that a process of `owner` has
 /// made. One with a name at the other end could be a service, which would take the ring for a request of

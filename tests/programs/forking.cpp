@@ -291,6 +291,45 @@ bool is_refused(const Address &address) {
 
 } // namespace
 
+// What a server's child does first of all. Nothing depends on the monitor's answer, as the parent goes on
+// listening.
+BEHAVIOUR("a child closes its parent's listener while the monitor is stopped", monitor_stopped_at_close,
+          all_accelerated) {
+    const int listener = make_listener(), others = make_listener();
+    close(connect_to(others)); // so that the monitor is known
+    const pid_t child = spawn([&] {
+        {
+            const StoppedMonitor stopped;
+            close(listener);
+        }
+        close(connect_to(others)); // through the kernel, if the channel had been given up
+    });
+    reap("child", child);
+    close(connect_to(listener));
+}
+
+// Here it is the child's close that has to be answered.
+BEHAVIOUR("a child closes a listener that its parent has closed", closed_by_the_child_last, any) {
+    int refused = 0;
+    for (int i = 0; i < 20; ++i) {
+        const int listener = make_listener();
+        const Address address = local_address(listener);
+        close(connect_to(address));
+        const Gate gate;
+        const pid_t child = spawn([&] {
+            gate.pass();
+            close(listener);
+            _exit(is_refused(address) ? 0 : 1);
+        });
+        close(listener);
+        gate.open();
+        int status = 0;
+        MUST(waitpid(child, &status, 0));
+        refused += WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    }
+    SHOW(refused);
+}
+
 // The kernel closes what a process held before anybody can have waited for it.
 BEHAVIOUR("a connect to a server that was waited for", refused_once_waited_for, accelerated) {
     int by_parent = 0, by_child = 0;

@@ -6,6 +6,7 @@
 #include "libsd/vfs/streams/cork.hpp"
 
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -123,7 +124,7 @@ uint32_t absorb_flags(File &f) noexcept {
     return before | flags;
 }
 
-void link_unuse(LinkMap &l) noexcept {
+SD_FORK_CODE void link_unuse(LinkMap &l) noexcept {
     const uint32_t users = l.users.fetch_sub(1, std::memory_order_acq_rel);
     SD_ASSERT(users != 0);
     if (users != 1)

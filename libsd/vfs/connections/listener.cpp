@@ -2,11 +2,13 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
+#include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -37,17 +39,46 @@ ListenerSegment *map_segment(int fd, ListenerSegment *old) noexcept {
     return nullptr;
 }
 
-void unlisten(uint32_t id) noexcept {
+/// What a process says of the listeners that its children have from it.
+struct GivenUp {
+    const std::atomic<uint32_t> *count = nullptr; ///< in its own segment; null: it has none
+    uint32_t then = 0;                            ///< the count before the fork
+    long pid = 0;
+};
+SD_FORK_STATE GivenUp our_word, parents_word;
+/// How many forks lie between the first process and this one. A listener of before the last one is the
+/// parent's, too.
+SD_FORK_STATE uint32_t fork_depth = 0;
+
+SD_FORK_CODE std::atomic<uint32_t> *own_count() noexcept {
+    const int own = own_segment_index.load(std::memory_order_acquire);
+    return own < 0 ? nullptr : &segments[own].view.header().listeners_given_up;
+}
+
+/// Does the parent hold what this process has from it? Where it does, its kernel socket goes on listening
+/// whatever is closed here. A parent that has ended is not ours any more; a segment that was left is zero.
+bool parent_holds(const Listener &l) noexcept {
+    return l.fork_depth != fork_depth && parents_word.then != 0 && !sandboxed() &&
+           parents_word.count->load(std::memory_order_seq_cst) == parents_word.then &&
+           sys::call(SYS_getppid) == parents_word.pid;
+}
+
+/// The answer is waited for where it could be the last one: whoever connects then has to be refused.
+void unlisten(uint32_t id, bool held_by_parent = false) noexcept {
     wire::ListenerRef ref{id, 0};
-    control::request(wire::Op::unlisten, &ref, sizeof ref);
+    listeners_given_up();
+    if (held_by_parent)
+        control::tell(wire::Op::unlisten, &ref, sizeof ref);
+    else
+        control::request(wire::Op::unlisten, &ref, sizeof ref);
 }
 
 /// With all_lock: the monitor is told, unless somebody here has the listener under the same id still.
-void unlisten_unless_held(uint32_t id) noexcept {
+void unlisten_unless_held(uint32_t id, bool held_by_parent = false) noexcept {
     for (const File *f : all)
         if (f->listener->id == id && !f->listener->retired.load())
             return;
-    unlisten(id);
+    unlisten(id, held_by_parent);
 }
 
 /// With all_lock. Asks the monitor for the listener's segment; on success the listener is in the directory.
@@ -87,7 +118,7 @@ uint64_t cookie_of(int fd) noexcept {
 // of the table, then looks whether the File is pinned. Both are locked instructions, so one of them sees the
 // other: a waiter that found its number has it kept. dup2 only replaces the entry after the kernel has closed
 // the number: a call that begins to wait in between ends as one that began after it.
-void keep_for_waiters(File &f, int fd) noexcept {
+SD_FORK_CODE void keep_for_waiters(File &f, int fd) noexcept {
     if (f.kind != FileKind::listener || pinned.load(std::memory_order_seq_cst) == 0 ||
         f.listener->waiters_fd.load() >= 0)
         return;
@@ -174,6 +205,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         return r;
     }
     l->id = reply.listener_id;
+    l->fork_depth = fork_depth;
     l->turns.store(reply.was_orphan ? 0 : Listener::kKernelNext, std::memory_order_relaxed);
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
@@ -203,7 +235,7 @@ File *find_listener(int fd) noexcept {
 namespace {
 
 /// The listener needs its links no more.
-void let_go(Listener &l, bool closed) noexcept {
+SD_FORK_CODE void let_go(Listener &l, bool closed) noexcept {
     if (closed) {
         QuietGuard g(l.lock);
         l.generation.fetch_add(1, std::memory_order_release);
@@ -234,7 +266,7 @@ void retire_listener(Listener &l) noexcept {
     let_go(l, false);
 }
 
-void close_listener(File *f) noexcept {
+SD_FORK_CODE void close_listener(File *f) noexcept {
     Listener *l = f->listener; // the pointer stays: another thread may be about to look at it
     {
         LockGuard g(all_lock);
@@ -247,7 +279,7 @@ void close_listener(File *f) noexcept {
         close_hidden(l->waiters_fd.exchange(-1));
         // Somebody may have noticed the socket under another number, too late to find this File.
         if (!l->retired.exchange(true))
-            unlisten_unless_held(l->id);
+            unlisten_unless_held(l->id, parent_holds(*l));
     }
     let_go(*l, true);
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at
@@ -325,12 +357,23 @@ SD_FORK_CODE void drop_uncounted_listeners() noexcept {
             discard_file(f); // takes it out of the list
 }
 
-SD_FORK_CODE void listeners_fork_prepare() noexcept { all_lock.lock_unmasked(); }
+void listeners_given_up() noexcept {
+    if (auto *count = own_count())
+        count->fetch_add(1, std::memory_order_seq_cst);
+}
+
+SD_FORK_CODE void listeners_fork_prepare() noexcept {
+    all_lock.lock_unmasked();
+    const auto *count = own_count();
+    our_word = {count, count ? count->load(std::memory_order_seq_cst) : 0, sys::getpid()};
+}
 SD_FORK_CODE void listeners_fork_parent() noexcept { all_lock.unlock_unmasked(); }
 
 SD_FORK_CODE void listeners_fork_child() noexcept {
     pool.reset_lock();
     all_lock.reset();
+    parents_word = our_word;
+    ++fork_depth;
     // Also of those that another thread was just closing: their Files may have numbers still.
     pool.for_each([](Listener &l) {
         if (!l.lock.try_lock_unmasked())

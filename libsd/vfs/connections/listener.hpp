@@ -33,6 +33,7 @@ struct Listener {
     uint32_t next = 0;               ///< rotates over the links, so that none starves
     uint32_t last = 0, in_a_row = 0; ///< the link last taken from while others waited too, and how often
     uint32_t backlog = 0;
+    uint32_t fork_depth = 0; ///< of the process that registered it
     /// Bumped under the lock when it is closed, before it can become another's
     std::atomic<uint32_t> generation{0};
     std::atomic<bool> retired{false};
@@ -74,6 +75,8 @@ void retire_listener(Listener &l) noexcept;
 /// Every listener gives its links back and asks for those anew that it may have as whoever the process is
 /// then.
 void ask_for_links_anew() noexcept;
+/// Says so to children, which otherwise take this process to hold what they have from it. Before it does not.
+void listeners_given_up() noexcept;
 /// The last descriptor in this process was closed.
 void close_listener(File *f) noexcept;
 /// After the monitor came back.

@@ -4,6 +4,7 @@
 // gets the number next finds no stale entry, and is entered after the kernel has handed it out.
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
@@ -122,7 +123,7 @@ long set_flags(int fd, File &f, long arg) noexcept {
 
 namespace vfs {
 
-long close(int fd) noexcept {
+SD_FORK_CODE long close(int fd) noexcept {
     if (is_hidden(fd))
         return -EBADF;
     CleanupStack::drop_abandoned();

@@ -120,13 +120,13 @@ void forget_fd(int fd) noexcept {
         release_file(stale);
 }
 
-File *take_fd(int fd) noexcept {
+SD_FORK_CODE File *take_fd(int fd) noexcept {
     if (!file_of(fd)) // also when it was kept: closed by now
         return nullptr;
     return fd_table[fd].exchange(nullptr, std::memory_order_acq_rel);
 }
 
-void release_file(File *f) noexcept {
+SD_FORK_CODE void release_file(File *f) noexcept {
     const uint32_t refs = f->refs.fetch_sub(1, std::memory_order_acq_rel);
     SD_ASSERT(refs != 0 && f != &cached_placeholder);
     if (refs != 1)

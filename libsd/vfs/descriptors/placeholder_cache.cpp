@@ -89,7 +89,7 @@ long take_cached(bool cloexec) noexcept {
     return -1;
 }
 
-bool can_cache(int fd, const File &f) noexcept {
+SD_FORK_CODE bool can_cache(int fd, const File &f) noexcept {
     const auto n = static_cast<unsigned>(fd);
     return n > 2 && n < kNumbers && is_placeholder(f) && ours.get(n) && n < in_use() &&
            cached_count.load(std::memory_order_relaxed) < kMost;

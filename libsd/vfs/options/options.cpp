@@ -451,7 +451,7 @@ void replay_stored_options(int fd, const File &f) noexcept {
         set(SOL_SOCKET, SO_RCVLOWAT, low);
 }
 
-void free_fresh(FreshState *s) noexcept { pool.release(s); }
+SD_FORK_CODE void free_fresh(FreshState *s) noexcept { pool.release(s); }
 
 void record_extras(File &f, const InheritedSet &set) noexcept {
     LockGuard g(fresh_lock);

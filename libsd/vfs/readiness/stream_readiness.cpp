@@ -180,8 +180,12 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
     }
     LinkMap &l = *f.link;
     for (;;) {
+        if (!bell->id[l.index]) {
+            bell_id(*bell, l);
+            if (changed()) // asking took longer than a look does, and a barrier is dear
+                return undone() ? -EPIPE : 0;
+        }
         Sleep sleep(*bell, deadline);
-        bell_id(*bell, l);
         if (!control::connected())
             sleep.nobody_rings();
         if (const unsigned id = sleep.announce(l)) {

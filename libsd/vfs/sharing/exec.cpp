@@ -257,6 +257,7 @@ void before_exec(bool loadable) noexcept {
         return;
     end_capture(CaptureEnd::exec);
     leave_device(false);
+    listeners_given_up(); // the next image may be of a version that does not say so
     const Survey s = survey();
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.
