@@ -75,12 +75,6 @@ inline void make_call_again(Registers &r) noexcept {
     }
 }
 
-/// Does the thread, with registers as they are here, wait for a time that the kernel has noted? It may be
-/// interrupted all the same, but the function that it runs must not wait for a time with nanosleep.
-inline bool has_noted_wait(const Registers &r) noexcept {
-    return is_in_call(r) && static_cast<int64_t>(r.rax) == kRestartBlock;
-}
-
 /// Where the thread goes on by `frame` alone. What only the kernel could go on with ends in EINTR.
 inline void fill_frame(ReturnFrame &frame, const Registers &r, uint64_t mask, uint64_t vectors) noexcept {
     frame = {};

@@ -177,9 +177,9 @@ Tracee::Step Tracee::run(const ForcedEntry &entry) {
     }
     cpu::Registers inside = before;
     cpu::begin_at(inside, entry.function, entry.stack_top);
-    // From the next call on the thread comes back by itself if we are killed, but for its mask between these
-    // two.
-    if (trace(PTRACE_SETSIGMASK, tid_, sizeof kAll, &kAll) != 0 || trace(PTRACE_SETREGS, tid_, 0, &inside) != 0 ||
+    // If we are killed the thread comes back by itself, with the frame's mask: from this call on, until its own
+    // registers are the last that is put back.
+    if (trace(PTRACE_SETREGS, tid_, 0, &inside) != 0 || trace(PTRACE_SETSIGMASK, tid_, sizeof kAll, &kAll) != 0 ||
         trace(PTRACE_CONT, tid_, 0, nullptr) != 0) {
         return Step::ended;
     }
@@ -191,9 +191,9 @@ Tracee::Step Tracee::run(const ForcedEntry &entry) {
     uint32_t result = forced::kUnsafe;
     read_word(tid_, entry.call + offsetof(forced::Call, result), result);
     iovec back{const_cast<uint8_t *>(kept.data()), kept.size()};
+    trace(PTRACE_SETSIGMASK, tid_, sizeof call->mask, &call->mask);
     trace(PTRACE_SETREGSET, tid_, NT_X86_XSTATE, &back);
     trace(PTRACE_SETREGS, tid_, 0, &before);
-    trace(PTRACE_SETSIGMASK, tid_, sizeof call->mask, &call->mask);
     switch (result) {
     case forced::kAll:
         return Step::done;

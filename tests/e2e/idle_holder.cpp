@@ -158,6 +158,8 @@ void wait_in(const std::string &way, const char *file) {
     } else if (way == "child") {
         const pid_t child = fork();
         if (child == 0) {
+            for (int fd = 3; fd < 64; ++fd)
+                close(fd); // the connection is not shared
             nanosleep(&some_time, nullptr);
             _exit(7);
         }
