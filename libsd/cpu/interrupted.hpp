@@ -1,5 +1,5 @@
-// A thread that a tracer has stopped, and that is to run a function of the library as if a signal handler did:
-// its registers, and the frame by which it goes on by itself where the tracer has died meanwhile.
+// A thread that a tracer has stopped, and that is to run a function of the library as if a signal handler
+// did: its registers, and the frame by which it goes on by itself where the tracer has died meanwhile.
 #pragma once
 #include <cerrno>
 #include <csignal>
@@ -144,10 +144,7 @@ struct Sequence {
 /// In the thread itself: goes on where the frame says.
 [[noreturn]] inline void resume(ReturnFrame &frame) noexcept {
     stack_t own{};
-    asm volatile("syscall"
-                 :
-                 : "a"(SYS_sigaltstack), "D"(nullptr), "S"(&own)
-                 : "rcx", "r11", "memory");
+    asm volatile("syscall" : : "a"(SYS_sigaltstack), "D"(nullptr), "S"(&own) : "rcx", "r11", "memory");
     frame.stack_base = reinterpret_cast<uint64_t>(own.ss_sp);
     frame.stack_flags = static_cast<uint32_t>(own.ss_flags);
     frame.stack_bytes = own.ss_size;

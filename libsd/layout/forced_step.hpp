@@ -3,16 +3,16 @@
 //
 // The library has an Entry among its constants, which sdctl finds by the two words at its beginning. It stops
 // a thread, writes a Call, and has the thread go on in Entry::function, on a stack that belongs to the
-// library. That does the work, says so in Call::state, and waits; sdctl stops the thread again there, and puts
-// everything back as it was.
+// library. That does the work, says so in Call::state, and waits; sdctl stops the thread again there, and
+// puts everything back as it was.
 //
 // A tracer that is killed in between must not leave the thread there: it goes on by itself, by the frame,
 // once nobody has changed `beat` for a second. Then `state` stays `left`, for good: who would use the frame
 // again cannot know whether it has been taken yet.
 //
 // For sdctl all of it is the word of a process that may be hostile. It reads as much as it knows the size of,
-// and writes with the rights of the process's own mappings. Where the thread begins is of no importance: it is
-// in the process in any case.
+// and writes with the rights of the process's own mappings. Where the thread begins is of no importance: it
+// is in the process in any case.
 #pragma once
 #include "libsd/cpu/interrupted.hpp"
 #include <atomic>

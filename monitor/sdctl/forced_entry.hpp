@@ -1,5 +1,5 @@
-// Where a process's library has what a tracer may have it run (libsd/layout/forced_step.hpp). What the process
-// says is taken for a claim: the kernel's list of its mappings has to agree.
+// Where a process's library has what a tracer may have it run (libsd/layout/forced_step.hpp). What the
+// process says is taken for a claim: the kernel's list of its mappings has to agree.
 #pragma once
 #include "libsd/layout/forced_step.hpp"
 

@@ -155,7 +155,8 @@ int main(int argc, char **argv) {
     CLI::App *detach_ = app.add_subcommand("detach", "put processes back on kernel TCP, while they run");
     CLI::App *attach_ = app.add_subcommand("attach", "take that back");
     detach_->add_flag("--stay", options.stays, "with all: programs that are started later, too");
-    detach_->add_flag("--force", options.force, "stop processes that make no call, at a safe point, for a moment");
+    detach_->add_flag("--force", options.force,
+                      "stop processes that make no call, at a safe point, for a moment");
     for (CLI::App *sub : {path_, detach_}) {
         sub->add_option("--wait", options.seconds, "for that at most")->type_name("SECONDS");
     }

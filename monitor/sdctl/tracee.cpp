@@ -23,7 +23,7 @@ namespace sd::ctl {
 
 namespace {
 
-constexpr int kStopMs = 100;     ///< for a thread to stop: longer it is in the kernel, or in vfork
+constexpr int kStopMs = 100;      ///< for a thread to stop: longer it is in the kernel, or in vfork
 constexpr int kFunctionMs = 5000; ///< for the library's function, which asks the monitor
 constexpr auto kLook = std::chrono::microseconds(100);
 
@@ -177,10 +177,10 @@ Tracee::Step Tracee::run(const ForcedEntry &entry) {
     }
     cpu::Registers inside = before;
     cpu::begin_at(inside, entry.function, entry.stack_top);
-    // If we are killed the thread comes back by itself, with the frame's mask: from this call on, until its own
-    // registers are the last that is put back.
-    if (trace(PTRACE_SETREGS, tid_, 0, &inside) != 0 || trace(PTRACE_SETSIGMASK, tid_, sizeof kAll, &kAll) != 0 ||
-        trace(PTRACE_CONT, tid_, 0, nullptr) != 0) {
+    // If we are killed the thread comes back by itself, with the frame's mask: from this call on, until its
+    // own registers are the last that is put back.
+    if (trace(PTRACE_SETREGS, tid_, 0, &inside) != 0 ||
+        trace(PTRACE_SETSIGMASK, tid_, sizeof kAll, &kAll) != 0 || trace(PTRACE_CONT, tid_, 0, nullptr) != 0) {
         return Step::ended;
     }
     is_stopped_ = false;

@@ -13,8 +13,8 @@ namespace sd::ctl {
 bool read_memory(pid_t pid, uint64_t address, void *to, size_t bytes);
 bool write_memory(pid_t pid, uint64_t address, const void *from, size_t bytes);
 
-/// Stopped from construction to destruction, where stop() says so. Whoever has stopped it before, by a signal,
-/// finds it stopped afterwards.
+/// Stopped from construction to destruction, where stop() says so. Whoever has stopped it before, by a
+/// signal, finds it stopped afterwards.
 class Tracee {
   public:
     explicit Tracee(pid_t tid) : tid_(tid) {}

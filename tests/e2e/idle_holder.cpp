@@ -1,12 +1,12 @@
-// A process that makes no call on its connection for a while, in many ways, and looks whether it can see that it
-// was stopped meanwhile.
+// A process that makes no call on its connection for a while, in many ways, and looks whether it can see
+// that it was stopped meanwhile.
 //
 //   idle_holder PORT WAY FILE
 //
-// Connects to a server on 127.0.0.1 that sends back what comes, exchanges some messages, says "there PORT", and
-// waits in the way named: `compute` and those like it until the first byte of FILE is not 0, `read` for a line on
-// standard input, those with a time for 5 seconds. Then it exchanges more, and says "well". Anything that is not as
-// if nothing had been is said instead, and the status is 1.
+// Connects to a server on 127.0.0.1 that sends back what comes, exchanges some messages, says "there PORT",
+// and waits in the way named: `compute` and those like it until the first byte of FILE is not 0, `read` for
+// a line on standard input, those with a time for 5 seconds. Then it exchanges more, and says "well".
+// Anything that is not as if nothing had been is said instead, and the status is 1.
 //
 //   idle_holder trace PID: traces a process until standard input ends.
 #include <arpa/inet.h>
@@ -102,9 +102,11 @@ void tamper(const std::string &file) {
     auto *const at = reinterpret_cast<char *>(0x10000000);
     check(mmap(at, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == at, "mmap");
     char *const code = at + kPage;
-    check(mmap(code, kPage, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_FIXED, fd, kPage) == code, "code");
+    check(mmap(code, kPage, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_SHARED | MAP_FIXED, fd, kPage) == code,
+          "code");
     char *const data = code + kPage;
-    check(mmap(data, 64 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == data, "data");
+    check(mmap(data, 64 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == data,
+          "data");
     code[0] = static_cast<char>(0xeb), code[1] = static_cast<char>(0xfe); // jumps to itself
     sd::forced::Entry entry{{sd::forced::kMagic, ~sd::forced::kMagic},
                             sd::forced::kVersion,

@@ -116,9 +116,10 @@ namespace {
 struct FakeProcess {
     static constexpr uint64_t kBase = 0x10000, kCall = 0x40000;
     std::vector<uint8_t> constants = std::vector<uint8_t>(4096);
-    std::vector<sd::ctl::Mapping> mappings = parse_mappings("10000-11000 r--p 00000000 08:01 77 /usr/lib/libsd.so\n"
-                                                            "20000-30000 r-xp 00001000 08:01 77 /usr/lib/libsd.so\n"
-                                                            "40000-80000 rw-p 00000000 00:00 0 \n");
+    std::vector<sd::ctl::Mapping> mappings =
+        parse_mappings("10000-11000 r--p 00000000 08:01 77 /usr/lib/libsd.so\n"
+                       "20000-30000 r-xp 00001000 08:01 77 /usr/lib/libsd.so\n"
+                       "40000-80000 rw-p 00000000 00:00 0 \n");
     sd::forced::Entry entry{{sd::forced::kMagic, ~sd::forced::kMagic},
                             sd::forced::kVersion,
                             sizeof(sd::forced::Call),
@@ -141,11 +142,12 @@ struct FakeProcess {
 } // namespace
 
 TEST_CASE("lines of /proc/PID/maps are read, and what is none is left out") {
-    const auto maps = parse_mappings("7f00-8f00 r-xp 00001000 08:01 77                 /a b/libsd.so (deleted)\n"
-                                     "rubbish\n"
-                                     "9000-8000 rw-p 00000000 00:00 0 \n"
-                                     "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]\n"
-                                     "a000-b000 rw-s 00000000 00:00 0 \n");
+    const auto maps =
+        parse_mappings("7f00-8f00 r-xp 00001000 08:01 77                 /a b/libsd.so (deleted)\n"
+                       "rubbish\n"
+                       "9000-8000 rw-p 00000000 00:00 0 \n"
+                       "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]\n"
+                       "a000-b000 rw-s 00000000 00:00 0 \n");
     REQUIRE(maps.size() == 3);
     REQUIRE(maps[0].name == "/a b/libsd.so (deleted)");
     REQUIRE((maps[0].readable && !maps[0].writable && maps[0].executable));
@@ -167,11 +169,19 @@ TEST_CASE("a process's word about its library counts only where its mappings agr
     SECTION("another version") { p.entry.version += 1; }
     SECTION("another size") { p.entry.call_bytes -= 8; }
     SECTION("a function that is none") { p.entry.function = reinterpret_cast<void (*)()>(0x40000); }
-    SECTION("a call that ends behind its mapping") { p.entry.call = reinterpret_cast<sd::forced::Call *>(0x7ffc0); }
-    SECTION("a call in the kernel") { p.entry.call = reinterpret_cast<sd::forced::Call *>(0xffffffff81000000); }
-    SECTION("a call in what cannot be written") { p.entry.call = reinterpret_cast<sd::forced::Call *>(0x20000); }
+    SECTION("a call that ends behind its mapping") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0x7ffc0);
+    }
+    SECTION("a call in the kernel") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0xffffffff81000000);
+    }
+    SECTION("a call in what cannot be written") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0x20000);
+    }
     SECTION("a stack at the very bottom") { p.entry.stack_top = reinterpret_cast<uint8_t *>(0x100); }
-    SECTION("a stack that begins before its mapping") { p.entry.stack_top = reinterpret_cast<uint8_t *>(0x41000); }
+    SECTION("a stack that begins before its mapping") {
+        p.entry.stack_top = reinterpret_cast<uint8_t *>(0x41000);
+    }
     SECTION("memory that cannot be read") { p.mappings[0].start += 8; }
     SECTION("a library of another name") {
         for (sd::ctl::Mapping &m : p.mappings) {
@@ -191,7 +201,7 @@ TEST_CASE("a call that a stop has ended, and that the kernel does not make again
         sd::cpu::Registers changed = r;
         changed.orig_rax = static_cast<uint64_t>(call);
         changed.rax = static_cast<uint64_t>(answer);
-        make_call_again(changed);
+        sd::cpu::make_call_again(changed);
         return std::pair(changed.rip, static_cast<long>(changed.rax));
     };
     REQUIRE(interrupted(SYS_epoll_wait, -EINTR) == std::pair(0x1000ull, static_cast<long>(SYS_epoll_wait)));
@@ -203,10 +213,10 @@ TEST_CASE("a call that a stop has ended, and that the kernel does not make again
     sd::cpu::ReturnFrame frame;
     r.orig_rax = SYS_read;
     r.rax = static_cast<uint64_t>(-512);
-    fill_frame(frame, r, 5, 64);
+    sd::cpu::fill_frame(frame, r, 5, 64);
     REQUIRE((frame.ip == 0x1000 && frame.ax == SYS_read && frame.mask == 5));
     r.rax = static_cast<uint64_t>(-516);
-    fill_frame(frame, r, 5, 64);
+    sd::cpu::fill_frame(frame, r, 5, 64);
     REQUIRE((frame.ip == 0x1002 && frame.ax == static_cast<uint64_t>(-EINTR)));
 }
 

@@ -1,5 +1,5 @@
-// What a tracer has a thread of ours run (libsd/layout/forced_step.hpp): what the next call on each connection
-// would do for its paths, and no more.
+// What a tracer has a thread of ours run (libsd/layout/forced_step.hpp): what the next call on each
+// connection would do for its paths, and no more.
 //
 // It is as if a signal handler came and made calls: so it may only begin where a handler of the program's
 // might run, that is outside of the sections that put handlers off, or block them. All signals are blocked
@@ -26,7 +26,9 @@ constexpr int64_t kPatienceNs = 1'000'000'000; ///< without a sign of the tracer
 constexpr uint64_t kOwnSections = 1ull << (32 - 1);
 
 /// A thread that somebody has stopped at work would be waited for in vain.
-bool is_free(const File &f, const Token &token, uint64_t id) noexcept { return !used_elsewhere(f.seg, token, id); }
+bool is_free(const File &f, const Token &token, uint64_t id) noexcept {
+    return !used_elsewhere(f.seg, token, id);
+}
 
 /// One step of each direction. False: somebody else is at work on it.
 bool take_steps(File &f) noexcept {
