@@ -29,9 +29,12 @@ constexpr uint8_t kSoon = 2;         ///< in units of it
 
 uint8_t stamp_now() noexcept { return static_cast<uint8_t>(sys::now_ns() >> kStampShift); }
 
+/// Not by nanosleep: it would spoil one of the program's that a tracer has stopped, and that is to go on
+/// (vfs/paths/forced_step.cpp).
 void nap(int64_t ns) noexcept {
+    constexpr uint32_t nothing = 0; // nobody wakes it
     timespec t{0, ns};
-    sys::call(SYS_nanosleep, sys::arg(&t), 0);
+    sys::futex(&nothing, 128 /*FUTEX_WAIT_PRIVATE*/, nothing, &t);
 }
 
 /// Waiting for another thread to leave O3: it is there for less than a microsecond, unless it lost its core.

@@ -27,7 +27,7 @@ struct Options {
     std::string output, connection, path;
     std::vector<std::string> processes;
     double seconds = 2;
-    bool user = false, now = false, all = false, json = false, stays = false;
+    bool user = false, now = false, all = false, json = false, stays = false, force = false;
 };
 
 void list(const Options &options) {
@@ -155,6 +155,8 @@ int main(int argc, char **argv) {
     CLI::App *detach_ = app.add_subcommand("detach", "put processes back on kernel TCP, while they run");
     CLI::App *attach_ = app.add_subcommand("attach", "take that back");
     detach_->add_flag("--stay", options.stays, "with all: programs that are started later, too");
+    detach_->add_flag("--force", options.force,
+                      "stop processes that make no call, at a safe point, for a moment");
     for (CLI::App *sub : {path_, detach_}) {
         sub->add_option("--wait", options.seconds, "for that at most")->type_name("SECONDS");
     }
@@ -198,7 +200,7 @@ int main(int argc, char **argv) {
         } else if (path_->parsed()) {
             status = move_connection(options.connection, options.path, options.seconds);
         } else if (detach_->parsed()) {
-            status = detach_processes(options.processes, options.seconds, options.stays);
+            status = detach_processes(options.processes, options.seconds, options.stays, options.force);
         } else if (attach_->parsed()) {
             status = attach_processes(options.processes);
         } else if (report_->parsed()) {

@@ -3,6 +3,7 @@
 #include "libsd/layout/directory_layout.hpp"
 #include "libsd/layout/protocol.hpp"
 #include "monitor/sdctl/command.hpp"
+#include "monitor/sdctl/force.hpp"
 #include "monitor/sdstat/snapshot.hpp"
 #include "monitor/sdstat/view.hpp"
 
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fmt/core.h>
 #include <fstream>
+#include <map>
 #include <poll.h>
 #include <set>
 #include <sstream>
@@ -32,6 +34,8 @@ using wire::SteerTo;
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr double kGrace = 0.1; ///< seconds, for processes to make a call, before they are stopped
 
 /// A segment of the process, which shows the monitor that the kernel lets us trace it.
 UniqueFd proof_of(uint32_t pid) {
@@ -333,7 +337,51 @@ Exit move_connection(const std::string &connection, const std::string &path, dou
     return Exit::obstacle;
 }
 
-Exit detach_processes(const std::vector<std::string> &which, double seconds, bool stays) {
+namespace {
+
+/// Of connections that the process has, the processes that hold either end.
+std::set<uint32_t> holders_of_both(const stat::Snapshot &snapshot, uint32_t pid) {
+    std::set<uint32_t> result{pid};
+    for (const ConnectionRow &row : snapshot.rows) {
+        std::set<uint32_t> holders;
+        for (const monitor::RowEnd &end : row.end) {
+            const auto first = snapshot.pids.begin() + end.first_pid;
+            holders.insert(first, first + end.pids);
+        }
+        if (holders.count(pid) != 0) {
+            result.merge(holders);
+        }
+    }
+    return result;
+}
+
+/// Has the process, and those at the other ends, do what their next calls would until all is there, nothing
+/// more can come, or the time is over. What stood in the way in the end, for each that could not.
+Answer force_until(int channel, const wire::Steer &what, Clock::time_point end,
+                   std::map<uint32_t, std::string> &obstacles) {
+    std::set<uint32_t> left = holders_of_both(look(), what.pid);
+    for (auto pause = std::chrono::milliseconds(2);; pause = std::min(pause * 2, std::chrono::milliseconds(100))) {
+        for (auto at = left.begin(); at != left.end();) {
+            const Forced forced = force_step(static_cast<pid_t>(*at));
+            if (forced.is_done) {
+                obstacles.erase(*at);
+            } else {
+                obstacles[*at] = forced.why;
+            }
+            at = forced.again ? std::next(at) : left.erase(at);
+        }
+        const Answer answer = steer(channel, what);
+        const wire::SteerReply &r = answer.reply;
+        if (answer.error != 0 || r.there + r.never >= r.directions || Clock::now() >= end || left.empty()) {
+            return answer;
+        }
+        std::this_thread::sleep_for(pause);
+    }
+}
+
+} // namespace
+
+Exit detach_processes(const std::vector<std::string> &which, double seconds, bool stays, bool is_forced) {
     if (stays && which != std::vector<std::string>{"all"}) {
         throw Failure(Exit::usage, "detach: --stay goes with all alone");
     }
@@ -351,7 +399,12 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
         return answer.error == 0 ? Exit::done : Exit::failed;
     });
     return for_each_process(which, [&](uint32_t pid) {
-        const Answer answer = steer_until(channel.get(), ask(pid), end);
+        // Who makes a call meanwhile is not stopped.
+        Answer answer = steer_until(channel.get(), ask(pid), is_forced ? std::min(end, after(kGrace)) : end);
+        std::map<uint32_t, std::string> obstacles;
+        if (is_forced && answer.error == 0 && answer.reply.there + answer.reply.never < answer.reply.directions) {
+            answer = force_until(channel.get(), ask(pid), end, obstacles);
+        }
         if (answer.error != 0) {
             refuse(answer.error, pid);
         }
@@ -371,6 +424,9 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
             if (has(row.end[0]) || has(row.end[1])) {
                 print_pending(snapshot, row, true, static_cast<Hold>(r.hold % monitor::kHolds));
             }
+        }
+        for (const auto &[holder, why] : obstacles) {
+            fmt::print("  {} was not forced: {}\n", name_of(holder), why);
         }
         return Exit::obstacle;
     });

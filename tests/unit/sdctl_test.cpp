@@ -2,10 +2,14 @@
 #include "monitor/sdctl/blot.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/failure.hpp"
+#include "monitor/sdctl/forced_entry.hpp"
 #include "monitor/sdctl/obstacles.hpp"
 
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <sys/syscall.h>
 
 using namespace sd::ctl;
 
@@ -104,6 +108,116 @@ TEST_CASE("bad input: the message names it, and the status is that of the manual
         REQUIRE(outcome.errors.find(text) != std::string::npos);
         REQUIRE(outcome.output.empty());
     }
+}
+
+namespace {
+
+/// A process with a library, of which the test can read and spoil the memory.
+struct FakeProcess {
+    static constexpr uint64_t kBase = 0x10000, kCall = 0x40000;
+    std::vector<uint8_t> constants = std::vector<uint8_t>(4096);
+    std::vector<sd::ctl::Mapping> mappings =
+        parse_mappings("10000-11000 r--p 00000000 08:01 77 /usr/lib/libsd.so\n"
+                       "20000-30000 r-xp 00001000 08:01 77 /usr/lib/libsd.so\n"
+                       "40000-80000 rw-p 00000000 00:00 0 \n");
+    sd::forced::Entry entry{{sd::forced::kMagic, ~sd::forced::kMagic},
+                            sd::forced::kVersion,
+                            sizeof(sd::forced::Call),
+                            reinterpret_cast<void (*)()>(0x21000),
+                            reinterpret_cast<uint8_t *>(0x80000),
+                            reinterpret_cast<sd::forced::Call *>(kCall)};
+
+    std::optional<ForcedEntry> find(size_t at = 80) {
+        memcpy(constants.data() + at, &entry, sizeof entry);
+        return find_entry(mappings, [this](uint64_t address, void *to, size_t bytes) {
+            if (address != kBase || bytes != constants.size()) {
+                return false;
+            }
+            memcpy(to, constants.data(), bytes);
+            return true;
+        });
+    }
+};
+
+} // namespace
+
+TEST_CASE("lines of /proc/PID/maps are read, and what is none is left out") {
+    const auto maps =
+        parse_mappings("7f00-8f00 r-xp 00001000 08:01 77                 /a b/libsd.so (deleted)\n"
+                       "rubbish\n"
+                       "9000-8000 rw-p 00000000 00:00 0 \n"
+                       "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0  [vsyscall]\n"
+                       "a000-b000 rw-s 00000000 00:00 0 \n");
+    REQUIRE(maps.size() == 3);
+    REQUIRE(maps[0].name == "/a b/libsd.so (deleted)");
+    REQUIRE((maps[0].readable && !maps[0].writable && maps[0].executable));
+    REQUIRE(maps[1].start == 0xffffffffff600000);
+    REQUIRE((maps[2].name.empty() && maps[2].writable));
+    REQUIRE(maps[2].has(0xaff0, 16));
+    REQUIRE_FALSE(maps[2].has(0xaff0, 17));
+    REQUIRE_FALSE(maps[2].has(0xb001, 0));
+    REQUIRE_FALSE(maps[2].has(0xa000, UINT64_MAX));
+}
+
+TEST_CASE("a process's word about its library counts only where its mappings agree") {
+    FakeProcess p;
+    REQUIRE(p.find().has_value());
+    REQUIRE(p.find()->function == 0x21000);
+    REQUIRE(p.find()->call == FakeProcess::kCall);
+    SECTION("it is found at the very end") { REQUIRE(FakeProcess().find(4096 - sizeof p.entry).has_value()); }
+    SECTION("not where it does not lie even") { REQUIRE_FALSE(FakeProcess().find(84).has_value()); }
+    SECTION("another version") { p.entry.version += 1; }
+    SECTION("another size") { p.entry.call_bytes -= 8; }
+    SECTION("a function that is none") { p.entry.function = reinterpret_cast<void (*)()>(0x40000); }
+    SECTION("a call that ends behind its mapping") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0x7ffc0);
+    }
+    SECTION("a call in the kernel") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0xffffffff81000000);
+    }
+    SECTION("a call in what cannot be written") {
+        p.entry.call = reinterpret_cast<sd::forced::Call *>(0x20000);
+    }
+    SECTION("a stack at the very bottom") { p.entry.stack_top = reinterpret_cast<uint8_t *>(0x100); }
+    SECTION("a stack that begins before its mapping") {
+        p.entry.stack_top = reinterpret_cast<uint8_t *>(0x41000);
+    }
+    SECTION("memory that cannot be read") { p.mappings[0].start += 8; }
+    SECTION("a library of another name") {
+        for (sd::ctl::Mapping &m : p.mappings) {
+            m.name += ".1";
+        }
+    }
+    if (p.find()) { // nothing was spoilt in the first two
+        p.mappings.clear();
+    }
+    REQUIRE_FALSE(p.find().has_value());
+}
+
+TEST_CASE("a call that a stop has ended, and that the kernel does not make again, is made again") {
+    sd::cpu::Registers r{};
+    r.rip = 0x1002;
+    const auto interrupted = [&r](long call, long answer) {
+        sd::cpu::Registers changed = r;
+        changed.orig_rax = static_cast<uint64_t>(call);
+        changed.rax = static_cast<uint64_t>(answer);
+        sd::cpu::make_call_again(changed);
+        return std::pair(changed.rip, static_cast<long>(changed.rax));
+    };
+    REQUIRE(interrupted(SYS_epoll_wait, -EINTR) == std::pair(0x1000ull, static_cast<long>(SYS_epoll_wait)));
+    REQUIRE(interrupted(SYS_epoll_wait, 0) == std::pair(0x1002ull, 0L));
+    REQUIRE(interrupted(SYS_nanosleep, -516) == std::pair(0x1002ull, -516L)); // the kernel's
+    REQUIRE(interrupted(SYS_close, -EINTR) == std::pair(0x1002ull, static_cast<long>(-EINTR)));
+    REQUIRE(interrupted(-1, -EINTR) == std::pair(0x1002ull, static_cast<long>(-EINTR)));
+
+    sd::cpu::ReturnFrame frame;
+    r.orig_rax = SYS_read;
+    r.rax = static_cast<uint64_t>(-512);
+    sd::cpu::fill_frame(frame, r, 5, 64);
+    REQUIRE((frame.ip == 0x1000 && frame.ax == SYS_read && frame.mask == 5));
+    r.rax = static_cast<uint64_t>(-516);
+    sd::cpu::fill_frame(frame, r, 5, 64);
+    REQUIRE((frame.ip == 0x1002 && frame.ax == static_cast<uint64_t>(-EINTR)));
 }
 
 TEST_CASE("without a service manager enable says so and changes nothing") {
