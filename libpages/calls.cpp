@@ -1,7 +1,7 @@
 // What libsd calls in this library, to hand over what is sent from the device's memory.
-#include "libsd/layout/page_calls.hpp"
 #include "libpages/device.hpp"
 #include "libpages/window.hpp"
+#include "libsd/layout/page_calls.hpp"
 
 namespace sd::pages {
 namespace {

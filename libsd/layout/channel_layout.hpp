@@ -16,12 +16,12 @@ constexpr unsigned kChannelNumbers = 1000;
 
 /// Why bytes of large sends were copied.
 enum class Copied : uint8_t {
-    ends,      ///< before the first whole page, and behind the last one
-    foreign,   ///< the memory is not of the device
-    refused,   ///< a limit of the module's, or no memory for what it needs
-    untaken,   ///< the receiver has no channel: without the module or libsd-pages.so, or of another domain
-    unmapped,  ///< the receiver's buffers do not take pages: tried again after a while
-    held,      ///< what goes another way: held back for more, captured, about to change its path
+    ends,     ///< before the first whole page, and behind the last one
+    foreign,  ///< the memory is not of the device
+    refused,  ///< a limit of the module's, or no memory for what it needs
+    untaken,  ///< the receiver has no channel: without the module or libsd-pages.so, or of another domain
+    unmapped, ///< the receiver's buffers do not take pages: tried again after a while
+    held,     ///< what goes another way: held back for more, captured, about to change its path
 };
 constexpr unsigned kCopiedReasons = 6;
 

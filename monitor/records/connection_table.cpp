@@ -105,8 +105,8 @@ class Maker {
         const auto [first, end] = channels_.equal_range(number);
         for (auto it = first; it != end; ++it) {
             ChannelCounts counts{};
-            if (it->second->side != side ||
-                pread(it->second->ledger.get(), &counts, sizeof counts, kChannelCountsOffset) != sizeof counts) {
+            if (it->second->side != side || pread(it->second->ledger.get(), &counts, sizeof counts,
+                                                  kChannelCountsOffset) != sizeof counts) {
                 continue;
             }
             ++sum.channels;

@@ -102,7 +102,9 @@ size_t a_size(Random &random) {
         return random.below(2 << 20) + 1;
     }
 }
-size_t an_offset(Random &random) { return random.below(3) ? 0 : random.below(2) ? kPage * random.below(8) : random.below(9000); }
+size_t an_offset(Random &random) {
+    return random.below(3) ? 0 : random.below(2) ? kPage * random.below(8) : random.below(9000);
+}
 
 /// One call that sends. Bytes; waits until there is room.
 size_t send_once(Random &random, int fd, char *at, size_t n) {
@@ -247,10 +249,12 @@ void receive_all(Random &random, Blocks &blocks, int fd, const Stream &stream, u
 /// follows at once.
 void killed_sender(Random &random, Blocks &blocks, int fd, const Stream &first, const Stream &second) {
     const pid_t child = fork();
-    if (child == 0) {
-        send_all(random, blocks, fd, first, uint64_t{1} << 40);
-        _exit(1);
-    }
+    if (child == 0) // alone: a child of its own would outlive it
+        for (uint64_t at = 0;;) {
+            const size_t n = a_size(random);
+            send_piece(random, blocks, fd, first, at, n);
+            at += n;
+        }
     usleep(static_cast<useconds_t>(random.below(6000)));
     kill(child, SIGKILL);
     waitpid(child, nullptr, 0);
@@ -276,7 +280,8 @@ void receive_from_killed(Random &random, int fd, const Stream &first, const Stre
 void killed_receiver(Random &random, Blocks &blocks, int fd, const Stream &stream, uint64_t total) {
     const pid_t child = fork();
     if (child == 0) {
-        receive_all(random, blocks, fd, stream, total);
+        for (uint64_t at = 0; at < total;)
+            at += receive_piece(random, blocks, fd, stream, at, a_size(random));
         _exit(0);
     }
     usleep(static_cast<useconds_t>(random.below(6000)));

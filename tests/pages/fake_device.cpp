@@ -114,8 +114,8 @@ struct Mapping {
     char *at;
     size_t length;
     Mapping(int fd, size_t from, size_t n)
-        : at(reinterpret_cast<char *>(
-              syscall(SYS_mmap, nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(from)))),
+        : at(reinterpret_cast<char *>(syscall(SYS_mmap, nullptr, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd,
+                                              static_cast<off_t>(from)))),
           length(n) {
         if (at == MAP_FAILED)
             abort();
@@ -127,8 +127,8 @@ struct Mapping {
 /// As the kernel copies from and to a program. 0, or EFAULT.
 int copy(bool from_program, uintptr_t program, void *ours, size_t n) {
     iovec mine{ours, n}, its{reinterpret_cast<void *>(program), n};
-    const long done = syscall(from_program ? SYS_process_vm_readv : SYS_process_vm_writev, syscall(SYS_getpid),
-                              &mine, 1, &its, 1, 0);
+    const long done = syscall(from_program ? SYS_process_vm_readv : SYS_process_vm_writev,
+                              syscall(SYS_getpid), &mine, 1, &its, 1, 0);
     return done == static_cast<long>(n) ? 0 : EFAULT;
 }
 

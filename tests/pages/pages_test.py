@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 library, device, torture, exchange, frames = (os.path.abspath(path) for path in sys.argv[1:6])
 sdrun, sdstat = (f"{os.path.dirname(library)}/{name}" for name in ("sdrun", "sdstat"))
@@ -83,6 +84,11 @@ run("sdrun --zero-copy", [device], sdrun, "--zero-copy", sys.executable, "-c", T
 run("Python", [library, device], sys.executable, "-c", SCRIPT, expect="all is well")
 run("sort", [library, device], "sh", "-c", "seq 1 300000 | sort -R | sort -n | md5sum; seq 1 300000 | md5sum",
     expect=subprocess.run("seq 1 300000 | md5sum", shell=True, stdout=subprocess.PIPE, text=True, check=True).stdout * 2)
+# The monitor looks at the kind of a channel's end, which is played for it, too; sdrun would preload nothing.
+monitor = subprocess.Popen([f"{os.path.dirname(library)}/sd-monitor"], env={**os.environ, "LD_PRELOAD": device},
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while subprocess.run([sdstat, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    time.sleep(0.05)
 # What is expected is what kernel TCP does, and libsd without pages.
 for name, preload, words, variables in (
         ("kernel TCP", [], [], {"PAGES_DEVICE": "no"}), ("libsd, copied", [], [sdrun], {"PAGES_DEVICE": "no"}),
@@ -118,4 +124,6 @@ frames_and_counts("both with pages", [device], ["--zero-copy"], ["--zero-copy"],
 frames_and_counts("a receiver without", [device], [], ["--zero-copy"],
                   lambda h, one: h["given"] == 0 and h["copied"]["peer_without"] > TOTAL * 0.9 and "takes no pages" in one)
 frames_and_counts("a sender without", [device], ["--zero-copy"], [], lambda h, one: h is None and "sent as pages" not in one)
+monitor.terminate()
+monitor.wait()
 sys.exit(failed)

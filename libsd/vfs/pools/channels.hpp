@@ -30,8 +30,8 @@ inline bool may_be_of_device(const PageCalls &calls, const void *at, size_t leng
 }
 
 struct OwnChannel {
-    int end = -1;      ///< hidden; pages are given here. -1: the object is free
-    int far_end = -1;  ///< the receiver's, to bring it back to a restarted monitor, and to take back what is left
+    int end = -1;     ///< hidden; pages are given here. -1: the object is free
+    int far_end = -1; ///< the receiver's, to bring it back to a restarted monitor, and to take back what is left
     int ledger_fd = -1;
     ChannelLedger *ledger = nullptr;
     uint64_t name = 0; ///< the monitor's
@@ -40,7 +40,7 @@ struct OwnChannel {
     uint8_t side = 0;
     std::atomic<bool> stopped{false}; ///< who may read is of another trust domain now
     // With the send token
-    uint32_t next = 0;           ///< number that is tried next
+    uint32_t next = 0;              ///< number that is tried next
     uint64_t judged = 0;            ///< bytes given when the receiver's ways were looked at last
     uint64_t mapped = 0, read = 0;  ///< what it had mapped and read by then
     uint64_t pause = 0, pauses = 0; ///< bytes to copy before it is tried again; how many times it was so

@@ -88,8 +88,8 @@ long call_channel(int end, unsigned long request, void *argument) noexcept {
 }
 
 void prepare_channel(int fd, File &f) noexcept {
-    if (f.stream.channel.load(std::memory_order_relaxed) || f.link->transport != &shm_transport || sandboxed() ||
-        mappings_are_locked.load(std::memory_order_relaxed))
+    if (f.stream.channel.load(std::memory_order_relaxed) || f.link->transport != &shm_transport ||
+        sandboxed() || mappings_are_locked.load(std::memory_order_relaxed))
         return;
     const PageCalls *calls = page_calls();
     if (!calls)

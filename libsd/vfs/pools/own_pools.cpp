@@ -183,7 +183,6 @@ void pools_moved(int from, int to) noexcept {
 SD_FORK_CODE void pools_fork_child() noexcept {
     pools.reset_lock();
     pools.for_each(make_private);
-    channels_fork_child();
 }
 
 } // namespace sd

@@ -40,7 +40,8 @@ uint64_t length_of_run(const File &f, const RxState &s, const ring::HandleRecord
         if (ring::next_record(ahead, f.rx_place, scratch, &rec) != ring::kHandleNext || ahead.base != s.base)
             break;
         const ring::HandleRecord next = ring::handle_at(ahead, f.rx_place);
-        if (next.pool != where.pool || buffer_of(next) != buffer_of(where) || offset_of(next) + rec.read != at + sum)
+        if (next.pool != where.pool || buffer_of(next) != buffer_of(where) ||
+            offset_of(next) + rec.read != at + sum)
             break;
         sum += static_cast<uint64_t>(ring::skip(ahead, rec, most - sum));
     }

@@ -70,8 +70,9 @@ enum class Wanted { pool, channel, either };
 TakenPool *open_channel(const control::Reply &r, uint64_t name, long *error) noexcept {
     *error = -ENOMEM;
     const long end = hide_copy(r.fd[0]);
-    void *ledger = end < 0 ? nullptr
-                           : sys::mmap(nullptr, sizeof(ChannelLedger), PROT_READ | PROT_WRITE, MAP_SHARED, r.fd[1], 0);
+    void *ledger =
+        end < 0 ? nullptr
+                : sys::mmap(nullptr, sizeof(ChannelLedger), PROT_READ | PROT_WRITE, MAP_SHARED, r.fd[1], 0);
     const bool sound = ledger && static_cast<ChannelLedger *>(ledger)->magic == kChannelMagic;
     if (ledger && !sound)
         *error = -EPROTO;

@@ -44,13 +44,13 @@ programs() {
 insmod ./$name.ko; check "load the module" $?
 export SLOW_DEVICE=/dev/vdb
 if [ -n "$MEASURE" ]; then ./measure; programs; . ./sends; clean; exit; fi
+programs
 # Once before the count: what is used for the first time stays in caches.
 ./fuzz 2000 >/dev/null
 set -- $(memory); free=$1 slab=$2
 ./selftest
 ./fuzz $FUZZ_CALLS; check "fuzz, $FUZZ_CALLS calls" $?
 # Programs of this system's C library, with large memory from the device
-programs
 export PAGES_SEEDS=2
 LD_PRELOAD=./libsd-pages.so ./pages_torture
 PAGES_DEVICE=no ./pages_torture >/dev/null; check "pages: the torture holds without the library" $?
@@ -67,9 +67,10 @@ clean; check "the kernel has nothing to say" $? "see above"
 """
 
 
-# What libsd hands over. Both programs have one monitor, which sdrun starts. The shell is static: nothing is preloaded.
-SENDS = r"""export XDG_RUNTIME_DIR=/tmp/run
-mkdir -p -m 700 $XDG_RUNTIME_DIR
+# What libsd hands over. The shell is static: nothing is preloaded into it.
+SENDS = r"""mkdir -p /run/socksdirect
+./sd-monitor >monitor.log 2>&1 & monitor=$!
+until ./sdstat >/dev/null 2>&1; do usleep 50000; done
 count() { cat $counters/$1; }
 # frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in `shown`
 cat >frames <<'end'
@@ -90,7 +91,6 @@ if [ -z "$MEASURE" ]; then
     sed 's/.*"handed":{\("given":[0-9]*,"mapped":[0-9]*\).*/# \1/' shown
     mapped=$(sed -n 's/.*"handed":{"given":[0-9]*,"mapped":\([0-9]*\).*/\1/p' shown)
     [ "${mapped:-0}" = $((took * 4096)) ]; check "sends: sdstat has counted the same" $? "$mapped bytes, $took pages"
-    usleep 300000
 else
     for what in "stamp 4" "read 4" "all 4" "all 1"; do
         set -- $what
@@ -101,6 +101,7 @@ else
         done
     done
 fi
+kill $monitor; wait $monitor
 """
 
 
