@@ -3,6 +3,7 @@
 // (docs/design/zero-copy.md) this does as well: MADV_DONTNEED keeps the contents, mremap() does not grow, it
 // cannot be executed.
 #include "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"
+#include "libsd/cpu/system_call.hpp"
 
 #include <atomic>
 #include <cerrno>
@@ -177,7 +178,8 @@ int give(int fd, unsigned to, sdzc_give &g, Channel &c) {
 
 void drop(int fd, Channel &c, unsigned slot) {
     c.slot[slot].handle = 0;
-    syscall(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, kHead + slot * kSlotBytes, kSlotBytes);
+    sd::cpu::call(SYS_fallocate, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                  static_cast<long>(kHead + slot * kSlotBytes), static_cast<long>(kSlotBytes));
     c.slot[slot].used = 0;
 }
 
@@ -221,7 +223,8 @@ int read_bytes(int fd, Channel &c, unsigned at, const sdzc_read &r) {
 int on_channel(int fd, unsigned long request, void *argument) {
     const Mapping head(fd, 0, kHead);
     Channel &c = *reinterpret_cast<Channel *>(head.at);
-    const unsigned end = (syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND) != 0;
+    // Not by syscall(), which hides this number from the program.
+    const unsigned end = (sd::cpu::call(SYS_fcntl, fd, F_GETFL, 0) & O_APPEND) != 0;
     if (request == SDZC_GIVE)
         return give(fd, 1 - end, *static_cast<sdzc_give *>(argument), c);
     // The handle is what all others begin with.
