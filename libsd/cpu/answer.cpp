@@ -24,7 +24,9 @@ void choose_look() noexcept {
 // Between two looks two lfence: one load of the word is under way at a time (more would be thrown away, with
 // all that follows them, when the peer writes), and a shared core has more for the peer. On Zen 5 a word that
 // is looked at by nothing but such a loop is seen late: there one lfence, and some loads of what is at hand
-// (the stack's end, which nobody writes meanwhile), do as well as two elsewhere.
+// (the stack's end, which nobody writes meanwhile), do as well as two elsewhere. It waits as long before the
+// first look as well: that one comes while the peer still reads the line that was written last, and what the
+// processor runs ahead to would ask for that line.
 asm(R"(
     .macro sd_fences
     lfence
@@ -39,11 +41,11 @@ asm(R"(
     .endr
     .endm
 
-    .macro sd_look between
-    jmp 2f
+    .macro sd_look first between
+    jmp \first
 1:  decl %esi              # a look in vain returns here
     jz 3f
-    \between
+9:  \between
 2:  call 4f
     movl $1, %eax          # where a look is expected to return to
     ret
@@ -67,9 +69,9 @@ sd_await_word:
     .cfi_startproc
     cmpb $0, sd_look_loads(%rip)
     jne 5f
-    sd_look sd_fences
+    sd_look 2f sd_fences
     .balign 64
-5:  sd_look sd_loads
+5:  sd_look 9f sd_loads
     .cfi_endproc
     .size sd_await_word, .-sd_await_word
     .popsection

@@ -54,6 +54,11 @@ constexpr size_t kFastSend = 8192;
     return got;
 }
 
+/// With the receive token of `f`, whose ring is empty: looks for the answer to what was sent last, for as
+/// long as it takes to prepare for a sleep, once for each message sent, and in blocking calls only. True:
+/// something came. A handler that is called meanwhile counts as called before recv(). In stream_recv.cpp.
+bool answer_came_soon(const File &f, int flags) noexcept;
+
 /// Bytes received (one message, which is all there is), or 0. `f` as above.
 [[gnu::always_inline]] inline long fast_recv(int fd, File &f, void *p, size_t n, int flags) noexcept {
     if (f.kind != FileKind::stream || n - 1 >= size_t{1} << 30 || (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) != 0)
@@ -62,8 +67,9 @@ constexpr size_t kFastSend = 8192;
     FastClaim c(f.seg, o.rx.token, f.rx_token_id());
     if (!c || !still_open(fd, f, o) || o.rcvlowat.load(std::memory_order_relaxed) > 1) [[unlikely]]
         return 0;
-    const uint32_t got = take_message(f, o, p, n);
-    if (got == 0)
+    uint32_t got = take_message(f, o, p, n);
+    // Here and not only behind two more calls: from the answer to the next send() there is less to do then.
+    if (got == 0 && (!answer_came_soon(f, flags) || (got = take_message(f, o, p, n)) == 0))
         return 0;
     SD_PROBE2(recv, fd, got);
     c.release();

@@ -418,6 +418,16 @@ bool answer_came(const File &f) noexcept {
     return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
 }
 
+} // namespace
+} // namespace vfs
+
+bool answer_came_soon(const File &f, int flags) noexcept {
+    return !is_nonblocking(f, flags) && !core_is_shared() && !vfs::nothing_asked(*f.ofd) && vfs::answer_came(f);
+}
+
+namespace vfs {
+namespace {
+
 enum class Brief { no, looked, shared_core };
 
 /// What is there, whole records that fit: bytes, -errno, or 0. `*brief`: in, whether to look for an answer;
