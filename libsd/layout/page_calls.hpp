@@ -1,5 +1,5 @@
-// What libsd calls in libsd-pages.so, if that is loaded: one function, by name, that returns a table. Both may
-// be of different releases: a table of another version is not used, and a later one only gets longer.
+// What libsd calls in libsd-pages.so, if that is loaded: one function, by name, that returns a table. Both
+// may be of different releases: a table of another version is not used, and a later one only gets longer.
 #pragma once
 #include <cstdint>
 

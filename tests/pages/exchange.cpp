@@ -1,8 +1,9 @@
-// Two processes exchange bytes from and into large memory, which both overwrite at random moments, and look at
-// each byte: pages_exchange [FIRST_SEED [SEEDS]]. To be run with libsd and libsd-pages.so, and without: what is
-// expected is what the kernel's TCP does. Also children that go on with a connection, and some that are killed.
+// Two processes exchange bytes from and into large memory, which both overwrite at random moments, and look
+// at each byte: pages_exchange [FIRST_SEED [SEEDS]]. To be run with libsd and libsd-pages.so, and without:
+// what is expected is what the kernel's TCP does. Also children that go on with a connection, and some that
+// are killed.
 //
-// A byte of a stream follows from the stream's number and its position, so nobody tells the other what he sends.
+// A byte of a stream follows from the stream's number and its position: nobody tells the other what he sends.
 #include "tests/pages/torture.hpp"
 
 #include <arpa/inet.h>
@@ -245,8 +246,8 @@ void receive_all(Random &random, Blocks &blocks, int fd, const Stream &stream, u
     }
 }
 
-/// A child sends and is killed; what of its stream has arrived is a beginning of it, and what its parent sends then
-/// follows at once.
+/// A child sends and is killed; what of its stream has arrived is a beginning of it, and what its parent sends
+/// then follows at once.
 void killed_sender(Random &random, Blocks &blocks, int fd, const Stream &first, const Stream &second) {
     const pid_t child = fork();
     if (child == 0) // alone: a child of its own would outlive it

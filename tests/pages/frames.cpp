@@ -1,8 +1,9 @@
 // A program that sends video frames, and one that receives them. Neither knows of the zero-copy device.
-//   pages_frames receive FRAMES BUFFERS WHAT     prints "port N", then "seconds S" and whether all frames were right
+//   pages_frames receive FRAMES BUFFERS WHAT     prints "port N", then "seconds S"; 0: all frames were right
 //   pages_frames send PORT FRAMES BUFFERS WHAT
-// WHAT: `all`: each byte of a frame is written before it is sent, overwritten at a random moment after, and looked at by
-// the receiver. `stamp`: only one word of each frame. `read`: one word is written, each byte is looked at.
+// WHAT: `all`: each byte of a frame is written before it is sent, overwritten at a random moment after, and
+// looked at by the receiver. `stamp`: only one word of each frame. `read`: one word is written, each byte is
+// looked at.
 #include "tests/pages/torture.hpp"
 
 #include <arpa/inet.h>

@@ -30,9 +30,9 @@ inline bool may_be_of_device(const PageCalls &calls, const void *at, size_t leng
 }
 
 struct OwnChannel {
-    int end = -1;     ///< hidden; pages are given here. -1: the object is free
-    int far_end = -1; ///< the receiver's, to bring it back to a restarted monitor, and to take back what is left
-    int ledger_fd = -1;
+    /// Hidden. Pages are given at `end`; -1: the object is free. `far_end` is the receiver's, to bring it back
+    /// to a restarted monitor, and to take back what is left
+    int end = -1, far_end = -1, ledger_fd = -1;
     ChannelLedger *ledger = nullptr;
     uint64_t name = 0; ///< the monitor's
     uint64_t link_id = 0;
