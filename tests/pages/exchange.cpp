@@ -246,8 +246,8 @@ void receive_all(Random &random, Blocks &blocks, int fd, const Stream &stream, u
     }
 }
 
-/// A child sends and is killed; what of its stream has arrived is a beginning of it, and what its parent sends
-/// then follows at once.
+/// A child sends and is killed; what of its stream has arrived is a beginning of it, and what its parent
+/// sends then follows at once.
 void killed_sender(Random &random, Blocks &blocks, int fd, const Stream &first, const Stream &second) {
     const pid_t child = fork();
     if (child == 0) // alone: a child of its own would outlive it

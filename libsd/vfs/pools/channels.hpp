@@ -30,8 +30,8 @@ inline bool may_be_of_device(const PageCalls &calls, const void *at, size_t leng
 }
 
 struct OwnChannel {
-    /// Hidden. Pages are given at `end`; -1: the object is free. `far_end` is the receiver's, to bring it back
-    /// to a restarted monitor, and to take back what is left
+    /// Hidden. Pages are given at `end`; -1: the object is free. `far_end` is the receiver's, to bring it
+    /// back to a restarted monitor, and to take back what is left
     int end = -1, far_end = -1, ledger_fd = -1;
     ChannelLedger *ledger = nullptr;
     uint64_t name = 0; ///< the monitor's
