@@ -2,16 +2,13 @@
 //
 // A pool is named to the processes of its owner's side, and shown to those of the other side alone, if they
 // are of the owner's trust domain: they read in place what the owner could still write.
-#include "libsd/layout/channel_layout.hpp"
 #include "libsd/layout/pool_layout.hpp"
+#include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/operations/monitor.hpp"
 
 #include <cerrno>
-#include <cstring>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -26,14 +23,6 @@ std::optional<uint64_t> sealed_size(int fd, int seals) {
         return std::nullopt;
     }
     return static_cast<uint64_t>(st.st_size);
-}
-
-/// The end of a channel of the zero-copy module. The kernel gives its name to nothing else: a path begins
-/// with "/".
-bool is_channel(int fd) {
-    char link[sizeof kChannelLink + 1];
-    const ssize_t n = readlink(fmt::format("/proc/self/fd/{}", fd).c_str(), link, sizeof link);
-    return n == sizeof kChannelLink - 1 && memcmp(link, kChannelLink, sizeof kChannelLink - 1) == 0;
 }
 
 bool both_released(const Link &link, uint32_t slot) {
@@ -61,7 +50,7 @@ Reply Monitor::pool(Client &client, Request &request) {
     const auto bytes = sealed_size(request.fds[0].get(), kPoolSeals),
                ledger = sealed_size(request.fds[1].get(), kLedgerSeals);
     const bool is_pool = bytes && *bytes >= kLeastPool && *bytes <= kMostPool;
-    if ((!is_pool && !is_channel(request.fds[0].get())) || ledger != sizeof(PoolLedger)) {
+    if ((!is_pool && !is_channel_end(request.fds[0].get())) || ledger != sizeof(PoolLedger)) {
         return Reply::error(EINVAL);
     }
     drop_ended_pools(*link);
