@@ -223,4 +223,22 @@ bool make_anonymous(uintptr_t at, size_t length) noexcept {
     return false;
 }
 
+long make_channel(int end[2]) noexcept {
+    const KeepErrno keep;
+    const int fd = usable();
+    if (fd < 0)
+        return -ENODEV;
+    sdzc_channel made{};
+    if (next().ioctl(fd, SDZC_CHANNEL, &made) != 0)
+        return -errno;
+    end[0] = made.end[0];
+    end[1] = made.end[1];
+    return 0;
+}
+
+long call_end(int end, unsigned long request, void *argument) noexcept {
+    const KeepErrno keep;
+    return next().ioctl(end, request, argument) == 0 ? 0 : -errno;
+}
+
 } // namespace sd::pages

@@ -29,4 +29,9 @@ Mapped mapped_behind(uintptr_t at) noexcept;
 /// readable; it can be written then. For what the device's memory cannot do. False: it is as it was.
 bool make_anonymous(uintptr_t at, size_t length) noexcept;
 
+/// A new channel: its two ends, close-on-exec. 0, or -errno. Any thread; leaves errno alone.
+long make_channel(int end[2]) noexcept;
+/// A call on an end of a channel. 0, or -errno. Async-signal-safe; leaves errno alone.
+long call_end(int end, unsigned long request, void *argument) noexcept;
+
 } // namespace sd::pages

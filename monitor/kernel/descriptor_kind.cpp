@@ -1,5 +1,6 @@
 // Kinds of descriptors, and closing those of clients.
 #include "monitor/kernel/descriptor_kind.hpp"
+#include "libsd/layout/channel_layout.hpp"
 #include "monitor/kernel/interrupted.hpp"
 #include "monitor/records/doorbell.hpp"
 
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <cstring>
 #include <deque>
 #include <fcntl.h>
 #include <list>
@@ -16,6 +18,7 @@
 #include <pthread.h>
 #include <sys/socket.h>
 #include <thread>
+#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -138,8 +141,15 @@ Closer &closer() {
 
 } // namespace
 
+bool is_channel_end(int fd) {
+    char path[64], link[sizeof kChannelLink + 1];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    const ssize_t n = readlink(path, link, sizeof link);
+    return n == sizeof kChannelLink - 1 && memcmp(link, kChannelLink, sizeof kChannelLink - 1) == 0;
+}
+
 bool is_kernels_own(int fd) {
-    return fcntl(fd, F_GET_SEALS) >= 0 || socket_family(fd) >= 0 || is_eventfd(fd);
+    return fcntl(fd, F_GET_SEALS) >= 0 || socket_family(fd) >= 0 || is_eventfd(fd) || is_channel_end(fd);
 }
 
 void close_received(UniqueFd fd, uid_t user) {

@@ -10,9 +10,11 @@
 
 namespace sd::monitor {
 
-/// A memfd, a socket of IP or of Unix, or an eventfd: all that clients have reason to send. Asks no file
-/// system.
+/// A memfd, a socket of IP or of Unix, an eventfd, or the end of a channel of the zero-copy module: all that
+/// clients have reason to send. Asks no file system.
 bool is_kernels_own(int fd);
+/// The end of such a channel. The kernel gives its name to nothing else: a path begins with "/".
+bool is_channel_end(int fd);
 
 /// Closes what `user` has sent. An IP socket does not linger for longer than some milliseconds. What is not
 /// the kernel's own is closed by a thread, which may be stopped for good; so is a Unix socket in whose queue

@@ -3,6 +3,7 @@
 // A pool is named to the processes of its owner's side, and shown to those of the other side alone, if they
 // are of the owner's trust domain: they read in place what the owner could still write.
 #include "libsd/layout/pool_layout.hpp"
+#include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/operations/monitor.hpp"
 
 #include <cerrno>
@@ -48,7 +49,8 @@ Reply Monitor::pool(Client &client, Request &request) {
     }
     const auto bytes = sealed_size(request.fds[0].get(), kPoolSeals),
                ledger = sealed_size(request.fds[1].get(), kLedgerSeals);
-    if (!bytes || *bytes < kLeastPool || *bytes > kMostPool || ledger != sizeof(PoolLedger)) {
+    const bool is_pool = bytes && *bytes >= kLeastPool && *bytes <= kMostPool;
+    if ((!is_pool && !is_channel_end(request.fds[0].get())) || ledger != sizeof(PoolLedger)) {
         return Reply::error(EINVAL);
     }
     drop_ended_pools(*link);
@@ -67,7 +69,8 @@ Reply Monitor::pool(Client &client, Request &request) {
                   body.slot,
                   link->arrival(body.slot),
                   bell_domain(client),
-                  charge(client.payer, Resource::pools, 2)};
+                  charge(client.payer, Resource::pools, 2),
+                  !is_pool};
     link->pools.emplace(name, std::move(made));
     Reply reply;
     reply.set(wire::PoolReply{name});

@@ -35,6 +35,15 @@ constexpr const char *kHoldTexts[][2] = {
     {"one_sided", "the other end could not take its kernel socket"},
 };
 static_assert(std::size(kHoldTexts) == kHolds);
+constexpr const char *kCopiedTexts[][2] = {
+    {"unaligned", "no whole page"},
+    {"not_ours", "memory that is not the device's"},
+    {"refused", "a limit of the module"},
+    {"peer_without", "the receiver takes no pages"},
+    {"receiver_copies", "the receiver's buffers take no pages"},
+    {"other_way", "held back, captured, or on another path"},
+};
+static_assert(std::size(kCopiedTexts) == kCopiedReasons);
 
 /// A program's name may be any bytes.
 std::string quoted(const char (&comm)[16]) {
@@ -62,6 +71,21 @@ void append_end(std::string &out, const RowEnd &end, const uint32_t *pids) {
     out += "]}";
 }
 
+void append_handed(std::string &out, const ConnectionRow &row, unsigned side) {
+    const RowHanded &handed = row.handed[side];
+    if (handed.channels == 0) {
+        out += R"(,"handed":null)";
+        return;
+    }
+    auto to = std::back_inserter(out);
+    fmt::format_to(to, FMT_COMPILE(R"(,"handed":{{"given":{},"mapped":{},"read":{},"copied":{{"too_small":{})"),
+                   handed.given, handed.mapped, handed.read, too_small(row, side));
+    for (unsigned why = 0; why < kCopiedReasons; ++why) {
+        fmt::format_to(to, FMT_COMPILE(R"(,"{}":{})"), copied_name(why), handed.copied[why]);
+    }
+    out += "}}";
+}
+
 void append_direction(std::string &out, const ConnectionRow &row, unsigned side) {
     const RowEnd &end = row.end[side];
     const int64_t waiting = queued(row, side);
@@ -74,7 +98,9 @@ void append_direction(std::string &out, const ConnectionRow &row, unsigned side)
                    (end.shared & kSharedSend) != 0, (row.end[1 - side].shared & kSharedReceive) != 0,
                    row.path[side].moves, row.path[side].offset);
     const auto hold = static_cast<Hold>(end.hold);
-    out += hold == Hold::none ? "null}" : fmt::format(FMT_COMPILE(R"("{}"}})"), hold_name(hold));
+    out += hold == Hold::none ? "null" : fmt::format(FMT_COMPILE(R"("{}")"), hold_name(hold));
+    append_handed(out, row, side);
+    out += "}";
 }
 
 } // namespace
@@ -91,6 +117,19 @@ const char *path_name(Path path) {
 
 const char *hold_name(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][0]; }
 const char *hold_text(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][1]; }
+
+const char *copied_name(unsigned why) { return kCopiedTexts[why % kCopiedReasons][0]; }
+const char *copied_text(unsigned why) { return kCopiedTexts[why % kCopiedReasons][1]; }
+
+uint64_t too_small(const ConnectionRow &row, unsigned side) {
+    const RowHanded &handed = row.handed[side];
+    uint64_t other = handed.given;
+    for (const uint64_t n : handed.copied) {
+        other += n;
+    }
+    const uint64_t all = bytes_from(row, side); // read at another moment
+    return all > other ? all - other : 0;
+}
 
 std::string connection_id(const ConnectionRow &row) {
     return fmt::format("{}.{}", static_cast<uint32_t>(row.link), row.slot);

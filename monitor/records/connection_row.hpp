@@ -1,6 +1,7 @@
 // A connection as sdstat is told of it: a row of fixed size, so that ten thousand take the monitor, and who
 // asks it, a few milliseconds.
 #pragma once
+#include "libsd/layout/channel_layout.hpp"
 #include "libsd/layout/link_layout.hpp"
 
 #include <cstddef>
@@ -73,6 +74,16 @@ struct RowPath {
     uint32_t pad;
 };
 
+/// Of what an end sends: large sends whose pages can go over a channel of the zero-copy module, in bytes.
+/// What of all that it has sent is in none of `given` and `copied` was too small.
+struct RowHanded {
+    uint64_t channels; ///< that it had; 0: it has none, and nothing is counted
+    uint64_t given;    ///< handed over as pages
+    uint64_t mapped;   ///< of those: the receiver has the pages themselves
+    uint64_t read;     ///< of those: the receiver has copied them
+    uint64_t copied[kCopiedReasons];
+};
+
 struct ConnectionRow {
     uint64_t link; ///< with `slot`: what it is called until it ends, or the monitor does
     uint32_t slot;
@@ -81,6 +92,7 @@ struct ConnectionRow {
     double since;  ///< seconds since 1970
     RowEnd end[2]; ///< client, server
     RowPath path[2];
+    RowHanded handed[2];
 };
 constexpr size_t kFirstRowBytes = offsetof(ConnectionRow, path); ///< of the first version
 
@@ -100,6 +112,11 @@ const char *path_name(Path path);
 /// For programs ("no_names"), and for people.
 const char *hold_name(Hold hold);
 const char *hold_text(Hold hold);
+/// Why bytes of large sends were copied, by number of Copied: for programs ("not_ours"), and for people.
+const char *copied_name(unsigned why);
+const char *copied_text(unsigned why);
+/// Payload that `side` has sent in pieces too small to be handed over.
+uint64_t too_small(const ConnectionRow &row, unsigned side);
 /// "17.3", as sdstat and other commands name a connection.
 std::string connection_id(const ConnectionRow &row);
 /// "127.0.0.1:80" or "[::1]:80".

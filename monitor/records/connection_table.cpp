@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <map>
+#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -78,6 +80,7 @@ class Maker {
             row.end[side].path = static_cast<uint8_t>(path.path);
             row.end[side].hold = static_cast<uint8_t>(path.hold);
             row.path[side] = {path.offset, path.moves, 0};
+            count_handed(row.handed[side], link, number, side);
             flags |= row.end[side].flags;
         }
         memcpy(&row.end[0].address, &slot.identity.client, sizeof row.end[0].address);
@@ -88,6 +91,34 @@ class Maker {
     }
 
   private:
+    /// The channels of a link are found once, for all its connections.
+    void count_handed(RowHanded &sum, const Link &link, uint32_t number, unsigned side) {
+        if (link_ != &link) {
+            link_ = &link;
+            channels_.clear();
+            for (const auto &entry : link.pools) {
+                if (entry.second.is_channel && link.arrival(entry.second.slot) == entry.second.arrival) {
+                    channels_.emplace(entry.second.slot, &entry.second);
+                }
+            }
+        }
+        const auto [first, end] = channels_.equal_range(number);
+        for (auto it = first; it != end; ++it) {
+            ChannelCounts counts{};
+            if (it->second->side != side || pread(it->second->ledger.get(), &counts, sizeof counts,
+                                                  kChannelCountsOffset) != sizeof counts) {
+                continue;
+            }
+            ++sum.channels;
+            sum.given += counts.given;
+            sum.mapped += counts.mapped;
+            sum.read += counts.read;
+            for (unsigned why = 0; why < kCopiedReasons; ++why) {
+                sum.copied[why] += counts.copied[why];
+            }
+        }
+    }
+
     void fill(RowEnd &end, const Link &link, uint32_t number, unsigned side, const Segment::OpenOfd *ofd) {
         const SlotSide::Control &control = link.view(side).slot(number).side[side].control;
         end.flags = control.flags.load(std::memory_order_relaxed);
@@ -117,6 +148,8 @@ class Maker {
     ConnectionTable &out_;
     const AwaitedHolders &awaited_;
     double wall_, monotonic_;
+    const Link *link_ = nullptr;
+    std::multimap<uint32_t, const LinkPool *> channels_; ///< of that link, by slot
 };
 
 } // namespace

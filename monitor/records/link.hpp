@@ -53,6 +53,7 @@ struct LinkPool {
     uint64_t arrival; ///< of the connection, see Link::arrival()
     BellDomain domain;
     Charge charge;
+    bool is_channel = false; ///< of the zero-copy module: `bytes` is its receiver's end
 };
 
 class Link {

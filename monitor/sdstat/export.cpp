@@ -83,7 +83,8 @@ std::string csv_text(const Snapshot &snapshot, const Filter &filter) {
         "server_pid,server_program,server_unit,server_asleep,to_server_path,to_server_bytes,to_server_"
         "messages,"
         "to_server_queued,to_server_ring,to_client_path,to_client_bytes,to_client_messages,to_client_queued,"
-        "to_client_ring,to_server_why,to_client_why\n";
+        "to_client_ring,to_server_why,to_client_why,to_server_given,to_client_given,to_server_mapped,"
+        "to_client_mapped\n";
     for (const ConnectionRow &row : snapshot.rows) {
         if (!filter.matches(snapshot, row)) {
             continue;
@@ -106,6 +107,11 @@ std::string csv_text(const Snapshot &snapshot, const Filter &filter) {
         for (const monitor::RowEnd &end : row.end) {
             text += ',';
             text += monitor::hold_name(static_cast<monitor::Hold>(end.hold));
+        }
+        for (const auto count : {&monitor::RowHanded::given, &monitor::RowHanded::mapped}) {
+            for (const monitor::RowHanded &handed : row.handed) {
+                text += handed.channels == 0 ? "," : fmt::format(FMT_COMPILE(",{}"), handed.*count);
+            }
         }
         text += '\n';
     }

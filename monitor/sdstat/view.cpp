@@ -171,6 +171,27 @@ std::string path_line(const ConnectionRow &row, unsigned side) {
     return hold == monitor::Hold::none ? text : text + ": " + monitor::hold_text(hold);
 }
 
+/// How much of what an end has sent changed hands as pages, and why the rest was copied; nothing where it has
+/// no channel of the zero-copy module.
+Lines handed_lines(const ConnectionRow &row, unsigned side) {
+    const monitor::RowHanded &handed = row.handed[side];
+    if (handed.channels == 0) {
+        return {};
+    }
+    Lines out{fmt::format("{} bytes: {} mapped by the receiver, {} copied by it", handed.given, handed.mapped,
+                          handed.read)};
+    const auto add = [&](uint64_t bytes, const char *why) {
+        if (bytes != 0) {
+            out.push_back(fmt::format("copied: {} bytes, {}", bytes, why));
+        }
+    };
+    add(monitor::too_small(row, side), "too small");
+    for (unsigned why = 0; why < kCopiedReasons; ++why) {
+        add(handed.copied[why], monitor::copied_text(why));
+    }
+    return out;
+}
+
 Lines end_lines(const Snapshot &snapshot, const ConnectionRow &row, unsigned side) {
     const Socket s = socket_of(snapshot, row, side);
     const RowEnd &end = row.end[side];
@@ -189,6 +210,9 @@ Lines end_lines(const Snapshot &snapshot, const ConnectionRow &row, unsigned sid
     line("processes", pids.empty() ? "-" : pids);
     line("sends over", path_line(row, side));
     line("receives over", path_line(row, 1 - side));
+    for (const std::string &text : handed_lines(row, side)) {
+        line("sent as pages", text);
+    }
     line("send queue", s.send_queue < 0 ? "not known" : fmt::format("{} bytes", s.send_queue));
     line("receive queue", s.receive_queue < 0 ? "not known" : fmt::format("{} bytes", s.receive_queue));
     line("sent", fmt::format("{} bytes, {} messages", s.sent_bytes, monitor::messages_from(row, side)));

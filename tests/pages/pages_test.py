@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
-"""libsd-pages.so with a device that is played, and without one: pages_test.py LIBSD_PAGES FAKE_DEVICE TORTURE
+"""libsd-pages.so with a device that is played, and without one: pages_test.py LIBSD_PAGES FAKE_DEVICE TORTURE EXCHANGE FRAMES
 
 The torture runs with the C library's allocator, with others that are preloaded behind (where they are installed), without a
 device, and without the library: what it asks for is what Linux does.
 """
 import glob
+import json
 import os
 import subprocess
 import sys
+import time
 
-library, device, torture = (os.path.abspath(path) for path in sys.argv[1:4])
+library, device, torture, exchange, frames = (os.path.abspath(path) for path in sys.argv[1:6])
+sdrun, sdstat = (f"{os.path.dirname(library)}/{name}" for name in ("sdrun", "sdstat"))
 failed = False
 
 
@@ -53,7 +56,7 @@ x = 3 ** 3000000
 assert x % 1000007 == pow(3, 3000000, 1000007)
 print('all is well')
 """
-# Large pieces from such memory into such memory, over libsd, which copies them.
+# Large pieces from such memory into such memory, over libsd.
 TALK = """
 import socket, os, hashlib, ctypes
 listener = socket.create_server(('127.0.0.1', 0))
@@ -76,9 +79,51 @@ for i in range(20):
 assert os.wait()[1] == 0
 print('all arrived')
 """
-run("sdrun --zero-copy", [device], f"{os.path.dirname(library)}/sdrun", "--zero-copy", sys.executable, "-c", TALK,
+run("sdrun --zero-copy", [device], sdrun, "--zero-copy", sys.executable, "-c", TALK,
     expect="all arrived")
 run("Python", [library, device], sys.executable, "-c", SCRIPT, expect="all is well")
 run("sort", [library, device], "sh", "-c", "seq 1 300000 | sort -R | sort -n | md5sum; seq 1 300000 | md5sum",
     expect=subprocess.run("seq 1 300000 | md5sum", shell=True, stdout=subprocess.PIPE, text=True, check=True).stdout * 2)
+# The monitor looks at the kind of a channel's end, which is played for it, too; sdrun would preload nothing.
+monitor = subprocess.Popen([f"{os.path.dirname(library)}/sd-monitor"], env={**os.environ, "LD_PRELOAD": device},
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+while subprocess.run([sdstat, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    time.sleep(0.05)
+# What is expected is what kernel TCP does, and libsd without pages.
+for name, preload, words, variables in (
+        ("kernel TCP", [], [], {"PAGES_DEVICE": "no"}), ("libsd, copied", [], [sdrun], {"PAGES_DEVICE": "no"}),
+        ("libsd, pages", [device], [sdrun, "--zero-copy"], {})):
+    run(f"exchange, {name}", preload, *words, exchange, os.environ.get("PAGES_FIRST", "1"), os.environ.get("PAGES_EXCHANGES", "40"),
+        expect="passed pages", **variables)
+
+
+def frames_and_counts(name, preload, receiver, sender, holds):
+    """20 frames from one program to another, and what sdstat shows of their connection."""
+    global failed
+    environment = {**os.environ, "LD_PRELOAD": ":".join(preload), "PAGES_WAIT": "1"}
+    pipes = {"env": environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    taker = subprocess.Popen([sdrun, *receiver, frames, "receive", "20", "3", "all"], **pipes)
+    port = taker.stdout.readline().split()[1]
+    giver = subprocess.run([sdrun, *sender, frames, "send", port, "20", "3", "all"], env=environment, check=False)
+    shown = subprocess.run([sdstat, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    found = [row for row in json.loads(shown.stdout)["connections"] if row["server"]["address"].endswith(":" + port)]
+    one = subprocess.run([sdstat, f"127.0.0.1:{port}"], stdout=subprocess.PIPE, text=True, check=False).stdout
+    rest, _ = taker.communicate("\n")
+    handed = found[0]["to_server"]["handed"] if found else "no connection"
+    good = giver.returncode == 0 and taker.returncode == 0 and found and holds(handed, one)
+    print(f"{'passed' if good else 'FAILED'} frames, {name}: {handed}", flush=True)
+    if not good:
+        print(rest, one)
+        failed = True
+
+
+TOTAL = 20 * 3110400
+frames_and_counts("both with pages", [device], ["--zero-copy"], ["--zero-copy"],
+                  lambda h, one: h["mapped"] > TOTAL * 0.8 and h["mapped"] + h["read"] == h["given"] and
+                  h["given"] + sum(h["copied"].values()) == TOTAL and f"{h['given']} bytes: {h['mapped']} mapped" in one)
+frames_and_counts("a receiver without", [device], [], ["--zero-copy"],
+                  lambda h, one: h["given"] == 0 and h["copied"]["peer_without"] > TOTAL * 0.9 and "takes no pages" in one)
+frames_and_counts("a sender without", [device], ["--zero-copy"], [], lambda h, one: h is None and "sent as pages" not in one)
+monitor.terminate()
+monitor.wait()
 sys.exit(failed)

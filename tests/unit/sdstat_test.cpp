@@ -254,6 +254,38 @@ TEST_CASE("the JSON text of a connection is JSON, whatever the program is called
     CHECK(nlohmann::json::parse(json_text(s, Filter({"sport = :1"}), {}))["connections"].empty());
 }
 
+TEST_CASE("what went as pages is told with the reasons why the rest was copied") {
+    ConnectionRow row = connection(5, 1000, 300);
+    const std::vector<uint32_t> none;
+    CHECK(joined(one_view(snapshot(1001, {row}), "3.5")).find("pages") == std::string::npos);
+    row.handed[0].channels = 1;
+    row.handed[0].given = 600;
+    row.handed[0].mapped = 500;
+    row.handed[0].read = 100;
+    row.handed[0].copied[static_cast<unsigned>(Copied::foreign)] = 250;
+    std::string text;
+    monitor::append_json(text, row, none.data());
+    const auto json = nlohmann::json::parse(text);
+    CHECK(json["to_client"]["handed"].is_null());
+    const auto &handed = json["to_server"]["handed"];
+    CHECK(handed["given"] == 600);
+    CHECK(handed["mapped"] == 500);
+    CHECK(handed["read"] == 100);
+    CHECK(handed["copied"]["not_ours"] == 250);
+    CHECK(handed["copied"]["too_small"] == 150);
+    CHECK(handed["copied"]["unaligned"] == 0);
+    const std::string view = joined(one_view(snapshot(1001, {row}), "3.5"));
+    CHECK_THAT(view, Contains("600 bytes: 500 mapped by the receiver, 100 copied by it") &&
+                         Contains("copied: 250 bytes, memory that is not the device's") &&
+                         Contains("copied: 150 bytes, too small"));
+    CHECK(view.find("no whole page") == std::string::npos);
+    const std::string csv = csv_text(snapshot(1001, {row}), Filter({}));
+    CHECK_THAT(csv, Contains("to_server_given,to_client_given,to_server_mapped,to_client_mapped\n") &&
+                        Contains(",600,,500,\n"));
+    row.end[0].sent_bytes = 10; // read at another moment than the rest
+    CHECK(monitor::too_small(row, 0) == 0);
+}
+
 TEST_CASE("bytes that are no snapshot are refused") {
     CHECK_THROWS_AS(read_snapshot(""), Failure);
     CHECK_THROWS_AS(read_snapshot(std::string(200, 'x')), Failure);

@@ -174,7 +174,7 @@ bool unbind_stream(File &f) noexcept {
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index;
-    TakenPool *pools;
+    DetachedPools pools;
     bool last;
     // Another thread may have found the number, and be about to use the connection: as in close_stream().
     f.kind = FileKind::fresh;
@@ -202,7 +202,7 @@ void close_stream(File &f, bool reset) noexcept {
     const bool was_moved = moved(f), paths = has_paths(o);
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
-    TakenPool *pools;
+    DetachedPools pools;
     bool last;
     // From here on a thread of ours that gets a token sees that the connection is closed; one that got it
     // before is found below. Other processes that hold the connection go on with it, and their tokens stay

@@ -13,6 +13,7 @@ namespace sd {
 struct EpollItem;
 struct Epoll;
 struct TakenPool;
+struct OwnChannel;
 
 /// Options recorded before a socket is real (kind fresh); replayed when it is materialised. Stays with the
 /// File when it becomes a stream, because a stream can be given a kernel socket too, to answer for options
@@ -82,9 +83,11 @@ struct alignas(64) File {
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
         std::atomic<LinkMap *> undone{nullptr};
-        TakenPool *pools = nullptr;          ///< of the peer, that are mapped here; with the receive token
-        std::atomic<uint64_t> pool_seen{0};  ///< the one that was looked at last (vfs/pools)
-        std::atomic<uint32_t> pool_pause{0}; ///< how many calls do not ask for it
+        TakenPool *pools = nullptr;            ///< of the peer, that are mapped here; with the receive token
+        std::atomic<uint64_t> pool_seen{0};    ///< the one that was looked at last (vfs/pools)
+        std::atomic<uint32_t> pool_pause{0};   ///< how many calls do not ask for it
+        std::atomic<uint64_t> channel_seen{0}; ///< as pool_seen, of large reads
+        std::atomic<OwnChannel *> channel{nullptr}; ///< set and used with the send token
     } stream;
     struct Listener *listener = nullptr;
     Epoll *epoll = nullptr;

@@ -18,6 +18,7 @@
 #include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
@@ -141,6 +142,7 @@ SD_FORK_CODE void fork_child() noexcept {
     memory_lock_fork_child();
     sendfile_fork_child();
     pools_fork_child();
+    channels_fork_child();
     taken_pools_fork_child();
     descriptor_passing_fork_child();
     moved_fork_child();

@@ -90,6 +90,8 @@ Next take_run(File &f, Ofd &o, uint64_t most, ReceivedBytes *out, uint64_t *got)
         }
         const ring::HandleRecord where = ring::handle_at(s, f.rx_place);
         TakenPool *p = pool_of_handle(f, where, rec.length);
+        if (p && p->end_fd >= 0 && sum == 0)
+            return Next::copy; // of a channel, whose pages are for whoever has memory of the device
         if (sum == 0) {
             if (!p)
                 return Next::unknown;

@@ -5,6 +5,7 @@
 #include "libsd/control/pool.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include <linux/memfd.h>
 
@@ -145,9 +146,23 @@ SD_FORK_CODE void make_private(OwnPool &p) noexcept {
 
 } // namespace
 
-void end_own_pools() noexcept { pools.for_each(make_private); }
+void end_own_pools() noexcept {
+    pools.for_each(make_private);
+    stop_own_channels();
+    stop_taken_channels();
+}
+
+bool announces_pool(const Ofd &o) noexcept {
+    bool any = false;
+    pools.for_each([&](const OwnPool &p) {
+        any = any || (__atomic_load_n(&p.bytes, __ATOMIC_ACQUIRE) && is_pool_of(p, o) &&
+                      !p.ended.load(std::memory_order_relaxed));
+    });
+    return any;
+}
 
 void restore_pools() noexcept {
+    restore_channels();
     pools.for_each([](OwnPool &p) {
         if (__atomic_load_n(&p.bytes, __ATOMIC_ACQUIRE) && !p.ended.load(std::memory_order_relaxed))
             (void)name_pool(p);
@@ -155,6 +170,8 @@ void restore_pools() noexcept {
 }
 
 void pools_moved(int from, int to) noexcept {
+    channels_moved(from, to);
+    taken_pools_moved(from, to);
     pools.for_each([=](OwnPool &p) {
         for (int *fd : {&p.bytes_fd, &p.ledger_fd})
             if (*fd == from)

@@ -11,6 +11,8 @@
 
 namespace sd {
 
+struct OwnChannel;
+
 struct OwnPool {
     uint8_t *bytes = nullptr; ///< null: the object is free
     uint64_t size = 0;
@@ -33,6 +35,7 @@ struct TakenPool {
     uint64_t size = 0;
     PoolLedger *ledger = nullptr;
     uint64_t name = 0;
+    int end_fd = -1;                ///< hidden: it is a channel (channels.hpp), whose `bytes` are none
     std::atomic<uint32_t> refs{0};  ///< the File's, and one for each piece that was received in place
     std::atomic<uint32_t> epoch{0}; ///< another one in a child, whose parent's pieces are not the child's
     TakenPool *next = nullptr;      ///< of the File
@@ -46,6 +49,8 @@ void drop_pool(void *pool) noexcept;
 inline bool is_pool_of(const OwnPool &pool, const Ofd &o) noexcept {
     return pool.ofd == &o && pool.generation == o.generation;
 }
+/// Has a pool of this connection been made in this process?
+bool announces_pool(const Ofd &o) noexcept;
 /// The peers may be of another trust domain from now on: this process gives up its right to write what they
 /// may read. Its buffers stay where they are, with memory of its own under them.
 void end_own_pools() noexcept;
@@ -56,7 +61,7 @@ void pools_fork_child() noexcept;
 
 // taken_pools.cpp
 /// With the receive token: the pool in which a handle's bytes lie, checked; nullptr: not mapped, or nonsense,
-/// which take_pool() tells.
+/// which take_pool_of_next() tells.
 TakenPool *pool_of_handle(const File &f, const ring::HandleRecord &where, uint32_t length) noexcept;
 constexpr uint64_t offset_of(const ring::HandleRecord &where) {
     return where.place & ((uint64_t{1} << ring::kHandleOffsetBits) - 1);
@@ -64,21 +69,28 @@ constexpr uint64_t offset_of(const ring::HandleRecord &where) {
 constexpr uint32_t buffer_of(const ring::HandleRecord &where) {
     return static_cast<uint32_t>(where.place >> ring::kHandleOffsetBits);
 }
-/// Maps a pool of the peer's; the caller has pinned the File, and holds no token. 0, or -errno: -EPROTO, no
-/// honest peer of this domain has such a pool; others: not now.
-[[nodiscard]] long take_pool(File &f, uint64_t name) noexcept;
-/// The one that the next record of the connection needs, if it needs one.
+/// Maps the pool of the peer's that the next record of the connection needs, if it needs one; the caller has
+/// pinned the File, and holds no token. 0, or -errno: -EPROTO, no honest peer of this domain has such a pool;
+/// others: not now.
 [[nodiscard]] long take_pool_of_next(File &f) noexcept;
 /// The one that the peer would like to hand over bytes from, if it has not been looked at.
 void take_announced_pool(File &f) noexcept;
+/// The same, if it is a channel.
+void take_announced_channel(File &f) noexcept;
 /// With the receive token: bytes at a handle were copied out, or passed over.
 void count_released(TakenPool &pool, uint32_t buffer, uint64_t bytes) noexcept;
 void release_taken(void *pool, uint32_t epoch, uint32_t buffer, uint64_t bytes) noexcept;
+struct DetachedPools {
+    TakenPool *first;
+    OwnChannel *channel;
+    explicit operator bool() const noexcept { return first || channel; }
+};
 /// With both tokens, when the File ceases to stand for its connection: what is to be given to
 /// let_go_of_pools() without them.
-TakenPool *detach_pools(File &f) noexcept;
+DetachedPools detach_pools(File &f) noexcept;
 /// `over`: nobody else holds this end of the connection.
-void let_go_of_pools(TakenPool *first, bool over, uint64_t link_id, unsigned peer_side) noexcept;
+void let_go_of_pools(const DetachedPools &pools, bool over, uint64_t link_id, unsigned peer_side) noexcept;
+void taken_pools_moved(int from, int to) noexcept;
 void taken_pools_fork_child() noexcept;
 
 // handing.cpp: see BufferCalls

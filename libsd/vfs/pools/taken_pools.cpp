@@ -6,6 +6,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include <linux/futex.h>
 #include <linux/magic.h>
@@ -52,19 +53,57 @@ void wake_owner(PoolLedger &ledger) noexcept {
 void drop_reference(TakenPool &p) noexcept {
     if (p.refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
         return;
-    sys::munmap(const_cast<uint8_t *>(p.bytes), p.size);
+    if (p.bytes)
+        sys::munmap(const_cast<uint8_t *>(p.bytes), p.size);
     sys::munmap(p.ledger, sizeof(PoolLedger));
     p.bytes = nullptr;
+    if (p.end_fd >= 0)
+        close_hidden(p.end_fd);
+    p.end_fd = -1;
     pools.release(&p);
 }
 
+/// What is asked for: a channel is taken by who would map pages, a pool by who reads in place.
+enum class Wanted { pool, channel, either };
+
+/// Takes a channel, as map_pool() does a pool.
+TakenPool *open_channel(const control::Reply &r, uint64_t name, long *error) noexcept {
+    *error = -ENOMEM;
+    const long end = hide_copy(r.fd[0]);
+    void *ledger =
+        end < 0 ? nullptr
+                : sys::mmap(nullptr, sizeof(ChannelLedger), PROT_READ | PROT_WRITE, MAP_SHARED, r.fd[1], 0);
+    const bool sound = ledger && static_cast<ChannelLedger *>(ledger)->magic == kChannelMagic;
+    if (ledger && !sound)
+        *error = -EPROTO;
+    TakenPool *p = sound ? pools.allocate() : nullptr;
+    if (!p) {
+        if (ledger)
+            sys::munmap(ledger, sizeof(ChannelLedger));
+        if (end >= 0)
+            close_hidden(static_cast<int>(end));
+        return nullptr;
+    }
+    p->bytes = nullptr;
+    p->size = 0;
+    p->end_fd = static_cast<int>(end);
+    p->ledger = static_cast<PoolLedger *>(ledger);
+    p->name = name;
+    p->next = nullptr;
+    p->refs.store(1, std::memory_order_relaxed);
+    *error = 0;
+    return p;
+}
+
 /// Maps what the monitor has given. nullptr, and `*error` says why.
-TakenPool *map_pool(const control::Reply &r, uint64_t name, long *error) noexcept {
+TakenPool *map_pool(const control::Reply &r, uint64_t name, Wanted wanted, long *error) noexcept {
     *error = -EPROTO;
-    if (r.fds != 2)
+    if (r.fds != 2 || sealed_size(r.fd[1], kLedgerSeals) != sizeof(PoolLedger))
         return nullptr;
     const uint64_t size = sealed_size(r.fd[0], kPoolSeals);
-    if (size < kLeastPool || size > kMostPool || sealed_size(r.fd[1], kLedgerSeals) != sizeof(PoolLedger))
+    if (size == 0 && wanted != Wanted::pool && is_channel(r.fd[0]))
+        return open_channel(r, name, error);
+    if (size < kLeastPool || size > kMostPool || wanted == Wanted::channel)
         return nullptr;
     *error = -ENOMEM;
     void *bytes = sys::mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, r.fd[0], 0);
@@ -93,10 +132,21 @@ TakenPool *map_pool(const control::Reply &r, uint64_t name, long *error) noexcep
 TakenPool *pool_of_handle(const File &f, const ring::HandleRecord &where, uint32_t length) noexcept {
     TakenPool *p = find_pool(f, where.pool);
     const uint64_t offset = offset_of(where);
+    if (p && p->end_fd >= 0) {
+        if (buffer_of(where) >= kChannelNumbers)
+            return nullptr;
+        const auto &entry = reinterpret_cast<const ChannelLedger *>(p->ledger)->entry[buffer_of(where)];
+        const uint64_t bytes = entry.bytes.load(std::memory_order_relaxed);
+        return entry.handle.load(std::memory_order_acquire) != 0 && offset <= bytes && length <= bytes - offset
+                   ? p
+                   : nullptr;
+    }
     return p && offset <= p->size && length <= p->size - offset && buffer_of(where) < kPoolBuffers ? p : nullptr;
 }
 
-long take_pool(File &f, uint64_t name) noexcept {
+namespace {
+
+long take_pool(File &f, uint64_t name, Wanted wanted) noexcept {
     // A process that may map nothing any more; nothing is lost meanwhile.
     if (sandboxed() || mappings_are_locked.load(std::memory_order_relaxed))
         return -ENOMEM;
@@ -106,7 +156,7 @@ long take_pool(File &f, uint64_t name) noexcept {
     if (r.status < 0)
         return r.status == -ENOENT || r.status == -EXDEV || r.status == -ENOSYS ? -EPROTO : -ENOMEM;
     long error;
-    TakenPool *p = map_pool(r, name, &error);
+    TakenPool *p = map_pool(r, name, wanted, &error);
     control::close_received(r);
     if (!p)
         return error;
@@ -131,6 +181,8 @@ long take_pool(File &f, uint64_t name) noexcept {
     return error == -EEXIST ? 0 : error;
 }
 
+} // namespace
+
 long take_pool_of_next(File &f) noexcept {
     uint64_t name;
     {
@@ -146,7 +198,7 @@ long take_pool_of_next(File &f) noexcept {
             return pool_of_handle(f, where, rec.length) ? 0 : -EPROTO;
         name = where.pool;
     }
-    return take_pool(f, name);
+    return take_pool(f, name, Wanted::either);
 }
 
 void take_announced_pool(File &f) noexcept {
@@ -159,11 +211,20 @@ void take_announced_pool(File &f) noexcept {
         f.stream.pool_pause.store(left - 1, std::memory_order_relaxed);
         return;
     }
-    const long r = take_pool(f, name);
+    const long r = take_pool(f, name, Wanted::pool);
     if (r == 0 || r == -EPROTO)
         f.stream.pool_seen = name;
     else
         f.stream.pool_pause.store(kPause, std::memory_order_relaxed);
+}
+
+void take_announced_channel(File &f) noexcept {
+    const uint64_t name = f.peer->credit.pool.load(std::memory_order_acquire);
+    if (name == 0 || f.link->transport != &shm_transport)
+        return;
+    // Bytes are copied where it cannot be had.
+    (void)take_pool(f, name, Wanted::channel);
+    f.stream.channel_seen = name;
 }
 
 void count_released(TakenPool &p, uint32_t buffer, uint64_t bytes) noexcept {
@@ -178,16 +239,18 @@ void release_taken(void *pool, uint32_t epoch, uint32_t buffer, uint64_t bytes) 
     drop_reference(p);
 }
 
-TakenPool *detach_pools(File &f) noexcept {
-    TakenPool *first = f.stream.pools;
+DetachedPools detach_pools(File &f) noexcept {
+    const DetachedPools had{f.stream.pools, f.stream.channel.exchange(nullptr, std::memory_order_relaxed)};
     f.stream.pools = nullptr;
     f.stream.pool_seen = 0;
+    f.stream.channel_seen = 0;
     f.stream.pool_pause.store(0, std::memory_order_relaxed);
-    return first;
+    return had;
 }
 
-void let_go_of_pools(TakenPool *first, bool over, uint64_t link_id, unsigned peer_side) noexcept {
-    while (first) {
+void let_go_of_pools(const DetachedPools &had, bool over, uint64_t link_id, unsigned peer_side) noexcept {
+    let_go_of_channel(had.channel, over);
+    for (TakenPool *first = had.first; first;) {
         TakenPool &p = *first;
         first = p.next;
         if (over) {
@@ -198,6 +261,20 @@ void let_go_of_pools(TakenPool *first, bool over, uint64_t link_id, unsigned pee
         }
         drop_reference(p);
     }
+}
+
+void taken_pools_moved(int from, int to) noexcept {
+    pools.for_each([=](TakenPool &p) {
+        if (p.end_fd == from)
+            p.end_fd = to;
+    });
+}
+
+void stop_taken_channels() noexcept {
+    pools.for_each([](TakenPool &p) {
+        if (p.end_fd >= 0)
+            p.ledger->taken.store(0, std::memory_order_release);
+    });
 }
 
 // What the parent has received in place stays readable here as long as somebody here may read it, and only

@@ -4,6 +4,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -63,6 +64,8 @@ bool rx_pending(const File &f) noexcept {
 
 bool tx_room(File &f) noexcept {
     if (rdma::is_remote(*f.link) && !rdma::may_send(*f.link, f.slot)) [[unlikely]]
+        return false;
+    if (may_use_channels() && channel_is_full(f)) [[unlikely]]
         return false;
     const uint32_t cls = f.ofd->tx.s.cls;
     const bool grows = cls < freely_up_to(*f.ofd) && ring_to_be_had(*f.link, f.slot, cls + 1);
@@ -137,6 +140,8 @@ void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
         uint64_t want = full_at > kRingSize[s.cls] ? full_at - kRingSize[s.cls] : 0;
         if (s.base < want && !ring::may_grow(s))
             want = s.base; // from there on the ring may grow
+        if (may_use_channels() && channel_is_full(f)) [[unlikely]]
+            want = 0; // whatever is read
         c.tx_want.store(want, std::memory_order_relaxed);
         Sleeper::arm(c.tx_arm, id);
     }

@@ -8,6 +8,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -56,6 +57,8 @@ constexpr long kPoolMissing = -EREMOTE;
     TakenPool *pool = pool_of_handle(f, where, rec.length);
     if (!pool)
         return kPoolMissing;
+    if (pool->end_fd >= 0)
+        return read_channel(f, s, rec, *pool, to, n, discard, captured);
     const uint8_t *from = pool->bytes + offset_of(where) + rec.read;
     const uint32_t left = rec.length - rec.read;
     if (!discard && sd_copy(to, from, n < left ? n : left))
@@ -495,6 +498,8 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
         const iovec one{p, clamp_transfer(n)};
         return recv_not_stream(fd, f, &one, 1, flags);
     }
+    if (n >= kLeastMapped && may_use_channels()) [[unlikely]]
+        prepare_to_map(fd, *f, p, n);
     uint64_t interrupts = self.interrupts;
     // The common case: whole records that fit.
     if (n != 0 && (flags & ~(MSG_DONTWAIT | MSG_NOSIGNAL)) == 0) [[likely]] {
@@ -531,6 +536,11 @@ long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     if (total < 0)
         return total;
     IoCursor cur{iov, count};
+    if (static_cast<size_t>(total) >= kLeastMapped && may_use_channels()) [[unlikely]] {
+        IoCursor first = cur;
+        if (first.advance() > 0)
+            prepare_to_map(fd, *f, first.now.iov_base, first.now.iov_len);
+    }
     return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
 }
 

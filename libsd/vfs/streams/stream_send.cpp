@@ -6,6 +6,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
@@ -95,6 +96,7 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Cork cork,
     uint64_t gathered = 0;
     const size_t pieces = static_cast<size_t>(from.count - from.next) + 1;
     const bool plain = is_plain(*f.ofd, cork);
+    const bool by_handle = may_use_channels() && channel_of(f);
     auto has_room = [&](size_t want) {
         if (make_room(f, want, grow_far)) [[likely]]
             return true;
@@ -109,14 +111,29 @@ long write_some(File &f, IoCursor &from, bool grow_far, size_t whole, Cork cork,
             return done ? done : more;
         if (more == 0)
             return done;
-        if (!has_room(from.now.iov_len))
+        Handed handed{.copy = from.now.iov_len};
+        if (by_handle && from.now.iov_len >= kLeastGiven) [[unlikely]] {
+            handed = hand_pages(f, from.now, plain, grow_far);
+            if (handed.given != 0) {
+                from.skip(handed.given);
+                done += static_cast<long>(handed.given);
+                *tell = true;
+                notify(*f.link, f.slot, f.peer->control.rx_arm);
+                continue;
+            }
+            if (handed.full)
+                return done;
+        }
+        if (!has_room(handed.copy))
             return done;
-        const uint64_t n = record_length(f, from.now.iov_len, plain, cork);
+        const uint64_t n = record_length(f, handed.copy, plain, cork);
         long r = plain ? ring::put(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n))
                        : ring::copy_in(s, f.tx_place, from.now.iov_base, static_cast<uint32_t>(n));
         if (r < 0)
             return done ? done : r;
         *tell |= plain || publish_corked(f, static_cast<uint32_t>(n), cork);
+        if (by_handle && from.now.iov_len >= kLeastGiven) [[unlikely]]
+            count_copied(f, handed.why, n);
         from.skip(n);
         done += static_cast<long>(n);
         // Large transfers: let the receiver start on the first part while the next is copied. To another host
@@ -300,7 +317,8 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
         }
         return 0;
     }
-    if ((!has_paths(*f.ofd) || sends_in_ring(*f.ofd)) && may_grow_on(f))
+    if ((!has_paths(*f.ofd) || sends_in_ring(*f.ofd)) && may_grow_on(f) &&
+        !(may_use_channels() && channel_is_full(f)))
         return 0;
     const long w = wait_stream(f, EPOLLOUT, started ? unrestartable(deadline_) : deadline_, interrupts_);
     if (w == -EPIPE && !started) // undone by another thread: connect(AF_UNSPEC)
@@ -338,6 +356,8 @@ long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
     IoCursor cur{&v, 1};
     if (flags & MSG_OOB) [[unlikely]]
         return send_urgent(fd, *f, cur, v.iov_len, flags);
+    if (n >= kLeastGiven && may_use_channels()) [[unlikely]]
+        prepare_channel(fd, *f);
     long r = stream_send(fd, *f, cur, v.iov_len, flags);
     if (flags & MSG_ZEROCOPY) [[unlikely]]
         note_zerocopy(*f, r);
@@ -353,6 +373,8 @@ long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
     IoCursor cur{iov, count};
     if (flags & MSG_OOB) [[unlikely]]
         return send_urgent(fd, *f, cur, static_cast<size_t>(total), flags);
+    if (static_cast<size_t>(total) >= kLeastGiven && may_use_channels()) [[unlikely]]
+        prepare_channel(fd, *f);
     long r = stream_send(fd, *f, cur, static_cast<size_t>(total), flags);
     if (flags & MSG_ZEROCOPY) [[unlikely]]
         note_zerocopy(*f, r);

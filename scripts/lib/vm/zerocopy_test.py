@@ -20,7 +20,8 @@ MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
 # The kernel then notices what is used after it was freed, or written beyond its end: memory, and pages.
 CHECKED = "slub_debug=FZPU page_poison=1"
 PROGRAMS = ("selftest", "fuzz", "measure")
-PAGES = ("libsd-pages.so", "tests/pages/pages_torture")
+PAGES = ("libsd-pages.so", "tests/pages/pages_torture", "libsd.so", "sdrun", "sd-monitor", "sdstat",
+         "tests/pages/pages_exchange", "tests/pages/pages_frames")
 
 # What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
 RUN = r"""name=socksdirect_zerocopy
@@ -34,20 +35,26 @@ memory() {
 check() { if [ "$2" = 0 ]; then echo "passed $1"; else echo "failed $1: $3"; fi; }
 clean() { ! dmesg | grep -E 'BUG|WARNING|Oops|general protection|refcount_t|Bad page|bad pte|INFO: task|Object.*overwritten|Redzone|Poison|pagealloc|lockdep|Call Trace'; }
 
+programs() {
+    mkdir -p /lib64 /lib/x86_64-linux-gnu /tmp; cp lib/ld-linux-x86-64.so.2 /lib64; cp lib/* /lib/x86_64-linux-gnu
+    mount -t tmpfs -o size=64m none /dev/shm 2>/dev/null
+    ip link set lo up
+}
+
 insmod ./$name.ko; check "load the module" $?
 export SLOW_DEVICE=/dev/vdb
-if [ -n "$MEASURE" ]; then ./measure; clean; exit; fi
+if [ -n "$MEASURE" ]; then ./measure; programs; . ./sends; clean; exit; fi
+programs
 # Once before the count: what is used for the first time stays in caches.
 ./fuzz 2000 >/dev/null
 set -- $(memory); free=$1 slab=$2
 ./selftest
 ./fuzz $FUZZ_CALLS; check "fuzz, $FUZZ_CALLS calls" $?
 # Programs of this system's C library, with large memory from the device
-mkdir -p /lib64 /lib/x86_64-linux-gnu /tmp; cp lib/ld-linux-x86-64.so.2 /lib64; cp lib/* /lib/x86_64-linux-gnu
-mount -t tmpfs -o size=64m none /dev/shm 2>/dev/null
 export PAGES_SEEDS=2
 LD_PRELOAD=./libsd-pages.so ./pages_torture
 PAGES_DEVICE=no ./pages_torture >/dev/null; check "pages: the torture holds without the library" $?
+. ./sends
 left=$(cd $counters && grep -v '^0$' pools regions channels handles pages stock accounts)
 [ -z "$left" ]; check "nothing is left in the module" $? "$left"
 set -- $(memory)
@@ -60,14 +67,53 @@ clean; check "the kernel has nothing to say" $? "see above"
 """
 
 
+# What libsd hands over. The shell is static: nothing is preloaded into it.
+SENDS = r"""mkdir -p /run/socksdirect
+./sd-monitor >monitor.log 2>&1 & monitor=$!
+until ./sdstat >/dev/null 2>&1; do usleep 50000; done
+count() { cat $counters/$1; }
+# frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in `shown`
+cat >frames <<'end'
+rm -f got shown hold; mkfifo hold; exec 7<>hold
+PAGES_WAIT=1 ./pages_frames receive $1 $2 $3 >got <hold &
+until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
+./pages_frames send $port $1 $2 $3; status=$?
+[ -z "$SHOW" ] || ./sdstat --json >shown
+echo >&7; wait $! && exit $status
+end
+if [ -z "$MEASURE" ]; then
+    ./sdrun --zero-copy ./pages_exchange 1 $SEEDS | sed 's/^/# /' >exchanged; grep -q 'passed pages' exchanged
+    check "sends: $SEEDS seeds of overwritten buffers, forks and kills" $? "$(cat exchanged)"
+    had=$(count taken)
+    SHOW=1 ./sdrun --zero-copy sh frames 20 3 all; check "sends: 20 frames, each byte checked" $? "$(cat got)"
+    took=$(($(count taken) - had))
+    [ $((took * 4096 * 10)) -ge $((20 * 3110400 * 8)) ]; check "sends: the module has moved 80 of 100 bytes" $? "$took pages"
+    sed 's/.*"handed":{\("given":[0-9]*,"mapped":[0-9]*\).*/# \1/' shown
+    mapped=$(sed -n 's/.*"handed":{"given":[0-9]*,"mapped":\([0-9]*\).*/\1/p' shown)
+    [ "${mapped:-0}" = $((took * 4096)) ]; check "sends: sdstat has counted the same" $? "$mapped bytes, $took pages"
+else
+    for what in "stamp 4" "read 4" "all 4" "all 1"; do
+        set -- $what
+        for round in 1 2 3 4 5 6 7; do
+            ./sdrun --zero-copy sh frames 60 $2 $1; sed -n "s/^seconds/# frames $1 $2 pages/p" got
+            SD_ZERO_COPY=0 ./sdrun sh frames 60 $2 $1; sed -n "s/^seconds/# frames $1 $2 copied/p" got
+            sh frames 60 $2 $1; sed -n "s/^seconds/# frames $1 $2 kernel/p" got
+        done
+    done
+fi
+kill $monitor; wait $monitor
+"""
+
+
 def copy_pages(folder, build_folder):
-    """libsd-pages.so and its torture, and the libraries that this needs."""
+    """libsd-pages.so and the programs that use it, and the libraries that they need."""
+    (folder / "lib").mkdir()
     for name in PAGES:
         shutil.copy(build_folder / name, folder)
-    (folder / "lib").mkdir()
-    needs = subprocess.run(["ldd", folder / "pages_torture"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    for path in re.findall(r"(/\S+) \(0x", needs):
-        shutil.copy(path, folder / "lib")
+        needs = subprocess.run(["ldd", build_folder / name], check=True, stdout=subprocess.PIPE, text=True).stdout
+        for path in re.findall(r"(/\S+) \(0x", needs):
+            shutil.copy(path, folder / "lib")
+    (folder / "sends").write_text(SENDS, encoding="utf-8")
 
 
 def build(kernel, into):
@@ -111,7 +157,8 @@ def main():
                 continue
             copy_pages(folder, options.build)
             calls = options.calls or (10_000_000 if options.long else 60_000)
-            settings = f"FUZZ_CALLS={calls} MEASURE={'yes' if options.measure else ''}\n"
+            seeds = 500 if options.long else 20
+            settings = f"FUZZ_CALLS={calls} SEEDS={seeds} MEASURE={'yes' if options.measure else ''}\n"
             (folder / "run").write_text(settings + RUN, encoding="utf-8")
             limit = options.limit or (6 * 3600 if options.long else 600)
             status, console = machine.boot(kernel, folder, limit, line_seen, "" if options.measure else CHECKED)

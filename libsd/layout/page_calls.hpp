@@ -1,0 +1,24 @@
+// What libsd calls in libsd-pages.so, if that is loaded: one function, by name, that returns a table. Both
+// may be of different releases: a table of another version is not used, and a later one only gets longer.
+#pragma once
+#include <cstdint>
+
+namespace sd {
+
+constexpr uint32_t kPageCallsVersion = 1;
+
+struct PageCalls {
+    uint32_t version;
+    uint32_t size; ///< of this table
+    /// All memory of the device lies in this range of addresses, which also has other memory.
+    uintptr_t window, window_bytes;
+    /// A new channel: the descriptors of its ends, close-on-exec. 0, or -errno. Any thread.
+    long (*make_channel)(int end[2]) noexcept;
+    /// A call on an end. 0, or -errno. Async-signal-safe.
+    long (*call)(int end, unsigned long request, void *argument) noexcept;
+};
+
+} // namespace sd
+
+/// Null in a process without the library; returns null there without the module.
+extern "C" [[gnu::weak, gnu::visibility("default")]] const sd::PageCalls *socksdirect_page_calls() noexcept;
