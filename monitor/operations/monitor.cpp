@@ -1,7 +1,7 @@
 // Channels of the monitor: accepting them, and finding the operation for each packet.
 #include "monitor/operations/monitor.hpp"
-#include "monitor/peers/helper.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
+#include "monitor/peers/helper.hpp"
 #include "monitor/service/contained.hpp"
 #include "monitor/service/journal.hpp"
 #include "monitor/service/log.hpp"

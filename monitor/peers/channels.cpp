@@ -1,8 +1,8 @@
 // The channels to all peer hosts.
 //
-// Of two hosts the one whose name comes first connects, so there is one channel. Before anything of a stranger
-// is read, its address must be one of a peer that connects; what has not proven itself yet is few, and has a
-// deadline.
+// Of two hosts the one whose name comes first connects, so there is one channel. Before anything of a
+// stranger is read, its address must be one of a peer that connects; what has not proven itself yet is few,
+// and has a deadline.
 #include "monitor/peers/channels.hpp"
 
 #include <algorithm>
@@ -349,8 +349,8 @@ void Channels::accept() {
             turn_away(address);
         }
         send_at_once(socket.get());
-        if (auto made = Session::start(loop_, std::move(socket), false, credentials_, std::move(candidates), own_,
-                                       events())) {
+        if (auto made = Session::start(loop_, std::move(socket), false, credentials_, std::move(candidates),
+                                       own_, events())) {
             pending_.push_back(std::move(made));
         }
     }

@@ -26,7 +26,8 @@ constexpr const char *kNobody = "65534,65534,65534"; ///< whom a helper of root'
 /// Of what a stranger may have a hand in, one line that can be shown.
 std::string printable(const char (&text)[128]) {
     std::string out(text, strnlen(text, sizeof text));
-    std::replace_if(out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
+    std::replace_if(
+        out.begin(), out.end(), [](unsigned char c) { return c < 0x20 || c >= 0x7f; }, '?');
     return out;
 }
 
@@ -218,8 +219,9 @@ void PeersHelper::ended() {
         peer.state = PeerState::waiting;
         peer.version = 0;
     }
-    pause_ = EventLoop::Clock::now() - started_ > kLongestPause ? kFirstPause
-                                                                : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    pause_ = EventLoop::Clock::now() - started_ > kLongestPause
+                 ? kFirstPause
+                 : std::clamp(2 * pause_, kFirstPause, kLongestPause);
     restart_ = loop_.after(pause_, [this] {
         restart_ = 0;
         start();
@@ -235,25 +237,20 @@ json PeersHelper::json() const {
         const PeerSettings &settings = settings_.peers[i];
         const Peer &peer = peers_[i];
         const CauseText &cause = kPeerCauses[static_cast<size_t>(peer.cause)];
-        list.push_back(
-            {{"name", settings.name},
-             {"address", settings.address},
-             {"port", settings.port},
-             {"proof", settings.key.empty() ? "certificate" : "key"},
-             {"connects", connects(settings_.name, settings.name)},
-             {"state", kPeerStates[static_cast<size_t>(peer.state)]},
-             {"since", std::chrono::duration<double>(EventLoop::Clock::now() - peer.since).count()},
-             {"version", peer.version},
-             {"cause", cause.name},
-             {"text", cause.text},
-             {"detail", peer.detail}});
+        list.push_back({{"name", settings.name},
+                        {"address", settings.address},
+                        {"port", settings.port},
+                        {"proof", settings.key.empty() ? "certificate" : "key"},
+                        {"connects", connects(settings_.name, settings.name)},
+                        {"state", kPeerStates[static_cast<size_t>(peer.state)]},
+                        {"since", std::chrono::duration<double>(EventLoop::Clock::now() - peer.since).count()},
+                        {"version", peer.version},
+                        {"cause", cause.name},
+                        {"text", cause.text},
+                        {"detail", peer.detail}});
     }
-    return {{"name", settings_.name},
-            {"listens", listens_},
-            {"port", settings_.port},
-            {"trouble", trouble_},
-            {"strangers", strangers_},
-            {"last_stranger", last_stranger_},
+    return {{"name", settings_.name},  {"listens", listens_},     {"port", settings_.port},
+            {"trouble", trouble_},     {"strangers", strangers_}, {"last_stranger", last_stranger_},
             {"peers", std::move(list)}};
 }
 

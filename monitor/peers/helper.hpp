@@ -14,7 +14,8 @@ namespace sd::monitor {
 class PeersHelper {
   public:
     /// `socket_path`: where the service manager starts it for who connects; empty: the monitor starts it.
-    PeersHelper(EventLoop &loop, std::string socket_path) : loop_(loop), socket_path_(std::move(socket_path)) {}
+    PeersHelper(EventLoop &loop, std::string socket_path)
+        : loop_(loop), socket_path_(std::move(socket_path)) {}
     ~PeersHelper() { drop(); }
     PeersHelper(const PeersHelper &) = delete;
     PeersHelper &operator=(const PeersHelper &) = delete;

@@ -26,7 +26,8 @@ uint64_t get(std::string_view in, size_t at, size_t bytes) {
 }
 
 bool is_known(uint64_t kind) {
-    return kind >= static_cast<uint64_t>(MessageKind::hello) && kind <= static_cast<uint64_t>(MessageKind::ending);
+    return kind >= static_cast<uint64_t>(MessageKind::hello) &&
+           kind <= static_cast<uint64_t>(MessageKind::ending);
 }
 
 } // namespace

@@ -16,9 +16,10 @@ namespace {
 constexpr size_t kMostFile = 65536; ///< of a key, or of certificates
 
 bool is_host_name(const std::string &name) {
-    return !name.empty() && name.size() <= kMostPeerName && std::all_of(name.begin(), name.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_';
-    });
+    return !name.empty() && name.size() <= kMostPeerName &&
+           std::all_of(name.begin(), name.end(), [](unsigned char c) {
+               return std::isalnum(c) != 0 || c == '-' || c == '.' || c == '_';
+           });
 }
 
 class PeerReader {
@@ -75,8 +76,9 @@ class PeerReader {
         } else {
             made.certificates = pem(*certificate, prefix + "certificate", "CERTIFICATE-----", false);
             if (settings.certificate.empty()) {
-                reader_.fail(certificate->source(), prefix + "certificate",
-                             "this host has none to show: peers.certificate and peers.private_key are missing");
+                reader_.fail(
+                    certificate->source(), prefix + "certificate",
+                    "this host has none to show: peers.certificate and peers.private_key are missing");
             }
         }
         made.addresses.push_back(made.address);
@@ -126,7 +128,9 @@ class PeerReader {
     /// The contents of the file that a key names.
     std::string file(const toml::node &node, const std::string &key, bool is_secret) const {
         const std::string path = reader_.text(node, key);
-        const auto fail = [&](const std::string &reason) { reader_.fail(node.source(), key, path + ": " + reason); };
+        const auto fail = [&](const std::string &reason) {
+            reader_.fail(node.source(), key, path + ": " + reason);
+        };
         if (path.empty() || path[0] != '/') {
             fail("must be an absolute path");
         }
@@ -161,8 +165,9 @@ class PeerReader {
     std::string pem(const toml::node &node, const std::string &key, const char *kind, bool is_secret) const {
         std::string text = file(node, key, is_secret);
         if (text.find("-----BEGIN ") == std::string::npos || text.find(kind) == std::string::npos) {
-            reader_.fail(node.source(), key, reader_.text(node, key) + ": has no PEM block of the kind \"" +
-                                                 std::string(kind).substr(0, strlen(kind) - 5) + "\"");
+            reader_.fail(node.source(), key,
+                         reader_.text(node, key) + ": has no PEM block of the kind \"" +
+                             std::string(kind).substr(0, strlen(kind) - 5) + "\"");
         }
         return text;
     }
@@ -172,10 +177,12 @@ class PeerReader {
         std::erase_if(digits, [](unsigned char c) { return std::isspace(c) != 0; });
         const bool is_hexadecimal =
             std::all_of(digits.begin(), digits.end(), [](unsigned char c) { return std::isxdigit(c) != 0; });
-        if (!is_hexadecimal || digits.size() % 2 != 0 || digits.size() < 2 * kLeastKey || digits.size() > 2 * kMostKey) {
-            reader_.fail(node.source(), key, reader_.text(node, key) +
-                                                 ": must be 64 to 128 hexadecimal digits, as from \"openssl rand "
-                                                 "-hex 32\"");
+        if (!is_hexadecimal || digits.size() % 2 != 0 || digits.size() < 2 * kLeastKey ||
+            digits.size() > 2 * kMostKey) {
+            reader_.fail(node.source(), key,
+                         reader_.text(node, key) +
+                             ": must be 64 to 128 hexadecimal digits, as from \"openssl rand "
+                             "-hex 32\"");
         }
         for (size_t i = 0; i < digits.size(); i += 2) {
             bytes.push_back(static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16)));

@@ -31,7 +31,8 @@ std::string text_of(const PeersSettings &settings) {
                    {"certificate", settings.certificate},
                    {"private_key", settings.private_key},
                    {"peers", std::move(peers)}};
-    return all.dump(-1, ' ', false, json::error_handler_t::replace); // a file that is no text is no PEM either
+    // A file that is no text is no PEM either.
+    return all.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 PeersSettings settings_of(const std::string &text) {

@@ -25,7 +25,7 @@ struct PeersSettings {
     std::string name; ///< of this host, for its peers
     std::string listen = "::";
     uint16_t port = 7471;
-    unsigned deadline = 15;                ///< seconds without a word, after which a host counts as gone
+    unsigned deadline = 15;               ///< seconds without a word, after which a host counts as gone
     std::string certificate, private_key; ///< PEM, of this host; empty: it has keys only
     std::vector<PeerSettings> peers;
     bool operator==(const PeersSettings &) const = default;

@@ -1,6 +1,6 @@
 // What sd-peers and the monitor say to each other, on the Unix SOCK_SEQPACKET socket that sd-peers has as
-// descriptor 3. The monitor sends settings (peer_settings.hpp), each in a memory file beside a packet with the
-// magic alone; sd-peers sends reports.
+// descriptor 3. The monitor sends settings (peer_settings.hpp), each in a memory file beside a packet with
+// the magic alone; sd-peers sends reports.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -68,7 +68,7 @@ struct PeerReport {
     enum Kind : uint32_t { peer = 1, listening = 2, strangers = 3 };
     uint32_t magic = kPeersMagic;
     uint32_t kind = peer;
-    uint32_t index = 0; ///< of the peer in the settings
+    uint32_t index = 0;    ///< of the peer in the settings
     uint32_t settings = 0; ///< which settings these are: they are counted
     PeerState state = PeerState::waiting;
     PeerCause cause = PeerCause::none; ///< also of listening: not possible

@@ -75,7 +75,7 @@ void Session::drive() {
     // First what has come: the other end's reason to end it may lie there, and a write would find less.
     if ((state_ == State::greeting || state_ == State::up) && read() && flush()) {
         const bool is_full = outgoing_.size() >= kMostOutgoing;
-        watch((is_full ? 0 : EPOLLIN) | (outgoing_.empty() && !tls_waits_to_write_ ? 0 : EPOLLOUT));
+        watch((is_full ? 0u : EPOLLIN) | (outgoing_.empty() && !tls_waits_to_write_ ? 0u : EPOLLOUT));
     }
 }
 
@@ -150,15 +150,21 @@ bool Session::read() {
 /// False: it is over.
 bool Session::take(const Message &message) {
     if (state_ == State::greeting) {
-        return message.kind == MessageKind::hello ? greeted(message.body)
-                                                  : fail(PeerCause::malformed, "it does not begin with hello");
+        return message.kind == MessageKind::hello
+                   ? greeted(message.body)
+                   : fail(PeerCause::malformed, "it does not begin with hello");
     }
     heard_ = EventLoop::Clock::now();
     switch (message.kind) {
-    case MessageKind::hello: return fail(PeerCause::malformed, "a second hello");
-    case MessageKind::ping: say(encode(MessageKind::pong, message.body)); return true;
-    case MessageKind::pong: return true;
-    case MessageKind::ending: return fail(PeerCause::ended);
+    case MessageKind::hello:
+        return fail(PeerCause::malformed, "a second hello");
+    case MessageKind::ping:
+        say(encode(MessageKind::pong, message.body));
+        return true;
+    case MessageKind::pong:
+        return true;
+    case MessageKind::ending:
+        return fail(PeerCause::ended);
     }
     return fail(PeerCause::malformed);
 }
@@ -174,9 +180,9 @@ bool Session::greeted(const std::string &body) {
     version_ = common_version(own_, *hello);
     if (version_ == 0) {
         (void)flush(); // it is to see ours, too
-        return fail(PeerCause::no_version, "it knows " + std::to_string(hello->oldest) + " to " +
-                                               std::to_string(hello->newest) + ", this host " +
-                                               std::to_string(own_.oldest) + " to " + std::to_string(own_.newest));
+        return fail(PeerCause::no_version,
+                    "it knows " + std::to_string(hello->oldest) + " to " + std::to_string(hello->newest) +
+                        ", this host " + std::to_string(own_.oldest) + " to " + std::to_string(own_.newest));
     }
     state_ = State::up;
     heard_ = EventLoop::Clock::now();
@@ -200,8 +206,7 @@ bool Session::flush() {
 }
 
 void Session::tick_later() {
-    const std::chrono::milliseconds deadline =
-        std::chrono::seconds(handshake_.credentials->settings().deadline);
+    const std::chrono::milliseconds deadline = std::chrono::seconds(handshake_.credentials->settings().deadline);
     timer_ = loop_.after(deadline / 3, [weak = weak_from_this()] {
         if (const auto self = weak.lock()) {
             self->timer_ = 0;
@@ -214,8 +219,7 @@ void Session::tick_later() {
 void Session::tick() {
     const auto self = shared_from_this();
     const auto now = EventLoop::Clock::now();
-    const std::chrono::milliseconds deadline =
-        std::chrono::seconds(handshake_.credentials->settings().deadline);
+    const std::chrono::milliseconds deadline = std::chrono::seconds(handshake_.credentials->settings().deadline);
     if (state_ != State::up) {
         if (now - started_ >= deadline) {
             (void)fail(PeerCause::no_answer);

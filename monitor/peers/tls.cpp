@@ -29,7 +29,9 @@ std::string last_error() {
     return reason == nullptr ? "OpenSSL refuses it" : reason;
 }
 
-Bio reader_of(const std::string &text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+Bio reader_of(const std::string &text) {
+    return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
 
 /// Nobody is there to be asked for a passphrase.
 int no_passphrase(char *, int, int, void *) { return 0; }
@@ -56,8 +58,8 @@ std::string use_own(SSL_CTX *context, const PeersSettings &settings) {
     if (!key) {
         return "peers.private_key: " + last_error();
     }
-    if (SSL_CTX_use_certificate(context, shown[0].get()) != 1 || SSL_CTX_use_PrivateKey(context, key.get()) != 1 ||
-        SSL_CTX_check_private_key(context) != 1) {
+    if (SSL_CTX_use_certificate(context, shown[0].get()) != 1 ||
+        SSL_CTX_use_PrivateKey(context, key.get()) != 1 || SSL_CTX_check_private_key(context) != 1) {
         return "peers.certificate and peers.private_key: " + last_error();
     }
     for (size_t i = 1; i < shown.size(); ++i) {
@@ -73,8 +75,8 @@ SSL_SESSION *session_of(SSL *ssl, const std::string &key) {
     std::unique_ptr<SSL_SESSION, OpenSslDeleter<SSL_SESSION_free>> session(SSL_SESSION_new());
     const SSL_CIPHER *cipher = SSL_CIPHER_find(ssl, kCipher);
     if (!session || cipher == nullptr ||
-        SSL_SESSION_set1_master_key(session.get(), reinterpret_cast<const unsigned char *>(key.data()), key.size()) !=
-            1 ||
+        SSL_SESSION_set1_master_key(session.get(), reinterpret_cast<const unsigned char *>(key.data()),
+                                    key.size()) != 1 ||
         SSL_SESSION_set_cipher(session.get(), cipher) != 1 ||
         SSL_SESSION_set_protocol_version(session.get(), TLS1_3_VERSION) != 1) {
         return nullptr;
@@ -85,9 +87,12 @@ SSL_SESSION *session_of(SSL *ssl, const std::string &key) {
 PeerCause cause_of_certificate(int error) {
     switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
-    case X509_V_ERR_CERT_NOT_YET_VALID: return PeerCause::expired;
-    case X509_V_ERR_HOSTNAME_MISMATCH: return PeerCause::wrong_name;
-    default: return PeerCause::untrusted;
+    case X509_V_ERR_CERT_NOT_YET_VALID:
+        return PeerCause::expired;
+    case X509_V_ERR_HOSTNAME_MISMATCH:
+        return PeerCause::wrong_name;
+    default:
+        return PeerCause::untrusted;
     }
 }
 
@@ -96,7 +101,8 @@ PeerCause cause_of_certificate(int error) {
 /// What OpenSSL calls in the middle of a handshake.
 struct Callbacks {
     /// The client's: the key for the one peer that it connects to, under this host's name.
-    static int use_key(SSL *ssl, const EVP_MD *, const unsigned char **name, size_t *length, SSL_SESSION **session) {
+    static int use_key(SSL *ssl, const EVP_MD *, const unsigned char **name, size_t *length,
+                       SSL_SESSION **session) {
         const Handshake &handshake = *handshake_of(ssl);
         const PeersSettings &settings = handshake.credentials->settings();
         const std::string &key = settings.peers[handshake.candidates[0]].key;
@@ -132,8 +138,8 @@ struct Callbacks {
     }
 
     static int verify(X509_STORE_CTX *shown, void *) {
-        const auto *ssl = static_cast<const SSL *>(
-            X509_STORE_CTX_get_ex_data(shown, SSL_get_ex_data_X509_STORE_CTX_idx()));
+        const auto *ssl =
+            static_cast<const SSL *>(X509_STORE_CTX_get_ex_data(shown, SSL_get_ex_data_X509_STORE_CTX_idx()));
         Handshake &handshake = *handshake_of(ssl);
         const Credentials &credentials = *handshake.credentials;
         size_t by_certificate = 0, last = 0;
@@ -162,8 +168,8 @@ struct Callbacks {
         return 0;
     }
 
-    static int choose_protocol(SSL *, const unsigned char **out, unsigned char *length, const unsigned char *in,
-                               unsigned in_length, void *) {
+    static int choose_protocol(SSL *, const unsigned char **out, unsigned char *length,
+                               const unsigned char *in, unsigned in_length, void *) {
         unsigned char *chosen = nullptr;
         if (SSL_select_next_proto(&chosen, length, kProtocol, sizeof kProtocol, in, in_length) !=
             OPENSSL_NPN_NEGOTIATED) {
@@ -182,7 +188,8 @@ std::optional<size_t> Handshake::proven(const SSL *ssl) const {
     const bool by_key = !credentials->settings().peers[peer].key.empty();
     const Certificate shown(SSL_get1_peer_certificate(ssl));
     // OpenSSL counts a key as a session that is taken up again.
-    return by_key == (SSL_session_reused(ssl) == 1) && by_key == (shown == nullptr) ? std::optional(peer) : std::nullopt;
+    return by_key == (SSL_session_reused(ssl) == 1) && by_key == (shown == nullptr) ? std::optional(peer)
+                                                                                    : std::nullopt;
 }
 
 Credentials::Credentials(PeersSettings settings) : settings_(std::move(settings)) {
@@ -209,7 +216,8 @@ Credentials::Credentials(PeersSettings settings) : settings_(std::move(settings)
 SslContext Credentials::make_context(const SSL_METHOD *method) {
     SslContext context(SSL_CTX_new(method));
     if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
-        SSL_CTX_set_ciphersuites(context.get(), kCiphers) != 1 || SSL_CTX_set_num_tickets(context.get(), 0) != 1) {
+        SSL_CTX_set_ciphersuites(context.get(), kCiphers) != 1 ||
+        SSL_CTX_set_num_tickets(context.get(), 0) != 1) {
         return nullptr;
     }
     constexpr unsigned char kUse[] = "sd-peers";
@@ -297,7 +305,9 @@ TlsFailure failure_of(const SSL *ssl, int result, const Handshake &handshake, bo
         return failure;
     }
     switch (reason) {
-    case SSL_R_BINDER_DOES_NOT_VERIFY: failure.cause = PeerCause::wrong_key; break;
+    case SSL_R_BINDER_DOES_NOT_VERIFY:
+        failure.cause = PeerCause::wrong_key;
+        break;
     case SSL_R_SSLV3_ALERT_ILLEGAL_PARAMETER: // what OpenSSL's server answers to a wrong key
     case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
         failure.cause = by_key ? PeerCause::wrong_key : PeerCause::no_tls;
@@ -313,12 +323,20 @@ TlsFailure failure_of(const SSL *ssl, int result, const Handshake &handshake, bo
         failure.cause = by_key ? PeerCause::unknown_host : PeerCause::other_proof;
         break;
     case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
-    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED: failure.cause = PeerCause::other_proof; break;
-    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED: failure.cause = PeerCause::expired; break;
+    case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:
+        failure.cause = PeerCause::other_proof;
+        break;
+    case SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED:
+        failure.cause = PeerCause::expired;
+        break;
     case SSL_R_SSLV3_ALERT_BAD_CERTIFICATE:
     case SSL_R_SSLV3_ALERT_CERTIFICATE_UNKNOWN:
-    case SSL_R_TLSV1_ALERT_UNKNOWN_CA: failure.cause = PeerCause::untrusted; break;
-    default: failure.cause = PeerCause::no_tls; break;
+    case SSL_R_TLSV1_ALERT_UNKNOWN_CA:
+        failure.cause = PeerCause::untrusted;
+        break;
+    default:
+        failure.cause = PeerCause::no_tls;
+        break;
     }
     if (failure.detail.empty()) {
         failure.detail = last_error();

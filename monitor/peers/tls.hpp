@@ -1,5 +1,5 @@
-// TLS 1.3 between two hosts, with OpenSSL: who is at the other end, proven by a key that the two hosts share or
-// by a certificate.
+// TLS 1.3 between two hosts, with OpenSSL: who is at the other end, proven by a key that the two hosts share
+// or by a certificate.
 #pragma once
 #include "monitor/peers/peer_settings.hpp"
 #include "monitor/peers/report.hpp"
@@ -25,8 +25,8 @@ class Credentials;
 /// One handshake: who may be at the other end, and what came of it. Outlives its SSL.
 struct Handshake {
     std::shared_ptr<const Credentials> credentials;
-    std::vector<size_t> candidates; ///< peers, by place in the settings
-    std::optional<size_t> claimed;  ///< whom the other end says it is, or can only mean to be
+    std::vector<size_t> candidates;    ///< peers, by place in the settings
+    std::optional<size_t> claimed;     ///< whom the other end says it is, or can only mean to be
     PeerCause cause = PeerCause::none; ///< what was found wrong with a certificate
     std::string detail;
 

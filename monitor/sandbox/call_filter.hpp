@@ -13,7 +13,8 @@
 namespace sd::monitor {
 
 /// A list of questions about the number of the call, each followed by what is asked about its arguments. What
-/// is not allowed fails with EPERM. All calls are made with the instruction itself: see sandbox/privileges.cpp.
+/// is not allowed fails with EPERM. All calls are made with the instruction itself: see
+/// sandbox/privileges.cpp.
 class CallFilter {
   public:
     CallFilter() {

@@ -17,8 +17,9 @@ std::string time_text(double seconds) {
     if (whole < 120) {
         return fmt::format("{} s", whole);
     }
-    return whole < 7200 ? fmt::format("{} min", whole / 60)
-                        : whole < 172800 ? fmt::format("{} h", whole / 3600) : fmt::format("{} d", whole / 86400);
+    return whole < 7200     ? fmt::format("{} min", whole / 60)
+           : whole < 172800 ? fmt::format("{} h", whole / 3600)
+                            : fmt::format("{} d", whole / 86400);
 }
 
 std::string cause_text(const json &peer) {
@@ -37,7 +38,9 @@ Exit show_peers(bool as_json) {
     }
     const auto found = rest.find("peers");
     if (found == rest.end()) {
-        throw Failure(Exit::failed, "the monitor shows its peers to its own user and to root only, or is of an earlier version");
+        throw Failure(
+            Exit::failed,
+            "the monitor shows its peers to its own user and to root only, or is of an earlier version");
     }
     const json &all = *found;
     if (as_json) {
@@ -49,19 +52,21 @@ Exit show_peers(bool as_json) {
         return Exit::done;
     }
     const json &peers = all.at("peers");
-    const bool is_well = all.at("trouble").get<std::string>().empty() &&
-                         std::all_of(peers.begin(), peers.end(), [](const json &peer) { return peer.at("state") == "up"; });
+    const bool is_well =
+        all.at("trouble").get<std::string>().empty() &&
+        std::all_of(peers.begin(), peers.end(), [](const json &peer) { return peer.at("state") == "up"; });
     if (!as_json) {
-        fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {}\n", "PEER", "ADDRESS", "PROOF", "STATE", "SINCE",
-                   "VERSION", "LAST TROUBLE");
+        fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {}\n", "PEER", "ADDRESS", "PROOF", "STATE",
+                   "SINCE", "VERSION", "LAST TROUBLE");
         for (const json &peer : peers) {
             const std::string ip = peer.at("address");
             const auto version = peer.at("version").get<unsigned>();
             fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {}\n", peer.at("name").get<std::string>(),
-                       fmt::format(ip.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}", ip,
+                       fmt::format(fmt::runtime(ip.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), ip,
                                    peer.at("port").get<unsigned>()),
                        peer.at("proof").get<std::string>(), peer.at("state").get<std::string>(),
-                       time_text(peer.at("since")), version == 0 ? "" : std::to_string(version), cause_text(peer));
+                       time_text(peer.at("since")), version == 0 ? "" : std::to_string(version),
+                       cause_text(peer));
         }
         if (const auto strangers = all.at("strangers").get<unsigned>(); strangers != 0) {
             fmt::print("{} connections of strangers were turned away, the last one from {}\n", strangers,

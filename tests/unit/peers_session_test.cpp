@@ -1,4 +1,5 @@
-// Two hosts that meet: both ends of a TCP connection in one process, each with what its host is configured with.
+// Two hosts that meet: both ends of a TCP connection in one process, each with what its host is configured
+// with.
 #include "monitor/peers/session.hpp"
 
 #include <arpa/inet.h>
@@ -58,7 +59,9 @@ struct Shown {
         return pem([this](BIO *out) { PEM_write_bio_X509(out, certificate.get()); });
     }
     std::string key_pem() const {
-        return pem([this](BIO *out) { PEM_write_bio_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr); });
+        return pem([this](BIO *out) {
+            PEM_write_bio_PrivateKey(out, key.get(), nullptr, nullptr, 0, nullptr, nullptr);
+        });
     }
 };
 
@@ -138,8 +141,8 @@ struct Meeting {
         }
         a_hello.name = a_hello.name.empty() ? a.name : a_hello.name;
         b_hello.name = b_hello.name.empty() ? b.name : b_hello.name;
-        client.session = Session::start(loop, std::move(one), true, std::make_shared<const Credentials>(a), {0},
-                                        a_hello, client.events());
+        client.session = Session::start(loop, std::move(one), true, std::make_shared<const Credentials>(a),
+                                        {0}, a_hello, client.events());
         server.session = Session::start(loop, std::move(other), false, std::make_shared<const Credentials>(b),
                                         everybody, b_hello, server.events());
         REQUIRE(client.session);
@@ -254,7 +257,8 @@ TEST_CASE("a certificate counts between its two dates only") {
     const Shown alpha("alpha"), beta("beta", nullptr, from, to);
     PeersSettings a = host("alpha", &alpha), b = host("beta", &beta);
     Meeting m;
-    m.meet(by_certificate(a, "beta", beta.certificate_pem()), by_certificate(b, "alpha", alpha.certificate_pem()));
+    m.meet(by_certificate(a, "beta", beta.certificate_pem()),
+           by_certificate(b, "alpha", alpha.certificate_pem()));
     CHECK(m.client.cause == PeerCause::expired);
 }
 
@@ -296,7 +300,8 @@ TEST_CASE("monitors without a common version say which they know") {
 
 TEST_CASE("settings that cannot be used are named, and those of the other peers are used") {
     PeersSettings a = host("alpha");
-    by_certificate(by_key(a, "beta", 'k'), "gamma", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+    by_certificate(by_key(a, "beta", 'k'), "gamma",
+                   "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     const Credentials credentials(a);
     CHECK(credentials.objection(0).empty());
     CHECK_FALSE(credentials.objection(1).empty());
@@ -310,8 +315,8 @@ TEST_CASE("whoever says nothing, or anything, is rid of within the deadline") {
     auto [one, other] = connected();
     PeerHello own;
     own.name = "beta";
-    m.server.session = Session::start(m.loop, std::move(other), false, std::make_shared<const Credentials>(b), {0},
-                                      own, m.server.events());
+    m.server.session = Session::start(m.loop, std::move(other), false, std::make_shared<const Credentials>(b),
+                                      {0}, own, m.server.events());
     SECTION("nothing") {
         m.run([&] { return m.server.over; });
         CHECK(m.server.cause == PeerCause::no_answer);
@@ -341,10 +346,10 @@ TEST_CASE("a host that is not heard of any more counts as gone") {
     PeerHello a_hello, b_hello;
     a_hello.name = "alpha";
     b_hello.name = "beta";
-    m.client.session = Session::start(asleep, std::move(one), true, std::make_shared<const Credentials>(a), {0},
-                                      a_hello, m.client.events());
-    m.server.session = Session::start(m.loop, std::move(other), false, std::make_shared<const Credentials>(b), {0},
-                                      b_hello, m.server.events());
+    m.client.session = Session::start(asleep, std::move(one), true, std::make_shared<const Credentials>(a),
+                                      {0}, a_hello, m.client.events());
+    m.server.session = Session::start(m.loop, std::move(other), false, std::make_shared<const Credentials>(b),
+                                      {0}, b_hello, m.server.events());
     for (auto *loop : {&asleep, &m.loop, &asleep, &m.loop}) {
         if (!m.server.up) {
             loop->step();
