@@ -255,7 +255,7 @@ void Monitor::reconfigure(Config config) {
     config_ = std::move(config);
     review_births(nullptr, true);
     discovery_.reconfigure(config_.paths);
-    peers_->apply(config_.peers);
+    peers_->apply(config_.peers, discovery_.proof_key());
     say_discovery();
 }
 

@@ -152,7 +152,7 @@ Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool e
       peers_(std::make_unique<PeersHelper>(loop_, config_.peers_socket)) {
     prepare_to_ring();
     say_discovery();
-    peers_->apply(config_.peers);
+    peers_->apply(config_.peers, discovery_.proof_key());
 }
 
 Monitor::~Monitor() {

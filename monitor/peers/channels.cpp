@@ -109,11 +109,13 @@ bool Channels::is_same_host(const PeersSettings &settings) const {
            old.private_key == settings.private_key && old.deadline == settings.deadline;
 }
 
-void Channels::apply(PeersSettings settings, uint32_t number) {
+void Channels::apply(PeersSettings settings, uint32_t number, std::optional<TellableKey> key) {
     const bool is_same = credentials_ && is_same_host(settings);
     const bool listens_elsewhere = !credentials_ || credentials_->settings().listen != settings.listen ||
                                    credentials_->settings().port != settings.port;
     number_ = number;
+    const bool is_new_key = key && key != key_;
+    key_ = key;
     own_.name = settings.name;
     credentials_ = std::make_shared<const Credentials>(std::move(settings));
     std::map<std::string, Peer> former = std::exchange(peers_, {});
@@ -151,7 +153,10 @@ void Channels::apply(PeersSettings settings, uint32_t number) {
             peer.detail = objection;
         } else if (peer.connects && !peer.session) {
             connect(peer);
+        } else if (peer.session && is_new_key) {
+            peer.session->tell(*key_);
         }
+        peer.key_unsaid = peer.key.has_value();
         say(peer);
     }
     if (!is_connected_to || listens_elsewhere) {
@@ -207,6 +212,7 @@ void Channels::broke(Peer &peer, PeerCause cause, const std::string &detail) {
     }
     peer.up_since = {};
     peer.session.reset();
+    peer.key.reset();
     peer.cause = cause;
     peer.detail = detail;
     if (peer.connects && peer.timer == 0) {
@@ -217,6 +223,7 @@ void Channels::broke(Peer &peer, PeerCause cause, const std::string &detail) {
 
 Session::Events Channels::events() {
     return {[this](Session &session) { session_up(session); },
+            [this](Session &session, const TellableKey &key) { session_told(session, key); },
             [this](Session &session, PeerCause cause, const std::string &detail) {
                 session_over(session, cause, detail);
             }};
@@ -244,7 +251,20 @@ void Channels::session_up(Session &session) {
     peer.up_since = EventLoop::Clock::now();
     peer.cause = PeerCause::none;
     peer.detail.clear();
+    peer.key.reset();
+    if (key_) {
+        session.tell(*key_);
+    }
     say(peer);
+}
+
+void Channels::session_told(Session &session, const TellableKey &key) {
+    const auto it = peers_.find(session.peer()->name);
+    if (it != peers_.end() && it->second.session.get() == &session) {
+        it->second.key = key;
+        it->second.key_unsaid = true;
+        say(it->second);
+    }
 }
 
 void Channels::session_over(Session &session, PeerCause cause, const std::string &detail) {
@@ -396,7 +416,14 @@ void Channels::say_all() {
         one.cause = peer.cause;
         one.version = is_up ? peer.session->version() : 0;
         put_text(one.detail, peer.detail);
-        if (!tell_(one)) {
+        bool is_told = tell_(one);
+        if (is_told && found->second.key_unsaid && found->second.key) {
+            one.kind = PeerReport::key;
+            memcpy(one.detail, found->second.key->data(), found->second.key->size());
+            is_told = tell_(one);
+            found->second.key_unsaid = !is_told;
+        }
+        if (!is_told) {
             say_timer_ = loop_.after(kSayAgain, [this] {
                 say_timer_ = 0;
                 say_all();

@@ -20,8 +20,9 @@ class Channels {
     Channels(const Channels &) = delete;
     Channels &operator=(const Channels &) = delete;
 
-    /// From now on these. Channels to peers of which nothing has changed stay. `number` goes into reports.
-    void apply(PeersSettings settings, uint32_t number);
+    /// From now on these. Channels to peers of which nothing has changed stay. `number` goes into reports,
+    /// `key` to all peers.
+    void apply(PeersSettings settings, uint32_t number, std::optional<TellableKey> key);
     /// Says so to all peers.
     void end();
 
@@ -34,6 +35,8 @@ class Channels {
         bool connects = false;            ///< this host does, not the peer
         PeerCause cause = PeerCause::none;
         std::string detail;
+        std::optional<TellableKey> key;    ///< that it has told
+        bool key_unsaid = false;           ///< to the monitor
         std::chrono::milliseconds pause{}; ///< before the next try
         EventLoop::Timer timer = 0;
         EventLoop::Clock::time_point up_since;
@@ -46,6 +49,7 @@ class Channels {
     void broke(Peer &peer, PeerCause cause, const std::string &detail);
     Session::Events events();
     void session_up(Session &session);
+    void session_told(Session &session, const TellableKey &key);
     void session_over(Session &session, PeerCause cause, const std::string &detail);
     std::shared_ptr<Session> take_pending(const Session &session);
 
@@ -62,6 +66,7 @@ class Channels {
     Tell tell_;
     PeerHello own_;
     uint32_t number_ = 0;
+    std::optional<TellableKey> key_; ///< of this host
     std::shared_ptr<const Credentials> credentials_;
     std::map<std::string, Peer> peers_;
     UniqueFd listener_;

@@ -33,8 +33,8 @@ std::string printable(const char (&text)[128]) {
 
 } // namespace
 
-void PeersHelper::apply(PeersSettings settings) {
-    if (settings == settings_ && channel_) {
+void PeersHelper::apply(PeersSettings settings, std::optional<ProofKey> key) {
+    if (settings == settings_ && key == key_ && channel_) {
         return;
     }
     std::vector<Peer> peers(settings.peers.size());
@@ -48,6 +48,7 @@ void PeersHelper::apply(PeersSettings settings) {
     }
     settings_ = std::move(settings);
     peers_ = std::move(peers);
+    key_ = key;
     ++number_;
     if (!settings_.is_used()) {
         drop();
@@ -118,6 +119,11 @@ bool PeersHelper::send_settings() {
     }
     PeersOrder order;
     order.settings = number_;
+    order.has_key = key_ ? 1 : 0;
+    if (key_) {
+        static_assert(sizeof order.key == sizeof *key_);
+        memcpy(order.key, key_->data(), sizeof order.key);
+    }
     iovec io{&order, sizeof order};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
     msghdr message{};
@@ -161,6 +167,9 @@ void PeersHelper::heard(PeerReport &report) {
     const std::string detail = printable(report.detail);
     if (report.kind == PeerReport::peer && report.index < peers_.size() && report.state <= PeerState::up) {
         heard_of(report.index, report, detail);
+    } else if (report.kind == PeerReport::key && report.index < peers_.size() &&
+               peers_[report.index].state == PeerState::up) {
+        memcpy(peers_[report.index].key.emplace().data(), report.detail, sizeof(ProofKey));
     } else if (report.kind == PeerReport::listening) {
         const std::string before = trouble_;
         listens_ = report.cause == PeerCause::none;
@@ -189,12 +198,30 @@ void PeersHelper::heard_of(size_t index, const PeerReport &report, const std::st
     if (was_up != is_up) {
         peer.since = EventLoop::Clock::now();
     }
+    if (!is_up || !was_up) {
+        peer.key.reset();
+    }
     peer.state = report.state;
     peer.version = report.version;
     if (report.cause != PeerCause::none) { // what was wrong the last time is shown while it is up, too
         peer.cause = report.cause;
         peer.detail = detail;
     }
+}
+
+const std::string *PeersHelper::host_of(const ForeignEnd &end, const uint8_t (&address)[16]) {
+    for (size_t i = 0; i < peers_.size(); ++i) {
+        const std::vector<std::string> &own = settings_.peers[i].addresses;
+        if (peers_[i].key && end.is_of(*peers_[i].key) &&
+            std::any_of(own.begin(), own.end(), [&](const std::string &network) {
+                const auto match = AddressMatch::parse(network);
+                return match && match->matches(address);
+            })) {
+            ++peers_[i].found;
+            return &settings_.peers[i].name;
+        }
+    }
+    return nullptr;
 }
 
 void PeersHelper::drop() {
@@ -218,6 +245,7 @@ void PeersHelper::ended() {
         peer.since = peer.state == PeerState::up ? EventLoop::Clock::now() : peer.since;
         peer.state = PeerState::waiting;
         peer.version = 0;
+        peer.key.reset();
     }
     pause_ = EventLoop::Clock::now() - started_ > kLongestPause
                  ? kFirstPause
@@ -245,6 +273,7 @@ json PeersHelper::json() const {
                         {"state", kPeerStates[static_cast<size_t>(peer.state)]},
                         {"since", std::chrono::duration<double>(EventLoop::Clock::now() - peer.since).count()},
                         {"version", peer.version},
+                        {"found", peer.found},
                         {"cause", cause.name},
                         {"text", cause.text},
                         {"detail", peer.detail}});

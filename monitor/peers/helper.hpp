@@ -1,5 +1,6 @@
 // The monitor's end of sd-peers: starts it where there are peers, tells it of them, and knows how they are.
 #pragma once
+#include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/peers/peer_settings.hpp"
 #include "monitor/peers/report.hpp"
@@ -20,8 +21,12 @@ class PeersHelper {
     PeersHelper(const PeersHelper &) = delete;
     PeersHelper &operator=(const PeersHelper &) = delete;
 
-    /// From now on these. Without peers there is no helper.
-    void apply(PeersSettings settings);
+    /// From now on these. Without peers there is no helper. `key`: by which peers recognise this host's ends
+    /// of connections; nothing: they are not to.
+    void apply(PeersSettings settings, std::optional<ProofKey> key);
+    /// Which peer host has the other end, whose address is `address`? By what it has proven, and only where
+    /// the address is that host's own. Counts it. nullptr: none.
+    const std::string *host_of(const ForeignEnd &end, const uint8_t (&address)[16]);
     /// For "sdctl peers".
     nlohmann::json json() const;
 
@@ -31,6 +36,8 @@ class PeersHelper {
         PeerCause cause = PeerCause::none;
         uint32_t version = 0;
         std::string detail;
+        std::optional<ProofKey> key;            ///< while it is up
+        uint64_t found = 0;                     ///< ends whose other end it has
         EventLoop::Clock::time_point since;     ///< it has been up, or not up
         EventLoop::Clock::time_point next_line; ///< of the log, not before
     };
@@ -46,6 +53,7 @@ class PeersHelper {
     EventLoop &loop_;
     const std::string socket_path_;
     PeersSettings settings_;
+    std::optional<ProofKey> key_;
     uint32_t number_ = 0; ///< of the settings
     std::vector<Peer> peers_;
     UniqueFd channel_;

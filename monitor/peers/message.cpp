@@ -26,8 +26,7 @@ uint64_t get(std::string_view in, size_t at, size_t bytes) {
 }
 
 bool is_known(uint64_t kind) {
-    return kind >= static_cast<uint64_t>(MessageKind::hello) &&
-           kind <= static_cast<uint64_t>(MessageKind::ending);
+    return kind >= static_cast<uint64_t>(MessageKind::hello) && kind <= static_cast<uint64_t>(MessageKind::key);
 }
 
 } // namespace
@@ -66,6 +65,19 @@ std::optional<PeerHello> hello_of(std::string_view body) {
     }
     hello.name = body.substr(kHelloFixed, length);
     return hello;
+}
+
+std::string encode(const TellableKey &key) {
+    return encode(MessageKind::key, {reinterpret_cast<const char *>(key.data()), key.size()});
+}
+
+std::optional<TellableKey> key_of(std::string_view body) {
+    TellableKey key;
+    if (body.size() < key.size()) {
+        return std::nullopt;
+    }
+    std::copy_n(body.begin(), key.size(), key.begin());
+    return key;
 }
 
 uint16_t common_version(const PeerHello &a, const PeerHello &b) {

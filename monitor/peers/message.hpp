@@ -18,6 +18,7 @@ enum class MessageKind : uint16_t {
     ping = 2,   ///< "say something"
     pong = 3,   ///< with the body of the ping
     ending = 4, ///< the last word: it ends in order
+    key = 5,    ///< ProofKey: by it the other host recognises this one's ends of connections
 };
 
 constexpr size_t kMessageHeader = 8;
@@ -27,6 +28,9 @@ struct Message {
     MessageKind kind = MessageKind::hello;
     std::string body;
 };
+
+/// The key of discovery's proofs (monitor/discovery): 16 bytes that are no number.
+using TellableKey = std::array<uint8_t, 16>;
 
 /// Who somebody is, and which versions it knows.
 struct PeerHello {
@@ -40,6 +44,8 @@ std::string encode(MessageKind kind, std::string_view body);
 std::string encode(const PeerHello &hello);
 /// Nothing: it is no such message. A longer one, of a later version, is read as far as it is known.
 std::optional<PeerHello> hello_of(std::string_view body);
+std::string encode(const TellableKey &key);
+std::optional<TellableKey> key_of(std::string_view body);
 /// The version that both speak; 0: there is none.
 uint16_t common_version(const PeerHello &a, const PeerHello &b);
 

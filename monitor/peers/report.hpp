@@ -65,7 +65,7 @@ static_assert(sizeof kPeerCauses / sizeof *kPeerCauses == static_cast<size_t>(Pe
 
 /// One packet. Its writer talks with strangers, so nothing in it is believed without a look.
 struct PeerReport {
-    enum Kind : uint32_t { peer = 1, listening = 2, strangers = 3 };
+    enum Kind : uint32_t { peer = 1, listening = 2, strangers = 3, key = 4 };
     uint32_t magic = kPeersMagic;
     uint32_t kind = peer;
     uint32_t index = 0;    ///< of the peer in the settings
@@ -74,13 +74,17 @@ struct PeerReport {
     PeerCause cause = PeerCause::none; ///< also of listening: not possible
     uint32_t version = 0;              ///< that is spoken; strangers: how many were turned away
     uint32_t reserved = 0;
-    char detail[128]{}; ///< what the system, or OpenSSL, says; strangers: the last one's address
+    /// What the system, or OpenSSL, says; strangers: the last one's address; key: the TellableKey of the peer
+    char detail[128]{};
 };
 
 /// What goes before a memory file with settings.
 struct PeersOrder {
     uint32_t magic = kPeersMagic;
     uint32_t settings = 0; ///< the how many
+    uint32_t has_key = 0;
+    uint32_t reserved = 0;
+    unsigned char key[16]{}; ///< the TellableKey of this host, if discovery is on
 };
 
 } // namespace sd::monitor

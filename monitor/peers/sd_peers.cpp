@@ -79,7 +79,11 @@ int run() {
         bool gone = false;
         if (const UniqueFd file = receive_order(order, gone)) {
             std::string text = read_all(file.get());
-            channels.apply(settings_of(text), order.settings);
+            std::optional<TellableKey> key;
+            if (order.has_key != 0) {
+                memcpy(key.emplace().data(), order.key, sizeof order.key);
+            }
+            channels.apply(settings_of(text), order.settings, key);
             OPENSSL_cleanse(text.data(), text.size());
         } else if (gone) {
             channels.end();

@@ -165,6 +165,12 @@ bool Session::take(const Message &message) {
         return true;
     case MessageKind::ending:
         return fail(PeerCause::ended);
+    case MessageKind::key:
+        if (const std::optional<TellableKey> key = key_of(message.body)) {
+            events_.told_key(*this, *key);
+            return state_ == State::up;
+        }
+        return fail(PeerCause::malformed, "a key that is none");
     }
     return fail(PeerCause::malformed);
 }
@@ -252,6 +258,15 @@ bool Session::fail(PeerCause cause, const std::string &detail) {
         events_.over(*this, cause, detail);
     }
     return false;
+}
+
+void Session::tell(const TellableKey &key) {
+    say(encode(key));
+    loop_.soon([weak = weak_from_this()] {
+        if (const auto self = weak.lock()) {
+            self->drive();
+        }
+    });
 }
 
 void Session::end() {

@@ -16,6 +16,7 @@ class Session : public std::enable_shared_from_this<Session> {
     enum class State { connecting, proving, greeting, up, over };
     struct Events {
         std::function<void(Session &)> up; ///< proven, and a version is agreed on
+        std::function<void(Session &, const TellableKey &)> told_key;
         /// It will do nothing more. Not called for one that was ended from outside.
         std::function<void(Session &, PeerCause, const std::string &detail)> over;
     };
@@ -32,6 +33,8 @@ class Session : public std::enable_shared_from_this<Session> {
     uint16_t version() const { return version_; }
     /// Whom the other end claims to be, or has proven to be once it is up; nothing: that cannot be said.
     const PeerSettings *peer() const;
+    /// For one that is up.
+    void tell(const TellableKey &key);
     /// Ends it; says so to the other end if that can be done at once.
     void end();
 

@@ -200,6 +200,8 @@ Credentials::Credentials(PeersSettings settings) : settings_(std::move(settings)
     } else {
         SSL_CTX_set_psk_use_session_callback(client_.get(), Callbacks::use_key);
         SSL_CTX_set_psk_find_session_callback(server_.get(), Callbacks::find_key);
+        constexpr unsigned char kUse[] = "sd-peers"; // a server's sessions are of some context, a client's of none
+        SSL_CTX_set_session_id_context(server_.get(), kUse, sizeof kUse - 1);
         SSL_CTX_set_alpn_protos(client_.get(), kProtocol, sizeof kProtocol);
         SSL_CTX_set_alpn_select_cb(server_.get(), Callbacks::choose_protocol, nullptr);
         for (SSL_CTX *context : {client_.get(), server_.get()}) {
@@ -220,8 +222,6 @@ SslContext Credentials::make_context(const SSL_METHOD *method) {
         SSL_CTX_set_num_tickets(context.get(), 0) != 1) {
         return nullptr;
     }
-    constexpr unsigned char kUse[] = "sd-peers";
-    SSL_CTX_set_session_id_context(context.get(), kUse, sizeof kUse - 1);
     SSL_CTX_set_session_cache_mode(context.get(), SSL_SESS_CACHE_OFF);
     SSL_CTX_set_options(context.get(), SSL_OP_NO_TICKET);
     SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |

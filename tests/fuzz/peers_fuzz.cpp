@@ -21,6 +21,7 @@ std::vector<std::string> read(std::string_view bytes, size_t piece) {
                 abort();
             }
             got.push_back(encode(message.kind, message.body));
+            (void)key_of(message.body);
             if (message.kind == MessageKind::hello) {
                 if (const auto hello = hello_of(message.body)) {
                     // What is understood says the same when it is said again.

@@ -48,8 +48,8 @@ TEST_CASE("what is no message is seen by its header, before a body is waited for
     };
     const std::string ping = encode(MessageKind::ping, "");
     CHECK(state_of(ping) == State::message);
-    for (const auto [at, byte] : {std::pair(4, 0), std::pair(4, 5), std::pair(5, 1), std::pair(6, 1),
-                                  std::pair(2, 1), std::pair(3, 255), std::pair(1, 17)}) {
+    for (const auto &[at, byte] : {std::pair(4, 0), std::pair(4, 6), std::pair(5, 1), std::pair(6, 1),
+                                   std::pair(2, 1), std::pair(3, 255), std::pair(1, 17)}) {
         std::string wrong = ping;
         wrong[static_cast<size_t>(at)] = static_cast<char>(byte);
         CAPTURE(at, byte);
@@ -90,6 +90,15 @@ TEST_CASE("a hello that is cut short, or names nobody, is none; a longer one is 
     CHECK_FALSE(hello_of(encode(wrong).substr(kMessageHeader)));
     wrong.oldest = 0;
     CHECK_FALSE(hello_of(encode(wrong).substr(kMessageHeader)));
+}
+
+TEST_CASE("a key is 16 bytes, and what a later version adds is left") {
+    TellableKey key;
+    key.fill(9);
+    const std::string body = encode(key).substr(kMessageHeader);
+    CHECK(key_of(body) == key);
+    CHECK(key_of(body + "more") == key);
+    CHECK_FALSE(key_of(std::string_view(body).substr(1)));
 }
 
 TEST_CASE("two monitors speak the newest version that both know") {

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <ctime>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <openssl/ec.h>
 #include <openssl/pem.h>
@@ -105,6 +106,7 @@ struct End {
     bool up = false, over = false;
     PeerCause cause = PeerCause::none;
     std::string detail, peer;
+    std::optional<TellableKey> key;
     std::shared_ptr<Session> session;
 
     Session::Events events() {
@@ -112,6 +114,7 @@ struct End {
                     up = true;
                     peer = s.peer()->name;
                 },
+                [this](Session &, const TellableKey &told) { key = told; },
                 [this](Session &, PeerCause why, const std::string &what) {
                     over = true;
                     cause = why;
@@ -169,6 +172,11 @@ TEST_CASE("two hosts with one key are proven to each other") {
     CHECK(m.client.peer == "beta");
     CHECK(m.server.peer == "alpha");
     CHECK(m.client.session->version() == kPeerVersion);
+    TellableKey key;
+    key.fill(7);
+    m.server.session->tell(key);
+    m.run([&] { return m.client.key.has_value(); });
+    CHECK(m.client.key == key);
     m.client.session->end();
     m.run([&] { return m.server.over; });
     CHECK(m.server.cause == PeerCause::ended);
