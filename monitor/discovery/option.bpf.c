@@ -29,10 +29,18 @@ const volatile __u64 keys[4];
 
 struct {
     __uint(type, BPF_MAP_TYPE_SK_STORAGE);
-    __uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE); /* what a listener accepts is marked as it is */
+    __uint(map_flags, BPF_F_NO_PREALLOC); /* not for what a listener accepts: it costs 1 us for each */
     __type(key, int);
     __type(value, struct sd_end);
 } ends SEC(".maps");
+
+/* Listeners whose flag for writing options was set here: what they accept has it too. */
+struct {
+    __uint(type, BPF_MAP_TYPE_LRU_HASH);
+    __uint(max_entries, 4096);
+    __type(key, struct sd_listener);
+    __type(value, __u8);
+} listeners SEC(".maps");
 
 struct {
     __uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -206,7 +214,7 @@ static __always_inline void reserve(struct bpf_sock_ops *ops) {
         return;
     }
     /* The listener is not to be had here. An option is answered by a listener that nobody has marked only where
-     * another program has set its flag; what such a one accepts has no storage, and nothing comes of it. */
+     * another program has set its flag; nobody offers what such a one accepts, and nothing comes of it. */
     if (flags != (TCP_FLAG_SYN | TCP_FLAG_ACK) || ops->is_fullsock ||
         ops->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)
         return;
@@ -278,21 +286,44 @@ static __always_inline void connected(struct bpf_sock_ops *ops) {
     }
 }
 
+static __always_inline void note_listener(const struct sd_listener *at, __u8 writes) {
+    if (writes)
+        bpf_map_update_elem(&listeners, at, &writes, BPF_ANY);
+    else
+        bpf_map_delete_elem(&listeners, at);
+}
+
+static __always_inline void listens(struct bpf_sock_ops *ops) {
+    const struct sd_listener at = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
+    struct sd_end *end = end_of(ops);
+    if (end) {
+        end->role = SD_ROLE_LISTENS;
+        start_writing(ops, end);
+    }
+    note_listener(&at, end && end->writes);
+}
+
 static __always_inline void accepted(struct bpf_sock_ops *ops) {
-    struct sd_end *end = end_of(ops); /* a copy of the listener's */
-    if (!end || end->role != SD_ROLE_LISTENS)
-        return;
-    stop_writing(ops, end);
-    end->role = SD_ROLE_ACCEPTED;
-    end->own_isn = ops->snd_nxt - 1;
-    end->peer_isn = ops->rcv_nxt - 1;
+    const __u32 flags = ops->bpf_sock_ops_cb_flags;
+    if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
+        return; /* its listener is nobody's here */
+    const struct sd_listener at = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
+    if (bpf_map_lookup_elem(&listeners, &at))
+        bpf_sock_ops_cb_flags_set(ops, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
     struct sd_request_key key;
     key_of(ops, &key);
     const struct sd_request *request = bpf_map_lookup_elem(&requests, &key);
     if (!request) {
-        set_state(end, SD_PLAIN);
+        count(SD_PLAIN);
         return;
     }
+    struct bpf_sock *sk = ops->sk;
+    struct sd_end *end = sk ? bpf_sk_storage_get(&ends, sk, 0, BPF_SK_STORAGE_GET_F_CREATE) : 0;
+    if (!end)
+        return;
+    end->role = SD_ROLE_ACCEPTED;
+    end->own_isn = ops->snd_nxt - 1;
+    end->peer_isn = ops->rcv_nxt - 1;
     end->nonce = request->nonce;
     end->answer = answer_to(request->nonce);
     __builtin_memcpy(end->proof, request->proof, sizeof end->proof);
@@ -306,14 +337,9 @@ int sd_option(struct bpf_sock_ops *ops) {
     case BPF_SOCK_OPS_TCP_CONNECT_CB:
         about_to_connect(ops);
         break;
-    case BPF_SOCK_OPS_TCP_LISTEN_CB: {
-        struct sd_end *end = end_of(ops);
-        if (end) {
-            end->role = SD_ROLE_LISTENS;
-            start_writing(ops, end);
-        }
+    case BPF_SOCK_OPS_TCP_LISTEN_CB:
+        listens(ops);
         break;
-    }
     case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
         reserve(ops);
         break;
@@ -348,8 +374,10 @@ int sd_mark(struct bpf_sockopt *ctx) {
         if (!end)
             return 0;
         if (end->role == SD_ROLE_NONE) {
+            const struct sd_listener at = {.netns = bpf_get_netns_cookie(ctx), .port = sk->src_port};
             end->role = SD_ROLE_LISTENS;
             end->writes = 1;
+            note_listener(&at, 1);
         }
         ctx->optlen = TAKEN;
         return 1;

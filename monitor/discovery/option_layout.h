@@ -62,6 +62,13 @@ struct sd_request {
     __u8 proof[8];
 };
 
+/* Where sockets listen. */
+struct sd_listener {
+    __u64 netns;
+    __u32 port; /* a number */
+    __u32 pad;
+};
+
 /* A network that is asked, IPv4 addresses as IPv6 has them. */
 struct sd_network {
     __u32 bits;

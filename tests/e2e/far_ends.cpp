@@ -1,11 +1,12 @@
 // Seeded bytes over connections between two processes, whose ends say what became of them.
 //
-//   far_ends listen IP PORT COUNT KILOBYTES SEED    accepts so many connections, one after the other
-//   far_ends connect IP PORT COUNT KILOBYTES SEED   makes them
+//   far_ends listen IP PORT COUNT KILOBYTES SEED [SHORT]    accepts so many connections, one after the other
+//   far_ends connect IP PORT COUNT KILOBYTES SEED [SHORT]   makes them
 //   far_ends relay IP PORT TO_IP TO_PORT COUNT      accepts each, connects on, and copies both directions
 //
 // On each connection both ends first talk in turns, then send so many kilobytes to each other at once. What
-// arrives is compared byte by byte, and names must stay what they were. Prints "ready" once it listens, and
+// arrives is compared byte by byte, and names must stay what they were. SHORT connections come before these,
+// of one byte each way; the others follow after a while. Prints "ready" once it listens, and
 // "good" at the end, with which it ends with 0.
 #include <algorithm>
 #include <arpa/inet.h>
@@ -241,10 +242,21 @@ void relay(int one, int two) {
     close(two);
 }
 
+/// A connection of one byte each way.
+void be_short(int fd, bool client) {
+    char byte = 'x';
+    const auto send_byte = [&] { return send(fd, &byte, 1, MSG_NOSIGNAL) == 1; };
+    const auto receive_byte = [&] { return recv(fd, &byte, 1, 0) == 1; };
+    if (!(client ? send_byte() && receive_byte() : receive_byte() && send_byte())) {
+        fail("a short connection");
+    }
+    close(fd);
+}
+
 } // namespace
 
 int main(int argc, char **argv) {
-    const std::string role = argc == 7 ? argv[1] : "";
+    const std::string role = argc == 7 || argc == 8 ? argv[1] : "";
     if (role == "relay") {
         const int listener = listen_at(argv[2], argv[3]);
         for (int i = 0; i < atoi(argv[6]); ++i) {
@@ -254,6 +266,12 @@ int main(int argc, char **argv) {
     } else if (role == "listen" || role == "connect") {
         const bool client = role == "connect";
         const int listener = client ? -1 : listen_at(argv[2], argv[3]);
+        for (int i = 0; argc == 8 && i < atoi(argv[7]); ++i) {
+            be_short(client ? connect_to(argv[2], argv[3]) : accept_from(listener), client);
+        }
+        if (argc == 8) {
+            usleep(200000); // longer than a row of short ones is remembered
+        }
         for (int i = 0; i < atoi(argv[4]); ++i) {
             const int fd = client ? connect_to(argv[2], argv[3]) : accept_from(listener);
             End end(fd, strtoull(argv[6], nullptr, 10) + static_cast<uint64_t>(i), client);

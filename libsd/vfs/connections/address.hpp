@@ -48,5 +48,7 @@ uint16_t client_port(uint32_t base, uint32_t slot) noexcept;
 bool is_local_address(const SlotAddress &a) noexcept;
 /// The source address the kernel would use towards `to`; true when `to` is an address of this host.
 bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept;
+/// The same for connect(): an address that was somebody else's up to 67 ms ago counts as that still.
+bool is_on_this_host(const SlotAddress &to, SlotAddress *source) noexcept;
 
 } // namespace sd

@@ -22,6 +22,7 @@
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -179,7 +180,7 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
     if (is_detached())
         return Cause::detached;
     bool loopback = is_loopback(to.ip);
-    if (!loopback && !is_any(to.ip) && !route_is_local(to, source))
+    if (!loopback && !is_any(to.ip) && !is_on_this_host(to, source))
         return Cause::remote_host;
     Cause why = Cause::none;
     if (!control::ensure(&why))
@@ -463,12 +464,15 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
             count_fallback(static_cast<Cause>(why), &to);
             return r;
         }
-        if (mark_for_discovery(fd)) {
+        const uint32_t destination = destination_of(to);
+        if (!all_begin_in_kernel() && !is_worth_marking(destination)) {
+            why = static_cast<int64_t>(Cause::short_lived);
+        } else if (mark_for_discovery(fd)) {
             Cause missing; // somebody's monitor is there, and ours?
             if (!control::ensure(&missing))
                 why = static_cast<int64_t>(missing);
             else if (is_discovery_on())
-                mark_offered(*f, 0);
+                mark_offered(*f, 0, destination);
         }
         if (may_be_joined(*f)) { // it keeps its File
             count_fallback(static_cast<Cause>(why), &to);

@@ -59,6 +59,7 @@ struct alignas(64) File {
         std::atomic<uint8_t> offer{0}; ///< OfferState
         uint8_t side = 0;              ///< 0: it connects, 1: it was accepted
         std::atomic<uint8_t> calls{0}; ///< that have moved data before it was offered
+        uint32_t destination = 0;      ///< paths/short_lived.hpp; 0: it was not opened here
         uint32_t offered_in = 0;       ///< forks_done then: a child has it, too, if that has changed
         uint32_t joined = 0;           ///< SegmentHeader::joined when the monitor was asked last
         uint64_t cookie = 0;

@@ -11,6 +11,7 @@
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include <cstring>
@@ -141,10 +142,11 @@ bool mark_for_discovery(int fd, int how) noexcept {
     return sys::setsockopt(fd, kMarkLevel, kMarkName, &how, sizeof how) == 0;
 }
 
-void mark_offered(File &f, unsigned side) noexcept {
+void mark_offered(File &f, unsigned side, uint32_t destination) noexcept {
     if (rdma::is_wanted.load(std::memory_order_relaxed)) [[unlikely]]
         rdma::open_device();
     f.unconnected.side = static_cast<uint8_t>(side);
+    f.unconnected.destination = destination;
     f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);
     f.unconnected.inside.store(0, std::memory_order_relaxed);
     f.unconnected.calls.store(0, std::memory_order_relaxed);
@@ -164,6 +166,8 @@ void install_accepted(int fd, unsigned family, int flags) noexcept {
 }
 
 void give_up_joining(File &f) noexcept {
+    if (is_state(f, OfferState::marked))
+        note_short_lived(f.unconnected.destination);
     if (is_state(f, OfferState::offered))
         if (const wire::Offered msg{f.unconnected.cookie}; f.unconnected.offered_in == forks_done.load())
             control::tell(wire::Op::take_back, &msg, sizeof msg);
@@ -228,6 +232,7 @@ bool consider_joining(int fd, File &f) noexcept {
     const uint32_t joined = joined_word().load(std::memory_order_acquire);
     control::Reply r;
     if (is_state(f, OfferState::marked)) {
+        note_lasting(f.unconnected.destination);
         f.unconnected.cookie = cookie_of(fd);
         const wire::Offer msg{f.unconnected.side, 0};
         r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);

@@ -34,8 +34,8 @@ inline bool all_begin_in_kernel() noexcept { return path_mode != PathMode::off; 
 enum class OfferState : uint8_t { none, marked, offered, given_up };
 
 /// The socket of this File connects, or has connected, through the kernel. `side`: 0 it connects, 1 it was
-/// accepted. Before another thread can use the number.
-void mark_offered(File &f, unsigned side) noexcept;
+/// accepted. `destination`: as of short_lived.hpp. Before another thread can use the number.
+void mark_offered(File &f, unsigned side, uint32_t destination = 0) noexcept;
 /// Before the kernel socket under `fd` connects or listens: has the kernel say to the other end, and keep
 /// what that one says, that it has libsd. False: the kernel does not know of it, since no monitor looks for
 /// peers. Asks nobody else: who connects to other hosts only need not have a monitor. `how`: kMarkAgain for a

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Two containers on a bridge network, measured: bench_containers.py --build BUILD [--rounds N] [--seconds N]
+
+Redis GET with 1 and 50 connections and Nginx with keep-alive: over kernel TCP, over kernel TCP with a sockmap, and with the library under the default policy; and
+with the library in two containers of one pod, which is one network namespace. All in turn in each round; what is printed are medians. scripts/bench-containers
+gives it namespaces of its own.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+import containers
+import parse
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+GROUP = "/libpod_parent"
+SERVER_CPU, CLIENT_CPU = "0", "1"
+REDIS = ["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--port", "7001"]
+NGINX = """daemon off; user root; worker_processes 1; error_log /dev/null; pid /tmp/nginx.pid;
+events { worker_connections 1024; }
+http { access_log off; keepalive_requests 1000000000; client_body_temp_path /tmp/b; proxy_temp_path /tmp/p; fastcgi_temp_path /tmp/f;
+uwsgi_temp_path /tmp/u; scgi_temp_path /tmp/s; server { listen 7001; location / { return 200 "%s"; } } }
+""" % ("x" * 100)
+
+
+class Load:
+    """What is asked of it: parts of one namespace's rate, and times those of kernel TCP and of a sockmap."""
+
+    def __init__(self, title, server, client, read, bars, expected):
+        self.title, self.server, self.client, self.read, self.bars, self.expected = title, server, client, read, bars, expected
+
+
+def redis(connections, bars, expected):
+    def client(address, seconds, rate):
+        count = max(1000, int(rate * seconds))
+        return ["/usr/bin/redis-benchmark", "-h", address, "-p", "7001", "-t", "get", "-c", str(connections), "-n", str(count), "--csv"]
+    return Load(f"Redis GET, {connections} connection{'s' * (connections > 1)}", REDIS, client, lambda text: parse.redis_benchmark(text)["rate"], bars, expected)
+
+
+def loads(out):
+    with open(f"{out}/nginx.conf", "w", encoding="ascii") as file:
+        file.write(NGINX)
+    with open(f"{HERE}/wrk_report.lua", encoding="ascii") as report, open(f"{out}/report.lua", "w", encoding="ascii") as copy:
+        copy.write(report.read())
+
+    def wrk(address, seconds, _rate):
+        return ["/out/wrk", "-t", "1", "-c", "32", "-d", f"{max(1, round(seconds))}s", "--timeout", "5s", "--latency", "-s", "/out/report.lua", f"http://{address}:7001/"]
+    yield redis(1, (0.9, 20, 10), 20000)
+    yield redis(50, (0.9, 10, 5), 80000)
+    yield Load("Nginx 100 B, keep-alive", ["/usr/sbin/nginx", "-c", "/out/nginx.conf"], wrk, lambda text: parse.wrk(text)["rate"], (0.9, 2.7, 2), 0)
+
+
+def borrow_wrk(out):
+    """The image has no wrk: the host's, with the libraries that it needs beside it."""
+    folder = f"{out}/lib"
+    os.makedirs(folder)
+    program = subprocess.run(["which", "wrk"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    for line in subprocess.run(["ldd", program], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines():
+        words = line.split()
+        if "=>" in words and not words[0].startswith(("libc.", "libm.", "libpthread.", "libdl.")):
+            subprocess.run(["cp", "-L", words[2], folder], check=True)
+    subprocess.run(["cp", program, f"{out}/wrk"], check=True)
+
+
+class Bench:
+    def __init__(self, args, engine, host, where, top):
+        self.args, self.engine, self.host, self.out = args, engine, host, f"{where}/out"
+        self.group, self.number, self.rates, self.share = top + GROUP, 0, {}, {}
+        os.mkdir(self.out)
+        os.chmod(self.out, 0o1777)
+        borrow_wrk(self.out)
+        engine.run("network", "create", "--subnet", "10.77.1.0/24", "sd-one")
+
+    def container(self, name, cpu, network, has_library, words):
+        device = ["--device", containers.CDI] if has_library else []
+        where = ["-e", "LD_LIBRARY_PATH=/out/lib"] if words[0] == "/out/wrk" else []
+        return self.engine.container("--name", name, *network, "--cpuset-cpus", cpu, "-v", f"{self.out}:/out", *where, *device, "localhost/sd-bookworm", *words)
+
+    def address_of(self, name):
+        for _ in range(400):
+            try:
+                address = self.engine.run("inspect", name, "--format", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}")
+            except AssertionError:
+                address = ""
+            if address:
+                return address
+            time.sleep(0.05)
+        raise AssertionError(f"{name} has no address")
+
+    def by_shared_memory(self, serial):
+        """Of the bytes of living connections, the part that did not go through the kernel; the lesser direction of the worst one, as seen last."""
+        least = None
+        for connection in self.host.status()["connections"]:
+            for side in ("to_server", "to_client"):
+                direction = connection[side]
+                sent = direction["bytes"]
+                if sent < 100000:  # the ready check of redis-benchmark, and what has just begun
+                    continue
+                kernel = direction["offset"] if direction["path"] == "shm" else sent
+                part = 1 - min(kernel, sent) / sent
+                least = part if least is None else min(least, part)
+        if least is not None:
+            self.share[serial] = least
+
+    def once(self, load, variant, seconds, rate, count=False):
+        self.number += 1
+        has_library = variant in ("sd", "pod")
+        network = ["--network", "sd-one"]
+        redirecting = None
+        if variant == "pod":
+            self.engine.run("pod", "create", "--name", "sd-pod", "--infra-image", "localhost/sd-bookworm", "--infra-command", "/usr/bin/redis-server --port 6000", "--network", "sd-one")
+            network = ["--pod", "sd-pod"]
+        if variant == "sockmap":
+            redirecting = subprocess.Popen([f"{self.args.build}/bench/redirect", f"{self.args.build}/bench/redirect.bpf.o", self.group], stdout=subprocess.PIPE, text=True)
+            containers.check(redirecting.stdout.readline() == "ready\n", "the sockmap is not to be had")
+        try:
+            name = f"server-{self.number}"
+            server = self.container(name, SERVER_CPU, network, has_library, load.server)
+            address = "127.0.0.1" if variant == "pod" else self.address_of(name)
+            time.sleep(1)  # it listens by then
+            containers.check(server.poll() is None, f"{load.title}, {variant}: the server has ended: {server.stderr.read()[-400:] if server.poll() is not None else ''}")
+            client = self.container(f"client-{self.number}", CLIENT_CPU, network, has_library, load.client(address, seconds, rate))
+            while count and client.poll() is None:
+                self.by_shared_memory(load.title)
+                time.sleep(0.05)
+            text, errors = client.communicate(timeout=seconds * 20 + 60)
+            containers.check(client.returncode == 0, f"{load.title}, {variant}: {errors.strip()[-400:]}")
+            return load.read(text)
+        finally:
+            self.engine.close()
+            if redirecting is not None:
+                redirecting.kill()
+                redirecting.wait()
+
+    def run(self, load):
+        variants = ("kernel", "sockmap", "pod", "sd")
+        rates = {v: [] for v in variants}
+        expected = {v: self.once(load, v, 0.3, load.expected) for v in variants} if load.expected else dict.fromkeys(variants, 0)
+        for _ in range(self.args.rounds):
+            for variant in variants:
+                rates[variant].append(self.once(load, variant, self.args.seconds, expected[variant]))
+        self.once(load, "sd", self.args.seconds, expected["sd"], count=True)  # looking takes time: this one is not measured
+        medians = {v: statistics.median(r) for v, r in rates.items()}
+        print(f"{load.title}: " + ", ".join(f"{v} {m:,.0f}/s ({min(rates[v]):,.0f} to {max(rates[v]):,.0f})" for v, m in medians.items()), flush=True)
+        passed = True
+        for base, bar in zip(("pod", "kernel", "sockmap"), load.bars):
+            reached = medians["sd"] / medians[base]
+            passed = passed and reached >= bar
+            print(f"  {reached:.2f} times {base}, asked {bar}: {'reached' if reached >= bar else 'missed'}")
+        share = self.share.get(load.title)
+        passed = passed and share is not None and share >= 0.99
+        print("  of each direction's bytes by shared memory, at least: " + ("not seen" if share is None else f"{100 * share:.3f} %"), flush=True)
+        return passed
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    args = parser.parse_args()
+    args.build = os.path.realpath(args.build)
+    cache = os.environ.get("SD_CACHE") or os.path.expanduser("~/.cache/socksdirect")
+    top = containers.unified_top()
+    if top is None:
+        sys.exit("bench_containers.py: there is no unified hierarchy of control groups")
+    os.makedirs(top + GROUP, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sd-containers-", dir="/run") as where:
+        os.chmod(where, 0o755)
+        engine = containers.Engine(f"{cache}/containers", where)
+        host = containers.Host(args.build, where, GROUP)
+        try:
+            containers.check("bookworm" in engine.images(f"{cache}/images"), "there is no image of bookworm")
+            bench = Bench(args, engine, host, where, top)
+            passed = [bench.run(load) for load in loads(bench.out)]
+        finally:
+            engine.close()
+            host.stop()
+    return 0 if all(passed) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

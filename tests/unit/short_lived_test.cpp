@@ -1,0 +1,71 @@
+// Which connections are marked for discovery, where those before ended soon.
+#include "libsd/vfs/paths/short_lived.hpp"
+
+#include <catch2/catch.hpp>
+#include <unistd.h>
+
+using namespace sd;
+
+namespace {
+
+SlotAddress address(uint8_t last, uint16_t port) {
+    SlotAddress a{};
+    a.ip[10] = a.ip[11] = 0xff;
+    a.ip[12] = 10;
+    a.ip[15] = last;
+    a.port = port;
+    return a;
+}
+
+/// Of 160 connections that follow a row of short ones, those that would be marked. A pause of this process between
+/// two of them ends the row, so it is tried again where that may have been.
+unsigned marked_after_row(uint32_t destination, unsigned short_ones) {
+    unsigned least = 160;
+    for (unsigned again = 0; again < 200 && least > 10; ++again) {
+        note_lasting(destination);
+        for (unsigned i = 0; i < short_ones; ++i)
+            note_short_lived(destination);
+        unsigned marked = 0;
+        for (unsigned i = 0; i < 160; ++i)
+            marked += is_worth_marking(destination);
+        least = marked < least ? marked : least;
+    }
+    return least;
+}
+
+} // namespace
+
+TEST_CASE("after many short connections to a destination only some are marked") {
+    const uint32_t destination = destination_of(address(1, 80));
+    REQUIRE(marked_after_row(destination, 31) == 160);
+    REQUIRE(marked_after_row(destination, 32) == 10);
+    REQUIRE(marked_after_row(destination, 1000) == 10);
+}
+
+TEST_CASE("another port or address is another destination") {
+    const uint32_t destination = destination_of(address(1, 81));
+    const uint32_t others[] = {destination_of(address(1, 82)), destination_of(address(2, 81))};
+    for (const uint32_t other : others) {
+        REQUIRE(other != destination);
+        for (int i = 0; i < 100; ++i)
+            note_short_lived(destination);
+        REQUIRE(is_worth_marking(other));
+    }
+}
+
+TEST_CASE("a connection that lasts has all marked again") {
+    const uint32_t destination = destination_of(address(1, 83));
+    REQUIRE(marked_after_row(destination, 100) == 10);
+    note_lasting(destination);
+    for (int i = 0; i < 100; ++i)
+        REQUIRE(is_worth_marking(destination));
+}
+
+TEST_CASE("connections that come seldom are marked always") {
+    const uint32_t destination = destination_of(address(1, 84));
+    for (int i = 0; i < 100; ++i)
+        note_short_lived(destination);
+    usleep(100'000);
+    for (int i = 0; i < 20; ++i)
+        REQUIRE(is_worth_marking(destination));
+}
