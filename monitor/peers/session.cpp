@@ -20,7 +20,7 @@ constexpr int kReadsAtOnce = 16;        ///< then it is the others' turn
 std::shared_ptr<Session> Session::start(EventLoop &loop, UniqueFd socket, bool connects,
                                         std::shared_ptr<const Credentials> credentials,
                                         std::vector<size_t> candidates, const PeerHello &own, Events events) {
-    const std::shared_ptr<Session> made(new Session(loop, std::move(socket), connects, std::move(events)));
+    std::shared_ptr<Session> made(new Session(loop, std::move(socket), connects, std::move(events)));
     made->own_ = own;
     made->handshake_.credentials = std::move(credentials);
     made->handshake_.candidates = std::move(candidates);

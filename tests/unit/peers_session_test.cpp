@@ -373,3 +373,83 @@ TEST_CASE("a host that is not heard of any more counts as gone") {
     CHECK(m.server.up);
     CHECK(m.server.cause == PeerCause::silent);
 }
+
+namespace {
+
+/// A host that is proven, and then says whatever it likes.
+struct Liar {
+    Handshake handshake;
+    UniqueFd socket;
+    SslPtr ssl;
+
+    Liar(Meeting &m, const PeersSettings &a, const PeersSettings &b) {
+        auto [one, other] = connected();
+        socket = std::move(one);
+        handshake.credentials = std::make_shared<const Credentials>(a);
+        handshake.candidates = {0};
+        handshake.claimed = 0;
+        ssl = handshake.credentials->client(handshake);
+        REQUIRE(SSL_set_fd(ssl.get(), socket.get()) == 1);
+        PeerHello own;
+        own.name = b.name;
+        m.server.session = Session::start(m.loop, std::move(other), false,
+                                          std::make_shared<const Credentials>(b), {0}, own, m.server.events());
+        m.run([&] {
+            // The loop waits no longer than this for what only our own next step brings.
+            m.loop.after(std::chrono::milliseconds(1), [] {});
+            return SSL_connect(ssl.get()) == 1;
+        });
+    }
+
+    /// As much as goes out at once; false: no more does.
+    bool say(const std::string &bytes) {
+        return SSL_write(ssl.get(), bytes.data(), static_cast<int>(bytes.size())) ==
+               static_cast<int>(bytes.size());
+    }
+};
+
+std::string hello_of_alpha() {
+    PeerHello hello;
+    hello.name = "alpha";
+    return encode(hello);
+}
+
+} // namespace
+
+TEST_CASE("a proven host that says what cannot be ends its channel, and nothing else") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    by_key(a, "beta", 'k');
+    by_key(b, "alpha", 'k');
+    Meeting m;
+    Liar liar(m, a, b);
+    const std::string what = GENERATE(encode(MessageKind::ping, ""), std::string("GET / HTTP/1.1\r\n\r\n"),
+                                      encode(MessageKind::hello, "short"), hello_of_alpha() + hello_of_alpha(),
+                                      hello_of_alpha() + encode(MessageKind::key, "short"),
+                                      hello_of_alpha() + std::string(8, '\xff'));
+    REQUIRE(liar.say(what));
+    m.run([&] { return m.server.over; });
+    CHECK(m.server.cause == PeerCause::malformed);
+    CHECK(m.server.session->state() == Session::State::over);
+}
+
+TEST_CASE("a host that has itself answered and takes no answer is not read from for ever") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    b.deadline = 2;
+    by_key(a, "beta", 'k');
+    by_key(b, "alpha", 'k');
+    Meeting m;
+    Liar liar(m, a, b);
+    REQUIRE(liar.say(hello_of_alpha()));
+    const std::string ping = encode(MessageKind::ping, std::string(kMostMessageBody, 'x'));
+    bool was_refused = false;
+    m.run([&] {
+        for (int i = 0; i < 64 && liar.say(ping); ++i) {
+        }
+        was_refused = was_refused || SSL_want(liar.ssl.get()) == SSL_WRITING;
+        m.loop.after(std::chrono::milliseconds(1), [] {});
+        return m.server.over;
+    });
+    CHECK(was_refused);
+    CHECK(m.server.up);
+    CHECK(m.server.cause == PeerCause::too_slow);
+}

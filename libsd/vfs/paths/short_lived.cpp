@@ -7,11 +7,11 @@ namespace sd {
 
 namespace {
 
-constexpr uint32_t kKnown = 64;   ///< destinations
-constexpr uint32_t kRow = 32;     ///< so many short ones, one after the other, before any is left out
-constexpr uint32_t kOneIn = 16;   ///< is marked then
+constexpr uint32_t kKnown = 64;    ///< destinations
+constexpr uint32_t kRow = 32;      ///< so many short ones, one after the other, before any is left out
+constexpr uint32_t kOneIn = 16;    ///< is marked then
 constexpr uint32_t kTickBits = 23; ///< of a tick: 8 ms
-constexpr uint32_t kGap = 3;      ///< ticks without one end the row
+constexpr uint32_t kGap = 3;       ///< ticks without one end the row
 
 /// destination << 32 | ticks << 8 | how many in a row
 constinit std::atomic<uint64_t> table[kKnown]{};
@@ -34,7 +34,8 @@ Row row_of(uint32_t destination, uint32_t now) noexcept {
 
 void keep(uint32_t destination, uint32_t now, uint32_t count) noexcept {
     word_of(destination)
-        .store(uint64_t{destination} << 32 | uint64_t{now} << 8 | (count < 255 ? count : 255), std::memory_order_relaxed);
+        .store(uint64_t{destination} << 32 | uint64_t{now} << 8 | (count < 255 ? count : 255),
+               std::memory_order_relaxed);
 }
 
 } // namespace
@@ -42,7 +43,8 @@ void keep(uint32_t destination, uint32_t now, uint32_t count) noexcept {
 uint32_t destination_of(const SlotAddress &to) noexcept {
     uint64_t half[2];
     memcpy(half, to.ip, sizeof half);
-    const uint64_t mixed = (half[0] * 0x9e3779b97f4a7c15u ^ half[1] ^ uint64_t{to.port} << 40) * 0x9e3779b97f4a7c15u;
+    const uint64_t mixed =
+        (half[0] * 0x9e3779b97f4a7c15u ^ half[1] ^ uint64_t{to.port} << 40) * 0x9e3779b97f4a7c15u;
     return static_cast<uint32_t>(mixed >> 32) | 1u << 31;
 }
 
