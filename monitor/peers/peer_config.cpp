@@ -103,7 +103,7 @@ class PeerReader {
     }
 
     std::string name(const toml::node &node, const std::string &key) const {
-        const std::string text = reader_.text(node, key);
+        std::string text = reader_.text(node, key);
         if (!is_host_name(text)) {
             reader_.fail(node.source(), key, "must be 1 to 63 letters, digits, '-', '.' and '_'");
         }
@@ -111,7 +111,7 @@ class PeerReader {
     }
 
     std::string address(const toml::node &node, const std::string &key) const {
-        const std::string text = reader_.text(node, key);
+        std::string text = reader_.text(node, key);
         if (text.find('/') != std::string::npos || !AddressMatch::parse(text)) {
             reader_.fail(node.source(), key, "must be an IP address");
         }

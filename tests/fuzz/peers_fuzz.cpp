@@ -1,6 +1,7 @@
 // What another host's monitor says: whatever it is, it is taken or refused, in whichever pieces it comes.
 #include "monitor/peers/message.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <vector>
