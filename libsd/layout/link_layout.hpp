@@ -63,6 +63,10 @@ enum SideFlag : uint32_t {
     kFlagDead = 1u << 4,      ///< the processes holding it died
     kFlagReleased = 1u << 5,  ///< this side will never touch the slot again
     kFlagHome = 1u << 6, ///< what is sent to this side is to go over the kernel's socket, and to stay there
+    /// What this side sends has gone over to the ring, and kFlagHasLeft is set before it leaves that for the
+    /// first time: until then the receiver need not look at PathWords::offer, whose line its reading changes.
+    kFlagTellsLeaving = 1u << 7,
+    kFlagHasLeft = 1u << 8,
 };
 
 /// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;

@@ -93,19 +93,17 @@ class Bench:
         raise AssertionError(f"{name} has no address")
 
     def by_shared_memory(self, serial):
-        """Of the bytes of living connections, the part that did not go through the kernel; the lesser direction of the worst one, as seen last."""
-        least = None
-        for connection in self.host.status()["connections"]:
-            for side in ("to_server", "to_client"):
-                direction = connection[side]
-                sent = direction["bytes"]
-                if sent < 100000:  # the ready check of redis-benchmark, and what has just begun
-                    continue
-                kernel = direction["offset"] if direction["path"] == "shm" else sent
-                part = 1 - min(kernel, sent) / sent
-                least = part if least is None else min(least, part)
-        if least is not None:
-            self.share[serial] = least
+        """Of what the living connections have sent each way, the part that did not go through the kernel; the lesser direction, as seen last."""
+        least = 1
+        for side in ("to_server", "to_client"):
+            directions = [connection[side] for connection in self.host.status()["connections"]]
+            sent = sum(d["bytes"] for d in directions)
+            if sent == 0:
+                return
+            # What moved once has left the kernel's stream at `offset`.
+            kernel = sum(min(d["offset"], d["bytes"]) if d["path"] == "shm" and d["moves"] == 1 else d["bytes"] for d in directions)
+            least = min(least, 1 - kernel / sent)
+        self.share[serial] = least
 
     def once(self, load, variant, seconds, rate, count=False):
         self.number += 1

@@ -545,9 +545,29 @@ TEST_CASE("a direction moves behind an urgent byte") {
     CHECK(receives_in_ring(*p.file(1)->ofd));
 }
 
+TEST_CASE("a receiver looks at the sender's word again once the ring was left, and only then") {
+    PathPair p(kWantRing);
+    settle(p);
+    File &sender = *p.file(0), &receiver = *p.file(1);
+    auto &flags = sender.mine->control.flags;
+    REQUIRE((flags & (kFlagTellsLeaving | kFlagHasLeft)) == kFlagTellsLeaving);
+    auto &word = sender.mine->credit.path.offer;
+    const uint64_t said = word.exchange(path_word(9, kPathKernel)); // no honest sender's, without the flag
+    REQUIRE(is_settled_in_ring(receiver));
+    flags.fetch_or(kFlagHasLeft);
+    REQUIRE_FALSE(is_settled_in_ring(receiver));
+    word = said;
+    // Of a sender of the first release, which has neither flag
+    flags.fetch_and(~uint32_t{kFlagTellsLeaving | kFlagHasLeft});
+    REQUIRE(is_settled_in_ring(receiver));
+    word = path_word(9, kPathKernel);
+    REQUIRE_FALSE(is_settled_in_ring(receiver));
+    word = said;
+}
+
 TEST_CASE("a step that a killed sender has begun is finished, or was none") {
-    for (const bool offered : {false, true}) {
-        INFO(offered);
+    for (const unsigned done : {0U, 1U, 2U}) {
+        INFO(done);
         PathPair p(kWantRing);
         settle(p);
         File &f = *p.file(0);
@@ -556,7 +576,9 @@ TEST_CASE("a step that a killed sender has begun is finished, or was none") {
         const uint32_t next = path_word((now >> 8) + 1, kPathKernel);
         own.store(static_cast<int32_t>(next | 0x80)); // as in take_step()
         f.ofd->tx_block.fetch_or(kTxPath);
-        if (offered) {
+        if (done >= 1)
+            f.mine->control.flags.fetch_or(kFlagHasLeft);
+        if (done >= 2) {
             f.mine->credit.path.from.store(f.ofd->tx.s.tail);
             f.mine->credit.path.offer.store(next);
         }

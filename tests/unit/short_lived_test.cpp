@@ -17,8 +17,8 @@ SlotAddress address(uint8_t last, uint16_t port) {
     return a;
 }
 
-/// Of 160 connections that follow a row of short ones, those that would be marked. A pause of this process between
-/// two of them ends the row, so it is tried again where that may have been.
+/// Of 160 connections that follow a row of short ones, those that would be marked. A pause of this process
+/// between two of them ends the row, so it is tried again where that may have been.
 unsigned marked_after_row(uint32_t destination, unsigned short_ones) {
     unsigned least = 160;
     for (unsigned again = 0; again < 200 && least > 10; ++again) {

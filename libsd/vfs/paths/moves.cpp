@@ -113,6 +113,16 @@ uint32_t senders_word(const File &f) noexcept {
     return static_cast<uint32_t>(f.peer->credit.path.offer.load(std::memory_order_acquire));
 }
 
+/// The same, of a line that the peer seldom writes where that is enough: who has followed into a ring that
+/// was never left knows the word.
+uint32_t offered_word(const File &f) noexcept {
+    const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
+    constexpr uint32_t kBoth = kFlagTellsLeaving | kFlagHasLeft;
+    const bool is_known = path_step(mine) == kPathRing &&
+                          (f.peer->control.flags.load(std::memory_order_acquire) & kBoth) == kFlagTellsLeaving;
+    return is_known ? mine : senders_word(f);
+}
+
 /// With the receive token, or as a hint: has the ring been read up to the position at which its sender left
 /// it?
 bool ring_is_left(const File &f) noexcept { return ring_ends_at(f, f.ofd->rx.s); }
@@ -152,7 +162,7 @@ void count_followed(MoveCounts &followed, const File &f) noexcept {
 
 bool ring_ends_at(const File &f, const RxState &s) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
-    return path_step(mine) == kPathRing && senders_word(f) == path_word((mine >> 8) + 1, kPathKernel) &&
+    return path_step(mine) == kPathRing && offered_word(f) == path_word((mine >> 8) + 1, kPathKernel) &&
            !ring::inside(s) && ring::leads_to(s, f.rx_place, f.peer->credit.path.from.load(relaxed));
 }
 
@@ -205,6 +215,9 @@ void take_step(File &f, uint32_t next, uint64_t from) noexcept {
     auto &words = f.mine->credit.path;
     o.tx_block.fetch_or(kTxPath, relaxed);
     (o.opt.*kPathTx).store(static_cast<int32_t>(next | kUnfinished), std::memory_order_release);
+    if (path_step(next) != kPathAsked) // before the word, and before anything goes there
+        f.mine->control.flags.fetch_or(path_step(next) == kPathRing ? kFlagTellsLeaving : kFlagHasLeft,
+                                       std::memory_order_seq_cst);
     words.from.store(from, relaxed);
     words.offer.store(next, std::memory_order_seq_cst);
     (o.opt.*kPathTx).store(static_cast<int32_t>(next), std::memory_order_release);
@@ -384,7 +397,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
 
 bool follow_sender(int fd, File &f) noexcept {
     Ofd &o = *f.ofd;
-    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = senders_word(f);
+    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = offered_word(f);
     const auto answer = [&](uint32_t word) {
         (o.opt.*kPathRx).store(word, relaxed);
         f.mine->credit.path.taken.store(word, std::memory_order_release);
@@ -439,14 +452,14 @@ bool uses_ring(const File &f) noexcept {
 
 bool is_settled_in_ring(const File &f) noexcept {
     const auto reads = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
-    return sends_in_ring(*f.ofd) && path_step(reads) == kPathRing && senders_word(f) == reads;
+    return sends_in_ring(*f.ofd) && path_step(reads) == kPathRing && offered_word(f) == reads;
 }
 
-bool sender_is_in_ring(const File &f) noexcept { return path_step(senders_word(f)) == kPathRing; }
+bool sender_is_in_ring(const File &f) noexcept { return path_step(offered_word(f)) == kPathRing; }
 
 ReadingPlace reading_place(const File &f) noexcept {
     return {ring::head_now(f.ofd->rx.s), static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed)),
-            senders_word(f)};
+            offered_word(f)};
 }
 
 bool next_is_in_ring(int fd, File &f) noexcept {
@@ -473,7 +486,7 @@ long socket_pending(int fd) noexcept {
 
 long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
     const Ofd &o = *f.ofd;
-    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = senders_word(f);
+    const uint32_t mine = (o.opt.*kPathRx).load(relaxed), theirs = offered_word(f);
     const bool reads_ring = path_step(mine) == kPathRing;
     const bool ring = reads_ring || (path_step(mine) == kPathAsked && theirs == path_word(mine >> 8, kPathRing));
     const bool socket = !reads_ring || theirs == path_word((mine >> 8) + 1, kPathKernel);

@@ -80,10 +80,11 @@ bool tx_room(File &f) noexcept {
     return true;
 }
 
-uint32_t stream_events(File &f) noexcept {
+namespace {
+
+/// What link and ring say.
+uint32_t ring_events(File &f) noexcept {
     Ofd &o = *f.ofd;
-    if (has_paths(o)) [[unlikely]]
-        return path_events(f);
     uint32_t flags = absorb_flags(f), e = 0;
     uint32_t block = o.tx_block.load(std::memory_order_acquire);
     bool reset = block & kTxReset;
@@ -109,6 +110,22 @@ uint32_t stream_events(File &f) noexcept {
     if (o.so_error.load(std::memory_order_acquire) || completions_pending(o))
         e |= EPOLLERR;
     return e;
+}
+
+/// Can nothing come by the socket, as far as is known now?
+bool is_in_ring(const File &f) noexcept {
+    return is_settled_in_ring(f) && !is_told_home(f) && !rdma::is_remote(*f.link);
+}
+
+} // namespace
+
+uint32_t stream_events(File &f) noexcept {
+    if (!has_paths(*f.ofd)) [[likely]]
+        return ring_events(f);
+    if (!is_in_ring(f))
+        return path_events(f);
+    const uint32_t e = ring_events(f);
+    return (e & EPOLLIN) || is_in_ring(f) ? e : path_events(f); // it may have moved meanwhile
 }
 
 void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
