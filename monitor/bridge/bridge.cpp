@@ -8,6 +8,7 @@
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/bridge/bridge_pump.hpp"
 #include "monitor/bridge/bridge_sandbox.hpp"
+#include "monitor/sandbox/privileges.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -189,7 +190,7 @@ void contact_monitor() {
 
 } // namespace sd::monitor
 
-/// Arguments: the users and groups to become (bridge_sandbox.hpp), or "--service": see learn_user().
+/// Arguments: the users and groups to become (privileges.hpp), or "--service": see learn_user().
 int main(int argc, char **argv) {
     using namespace sd::monitor;
     raise_limit();

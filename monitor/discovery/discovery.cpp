@@ -1,8 +1,11 @@
 // Joining what the BPF programs have found.
 #include "monitor/discovery/discovery.hpp"
 #include "monitor/discovery/bridges.hpp"
+#include "monitor/discovery/option_hash.h"
 #include "monitor/kernel/unique_fd.hpp"
 
+#include <algorithm>
+#include <cstring>
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -99,6 +102,29 @@ Cause Discovery::examine_in(int socket, uint64_t here, uint64_t netns, Discovere
     end.netns = here;
     end.bridges = bridges_of(socket, here);
     return Cause::none;
+}
+
+std::optional<ForeignEnd> Discovery::foreign(int socket, uint64_t here, uint64_t netns) const {
+    const auto kept = is_on() && here != 0 && here == netns ? programs_->end_of(socket) : std::nullopt;
+    if (!kept || kept->state != SD_OTHER_HOST) {
+        return std::nullopt;
+    }
+    ForeignEnd end;
+    end.has_connected = kept->role == SD_ROLE_CONNECTED;
+    end.pair = {kept->nonce, kept->answer, end.has_connected ? kept->own_isn : kept->peer_isn,
+                end.has_connected ? kept->peer_isn : kept->own_isn};
+    std::copy(std::begin(kept->proof), std::end(kept->proof), end.proof.begin());
+    return end;
+}
+
+bool ForeignEnd::is_of(const ProofKey &key) const {
+    const uint64_t made =
+        sd_hash(key[0], key[1], pair.nonce, has_connected ? SD_USE_ANSWER_PROOF : SD_USE_SYN_PROOF);
+    return memcmp(proof.data(), &made, proof.size()) == 0; // as the option has it: its first bytes
+}
+
+std::optional<ProofKey> Discovery::proof_key() const {
+    return is_on() ? std::optional(programs_->proof_key()) : std::nullopt;
 }
 
 /// What is on the bridges does not change with every connection.

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <compare>
 #include <map>
+#include <optional>
 
 namespace sd::monitor {
 
@@ -37,6 +38,16 @@ struct DiscoveredEnd {
     std::set<unsigned> bridges; ///< that its namespace is attached to
 };
 
+/// One whose other end has libsd on another host.
+struct ForeignEnd {
+    PairKey pair;
+    bool has_connected = false;
+    std::array<uint8_t, SD_OPTION_PROOF> proof{}; ///< as the other end sent it
+
+    /// Was it sent by the host with this key? Nobody else can have, but those who were told the key.
+    bool is_of(const ProofKey &key) const;
+};
+
 class Discovery {
   public:
     /// The programs stay as long as this lives. Where they cannot be had it is off, and says why.
@@ -53,6 +64,10 @@ class Discovery {
     /// The same where it is known that it is connected, and in the namespace `here`. Does not wait for the
     /// socket's lock.
     Cause examine_in(int socket, uint64_t here, uint64_t netns, DiscoveredEnd &end);
+    /// An end whose other end another host's key has signed. `here`, `netns`: as above.
+    std::optional<ForeignEnd> foreign(int socket, uint64_t here, uint64_t netns) const;
+    /// By which other hosts recognise this one's ends. Nothing: it is off.
+    std::optional<ProofKey> proof_key() const;
     /// Who has the end; read when it is asked for. `pidfd`: of that process.
     static Party party_of(const DiscoveredEnd &end, pid_t pid, int pidfd);
     /// Why the two must not be joined; none: they may, as far as tenants go.

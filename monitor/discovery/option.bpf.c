@@ -3,6 +3,7 @@
  *
  * Other programs may be attached to the same hooks. So flags of a socket are only added to, and only what was
  * added is taken away; `reply` is nobody's here; space in a header is used only where it was reserved here. */
+#include "option_hash.h"
 #include "option_layout.h"
 
 #include <linux/bpf.h>
@@ -22,8 +23,9 @@
 
 char licence[] SEC("license") = "Apache-2.0";
 
-/* The host's key, new at each start of the monitor. Set before the programs are loaded. */
-const volatile __u64 host_key[2];
+/* The host's key and the one that peer hosts are told, new at each start of the monitor. Set before the programs
+ * are loaded. */
+const volatile __u64 keys[4];
 
 struct {
     __uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -80,46 +82,14 @@ static __always_inline void set_state(struct sd_end *end, __u8 state) {
     count(state);
 }
 
-/* SipHash-2-4 of two words. */
-#define ROTATED(x, n) ((x) << (n) | (x) >> (64 - (n)))
-#define ROUND(a, b, c, d)                                                                                    \
-    do {                                                                                                     \
-        (a) += (b), (b) = ROTATED(b, 13) ^ (a), (a) = ROTATED(a, 32);                                        \
-        (c) += (d), (d) = ROTATED(d, 16) ^ (c);                                                              \
-        (a) += (d), (d) = ROTATED(d, 21) ^ (a);                                                              \
-        (c) += (b), (b) = ROTATED(b, 17) ^ (c), (c) = ROTATED(c, 32);                                        \
-    } while (0)
-
 static __noinline __u64 hash(__u64 first, __u64 second) {
-    const __u64 end = 16ull << 56;
-    __u64 a = host_key[0] ^ 0x736f6d6570736575ull, b = host_key[1] ^ 0x646f72616e646f6dull;
-    __u64 c = host_key[0] ^ 0x6c7967656e657261ull, d = host_key[1] ^ 0x7465646279746573ull;
-    d ^= first;
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    a ^= first;
-    d ^= second;
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    a ^= second;
-    d ^= end;
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    a ^= end;
-    c ^= 0xff;
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    ROUND(a, b, c, d);
-    return a ^ b ^ c ^ d;
+    const int told = second == SD_USE_SYN_PROOF || second == SD_USE_ANSWER_PROOF;
+    return sd_hash(told ? keys[2] : keys[0], told ? keys[3] : keys[1], first, second);
 }
 
-/* What each hash is for. */
-enum use { USE_NONCE = 1, USE_SYN_PROOF, USE_ANSWER, USE_ANSWER_PROOF };
-
-static __always_inline __u64 syn_proof(__u64 nonce) { return hash(nonce, USE_SYN_PROOF); }
-static __always_inline __u64 answer_to(__u64 nonce) { return hash(nonce, USE_ANSWER); }
-static __always_inline __u64 answer_proof(__u64 nonce) { return hash(nonce, USE_ANSWER_PROOF); }
+static __always_inline __u64 syn_proof(__u64 nonce) { return hash(nonce, SD_USE_SYN_PROOF); }
+static __always_inline __u64 answer_to(__u64 nonce) { return hash(nonce, SD_USE_ANSWER); }
+static __always_inline __u64 answer_proof(__u64 nonce) { return hash(nonce, SD_USE_ANSWER_PROOF); }
 
 static __always_inline void fill(struct sd_option *option, __u64 nonce, __u64 proof) {
     option->kind = SD_OPTION_KIND;
@@ -226,7 +196,7 @@ static __always_inline void about_to_connect(struct bpf_sock_ops *ops) {
         return;
     }
     const __u64 random = (__u64)bpf_get_prandom_u32() << 32 | bpf_get_prandom_u32();
-    end->nonce = hash(random ^ bpf_ktime_get_ns(), USE_NONCE);
+    end->nonce = hash(random ^ bpf_ktime_get_ns(), SD_USE_NONCE);
     set_state(end, SD_WANTED);
     start_writing(ops, end);
 }

@@ -44,11 +44,12 @@ void need_capabilities() {
     throw DiscoveryUnavailable(what + ": " + strerror(error));
 }
 
-/// "const volatile" data of the programs, of which the key is all, lie in a map of their own.
-void set_key(bpf_object *object) {
+/// "const volatile" data of the programs, of which the keys are all, lie in a map of their own. Returns the
+/// one that is told.
+ProofKey set_keys(bpf_object *object) {
     std::random_device device;
-    std::array<uint64_t, 2> key{};
-    for (uint64_t &half : key) {
+    std::array<uint64_t, 4> keys{};
+    for (uint64_t &half : keys) {
         half = uint64_t{device()} << 32 | device();
     }
     bpf_map *map = nullptr;
@@ -57,9 +58,10 @@ void set_key(bpf_object *object) {
             break;
         }
     }
-    if (map == nullptr || bpf_map__set_initial_value(map, key.data(), sizeof key) != 0) {
-        throw DiscoveryUnavailable("the programs were built without a place for the key");
+    if (map == nullptr || bpf_map__set_initial_value(map, keys.data(), sizeof keys) != 0) {
+        throw DiscoveryUnavailable("the programs were built without a place for the keys");
     }
+    return {keys[2], keys[3]};
 }
 
 sd_network key_of(const AddressMatch &network) {
@@ -85,7 +87,7 @@ OptionPrograms::OptionPrograms(const std::string &group, const std::vector<Addre
     if (!object_) {
         fail("the programs cannot be read", -1);
     }
-    set_key(object_.get());
+    proof_key_ = set_keys(object_.get());
     if (const int result = bpf_object__load(object_.get()); result != 0) {
         fail("the kernel does not take the programs", result);
     }

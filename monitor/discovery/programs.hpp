@@ -17,6 +17,8 @@ struct DiscoveryUnavailable : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
 
+using ProofKey = std::array<uint64_t, 2>;
+
 class OptionPrograms {
   public:
     using Counts = std::array<uint64_t, SD_STATES>; ///< how many ends have come to each sd_state
@@ -33,12 +35,15 @@ class OptionPrograms {
     /// What the kernel keeps for the socket. Nothing: it is not marked.
     std::optional<sd_end> end_of(int socket) const;
     Counts counts() const;
+    /// Which proofs are made with: for the monitors of peer hosts.
+    const ProofKey &proof_key() const { return proof_key_; }
 
   private:
     struct Closer {
         void operator()(bpf_object *object) const;
     };
     std::unique_ptr<bpf_object, Closer> object_;
+    ProofKey proof_key_{};
     std::array<int, 2> links_{-1, -1}; ///< descriptors: the programs are detached when these are closed
     bpf_map *ends_ = nullptr, *networks_ = nullptr, *counts_ = nullptr;
 };

@@ -12,6 +12,7 @@
 // again before the next one, and then they are looked at.
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/peers/helper.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
@@ -254,6 +255,7 @@ void Monitor::reconfigure(Config config) {
     config_ = std::move(config);
     review_births(nullptr, true);
     discovery_.reconfigure(config_.paths);
+    peers_->apply(config_.peers, discovery_.proof_key());
     say_discovery();
 }
 

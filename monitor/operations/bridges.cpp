@@ -3,18 +3,16 @@
 #include "monitor/bridge/bridge_packet.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/sandbox/spawn.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
-#include <csignal>
 #include <cstring>
 #include <fmt/ranges.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/un.h>
 
@@ -24,14 +22,6 @@ namespace {
 
 /// sd-bridge may end when it has no work and none is to be expected.
 constexpr std::chrono::seconds kDismissal{1};
-
-/// The program beside this one.
-std::string bridge_program() {
-    char path[PATH_MAX];
-    const ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-    const std::string own(path, n > 0 ? static_cast<size_t>(n) : 0);
-    return own.substr(0, own.rfind('/') + 1) + "sd-bridge";
-}
 
 } // namespace
 
@@ -66,37 +56,21 @@ BridgeProgram *Monitor::bridge_program_for(const Segment &segment, const Payer &
 }
 
 /// It gives up what it has been started with before it looks at anything of the domain's
-/// (bridge_sandbox.hpp).
+/// (sandbox/privileges.hpp).
 BridgeProgram *Monitor::start_bridge_program(const Domain &domain, const Payer &payer) {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
         return nullptr;
     }
     UniqueFd ours(ends[0]), theirs(ends[1]);
-    const std::string program = bridge_program();
-    const std::string monitor = "SD_MONITOR=" + socket_path_;
-    std::string users = fmt::format("{}", fmt::join(domain.uid, ",")),
-                groups = fmt::format("{}", fmt::join(domain.gid, ","));
-    char *const arguments[] = {const_cast<char *>("sd-bridge"), users.data(), groups.data(), nullptr};
-    char *const environment[] = {const_cast<char *>(monitor.c_str()), nullptr};
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, theirs.get(), kBridgeChannel);
-    posix_spawnattr_init(&attributes);
-    sigset_t none, all;
-    sigemptyset(&none);
-    sigfillset(&all);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &all);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    const std::vector<std::string> ids{fmt::format("{}", fmt::join(domain.uid, ",")),
+                                       fmt::format("{}", fmt::join(domain.gid, ","))};
     pid_t pid;
-    const int error = posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments, environment);
-    posix_spawn_file_actions_destroy(&actions);
-    posix_spawnattr_destroy(&attributes);
+    const int error =
+        spawn_beside("sd-bridge", ids, {"SD_MONITOR=" + socket_path_}, theirs.get(), kBridgeChannel, pid);
     if (error != 0) {
         if (may_log()) {
-            log::error("{}: {}", program, strerror(error));
+            log::error("sd-bridge: {}", strerror(error));
         }
         return nullptr;
     }

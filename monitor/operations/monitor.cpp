@@ -1,6 +1,7 @@
 // Channels of the monitor: accepting them, and finding the operation for each packet.
 #include "monitor/operations/monitor.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
+#include "monitor/peers/helper.hpp"
 #include "monitor/service/contained.hpp"
 #include "monitor/service/journal.hpp"
 #include "monitor/service/log.hpp"
@@ -147,9 +148,11 @@ Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool e
       accounts_(config_.limits.per_user, config_.limits.per_cgroup, config_.limits.clients, config_.all_users),
       socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
-      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff), discovery_(config_.paths) {
+      next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff), discovery_(config_.paths),
+      peers_(std::make_unique<PeersHelper>(loop_, config_.peers_socket)) {
     prepare_to_ring();
     say_discovery();
+    peers_->apply(config_.peers, discovery_.proof_key());
 }
 
 Monitor::~Monitor() {

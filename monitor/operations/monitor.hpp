@@ -19,6 +19,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 
 namespace sd::monitor {
@@ -27,6 +28,8 @@ namespace sd::monitor {
 struct OverShare : std::runtime_error {
     using std::runtime_error::runtime_error;
 };
+
+class PeersHelper;
 
 class Monitor {
   public:
@@ -384,6 +387,7 @@ class Monitor {
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
     SeenGroups groups_seen_;
     Discovery discovery_;
+    std::unique_ptr<PeersHelper> peers_; ///< never null
     EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {

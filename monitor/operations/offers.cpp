@@ -4,6 +4,7 @@
 // Who came first finds SegmentHeader::joined changed, and asks again, with the descriptor: so both sockets
 // are open when the second of them hears, and the kernel has one connection with these names in a namespace.
 #include "monitor/operations/monitor.hpp"
+#include "monitor/peers/helper.hpp"
 #include "monitor/service/log.hpp"
 
 #include <algorithm>
@@ -223,12 +224,23 @@ Reply Monitor::offer(Client &client, Request &request) {
     const Cause unknown = socket ? discovery_.examine_in(request.fds[0].get(), socket->names.netns, ns, end)
                                  : Cause::undiscovered;
     const bool found = unknown == Cause::none && end.has_connected == (side == 0);
+    const auto foreign = socket && unknown == Cause::undiscovered
+                             ? discovery_.foreign(request.fds[0].get(), socket->names.netns, ns)
+                             : std::nullopt;
     request.close_descriptors(); // while we have it, nobody hears of the process's death
     if (!socket || side > 1 || !client.own) {
         return Reply::error(EINVAL);
     }
     if (ns == 0 || socket->names.netns != ns) {
         return Reply::error(EXDEV, Cause::foreign_namespace);
+    }
+    if (foreign) {
+        uint8_t ip[16];
+        std::copy(socket->names.peer.ip.begin(), socket->names.peer.ip.end(), std::begin(ip));
+        if (const std::string *host = peers_->host_of(*foreign, ip)) {
+            log::debug("process {} has an end of a connection with {}", client.pid, *host);
+            return Reply::error(EACCES, Cause::remote_host); // nothing carries between hosts yet
+        }
     }
     if (!found && !joins_all_) {
         return Reply::error(EACCES, unknown == Cause::none ? Cause::undiscovered : unknown);

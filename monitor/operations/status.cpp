@@ -1,6 +1,7 @@
 // What sdstat shows, as a JSON document.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
+#include "monitor/peers/helper.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -86,6 +87,10 @@ json Monitor::status_json(const Viewer &viewer) {
     root["discovery"] = {{"on", discovery_.is_on()},
                          {"why", discovery_.is_on() ? json() : json(discovery_.why_off())},
                          {"ends", std::move(ends)}};
+
+    if (viewer.all) {
+        root["peers"] = peers_->json();
+    }
 
     Counters total = past_;
     std::vector<std::pair<const Client *, RecentFallback>> recent;

@@ -2,6 +2,7 @@
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/sdctl/failure.hpp"
+#include "monitor/sdctl/peers.hpp"
 #include "monitor/sdctl/report.hpp"
 #include "monitor/sdctl/steer.hpp"
 #include "monitor/sdctl/units.hpp"
@@ -140,7 +141,8 @@ int main(int argc, char **argv) {
     for (CLI::App *sub : {enable_, disable_, list_}) {
         sub->add_flag("--user", options.user, "units of the user's service manager");
     }
-    for (CLI::App *sub : {list_, doctor_}) {
+    CLI::App *peers_ = app.add_subcommand("peers", "the hosts whose monitors this one talks with");
+    for (CLI::App *sub : {list_, doctor_, peers_}) {
         sub->add_flag("--json", options.json, "print one JSON document");
     }
     for (CLI::App *sub : {enable_, disable_}) {
@@ -203,6 +205,8 @@ int main(int argc, char **argv) {
             status = detach_processes(options.processes, options.seconds, options.stays, options.force);
         } else if (attach_->parsed()) {
             status = attach_processes(options.processes);
+        } else if (peers_->parsed()) {
+            status = show_peers(options.json);
         } else if (report_->parsed()) {
             const std::string path = options.output.empty() ? report_name() : options.output;
             write_report(path, report_parts());

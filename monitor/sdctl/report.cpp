@@ -84,6 +84,12 @@ Blotter blotter_of_this_host(const json &status) {
             }
         }
     }
+    if (const json peers = status.value("peers", json()); peers.is_object()) {
+        blotter.add_name(peers.value("name", ""));
+        for (const json &peer : peers.value("peers", json::array())) {
+            blotter.add_name(peer.value("name", ""));
+        }
+    }
     for (const json &recent : status.value("recent_fallbacks", json::array())) {
         blotter.add_name(recent.value("comm", json()).is_string() ? recent["comm"].get<std::string>() : "");
     }

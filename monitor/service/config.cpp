@@ -1,5 +1,6 @@
 // The monitor's configuration file.
 #include "monitor/service/config.hpp"
+#include "monitor/peers/peer_config.hpp"
 #include "monitor/service/config_reader.hpp"
 #include "monitor/service/metrics_server.hpp"
 
@@ -78,7 +79,7 @@ Config load_config(const std::string &file, Config config) {
     const toml::table root = Reader::parse(file);
     const Reader reader(file);
     config.file = file;
-    reader.only(root, "", {"monitor", "limits", "policy", "metrics", "paths"});
+    reader.only(root, "", {"monitor", "limits", "policy", "metrics", "paths", "peers", "peer"});
     if (const toml::table *table = reader.table(root, "monitor", "")) {
         reader.only(*table, "monitor.", {"socket", "containers_socket", "log_level"});
         reader.text(*table, "socket", "monitor.", config.socket);
@@ -150,6 +151,7 @@ Config load_config(const std::string &file, Config config) {
     if (const toml::table *table = reader.table(root, "paths", "")) {
         read_paths(reader, *table, config.paths);
     }
+    read_peers(reader, root, config.peers);
     return config;
 }
 

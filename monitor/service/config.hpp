@@ -1,6 +1,7 @@
 // The monitor's configuration file.
 #pragma once
 #include "monitor/discovery/discovery.hpp"
+#include "monitor/peers/peer_settings.hpp"
 #include "monitor/records/accounts.hpp"
 #include "monitor/service/policy.hpp"
 
@@ -39,11 +40,14 @@ struct Config {
     bool all_users = false;
     /// Where the service manager starts an sd-bridge for who connects; empty: the monitor starts it itself
     std::string bridge_socket;
+    /// Where the service manager starts sd-peers for who connects; empty: the monitor starts it itself
+    std::string peers_socket;
     std::string log_level = "info";
     Limits limits;
     Policy policy;
     Metrics metrics;
     Paths paths;
+    PeersSettings peers;
 };
 
 /// What is wrong with a configuration, as "file:line: key: reason".

@@ -31,7 +31,7 @@ namespace {
 using namespace sd::monitor;
 
 struct Options {
-    std::string config, socket, bridge_socket;
+    std::string config, socket, bridge_socket, peers_socket;
     bool private_mode = false, all_users = false, check = false;
 };
 
@@ -76,6 +76,7 @@ Config configure(const Options &options) {
     // a private one they come as programs that root has started and that have become somebody else.
     config.all_users = geteuid() == 0 || options.all_users;
     config.bridge_socket = options.bridge_socket;
+    config.peers_socket = options.peers_socket;
     config.policy.fallback = config.all_users ? Verdict::allow : Verdict::same_user;
     const std::string file = config_file(options);
     if (!options.config.empty() || access(file.c_str(), F_OK) == 0) {
@@ -353,6 +354,8 @@ int main(int argc, char **argv) {
     app.add_option("--socket", options.socket, "where to listen")->type_name("PATH");
     app.add_flag("--all-users", options.all_users, "serve all users, as root's monitor does");
     app.add_option("--bridge-socket", options.bridge_socket, "have the service manager start sd-bridge there")
+        ->type_name("PATH");
+    app.add_option("--peers-socket", options.peers_socket, "have the service manager start sd-peers there")
         ->type_name("PATH");
     app.add_flag("--private", options.private_mode, "serve this user only, and end when nobody uses it any more");
     app.add_flag("--check", options.check, "only check the configuration");

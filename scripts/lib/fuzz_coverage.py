@@ -44,7 +44,8 @@ PARSERS = {
     "exec tables": (["exec_fuzz", "image_fuzz"], [
         "libsd/layout/exec_table.hpp", "libsd/vfs/sharing/exec_resume.cpp",
         "monitor/operations/images.cpp: read_table read_at for_each_record"]),
-    "TOML": (["config_fuzz"], ["monitor/service/config.cpp", "monitor/service/config_reader.hpp"]),
+    "TOML": (["config_fuzz"], ["monitor/service/config.cpp", "monitor/service/config_reader.hpp", "monitor/peers/peer_config.cpp"]),
+    "messages of other hosts": (["peers_fuzz"], ["monitor/peers/message.cpp"]),
     "sd-bridge's channel": (["bridge_fuzz"], ["monitor/bridge/bridge.cpp: run turn take_packets take_descriptors start", "monitor/bridge/bridge_pump.cpp"]),
 }
 

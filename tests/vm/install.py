@@ -102,7 +102,8 @@ def check_install():
 
 def check_nothing_starts():
     new = {name: how for name, how in system.unit_files().items() if name not in state["unit_files"]}
-    same("new units", new, {MONITOR: "static", SOCKET: "disabled", "sd-bridge.socket": "static", "sd-bridge@.service": "static"})
+    same("new units", new, {MONITOR: "static", SOCKET: "disabled", "sd-bridge.socket": "static", "sd-bridge@.service": "static",
+                             "sd-peers.socket": "static", "sd-peers@.service": "static"})
     same("units that run", system.difference(state["units"], system.units()), [])
     same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
     same("the servers' processes", main_pids(), state["pids"])
@@ -111,7 +112,7 @@ def check_nothing_starts():
 
 
 def check_manual():
-    pages = ("sdrun.1", "sdctl.1", "sdstat.1", "sd-monitor.8", "sd-bridge.8", "sd-monitor.toml.5")
+    pages = ("sdrun.1", "sdctl.1", "sdstat.1", "sd-monitor.8", "sd-bridge.8", "sd-peers.8", "sd-monitor.toml.5")
     for page in pages:
         name, _, section = page.rpartition(".")
         if "SYNOPSIS" not in run("man", section, name) and section != "5":
