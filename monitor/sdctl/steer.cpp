@@ -3,7 +3,7 @@
 #include "libsd/layout/directory_layout.hpp"
 #include "libsd/layout/protocol.hpp"
 #include "monitor/sdctl/command.hpp"
-#include "monitor/sdctl/force.hpp"
+#include "monitor/sdctl/force/force.hpp"
 #include "monitor/sdstat/snapshot.hpp"
 #include "monitor/sdstat/view.hpp"
 

@@ -29,8 +29,6 @@ std::string own_path() {
     give_up("exec");
 }
 
-bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
-
 void set_cloexec(int fd) { MUST(fcntl(fd, F_SETFD, FD_CLOEXEC)); }
 
 // A client that waits before the child's exec, and one that comes after it.

@@ -15,8 +15,6 @@ std::string own_path() {
     return path;
 }
 
-bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
-
 } // namespace
 
 // The second image of the tests below: `images serve NUMBER` answers one request on that descriptor.

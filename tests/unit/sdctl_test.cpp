@@ -2,7 +2,7 @@
 #include "monitor/sdctl/blot.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/failure.hpp"
-#include "monitor/sdctl/forced_entry.hpp"
+#include "monitor/sdctl/force/forced_entry.hpp"
 #include "monitor/sdctl/obstacles.hpp"
 
 #include <catch2/catch.hpp>

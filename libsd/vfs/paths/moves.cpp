@@ -59,8 +59,8 @@ void count_move(MoveCounts &moves, const File &f, bool corked) noexcept {
     count(moves, Midst::stopped, is_stopped(f.link->view.header().side[1 - f.side].process.load(relaxed)));
 }
 
-/// As senders_word(), of a line that the peer seldom writes where that is enough: who has followed into a ring that
-/// was never left knows the word.
+/// As senders_word(), of a line that the peer seldom writes where that is enough: who has followed into a
+/// ring that was never left knows the word.
 uint32_t offered_word(const File &f) noexcept {
     const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
     constexpr uint32_t kBoth = kFlagTellsLeaving | kFlagHasLeft;

@@ -1,5 +1,5 @@
 // Finding the library's entry in the memory of a process; see forced_entry.hpp.
-#include "monitor/sdctl/forced_entry.hpp"
+#include "monitor/sdctl/force/forced_entry.hpp"
 
 #include <algorithm>
 #include <cstring>

@@ -1,9 +1,9 @@
 // Which thread of a process does the work that is forced; see force.hpp.
-#include "monitor/sdctl/force.hpp"
+#include "monitor/sdctl/force/force.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/sdctl/command.hpp"
-#include "monitor/sdctl/forced_entry.hpp"
-#include "monitor/sdctl/tracee.hpp"
+#include "monitor/sdctl/force/forced_entry.hpp"
+#include "monitor/sdctl/force/tracee.hpp"
 
 #include <algorithm>
 #include <cerrno>

@@ -1,7 +1,7 @@
 // One thread of another process, stopped by ptrace for a moment.
 #pragma once
 #include "libsd/cpu/interrupted.hpp"
-#include "monitor/sdctl/forced_entry.hpp"
+#include "monitor/sdctl/force/forced_entry.hpp"
 
 #include <cstdint>
 #include <sys/types.h>

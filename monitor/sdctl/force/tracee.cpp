@@ -3,7 +3,7 @@
 // While the thread runs the library's function all its signals wait, and it has registers, vector registers
 // and signal mask put back before it goes on. A system call that the stop has interrupted is begun again by
 // the kernel, which finds in the registers that are put back what it had left there.
-#include "monitor/sdctl/tracee.hpp"
+#include "monitor/sdctl/force/tracee.hpp"
 
 #include <cerrno>
 #include <chrono>
