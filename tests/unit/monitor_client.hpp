@@ -311,7 +311,7 @@ inline std::vector<std::string> descriptor_paths(pid_t pid) {
 }
 
 template <typename Condition> bool eventually(Condition condition) {
-    for (int i = 0; i < 5000; ++i) {
+    for (int i = 0; i < 20000; ++i) {
         if (condition()) {
             return true;
         }

@@ -94,8 +94,7 @@ bool left_unread(const File &f, bool fin) noexcept {
     const Ofd &o = *f.ofd;
     if (fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
         return false;
-    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) ||
-           (has_paths(o) && !sends_in_ring(o) && socket_was_reset(path_socket(f)));
+    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit);
 }
 
 } // namespace
