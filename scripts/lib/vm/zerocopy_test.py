@@ -74,8 +74,8 @@ until ./sdstat >/dev/null 2>&1; do usleep 50000; done
 count() { cat $counters/$1; }
 # frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in `shown`
 cat >frames <<'end'
-rm -f got shown hold; mkfifo hold; exec 7<>hold
-PAGES_WAIT=1 ./pages_frames receive $1 $2 $3 >got <hold &
+rm -f shown hold; mkfifo hold; exec 7<>hold; : >got
+PAGES_WAIT=1 ./pages_frames receive $1 $2 $3 >>got <hold &
 until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 ./pages_frames send $port $1 $2 $3; status=$?
 [ -z "$SHOW" ] || ./sdstat --json >shown
