@@ -124,6 +124,12 @@ uint64_t next_piece(uint64_t used, uint32_t size) noexcept {
     return offset == 0 && size > kFirstArena ? size : offset; // not across the end of part 0
 }
 
+/// Can this side send from the piece that the table names?
+bool is_usable(LinkMap &l, uint32_t units, uint32_t size) noexcept {
+    const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
+    return sound(offset, size) && address_of(l, l.side, offset);
+}
+
 uint64_t open_to_us(const LinkMap &l) noexcept {
     const uint64_t open = l.view.header().side[1 - l.side].arena_open.load(std::memory_order_acquire);
     return open < kArenaBytes ? open : kArenaBytes;
@@ -135,10 +141,8 @@ bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
     const uint32_t size = kRingSize[cls];
     // As provide_ring() decides, or a send would be told of room that it never gets: the peer writes the
     // table.
-    if (const uint32_t units = l.view.piece(slot, l.side, cls).load(std::memory_order_relaxed)) {
-        const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
-        return sound(offset, size) && address_of(l, l.side, offset);
-    }
+    if (const uint32_t units = l.view.piece(slot, l.side, cls).load(std::memory_order_relaxed))
+        return is_usable(l, units, size);
     const uint64_t used = l.view.header().side[l.side].arena_used.load(std::memory_order_relaxed);
     const uint64_t offset = next_piece(used, size);
     return offset + size <= open_to_us(l) && address_of(l, l.side, offset);
@@ -147,10 +151,8 @@ bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
 bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
     const uint32_t size = kRingSize[cls];
     auto &piece = l.view.piece(slot, l.side, cls);
-    if (const uint32_t units = piece.load(std::memory_order_relaxed)) {
-        const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
-        return sound(offset, size) && address_of(l, l.side, offset);
-    }
+    if (const uint32_t units = piece.load(std::memory_order_relaxed))
+        return is_usable(l, units, size);
     auto &mark = l.view.header().side[l.side].arena_used;
     uint64_t used = mark.load(std::memory_order_relaxed), offset;
     do {

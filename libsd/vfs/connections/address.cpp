@@ -90,6 +90,14 @@ bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept {
     return r == 0 && memcmp(source->ip, to.ip, 16) == 0;
 }
 
+uint64_t hash_of(const SlotAddress &a) noexcept {
+    constexpr uint64_t kSpread = 0x9e3779b97f4a7c15u;
+    uint64_t half[2];
+    memcpy(half, a.ip, sizeof half);
+    const uint64_t upwards = (half[0] * kSpread ^ half[1]) * kSpread; // the last byte is in the highest bits
+    return (upwards ^ upwards >> 32) * kSpread;
+}
+
 namespace {
 
 /// Addresses that were somebody else's when the kernel was asked last: hash of the address << 32 | ticks. To
@@ -97,16 +105,11 @@ namespace {
 constexpr unsigned kForeign = 16, kTickBits = 26; // 67 ms
 constinit std::atomic<uint64_t> foreign[kForeign]{};
 
-uint32_t hash_of(const SlotAddress &a) noexcept {
-    uint64_t half[2];
-    memcpy(half, a.ip, sizeof half);
-    return static_cast<uint32_t>((half[0] * 3 ^ half[1]) * 0x9e3779b97f4a7c15u >> 32) | 1;
-}
-
 } // namespace
 
 bool is_on_this_host(const SlotAddress &to, SlotAddress *source) noexcept {
-    const uint32_t name = hash_of(to), now = static_cast<uint32_t>(sys::coarse_now_ns() >> kTickBits);
+    const uint32_t name = static_cast<uint32_t>(hash_of(to) >> 32) | 1,
+                   now = static_cast<uint32_t>(sys::coarse_now_ns() >> kTickBits);
     auto &known = foreign[name >> 8 & (kForeign - 1)];
     const uint64_t fresh = uint64_t{name} << 32 | now;
     if (known.load(std::memory_order_relaxed) == fresh)

@@ -44,6 +44,8 @@ inline void set_loopback(uint8_t *ip, bool v6) noexcept {
 [[nodiscard]] long kernel_peer(int fd, SlotAddress *out) noexcept;
 /// The client port of a slot: spread over the kernel's ephemeral range from the link's base on.
 uint16_t client_port(uint32_t base, uint32_t slot) noexcept;
+/// Spreads an address, without its port. Neighbours differ in each part of the upper half.
+uint64_t hash_of(const SlotAddress &a) noexcept;
 /// Is the address one of this host, so that a local client may claim it as its own?
 bool is_local_address(const SlotAddress &a) noexcept;
 /// The source address the kernel would use towards `to`; true when `to` is an address of this host.

@@ -61,9 +61,7 @@ bool shares_address(const ListenerEntry &ours, uint64_t cookie, const SlotAddres
 /// For LinkMap::agreed: when, but for the last bits, which tell the address.
 constexpr uint64_t kAddressBits = 0xffff;
 uint64_t agreed_word(const SlotAddress &to, uint64_t when) noexcept {
-    uint64_t half[2];
-    memcpy(half, to.ip, sizeof half);
-    return (when & ~kAddressBits) | ((half[0] ^ half[1]) * 0x9e3779b97f4a7c15u >> 48);
+    return (when & ~kAddressBits) | hash_of(to) >> 48;
 }
 
 bool ask_kernel(const ListenerEntry &entry, const SlotAddress &to, uint64_t now) noexcept {

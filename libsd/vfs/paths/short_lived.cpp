@@ -1,7 +1,7 @@
 #include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/vfs/connections/address.hpp"
 #include <atomic>
-#include <cstring>
 
 namespace sd {
 
@@ -41,11 +41,7 @@ void keep(uint32_t destination, uint32_t now, uint32_t count) noexcept {
 } // namespace
 
 uint32_t destination_of(const SlotAddress &to) noexcept {
-    uint64_t half[2];
-    memcpy(half, to.ip, sizeof half);
-    const uint64_t mixed =
-        (half[0] * 0x9e3779b97f4a7c15u ^ half[1] ^ uint64_t{to.port} << 40) * 0x9e3779b97f4a7c15u;
-    return static_cast<uint32_t>(mixed >> 32) | 1u << 31;
+    return (static_cast<uint32_t>(hash_of(to) >> 32) + to.port * 2654435761u) | 1u << 31;
 }
 
 bool is_worth_marking(uint32_t destination) noexcept {

@@ -19,17 +19,8 @@ SD_FORK_STATE constinit Pool<OwnChannel> channels;
 /// In File::Stream::channel: there is none, and it is not tried again.
 OwnChannel *const kNoChannel = reinterpret_cast<OwnChannel *>(1);
 
-/// Tells the monitor, by the name that it has or a new one. 0 or -errno.
 long name_channel(OwnChannel &c) noexcept {
-    const wire::Pool body{c.link_id, c.side, c.slot, c.name};
-    const int fds[2] = {c.far_end, c.ledger_fd};
-    control::Reply r = control::request(wire::Op::pool, &body, sizeof body, fds, 2);
-    control::close_received(r);
-    if (r.status == 0 && r.length == sizeof(wire::PoolReply))
-        c.name = r.as<wire::PoolReply>().pool;
-    else if (r.status == 0)
-        r.status = -EPROTO;
-    return r.status;
+    return name_to_monitor({c.link_id, c.side, c.slot, c.name}, {c.far_end, c.ledger_fd}, &c.name);
 }
 
 long hide(long fd, int *hidden) noexcept {

@@ -62,20 +62,21 @@ struct Memory {
     }
 };
 
-/// Tells the monitor of the pool, by the name that it has or a new one. 0 or -errno.
 long name_pool(OwnPool &p) noexcept {
-    const wire::Pool body{p.link_id, p.side, p.slot, p.name};
-    const int fds[2] = {p.bytes_fd, p.ledger_fd};
+    return name_to_monitor({p.link_id, p.side, p.slot, p.name}, {p.bytes_fd, p.ledger_fd}, &p.name);
+}
+
+} // namespace
+
+long name_to_monitor(const wire::Pool &body, const int (&fds)[2], uint64_t *name) noexcept {
     control::Reply r = control::request(wire::Op::pool, &body, sizeof body, fds, 2);
     control::close_received(r);
     if (r.status == 0 && r.length == sizeof(wire::PoolReply))
-        p.name = r.as<wire::PoolReply>().pool;
+        *name = r.as<wire::PoolReply>().pool;
     else if (r.status == 0)
         r.status = -EPROTO;
     return r.status;
 }
-
-} // namespace
 
 long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept {
     const PinnedFile use(fd);

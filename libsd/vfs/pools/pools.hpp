@@ -6,6 +6,7 @@
 // reference of its own, so the mapping may outlive the connection.
 #pragma once
 #include "libsd/layout/buffer_calls.hpp"
+#include "libsd/layout/protocol.hpp"
 #include "libsd/queue/ring.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
 
@@ -49,6 +50,9 @@ void drop_pool(void *pool) noexcept;
 inline bool is_pool_of(const OwnPool &pool, const Ofd &o) noexcept {
     return pool.ofd == &o && pool.generation == o.generation;
 }
+/// Tells the monitor of a pool, or of what counts as one for it, by the `*name` that it has or a new one. 0
+/// or -errno. `fds`: as wire::Op::pool has them.
+[[nodiscard]] long name_to_monitor(const wire::Pool &body, const int (&fds)[2], uint64_t *name) noexcept;
 /// Has a pool of this connection been made in this process?
 bool announces_pool(const Ofd &o) noexcept;
 /// The peers may be of another trust domain from now on: this process gives up its right to write what they
