@@ -28,9 +28,7 @@ bool enter_bridge_sandbox() {
           SYS_exit,         SYS_exit_group}) {
         filter.allow(call);
     }
-    // Memory, but none that could be executed.
-    filter.allow_without(SYS_mmap, 2, PROT_EXEC);
-    filter.allow_without(SYS_mprotect, 2, PROT_EXEC);
+    filter.allow_memory();
     // F_SETOWN and the like would send signals.
     filter.allow_with(SYS_fcntl, 1,
                       {F_DUPFD, F_DUPFD_CLOEXEC, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_GET_SEALS, F_ADD_SEALS});

@@ -232,20 +232,8 @@ void Monitor::bridge(Parcel &parcel) {
     parcel_by_cookie_[parcel.token_cookie] = &parcel;
     BridgePacket packet;
     packet.exclusive = parcel.start != wire::BridgeStart::unclaimed;
-    iovec io{&packet, sizeof packet};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))]{};
-    msghdr message{};
-    message.msg_iov = &io;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr *c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    const int fds[2] = {token.get(), parcel.far.get()};
-    memcpy(CMSG_DATA(c), fds, sizeof fds);
-    if (sendmsg(program->channel.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    const int fds[] = {token.get(), parcel.far.get()};
+    if (!send_order(program->channel.get(), &packet, sizeof packet, fds)) {
         if (may_log()) {
             log::error("sd-bridge takes no more connections: {}", strerror(errno));
         }

@@ -124,20 +124,8 @@ bool PeersHelper::send_settings() {
         static_assert(sizeof order.key == sizeof *key_);
         memcpy(order.key, key_->data(), sizeof order.key);
     }
-    iovec io{&order, sizeof order};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))]{};
-    msghdr message{};
-    message.msg_iov = &io;
-    message.msg_iovlen = 1;
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr *c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = file.get();
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-    if (sendmsg(channel_.get(), &message, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+    const int fds[] = {file.get()};
+    if (!send_order(channel_.get(), &order, sizeof order, fds)) {
         trouble_ = std::string("sd-peers: ") + strerror(errno);
         return false;
     }

@@ -23,9 +23,7 @@ bool enter_peers_sandbox() {
           SYS_exit,          SYS_exit_group}) {
         filter.allow(call);
     }
-    // Memory, but none that could be executed.
-    filter.allow_without(SYS_mmap, 2, PROT_EXEC);
-    filter.allow_without(SYS_mprotect, 2, PROT_EXEC);
+    filter.allow_memory();
     filter.allow_with(SYS_fcntl, 1, {F_GETFD, F_SETFD, F_GETFL, F_SETFL});
     filter.allow_with(SYS_socket, 0, {AF_INET, AF_INET6});
     return filter.install();

@@ -8,6 +8,7 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/mman.h>
 #include <vector>
 
 namespace sd::monitor {
@@ -34,6 +35,11 @@ class CallFilter {
         add(BPF_JMP | BPF_JSET | BPF_K, bits, 1, 0);
         add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
         refuse();
+    }
+    /// Memory, but none that could be executed.
+    void allow_memory() {
+        allow_without(SYS_mmap, 2, PROT_EXEC);
+        allow_without(SYS_mprotect, 2, PROT_EXEC);
     }
     /// Where an argument is one of a few.
     void allow_with(unsigned call, unsigned argument, const std::vector<unsigned> &values) {

@@ -1,9 +1,11 @@
-// Starting a helper of the monitor.
+// Starting a helper of the monitor, and giving it work.
 #include "monitor/sandbox/spawn.hpp"
 
 #include <climits>
 #include <csignal>
+#include <cstring>
 #include <spawn.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 namespace sd::monitor {
@@ -47,6 +49,22 @@ int spawn_beside(const std::string &name, const std::vector<std::string> &argume
     posix_spawn_file_actions_destroy(&actions);
     posix_spawnattr_destroy(&attributes);
     return error;
+}
+
+bool send_order(int channel, const void *order, size_t bytes, std::span<const int> fds) {
+    iovec io{const_cast<void *>(order), bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))]{};
+    msghdr message{};
+    message.msg_iov = &io;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr *c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds.size_bytes());
+    memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+    return sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
 }
 
 } // namespace sd::monitor

@@ -1,5 +1,7 @@
-// Starting a helper of the monitor.
+// Starting a helper of the monitor, and giving it work.
 #pragma once
+#include <cstddef>
+#include <span>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -10,5 +12,9 @@ namespace sd::monitor {
 /// descriptor `number`. 0 and the process, or errno.
 int spawn_beside(const std::string &name, const std::vector<std::string> &arguments,
                  const std::vector<std::string> &environment, int channel, int number, pid_t &pid);
+
+/// Sends an order with the descriptors that belong to it, at most 2, without waiting. They stay the caller's.
+/// False, with errno.
+[[nodiscard]] bool send_order(int channel, const void *order, size_t bytes, std::span<const int> fds);
 
 } // namespace sd::monitor
