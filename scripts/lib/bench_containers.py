@@ -11,14 +11,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
 import containers
 import parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-GROUP = "/libpod_parent"
 SERVER_CPU, CLIENT_CPU = "0", "1"
 REDIS = ["/usr/bin/redis-server", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", "", "--port", "7001"]
 NGINX = """daemon off; user root; worker_processes 1; error_log /dev/null; pid /tmp/nginx.pid;
@@ -68,9 +66,9 @@ def borrow_wrk(out):
 
 
 class Bench:
-    def __init__(self, args, engine, host, where, top):
-        self.args, self.engine, self.host, self.out = args, engine, host, f"{where}/out"
-        self.group, self.number, self.rates, self.share = top + GROUP, 0, {}, {}
+    def __init__(self, args, engine, host, group):
+        self.args, self.engine, self.host, self.group, self.out = args, engine, host, group, f"{host.where}/out"
+        self.number, self.share = 0, {}
         os.mkdir(self.out)
         os.chmod(self.out, 0o1777)
         borrow_wrk(self.out)
@@ -163,23 +161,10 @@ def main():
     parser.add_argument("--seconds", type=float, default=2)
     args = parser.parse_args()
     args.build = os.path.realpath(args.build)
-    cache = os.environ.get("SD_CACHE") or os.path.expanduser("~/.cache/socksdirect")
-    top = containers.unified_top()
-    if top is None:
-        sys.exit("bench_containers.py: there is no unified hierarchy of control groups")
-    os.makedirs(top + GROUP, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="sd-containers-", dir="/run") as where:
-        os.chmod(where, 0o755)
-        engine = containers.Engine(f"{cache}/containers", where)
-        host = containers.Host(args.build, where, GROUP)
-        try:
-            containers.check("bookworm" in engine.images(f"{cache}/images"), "there is no image of bookworm")
-            bench = Bench(args, engine, host, where, top)
-            passed = [bench.run(load) for load in loads(bench.out)]
-        finally:
-            engine.close()
-            host.stop()
-    return 0 if all(passed) else 1
+    with containers.playground(args.build) as (engine, host, images, group):
+        containers.check("bookworm" in images, "there is no image of bookworm")
+        bench = Bench(args, engine, host, group)
+        return 0 if all([bench.run(load) for load in loads(bench.out)]) else 1
 
 
 if __name__ == "__main__":

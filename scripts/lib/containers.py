@@ -6,6 +6,7 @@ podman from the file systems of images.py, and stay in $SD_CACHE or ~/.cache/soc
 the CDI file of the packages. Programs are Python's, and compare every byte.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -17,6 +18,7 @@ import time
 
 IMAGES = ("bookworm", "bullseye", "trixie")  # those that are not there are skipped
 CDI = "socksdirect.io/libsd=all"
+GROUP = "/libpod_parent"  # podman's, where it makes the groups itself
 PATIENCE = 120
 CALLS = 400
 
@@ -324,30 +326,34 @@ def unified_top():
     return None
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", required=True)
-    parser.add_argument("cases", nargs="*")
-    args = parser.parse_args()
+@contextlib.contextmanager
+def playground(build):
+    """An engine and a host with a monitor of that build, the names of the images, and the engine's control group."""
     cache = os.environ.get("SD_CACHE") or os.path.expanduser("~/.cache/socksdirect")
     top = unified_top()
     if top is None:
         sys.exit("containers.py: there is no unified hierarchy of control groups")
-    group = "/libpod_parent"  # podman's, where it makes the groups itself
-    os.makedirs(top + group, exist_ok=True)
+    os.makedirs(top + GROUP, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sd-containers-", dir="/run") as where:
         os.chmod(where, 0o755)
         engine = Engine(f"{cache}/containers", where)
-        host = Host(os.path.realpath(args.build), where, group)
+        host = Host(os.path.realpath(build), where, GROUP)
         try:
-            trials = Trials(host, engine, engine.images(f"{cache}/images"))
-            failed = trials.all(args.cases)
+            yield engine, host, engine.images(f"{cache}/images"), top + GROUP
         finally:
             engine.close()
             host.stop()
             if os.environ.get("SD_SHOW_LOG"):
                 print(open(f"{where}/log", encoding="utf-8").read())
-    return 1 if failed else 0
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", required=True)
+    parser.add_argument("cases", nargs="*")
+    args = parser.parse_args()
+    with playground(args.build) as (engine, host, images, _):
+        return 1 if Trials(host, engine, images).all(args.cases) else 0
 
 
 if __name__ == "__main__":

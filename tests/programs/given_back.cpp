@@ -25,6 +25,14 @@ void converse(int end, int messages, size_t unread) {
     send_all(end, bytes_of(unread));
 }
 
+/// The end of a peer that has conversed so.
+int converse_with(int listener, int messages, size_t unread) {
+    const int end = connect_to(listener);
+    close(listener);
+    converse(end, messages, unread);
+    return end;
+}
+
 void answer(int end, int messages) {
     for (int i = 0; i < messages; ++i) {
         receive(end, 8);
@@ -43,6 +51,13 @@ void pass_on(int channel, int end) {
     close(end);
 }
 
+/// By a process that has both ends of the channel, and the listener, from its parent.
+int take_alone(const Channel &channel, int listener) {
+    close(listener);
+    close(channel.parent);
+    return take(channel.child)[0];
+}
+
 void wait_for_all(const std::vector<pid_t> &children) {
     for (const pid_t child : children)
         MUST(waitpid(child, nullptr, 0));
@@ -58,18 +73,14 @@ BEHAVIOUR("passed on with unread bytes", passed_on_unread, any) {
         for (const size_t unread : kUnread) {
             const int listener = make_listener();
             const pid_t peer = spawn([&] {
-                const int end = connect_to(listener);
-                close(listener);
-                converse(end, messages, unread);
+                const int end = converse_with(listener, messages, unread);
                 say("%s", receive(end, 6).c_str());
                 send_all(end, "after");
                 say("%zu", receive_to_end(end).size());
             });
             const Channel channel;
             const pid_t taker = spawn([&] {
-                close(listener);
-                close(channel.parent);
-                const int end = take(channel.child)[0];
+                const int end = take_alone(channel, listener);
                 const std::string got = receive(end, unread);
                 say("%d messages, %zu bytes: %s", messages, unread, got == bytes_of(unread) ? "right" : "wrong");
                 send_all(end, "thanks");
@@ -120,9 +131,7 @@ BEHAVIOUR("inherited by a program without the library, with unread bytes", execu
         for (const size_t unread : kUnread) {
             const int listener = make_listener();
             const pid_t peer = spawn([&] {
-                const int end = connect_to(listener);
-                close(listener);
-                converse(end, messages, unread);
+                const int end = converse_with(listener, messages, unread);
                 const std::string got = receive(end, unread);
                 say("%d messages, %zu bytes: %s", messages, unread, got == bytes_of(unread) ? "right" : "wrong");
                 MUST(shutdown(end, SHUT_WR));
@@ -143,17 +152,13 @@ BEHAVIOUR("the peer has ended its direction, and waits for the end", half_closed
     for (const int messages : kMessages) {
         const int listener = make_listener();
         const pid_t peer = spawn([&] {
-            const int end = connect_to(listener);
-            close(listener);
-            converse(end, messages, 3000);
+            const int end = converse_with(listener, messages, 3000);
             MUST(shutdown(end, SHUT_WR));
             say("%s", receive_to_end(end).c_str());
         });
         const Channel channel;
         const pid_t taker = spawn([&] {
-            close(listener);
-            close(channel.parent);
-            const int end = take(channel.child)[0];
+            const int end = take_alone(channel, listener);
             say("%s", receive_to_end(end) == bytes_of(3000) ? "right" : "wrong");
             send_all(end, "thanks");
         });
