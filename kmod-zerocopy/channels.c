@@ -14,6 +14,7 @@
 #include <linux/highmem.h>
 #include <linux/nospec.h>
 #include <linux/random.h>
+#include <linux/sched/signal.h>
 #include <linux/slab.h>
 
 struct sdzc_handle {
@@ -39,6 +40,7 @@ struct sdzc_end {
 
 struct sdzc_channel_ends {
 	struct kref ref; /* the two files, or one */
+	struct sdzc_pool *pool; /* that it was made on */
 	struct sdzc_end end[2];
 };
 
@@ -126,17 +128,45 @@ static void sdzc_handle_kill(struct sdzc_end *end, struct sdzc_handle *handle)
 
 /* -------------------------------------------------------------------- calls */
 
-static long sdzc_give(struct sdzc_end *to, void __user *argument)
+/* Bytes of any memory of the caller, in pages of the pool. What is in "to" after an error is the caller's to free. */
+static int sdzc_copy_in(u64 address, unsigned long pages, struct page **to, struct sdzc_pool *pool)
+{
+	unsigned long i;
+
+	for (i = 0; i < pages; i++) {
+		unsigned long left;
+		void *into;
+
+		if (fatal_signal_pending(current))
+			return -EINTR;
+		to[i] = sdzc_page_new(pool, SDZC_GFP_CALL, false);
+		if (!to[i])
+			return -ENOMEM;
+		into = kmap_local_page(to[i]);
+		left = copy_from_user(into, u64_to_user_ptr(address + (u64)i * PAGE_SIZE), PAGE_SIZE);
+		kunmap_local(into);
+		if (left)
+			return -EFAULT;
+		cond_resched();
+	}
+	sdzc_count(SDZC_copied_in, pages);
+	return 0;
+}
+
+static long sdzc_give(struct sdzc_end *to, struct sdzc_pool *pool, void __user *argument)
 {
 	struct sdzc_give give;
 	struct sdzc_handle *handle;
+	u32 copied = 0, rewritten = 0;
 	unsigned long pages;
-	u32 copied = 0;
 	int error;
 
 	if (copy_from_user(&give, argument, sizeof(give)))
 		return -EFAULT;
-	if ((give.flags & ~SDZC_GIVE_MOVE) || !sdzc_whole_pages(give.address, give.length, sdzc_max_give))
+	if ((give.flags & ~(SDZC_GIVE_MOVE | SDZC_GIVE_COPY | SDZC_GIVE_COUNT)) ||
+	    (give.flags & SDZC_GIVE_MOVE && give.flags & SDZC_GIVE_COPY) ||
+	    !sdzc_whole_pages(give.flags & SDZC_GIVE_COPY ? give.address & PAGE_MASK : give.address, give.length,
+			      sdzc_max_give))
 		return -EINVAL;
 	if (!READ_ONCE(to->open))
 		return -EPIPE;
@@ -153,8 +183,14 @@ static long sdzc_give(struct sdzc_end *to, void __user *argument)
 		error = -ENOBUFS;
 		goto put;
 	}
-	error = sdzc_region_give(give.address, pages, give.flags & SDZC_GIVE_MOVE, handle->page, &handle->origin,
-				 &copied);
+	if (give.flags & SDZC_GIVE_COPY) {
+		kref_get(&pool->ref);
+		handle->origin = pool;
+		error = sdzc_copy_in(give.address, pages, handle->page, pool);
+	} else {
+		error = sdzc_region_give(give.address, pages, give.flags & SDZC_GIVE_MOVE, handle->page,
+					 &handle->origin, &copied, &rewritten);
+	}
 	if (error)
 		goto discharge;
 
@@ -174,7 +210,7 @@ static long sdzc_give(struct sdzc_end *to, void __user *argument)
 	mutex_unlock(&to->lock);
 	sdzc_count(SDZC_given, pages);
 	sdzc_count(SDZC_given_copied, copied);
-	give.copied = copied;
+	give.copied = copied + (give.flags & SDZC_GIVE_COUNT ? rewritten : 0);
 	/* Where this fails nobody knows the handle; it goes with the other end. */
 	return copy_to_user(argument, &give, sizeof(give)) ? -EFAULT : 0;
 
@@ -345,13 +381,14 @@ static long sdzc_drop(struct sdzc_end *end, void __user *argument)
 
 static long sdzc_end_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
+	struct sdzc_channel_ends *channel = file->private_data;
 	void __user *pointer = (void __user *)argument;
 
 	switch (command) {
 	case SDZC_INFO:
 		return sdzc_get_info(pointer);
 	case SDZC_GIVE:
-		return sdzc_give(sdzc_other_end(file), pointer);
+		return sdzc_give(sdzc_other_end(file), channel->pool, pointer);
 	case SDZC_TAKE:
 		return sdzc_take(sdzc_this_end(file), pointer);
 	case SDZC_READ:
@@ -370,6 +407,7 @@ static void sdzc_channel_release(struct kref *ref)
 
 	mutex_destroy(&channel->end[0].lock);
 	mutex_destroy(&channel->end[1].lock);
+	sdzc_pool_put(channel->pool);
 	kfree(channel);
 	sdzc_count(SDZC_channels, -1);
 }
@@ -415,7 +453,7 @@ static void sdzc_end_init(struct sdzc_end *end)
 	end->open = true;
 }
 
-long sdzc_channel_new(void __user *argument)
+long sdzc_channel_new(struct sdzc_pool *pool, void __user *argument)
 {
 	struct sdzc_channel_ends *channel;
 	struct sdzc_channel made;
@@ -431,6 +469,8 @@ long sdzc_channel_new(void __user *argument)
 	if (!channel)
 		return -ENOMEM;
 	kref_init(&channel->ref);
+	kref_get(&pool->ref);
+	channel->pool = pool;
 	sdzc_end_init(&channel->end[0]);
 	sdzc_end_init(&channel->end[1]);
 	sdzc_count(SDZC_channels, 1);

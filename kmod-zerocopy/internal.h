@@ -27,7 +27,7 @@
 	X(pools) X(regions) X(channels) X(handles) X(pages) X(stock) X(accounts)                       \
 	/* what has happened */                                                                       \
 	X(faults) X(write_faults) X(cow_copies) X(cow_reuses) X(forks) X(fork_copies)                  \
-	X(given) X(given_copied) X(taken) X(taken_copied) X(read) X(exchanged) X(discarded) X(shrunk)  \
+	X(given) X(given_copied) X(copied_in) X(taken) X(taken_copied) X(read) X(exchanged) X(discarded) X(shrunk)  \
 	X(refused)
 
 enum sdzc_counter {
@@ -47,6 +47,7 @@ static inline void sdzc_count(enum sdzc_counter which, long by)
 /* -------------------------------------------------------------------- limits */
 
 extern unsigned long sdzc_max_map, sdzc_max_give, sdzc_max_channel, sdzc_max_process, sdzc_max_user;
+extern unsigned long sdzc_least_give, sdzc_least_copy; /* told to programs, and not used here */
 #define SDZC_MAX_HANDLES 4096 /* that wait at one end */
 
 enum sdzc_account_kind { SDZC_PROCESS, SDZC_USER };
@@ -95,6 +96,8 @@ void sdzc_pools_exit(void);
  * mapped for reading only, so nothing in the kernel can have got hold of it for writing.
  */
 #define SDZC_SHARED (1L << 62)
+/* Of a page that is not shared: it was, or stands for one that is, and was written to since. region->lock. */
+#define SDZC_REWRITTEN (1L << 61)
 
 static inline atomic_long_t *sdzc_state(struct page *page)
 {
@@ -119,14 +122,14 @@ void sdzc_page_stock(struct sdzc_pool *pool, struct page *page);
 
 int sdzc_mmap(struct file *file, struct vm_area_struct *vma);
 int sdzc_region_give(u64 address, unsigned long pages, bool move, struct page **to, struct sdzc_pool **origin,
-		     u32 *copied);
+		     u32 *copied, u32 *rewritten);
 int sdzc_region_take(u64 address, unsigned long pages, struct page **from, struct sdzc_pool *origin,
 		     bool populate, u32 *copied);
 int sdzc_region_discard(u64 address, unsigned long pages);
 
 /* ------------------------------------------------------------------ channels */
 
-long sdzc_channel_new(void __user *argument);
+long sdzc_channel_new(struct sdzc_pool *pool, void __user *argument);
 
 /* ---------------------------------------------------------------- everything */
 

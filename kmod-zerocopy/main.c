@@ -28,6 +28,14 @@ MODULE_PARM_DESC(max_process, "most that one process may have mapped, in bytes (
 module_param_named(max_user, sdzc_max_user, ulong, 0644);
 MODULE_PARM_DESC(max_user, "most that one user may have mapped, or given, in bytes (a quarter of the memory)");
 
+/* What a calibration has found (sdctl calibrate), for whoever asks with INFO. */
+unsigned long sdzc_least_give;
+unsigned long sdzc_least_copy;
+module_param_named(least_give, sdzc_least_give, ulong, 0644);
+MODULE_PARM_DESC(least_give, "from how many bytes on handing over pages pays; 0: not measured");
+module_param_named(least_copy, sdzc_least_copy, ulong, 0644);
+MODULE_PARM_DESC(least_copy, "from how many bytes on copying once, into pages, pays; 0: not measured");
+
 /* A file system of inodes that nobody sees: each pool has one, for the mappings that are its own. */
 #define SDZC_FS_MAGIC 0x53445a43
 
@@ -55,6 +63,8 @@ long sdzc_get_info(void __user *argument)
 		.max_channel = sdzc_max_channel,
 		.max_process = sdzc_max_process,
 		.max_user = sdzc_max_user,
+		.least_give = sdzc_least_give == ULONG_MAX ? ~0ULL : sdzc_least_give,
+		.least_copy = sdzc_least_copy == ULONG_MAX ? ~0ULL : sdzc_least_copy,
 	};
 
 	return copy_to_user(argument, &info, sizeof(info)) ? -EFAULT : 0;
@@ -79,7 +89,7 @@ static long sdzc_ioctl(struct file *file, unsigned int command, unsigned long ar
 	case SDZC_INFO:
 		return sdzc_get_info(pointer);
 	case SDZC_CHANNEL:
-		return sdzc_channel_new(pointer);
+		return sdzc_channel_new(file->private_data, pointer);
 	case SDZC_DISCARD:
 		return sdzc_discard(pointer);
 	}

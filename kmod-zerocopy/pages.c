@@ -130,14 +130,14 @@ struct page *sdzc_page_new(struct sdzc_pool *pool, gfp_t gfp, bool zero)
 void sdzc_page_share(struct page *page)
 {
 	if (!sdzc_page_is_shared(page))
-		atomic_long_or(SDZC_SHARED, sdzc_state(page));
+		atomic_long_set(sdzc_state(page), SDZC_SHARED | 1); /* it has one owner, which is the caller */
 	atomic_long_inc(sdzc_state(page));
 }
 
 /* One owner less: the caller, which has the page mapped nowhere any more. */
 void sdzc_page_disown(struct page *page)
 {
-	if (!(atomic_long_dec_return(sdzc_state(page)) & ~SDZC_SHARED))
+	if (!(atomic_long_dec_return(sdzc_state(page)) & ~(SDZC_SHARED | SDZC_REWRITTEN)))
 		sdzc_page_free(page);
 }
 

@@ -167,6 +167,7 @@ static struct page *sdzc_copy_on_write(struct sdzc_region *region, unsigned long
 	lockdep_assert_held(&region->lock);
 	if (!copy)
 		return NULL;
+	atomic_long_or(SDZC_REWRITTEN, sdzc_state(copy));
 	region->table[at] = copy;
 	unmap_mapping_pages(region->pool->inode->i_mapping, region->first + at, 1, true);
 	sdzc_count(SDZC_cow_copies, 1);
@@ -251,7 +252,7 @@ static vm_fault_t sdzc_page_mkwrite(struct vm_fault *vmf)
 		refs = page_ref_count(page);
 		smp_rmb();
 		if (refs == 2 + atomic_read(&page->_mapcount) + 1) {
-			atomic_long_set(sdzc_state(page), 1);
+			atomic_long_set(sdzc_state(page), SDZC_REWRITTEN | 1);
 			sdzc_count(SDZC_cow_reuses, 1);
 			goto writable;
 		}
@@ -458,7 +459,7 @@ static struct sdzc_region *sdzc_region_lock(u64 address, unsigned long pages, un
 
 /* Makes "to" an owner of the caller's pages, and the region that they are in an owner no longer (move). */
 int sdzc_region_give(u64 address, unsigned long pages, bool move, struct page **to, struct sdzc_pool **origin,
-		     u32 *copied)
+		     u32 *copied, u32 *rewritten)
 {
 	struct vm_area_struct *vma;
 	struct sdzc_region *region;
@@ -490,6 +491,10 @@ int sdzc_region_give(u64 address, unsigned long pages, bool move, struct page **
 			}
 			to[i] = page;
 			continue;
+		}
+		if (atomic_long_read(sdzc_state(page)) & SDZC_REWRITTEN) {
+			atomic_long_andnot(SDZC_REWRITTEN, sdzc_state(page));
+			++*rewritten;
 		}
 		if (sdzc_page_use(page) == SDZC_IN_IO) {
 			to[i] = sdzc_page_copy(region->pool, page, SDZC_GFP_CALL);

@@ -14,6 +14,7 @@
 namespace sd::pages {
 
 constinit std::atomic<uintptr_t> window{kNowhere};
+constinit Module module{1, 0, 0};
 
 namespace {
 
@@ -32,7 +33,12 @@ struct KeepErrno {
 
 bool is_device(int fd) noexcept {
     sdzc_info info{};
-    return next().ioctl(fd, SDZC_INFO, &info) == 0 && info.version >= 1 && info.page_size == kPage;
+    if (next().ioctl(fd, SDZC_INFO, &info) != 0 || info.version < 1 || info.page_size != kPage)
+        return false;
+    module.version.store(info.version, std::memory_order_relaxed);
+    module.least_give.store(info.least_give, std::memory_order_relaxed);
+    module.least_copy.store(info.least_copy, std::memory_order_relaxed);
+    return true;
 }
 
 /// A number that is out of the program's way: beyond its limit, where that may be, and the kernel's table of

@@ -1,5 +1,6 @@
 // The device that memory comes from.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,6 +29,13 @@ Mapped mapped_behind(uintptr_t at) noexcept;
 /// Puts private anonymous memory with the same contents in the place of the device's, which has to be
 /// readable; it can be written then. For what the device's memory cannot do. False: it is as it was.
 bool make_anonymous(uintptr_t at, size_t length) noexcept;
+
+/// What the module has said when it was asked last: at the start, and for each channel.
+struct Module {
+    std::atomic<uint32_t> version;
+    std::atomic<uint64_t> least_give, least_copy; ///< as in sdzc_info
+};
+extern Module module;
 
 /// A new channel: its two ends, close-on-exec. 0, or -errno. Any thread; leaves errno alone.
 long make_channel(int end[2]) noexcept;

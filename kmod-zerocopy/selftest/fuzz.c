@@ -223,7 +223,7 @@ static void call(void)
 	atomic_fetch_add(&shared->calls, 1);
 	switch (below(16)) {
 	case 0: case 1: case 2: case 3: case 4:
-		if (give(one_in(8) ? fd : end[which], some_address(), some_length(), some_flags(), &handle, NULL) == 0) {
+		if (give(one_in(8) ? fd : end[which], some_address() + (one_in(16) ? below(PAGE) : 0), some_length(), some_flags() | (unsigned int)below(4) << 1, &handle, NULL) == 0) {
 			i = below(HANDLES);
 			shared->handle[i] = handle;
 			shared->waits_at[i] = which ^ 1;

@@ -114,6 +114,62 @@ void moved_pages_leave(void)
 	REQUIRE(counter("cow_copies") == copies);
 }
 
+void copies_in_the_call(void)
+{
+	int pool = pool_open(), end[2];
+	char *from = map(pool, 16 * PAGE), *to = map(pool, 16 * PAGE), *plain = malloc(17 * PAGE);
+	long copies = counter("cow_copies"), faults;
+	uint64_t handle;
+
+	REQUIRE(make_channel(pool, end) == 0);
+	/* Memory of the device stays mapped, and is its owner's alone. */
+	fill(from, 16 * PAGE, 1);
+	fill(to, 16 * PAGE, 2);
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COPY, &handle, NULL) == 0);
+	faults = counter("faults");
+	fill(from, 16 * PAGE, 3);
+	REQUIRE(counter("faults") == faults && counter("cow_copies") == copies);
+	REQUIRE(take(end[1], handle, 0, to, 16 * PAGE, SDZC_TAKE_POPULATE, NULL) == 0);
+	REQUIRE(holds(to, 16 * PAGE, 1) && holds(from, 16 * PAGE, 3));
+	fill(to, 16 * PAGE, 4);
+	REQUIRE(holds(from, 16 * PAGE, 3) && counter("cow_copies") == copies);
+	/* Any memory will do, at any address; what came in exchange is used, and shows nothing. */
+	for (size_t i = 0; i < 17 * PAGE; i++)
+		plain[i] = (char)(i * 7);
+	REQUIRE(give(end[0], plain + 5, 16 * PAGE, SDZC_GIVE_COPY, &handle, NULL) == 0);
+	REQUIRE(take(end[1], handle, 0, to, 16 * PAGE, 0, NULL) == 0);
+	REQUIRE(memcmp(to, plain + 5, 16 * PAGE) == 0);
+	REQUIRE(give(end[0], plain, 16 * PAGE, SDZC_GIVE_COPY, &handle, NULL) == 0);
+	REQUIRE(drop(end[1], handle) == 0);
+	/* The channel keeps its pool. */
+	close(pool);
+	REQUIRE(give(end[0], plain + 1, 16 * PAGE, SDZC_GIVE_COPY, &handle, NULL) == 0);
+	REQUIRE(take(end[1], handle, 0, to, 16 * PAGE, 0, NULL) == 0);
+	REQUIRE(memcmp(to, plain + 1, 16 * PAGE) == 0);
+}
+
+void rewritten_pages_are_counted(void)
+{
+	int pool = pool_open(), end[2];
+	char *from = map(pool, 16 * PAGE), *to = map(pool, 16 * PAGE);
+	unsigned int count;
+	uint64_t handle;
+
+	REQUIRE(make_channel(pool, end) == 0);
+	fill(from, 16 * PAGE, 1);
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 0);
+	REQUIRE(take(end[1], handle, 0, to, 16 * PAGE, 0, NULL) == 0);
+	memset(from, 1, 5 * PAGE); /* copies */
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 5);
+	REQUIRE(drop(end[1], handle) == 0);
+	memset(from, 2, 3 * PAGE); /* nobody has them any more: no copies, but faults */
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 3);
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 0);
+	memset(from, 3, 2 * PAGE);
+	REQUIRE(give(end[0], from, 16 * PAGE, 0, &handle, &count) == 0 && count == 0); /* it was not asked */
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT | SDZC_GIVE_MOVE, &handle, &count) == 0 && count == 0);
+}
+
 void parts_of_a_handle(void)
 {
 	int pool = pool_open(), end[2];
@@ -152,7 +208,12 @@ void bad_arguments(void)
 	REQUIRE(give(end[0], from + 1, PAGE, 0, &handle, NULL) == -1 && errno == EINVAL);
 	REQUIRE(give(end[0], from, 0, 0, &handle, NULL) == -1 && errno == EINVAL);
 	REQUIRE(give(end[0], from, PAGE / 2, 0, &handle, NULL) == -1 && errno == EINVAL);
-	REQUIRE(give(end[0], from, PAGE, 2, &handle, NULL) == -1 && errno == EINVAL);
+	REQUIRE(give(end[0], from, PAGE, 8, &handle, NULL) == -1 && errno == EINVAL);
+	REQUIRE(give(end[0], from, PAGE, SDZC_GIVE_MOVE | SDZC_GIVE_COPY, &handle, NULL) == -1 && errno == EINVAL);
+	REQUIRE(give(end[0], NULL, PAGE, SDZC_GIVE_COPY, &handle, NULL) == -1 && errno == EFAULT);
+	REQUIRE(give(end[0], from, PAGE / 2, SDZC_GIVE_COPY, &handle, NULL) == -1 && errno == EINVAL);
+	REQUIRE(give(end[0], from + 1, 8 * PAGE, SDZC_GIVE_COPY, &handle, NULL) == -1 && errno == EFAULT);
+	REQUIRE(give(end[0], (void *)-PAGE, PAGE, SDZC_GIVE_COPY, &handle, NULL) == -1);
 	REQUIRE(give(end[0], from, 9 * PAGE, 0, &handle, NULL) == -1 && errno == EFAULT);
 	REQUIRE(give(end[0], (void *)-PAGE, PAGE, 0, &handle, NULL) == -1);
 	REQUIRE(give(end[0], from, 1ul << 40, 0, &handle, NULL) == -1 && errno == EINVAL);

@@ -8,7 +8,10 @@
  * read      give, take, and the receiver reads a word of each page; "p" with SDZC_TAKE_POPULATE
  * stream    the sender writes all of its buffer anew, give, take, the receiver reads a word of each page
  * move      the same with SDZC_GIVE_MOVE: each page is a new one to the sender
- * (copy+w   the sender's writing included in copying, to compare with stream and move)
+ * eager     as stream; right after the give all pages are copied and mapped in one call (MADV_POPULATE_WRITE),
+ *           so that the sender's writes fault no more
+ * once      as stream with SDZC_GIVE_COPY: one copy, in the call, and the sender's pages stay mapped
+ * (copy+w   the sender's writing included in copying, to compare with stream, move, eager and once)
  */
 #include "common.h"
 
@@ -37,6 +40,10 @@ static void writes(size_t size)
 	__asm__ volatile("" : : "r"(from) : "memory");
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 static void reads(size_t size)
 {
 	for (size_t at = 0; at < size; at += PAGE)
@@ -61,6 +68,20 @@ static void read_populated(size_t size) { hands_over(size, 0, SDZC_TAKE_POPULATE
 static void stream(size_t size) { writes(size); hands_over(size, 0, SDZC_TAKE_POPULATE); reads(size); }
 static void move(size_t size) { writes(size); hands_over(size, SDZC_GIVE_MOVE, SDZC_TAKE_POPULATE); reads(size); }
 
+static void eager(size_t size)
+{
+	uint64_t handle;
+
+	writes(size);
+	if (give(end[0], from, size, 0, &handle, NULL) || madvise(from, size, MADV_POPULATE_WRITE) ||
+	    take(end[1], handle, 0, to, size, SDZC_TAKE_POPULATE, NULL)) {
+		perror("give, populate and take");
+		exit(1);
+	}
+	reads(size);
+}
+static void once(size_t size) { writes(size); hands_over(size, SDZC_GIVE_COPY, SDZC_TAKE_POPULATE); reads(size); }
+
 static const struct {
 	const char *name;
 	void (*run)(size_t size);
@@ -68,6 +89,7 @@ static const struct {
 } ways[] = {
 	{ "copy", copy, false }, { "copy+w", copy_written, false }, { "idle", idle, true }, { "read", read_faulting, true },
 	{ "read p", read_populated, true }, { "stream", stream, true }, { "move", move, true },
+	{ "eager", eager, true }, { "once", once, true },
 };
 #define WAYS (sizeof(ways) / sizeof(ways[0]))
 

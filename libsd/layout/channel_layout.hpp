@@ -16,14 +16,15 @@ constexpr unsigned kChannelNumbers = 1000;
 
 /// Why bytes of large sends were copied.
 enum class Copied : uint8_t {
-    ends,     ///< before the first whole page, and behind the last one
-    foreign,  ///< the memory is not of the device
-    refused,  ///< a limit of the module's, or no memory for what it needs
-    untaken,  ///< the receiver has no channel: without the module or libsd-pages.so, or of another domain
-    unmapped, ///< the receiver's buffers do not take pages: tried again after a while
-    held,     ///< what goes another way: held back for more, captured, about to change its path
+    ends,      ///< before the first whole page, and behind the last one
+    foreign,   ///< the memory is not of the device, and the module cannot copy once
+    refused,   ///< a limit of the module's, or no memory for what it needs
+    untaken,   ///< the receiver has no channel: without the module or libsd-pages.so, or of another domain
+    unmapped,  ///< the receiver's buffers do not take pages: tried again after a while
+    held,      ///< what goes another way: held back for more, captured, about to change its path
+    rewritten, ///< the sender writes its pages anew, and the module cannot copy once
 };
-constexpr unsigned kCopiedReasons = 6;
+constexpr unsigned kCopiedReasons = 6; ///< that have a count in `copied`: all but the last
 
 struct ChannelLedger {
     // As a PoolLedger begins
@@ -37,7 +38,10 @@ struct ChannelLedger {
     std::atomic<uint64_t> copied[kCopiedReasons];
     // The receiver's, with its token; bytes that came over the channel
     std::atomic<uint64_t> mapped, read;
-    uint8_t unused[288];
+    // The sender's
+    std::atomic<uint64_t> once;      ///< of `given`: copied by the call into pages (SDZC_GIVE_COPY)
+    std::atomic<uint64_t> rewritten; ///< copied for Copied::rewritten
+    uint8_t unused[272];
     struct Entry {
         std::atomic<uint64_t> handle; ///< the module's; 0: the number is free
         std::atomic<uint64_t> bytes;  ///< that the handle stands for, whole pages
@@ -47,10 +51,11 @@ static_assert(sizeof(ChannelLedger) == sizeof(PoolLedger), "the monitor asks for
 
 /// The counts, as others read them from the file.
 struct ChannelCounts {
-    uint64_t given, copied[kCopiedReasons], mapped, read;
+    uint64_t given, copied[kCopiedReasons], mapped, read, once, rewritten;
 };
 constexpr size_t kChannelCountsOffset = offsetof(ChannelLedger, given);
-static_assert(offsetof(ChannelLedger, read) + sizeof(uint64_t) == kChannelCountsOffset + sizeof(ChannelCounts));
+static_assert(offsetof(ChannelLedger, rewritten) + sizeof(uint64_t) ==
+              kChannelCountsOffset + sizeof(ChannelCounts));
 
 /// What /proc/PID/fd says of an end of a channel.
 constexpr char kChannelLink[] = "anon_inode:[socksdirect-zerocopy]";

@@ -1,6 +1,7 @@
 // What libsd calls in libsd-pages.so, if that is loaded: one function, by name, that returns a table. Both
 // may be of different releases: a table of another version is not used, and a later one only gets longer.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 namespace sd {
@@ -16,7 +17,11 @@ struct PageCalls {
     long (*make_channel)(int end[2]) noexcept;
     /// A call on an end. 0, or -errno. Async-signal-safe.
     long (*call)(int end, unsigned long request, void *argument) noexcept;
+    /// What the module says in INFO; of a library that does not say it the table ends before.
+    uint32_t module_version, unused;
+    uint64_t least_give, least_copy;
 };
+constexpr size_t kFirstPageCalls = offsetof(PageCalls, module_version);
 
 } // namespace sd
 

@@ -78,8 +78,11 @@ void append_handed(std::string &out, const ConnectionRow &row, unsigned side) {
         return;
     }
     auto to = std::back_inserter(out);
-    fmt::format_to(to, FMT_COMPILE(R"(,"handed":{{"given":{},"mapped":{},"read":{},"copied":{{"too_small":{})"),
-                   handed.given, handed.mapped, handed.read, too_small(row, side));
+    fmt::format_to(to,
+                   FMT_COMPILE(R"(,"handed":{{"given":{},"mapped":{},"read":{},"once":{},)"
+                               R"("copied":{{"too_small":{},"rewritten":{})"),
+                   handed.given, handed.mapped, handed.read, row.rewritten[side].once, too_small(row, side),
+                   row.rewritten[side].copied);
     for (unsigned why = 0; why < kCopiedReasons; ++why) {
         fmt::format_to(to, FMT_COMPILE(R"(,"{}":{})"), copied_name(why), handed.copied[why]);
     }
@@ -123,7 +126,7 @@ const char *copied_text(unsigned why) { return kCopiedTexts[why % kCopiedReasons
 
 uint64_t too_small(const ConnectionRow &row, unsigned side) {
     const RowHanded &handed = row.handed[side];
-    uint64_t other = handed.given;
+    uint64_t other = handed.given + row.rewritten[side].copied;
     for (const uint64_t n : handed.copied) {
         other += n;
     }

@@ -83,6 +83,11 @@ struct RowHanded {
     uint64_t read;     ///< of those: the receiver has copied them
     uint64_t copied[kCopiedReasons];
 };
+/// Of the same, where the sender writes its pages anew.
+struct RowRewritten {
+    uint64_t once;   ///< of RowHanded::given: copied into pages by the call, once
+    uint64_t copied; ///< by the sender, beside RowHanded::copied
+};
 
 struct ConnectionRow {
     uint64_t link; ///< with `slot`: what it is called until it ends, or the monitor does
@@ -93,6 +98,7 @@ struct ConnectionRow {
     RowEnd end[2]; ///< client, server
     RowPath path[2];
     RowHanded handed[2];
+    RowRewritten rewritten[2];
 };
 constexpr size_t kFirstRowBytes = offsetof(ConnectionRow, path); ///< of the first version
 

@@ -80,7 +80,7 @@ class Maker {
             row.end[side].path = static_cast<uint8_t>(path.path);
             row.end[side].hold = static_cast<uint8_t>(path.hold);
             row.path[side] = {path.offset, path.moves, 0};
-            count_handed(row.handed[side], link, number, side);
+            count_handed(row.handed[side], row.rewritten[side], link, number, side);
             flags |= row.end[side].flags;
         }
         memcpy(&row.end[0].address, &slot.identity.client, sizeof row.end[0].address);
@@ -92,7 +92,7 @@ class Maker {
 
   private:
     /// The channels of a link are found once, for all its connections.
-    void count_handed(RowHanded &sum, const Link &link, uint32_t number, unsigned side) {
+    void count_handed(RowHanded &sum, RowRewritten &rewritten, const Link &link, uint32_t number, unsigned side) {
         if (link_ != &link) {
             link_ = &link;
             channels_.clear();
@@ -113,6 +113,8 @@ class Maker {
             sum.given += counts.given;
             sum.mapped += counts.mapped;
             sum.read += counts.read;
+            rewritten.once += counts.once;
+            rewritten.copied += counts.rewritten;
             for (unsigned why = 0; why < kCopiedReasons; ++why) {
                 sum.copied[why] += counts.copied[why];
             }

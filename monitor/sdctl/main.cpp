@@ -1,4 +1,5 @@
 // sdctl: turns acceleration on and off, for services and for what runs, and says what is wrong.
+#include "monitor/sdctl/calibrate.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/doctor.hpp"
 #include "monitor/sdctl/failure.hpp"
@@ -29,6 +30,7 @@ struct Options {
     std::vector<std::string> processes;
     double seconds = 2;
     bool user = false, now = false, all = false, json = false, stays = false, force = false;
+    bool only_look = false, if_needed = false;
 };
 
 void list(const Options &options) {
@@ -142,7 +144,11 @@ int main(int argc, char **argv) {
         sub->add_flag("--user", options.user, "units of the user's service manager");
     }
     CLI::App *peers_ = app.add_subcommand("peers", "the hosts whose monitors this one talks with");
-    for (CLI::App *sub : {list_, doctor_, peers_}) {
+    CLI::App *calibrate_ = app.add_subcommand(
+        "calibrate", "measure from which sizes on handing over pages pays, and have it so");
+    calibrate_->add_flag("--dry-run", options.only_look, "measure and print, and change nothing");
+    calibrate_->add_flag("--if-needed", options.if_needed, "only if it was not done since the module was loaded");
+    for (CLI::App *sub : {list_, doctor_, peers_, calibrate_}) {
         sub->add_flag("--json", options.json, "print one JSON document");
     }
     for (CLI::App *sub : {enable_, disable_}) {
@@ -207,6 +213,8 @@ int main(int argc, char **argv) {
             status = attach_processes(options.processes);
         } else if (peers_->parsed()) {
             status = show_peers(options.json);
+        } else if (calibrate_->parsed()) {
+            calibrate(options.only_look, options.if_needed, options.json);
         } else if (report_->parsed()) {
             const std::string path = options.output.empty() ? report_name() : options.output;
             write_report(path, report_parts());

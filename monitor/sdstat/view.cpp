@@ -185,7 +185,11 @@ Lines handed_lines(const ConnectionRow &row, unsigned side) {
             out.push_back(fmt::format("copied: {} bytes, {}", bytes, why));
         }
     };
+    if (row.rewritten[side].once != 0) {
+        out.push_back(fmt::format("of these {} bytes were copied once, into pages", row.rewritten[side].once));
+    }
     add(monitor::too_small(row, side), "too small");
+    add(row.rewritten[side].copied, "the sender writes its pages anew");
     for (unsigned why = 0; why < kCopiedReasons; ++why) {
         add(handed.copied[why], monitor::copied_text(why));
     }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libsd-pages.so with a device that is played, and without one: pages_test.py LIBSD_PAGES FAKE_DEVICE TORTURE EXCHANGE FRAMES
+"""libsd-pages.so with a device that is played, and without one: pages_test.py LIBSD_PAGES FAKE_DEVICE TORTURE EXCHANGE FRAMES RELAY
 
 The torture runs with the C library's allocator, with others that are preloaded behind (where they are installed), without a
 device, and without the library: what it asks for is what Linux does.
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-library, device, torture, exchange, frames = (os.path.abspath(path) for path in sys.argv[1:6])
+library, device, torture, exchange, frames, relay = (os.path.abspath(path) for path in sys.argv[1:7])
 sdrun, sdstat = (f"{os.path.dirname(library)}/{name}" for name in ("sdrun", "sdstat"))
 failed = False
 
@@ -124,6 +124,32 @@ frames_and_counts("both with pages", [device], ["--zero-copy"], ["--zero-copy"],
 frames_and_counts("a receiver without", [device], [], ["--zero-copy"],
                   lambda h, one: h["given"] == 0 and h["copied"]["peer_without"] > TOTAL * 0.9 and "takes no pages" in one)
 frames_and_counts("a sender without", [device], ["--zero-copy"], [], lambda h, one: h is None and "sent as pages" not in one)
+
+
+def relayed(name, shift, holds):
+    """Bytes that a program passes on unread, and what sdstat shows of the connection on which it does."""
+    global failed
+    total = 40 << 20
+    environment = {**os.environ, "LD_PRELOAD": device, "PAGES_WAIT": "1"}
+    pipes = {"env": environment, "stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    words = [sdrun, "--zero-copy", relay]
+    taker = subprocess.Popen([*words, "receive", str(total)], **pipes)
+    port = taker.stdout.readline().split()[1]
+    middle = subprocess.Popen([*words, "relay", port, str(shift)], **pipes)
+    giver = subprocess.Popen([*words, "send", middle.stdout.readline().split()[1], str(total)], env=environment)
+    said = taker.stdout.readline()
+    shown = subprocess.run([sdstat, "--json"], stdout=subprocess.PIPE, text=True, check=False)
+    found = [row for row in json.loads(shown.stdout)["connections"] if row["server"]["address"].endswith(":" + port)]
+    taker.communicate("\n")
+    statuses = [program.wait() for program in (giver, middle, taker)]
+    handed = found[0]["to_server"]["handed"] if found else None
+    good = said == "all arrived\n" and statuses == [0, 0, 0] and handed and holds(handed, total)
+    print(f"{'passed' if good else 'FAILED'} relay, {name}: {handed}", flush=True)
+    failed = failed or not good
+
+
+relayed("aligned", 0, lambda h, total: h["mapped"] > total * 0.7 and h["mapped"] + h["read"] == h["given"])
+relayed("unaligned", 1000, lambda h, total: h["given"] + sum(h["copied"].values()) == total)
 monitor.terminate()
 monitor.wait()
 sys.exit(failed)

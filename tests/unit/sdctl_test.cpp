@@ -1,5 +1,6 @@
 // sdctl: what stands in a unit's way, how systemctl's answers are read, and what it says to bad input.
 #include "monitor/sdctl/blot.hpp"
+#include "monitor/sdctl/calibrate.hpp"
 #include "monitor/sdctl/command.hpp"
 #include "monitor/sdctl/failure.hpp"
 #include "monitor/sdctl/force/forced_entry.hpp"
@@ -323,4 +324,27 @@ TEST_CASE("what cannot be printed is an error") {
     const Outcome outcome = run({"sh", "-c", "exec " SD_CTL_PROGRAM " list >/dev/full"});
     REQUIRE(outcome.status == static_cast<int>(Exit::failed));
     REQUIRE(outcome.errors.find("standard output: No space left on device") != std::string::npos);
+}
+
+TEST_CASE("pages are handed over from where they always cost clearly less") {
+    const auto at = [](uint64_t kib, double copied, double paged) {
+        return Costs{kib << 10, copied, paged, 0, 0, 0};
+    };
+    const auto from = [](const std::vector<Costs> &costs) {
+        return crossing(costs, &Costs::copy_word, &Costs::give_word);
+    };
+    CHECK(from({at(64, 1, 2), at(128, 2, 1), at(256, 4, 1)}) == 128 << 10);
+    CHECK(from({at(64, 2, 1), at(128, 2, 2), at(256, 4, 1)}) == 256 << 10); // a lucky one does not count
+    CHECK(from({at(64, 2, 1), at(128, 2, 1), at(256, 1, 2)}) == kNeverPays);
+    CHECK(from({at(64, 1, 0.97)}) == kNeverPays); // about the same
+    CHECK(from({}) == kNeverPays);
+}
+
+TEST_CASE("a message costs what its calls and pages cost") {
+    const Primitives p{100, 1, 2, 50, 10, 3, 7};
+    const Predicted one = predicted(p, 4096), many = predicted(p, 2 << 20);
+    CHECK(one.copy == 23);
+    CHECK(one.give == 2 * (100 + 7) + 2 + 2 + 3 + 50);
+    CHECK(many.give == 4 * (100 + 7) + 512 * 7 + 50);
+    CHECK(many.rewritten == many.give + 512 * 50);
 }

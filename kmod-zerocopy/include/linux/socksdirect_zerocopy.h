@@ -22,7 +22,7 @@
  * Raised when something is added that a program can ask for. What a version has, all later ones have: a
  * program works with any module whose version is not below the one that it needs.
  */
-#define SDZC_VERSION 1
+#define SDZC_VERSION 2
 
 /* INFO, on any of the descriptors: what this module can do. */
 struct sdzc_info {
@@ -33,7 +33,12 @@ struct sdzc_info {
 	__aligned_u64 max_channel;	/* most that one end may have given and the other not taken */
 	__aligned_u64 max_process;	/* most that one process may have mapped */
 	__aligned_u64 max_user;		/* most that one user may have mapped, or given and not taken */
-	__aligned_u64 reserved[2];
+	/*
+	 * Version 2: from which sizes on it pays on this machine to hand pages over, and to have them copied by
+	 * GIVE (SDZC_GIVE_COPY), rather than to copy twice. 0: nobody has measured it; all ones: it never pays.
+	 */
+	__aligned_u64 least_give;
+	__aligned_u64 least_copy;
 };
 
 /* CHANNEL, on a pool: makes a channel; the descriptors of its two ends, closed by exec. */
@@ -49,6 +54,10 @@ struct sdzc_channel {
  * SDZC_GIVE_MOVE they need not stay: afterwards the memory holds zeros, or what it held, page by page; no
  * copy is ever made of a page that is moved, except where the kernel still uses it for I/O.
  *
+ * With SDZC_GIVE_COPY (version 2) the call itself copies, into pages of the pool that the channel was made on.
+ * The memory may then be any that the caller can read, also not at a page; it stays mapped, so that writing it
+ * again costs nothing. The receiver sees no difference.
+ *
  * EPIPE: the other end is closed. EFAULT: not memory of the device, or not readable. EDQUOT: the user has
  * given too much. ENOBUFS: this end has. ENOMEM.
  */
@@ -56,10 +65,16 @@ struct sdzc_give {
 	__aligned_u64 address;
 	__aligned_u64 length;		/* 0 < length <= max_give */
 	__u32 flags;
-	__u32 copied;			/* out: pages that had to be copied, as the kernel used them for I/O */
+	/*
+	 * out: pages that had to be copied, as the kernel used them for I/O. With SDZC_GIVE_COUNT (version 2) also
+	 * those that were written to since they were shared last: each has cost a page fault, and most a copy.
+	 */
+	__u32 copied;
 	__aligned_u64 handle;		/* out */
 };
 #define SDZC_GIVE_MOVE	(1U << 0)
+#define SDZC_GIVE_COPY	(1U << 1)	/* not with SDZC_GIVE_MOVE */
+#define SDZC_GIVE_COUNT	(1U << 2)
 
 /*
  * TAKE, on an end: moves pages of a handle, which was given at the other end, into memory of the caller.

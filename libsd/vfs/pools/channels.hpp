@@ -15,6 +15,8 @@ namespace sd {
 
 /// Measured in the virtual machine with kernel 6.1 (docs/design/zero-copy.md): below, copying is cheaper.
 constexpr size_t kLeastGiven = 64u << 10;
+/// The same for one copy in the call, where nobody has measured it: sdctl calibrate says better.
+constexpr size_t kLeastCopied = 128u << 10;
 constexpr size_t kLeastMapped = 16u << 10; ///< of a receiver: below, a copy is cheaper than a change of pages
 
 /// May this process hand pages over, or take some? No more than a look at one word.
@@ -44,6 +46,10 @@ struct OwnChannel {
     uint64_t judged = 0;            ///< bytes given when the receiver's ways were looked at last
     uint64_t mapped = 0, read = 0;  ///< what it had mapped and read by then
     uint64_t pause = 0, pauses = 0; ///< bytes to copy before it is tried again; how many times it was so
+    // Of pages that were handed over as they are, lately
+    uint64_t watched = 0, rewrote = 0; ///< bytes; of those the program had written since it was done last
+    /// Bytes to copy once before that is tried again; how many times it was so; how often it went well since
+    uint64_t once = 0, onces = 0, well = 0;
     OwnChannel *pool_next = nullptr;
 };
 

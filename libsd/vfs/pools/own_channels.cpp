@@ -70,7 +70,7 @@ const PageCalls *page_calls() noexcept {
     if (!may_use_channels())
         return nullptr;
     const PageCalls *calls = ::socksdirect_page_calls();
-    return calls && calls->version == kPageCallsVersion && calls->size >= sizeof(PageCalls) ? calls : nullptr;
+    return calls && calls->version == kPageCallsVersion && calls->size >= kFirstPageCalls ? calls : nullptr;
 }
 
 long call_channel(int end, unsigned long request, void *argument) noexcept {
@@ -93,6 +93,7 @@ void prepare_channel(int fd, File &f) noexcept {
     if (!made)
         return;
     made->name = made->judged = made->mapped = made->read = made->pause = made->pauses = 0;
+    made->watched = made->rewrote = made->once = made->onces = made->well = 0;
     made->next = 0;
     made->stopped.store(false, std::memory_order_relaxed);
     made->link_id = f.link->id;
@@ -169,6 +170,36 @@ bool is_paused(OwnChannel &c) noexcept {
     return c.pause != 0;
 }
 
+/// What the sender writes anew costs a fault for each page, and mostly a copy: more than one copy in the
+/// call, which leaves its pages mapped. Then that is done, for a while. A buffer shows it only when it is
+/// given for the second time, so one good stretch proves nothing.
+void watch_rewriting(OwnChannel &c, uint64_t given, uint64_t rewritten) noexcept {
+    constexpr uint64_t kFirstOnce = 64u << 20, kManyWell = 8;
+    c.watched += given;
+    c.rewrote += rewritten;
+    if (c.rewrote >= kJudgedEvery / 4 && c.rewrote * 2 > c.watched) {
+        c.once = kFirstOnce << (c.onces < kLongestPause ? c.onces++ : kLongestPause);
+        c.well = 0;
+    } else if (c.watched < kJudgedEvery) {
+        return;
+    } else if (++c.well >= kManyWell) {
+        c.onces = 0;
+    }
+    c.watched = c.rewrote = 0;
+}
+
+/// From which size on pages are given as they are, or copied once: measured on this machine, or not. All
+/// ones: never.
+uint64_t least_given(const PageCalls &calls, bool once) noexcept {
+    const bool known = calls.size >= sizeof(PageCalls);
+    const uint32_t version = known ? __atomic_load_n(&calls.module_version, __ATOMIC_RELAXED) : 1;
+    if (version < 2)
+        return once ? ~uint64_t{0} : kLeastGiven;
+    const uint64_t measured = __atomic_load_n(once ? &calls.least_copy : &calls.least_give, __ATOMIC_RELAXED),
+                   otherwise = once ? kLeastCopied : kLeastGiven;
+    return measured == 0 ? otherwise : measured < kLeastGiven ? kLeastGiven : measured;
+}
+
 /// An unused number; kNumbersUsed: there is none.
 unsigned free_number(OwnChannel &c) noexcept {
     for (unsigned i = 0; i < kNumbersUsed; ++i) {
@@ -202,22 +233,25 @@ Handed hand_pages(File &f, const iovec &piece, bool plain, bool grow_far) noexce
     Ofd &o = *f.ofd;
     TxState &s = o.tx.s;
     const auto at = reinterpret_cast<uintptr_t>(piece.iov_base);
-    const uint64_t head = (kPage - at % kPage) % kPage;
-    uint64_t whole = (piece.iov_len - head) & ~uint64_t{kPage - 1};
     const auto copy = [&](Copied why) {
         r.why = why;
         return r;
     };
     if (l.taken.load(std::memory_order_acquire) == 0 || c->stopped.load(std::memory_order_relaxed))
         return copy(Copied::untaken);
-    if (!may_be_of_device(*calls, piece.iov_base, piece.iov_len))
-        return copy(Copied::foreign);
+    const bool own = may_be_of_device(*calls, piece.iov_base, piece.iov_len), once = !own || c->once != 0;
+    const uint64_t least = least_given(*calls, once);
+    if (once && least == ~uint64_t{0})
+        return copy(own ? Copied::rewritten : Copied::foreign);
+    // A receiver has such memory at a page, and mostly as far from it as the sender's is.
+    const uint64_t head = own ? (kPage - at % kPage) % kPage : 0;
+    uint64_t whole = piece.iov_len < head ? 0 : (piece.iov_len - head) & ~uint64_t{kPage - 1};
     if (!plain || o.tx_block.load(std::memory_order_acquire) != 0)
         return copy(Copied::held);
     if (is_paused(*c))
         return copy(Copied::unmapped);
-    if (head != 0 || whole < kLeastGiven) {
-        r.copy = head != 0 && whole >= kLeastGiven ? head : piece.iov_len;
+    if (head != 0 || whole < least) {
+        r.copy = head != 0 && whole >= least ? head : piece.iov_len;
         return r;
     }
     if (ring::refresh_credit(s, f.peer->credit.consumed) && ring::all_taken(s, s.credit) &&
@@ -239,7 +273,9 @@ Handed hand_pages(File &f, const iovec &piece, bool plain, bool grow_far) noexce
     if (whole < kLeastGiven)
         return r;
     r.full = false;
-    sdzc_give give{.address = at, .length = whole, .flags = 0, .copied = 0, .handle = 0};
+    const bool counts = calls->size >= sizeof(PageCalls) && calls->module_version >= 2;
+    const uint32_t flags = once ? SDZC_GIVE_COPY : counts ? SDZC_GIVE_COUNT : 0;
+    sdzc_give give{.address = at, .length = whole, .flags = flags, .copied = 0, .handle = 0};
     const long error = call_channel(c->end, SDZC_GIVE, &give);
     if (error < 0 || give.handle == 0) {
         r.copy = whole;
@@ -248,7 +284,16 @@ Handed hand_pages(File &f, const iovec &piece, bool plain, bool grow_far) noexce
     auto &entry = l.entry[number];
     entry.bytes.store(whole, std::memory_order_relaxed);
     entry.handle.store(give.handle, std::memory_order_release);
-    l.given.store(l.given.load(std::memory_order_relaxed) + whole, std::memory_order_relaxed);
+    const auto add = [whole](std::atomic<uint64_t> &count) {
+        count.store(count.load(std::memory_order_relaxed) + whole, std::memory_order_relaxed);
+    };
+    add(l.given);
+    if (once) {
+        add(l.once);
+        c->once = c->once > whole ? c->once - whole : 0;
+    } else {
+        watch_rewriting(*c, whole, uint64_t{give.copied} * kPage);
+    }
     for (uint64_t done = 0; done < whole;) {
         const uint64_t left = whole - done;
         const auto n = static_cast<uint32_t>(left < kRecordBytes ? left : kRecordBytes);
@@ -263,10 +308,13 @@ void count_copied(const File &f, Copied why, uint64_t n) noexcept {
     OwnChannel *const c = channel_of(f);
     if (!c)
         return;
-    auto &count = c->ledger->copied[static_cast<unsigned>(why)];
+    auto &count =
+        why == Copied::rewritten ? c->ledger->rewritten : c->ledger->copied[static_cast<unsigned>(why)];
     count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
     if (why == Copied::unmapped)
         c->pause = c->pause > n ? c->pause - n : 0;
+    if (why == Copied::rewritten)
+        c->once = c->once > n ? c->once - n : 0;
 }
 
 void let_go_of_channel(OwnChannel *channel, bool over) noexcept {

@@ -21,7 +21,7 @@ MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
 CHECKED = "slub_debug=FZPU page_poison=1"
 PROGRAMS = ("selftest", "fuzz", "measure")
 PAGES = ("libsd-pages.so", "tests/pages/pages_torture", "libsd.so", "sdrun", "sd-monitor", "sdstat",
-         "tests/pages/pages_exchange", "tests/pages/pages_frames")
+         "sdctl", "tests/pages/pages_exchange", "tests/pages/pages_frames", "tests/pages/pages_relay")
 
 # What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
 RUN = r"""name=socksdirect_zerocopy
@@ -81,6 +81,15 @@ until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 [ -z "$SHOW" ] || ./sdstat --json >shown
 echo >&7; wait $! && exit $status
 end
+# relayed SHIFT: bytes from one program through another to a third
+cat >relayed <<'end'
+: >got; : >between
+./pages_relay receive 33554432 >>got & taker=$!
+until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
+./pages_relay relay $port $1 >>between & middle=$!
+until port=$(sed -n 's/^port //p' between) && [ -n "$port" ]; do usleep 50000; done
+./pages_relay send $port 33554432 && wait $middle && wait $taker && grep -q 'all arrived' got
+end
 if [ -z "$MEASURE" ]; then
     ./sdrun --zero-copy ./pages_exchange 1 $SEEDS | sed 's/^/# /' >exchanged; grep -q 'passed pages' exchanged
     check "sends: $SEEDS seeds of overwritten buffers, forks and kills" $? "$(cat exchanged)"
@@ -91,7 +100,16 @@ if [ -z "$MEASURE" ]; then
     sed 's/.*"handed":{\("given":[0-9]*,"mapped":[0-9]*\).*/# \1/' shown
     mapped=$(sed -n 's/.*"handed":{"given":[0-9]*,"mapped":\([0-9]*\).*/\1/p' shown)
     [ "${mapped:-0}" = $((took * 4096)) ]; check "sends: sdstat has counted the same" $? "$mapped bytes, $took pages"
+    had=$(count taken) copies=$(count cow_copies)
+    ./sdrun --zero-copy sh relayed 0; check "relay: what is passed on unread arrives" $? "$(cat got)"
+    took=$(($(count taken) - had))
+    [ $((took * 4096 * 10)) -ge $((2 * 33554432 * 8)) ]; check "relay: 80 of 100 bytes were moved, twice" $? "$took pages"
+    ./sdrun --zero-copy sh relayed 1000; check "relay: through an unaligned buffer" $? "$(cat got)"
+    ./sdctl calibrate | sed 's/^/# /'; cat /sys/module/$name/parameters/least_give | grep -qv '^0$'
+    check "calibrate: the module has been told" $? "least_give is 0"
+    SHOW=1 ./sdrun --zero-copy sh frames 20 3 all; check "calibrate: frames afterwards" $? "$(cat got)"
 else
+    ./sdctl calibrate | sed 's/^/# /'
     for what in "stamp 4" "read 4" "all 4" "all 1"; do
         set -- $what
         for round in 1 2 3 4 5 6 7; do

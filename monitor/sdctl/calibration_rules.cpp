@@ -1,0 +1,28 @@
+// What follows from what was measured.
+#include "monitor/sdctl/calibrate.hpp"
+
+#include <algorithm>
+
+namespace sd::ctl {
+
+uint64_t crossing(const std::vector<Costs> &costs, double Costs::*copied, double Costs::*paged) {
+    constexpr double kClearly = 0.95; // what is about the same is copied: pages cost others something, too
+    uint64_t from = kNeverPays;
+    for (auto it = costs.rbegin(); it != costs.rend() && (*it).*paged < (*it).*copied * kClearly; ++it) {
+        from = it->bytes;
+    }
+    return from;
+}
+
+Predicted predicted(const Primitives &p, uint64_t bytes) {
+    constexpr uint64_t kPage = 4096, kCall = 1 << 20;
+    const double pages = static_cast<double>(bytes / kPage), calls = static_cast<double>((bytes + kCall - 1) / kCall);
+    Predicted out{};
+    out.copy = pages * (2 * p.page_copy + p.access);
+    // The sender's pages are unmapped, then the receiver's; those that come are mapped.
+    out.give = calls * 2 * (p.call + p.flush) + pages * (2 * p.unmap + p.map + p.access) + p.fault_copy;
+    out.rewritten = out.give + pages * p.fault_copy;
+    return out;
+}
+
+} // namespace sd::ctl
