@@ -40,7 +40,7 @@ constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20, kLeast = 64 <
 
 /// Memory that is mapped for as long as this lives.
 class Memory {
-public:
+  public:
     Memory(size_t bytes, int flags, int fd) : bytes_(bytes) {
         void *got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
         if (got == MAP_FAILED) {
@@ -53,14 +53,14 @@ public:
     ~Memory() { munmap(at_, bytes_); }
     char *at() const { return at_; }
 
-private:
+  private:
     char *at_;
     size_t bytes_;
 };
 
 /// Keeps another processor of this process busy, as programs with threads do: flushes have to reach it.
 class Spinner {
-public:
+  public:
     Spinner() {
         if (std::thread::hardware_concurrency() > 1) {
             thread_ = std::thread([this] {
@@ -78,7 +78,7 @@ public:
         }
     }
 
-private:
+  private:
     std::atomic<bool> stop_{false};
     std::thread thread_;
 };
@@ -93,7 +93,7 @@ double seconds_of(const std::function<void()> &what, unsigned times) {
 
 /// Both ends of a channel in one thread.
 class Bench {
-public:
+  public:
     Bench()
         : pool_(open(kDevice, O_RDWR | O_CLOEXEC)), ring_(kRing, MAP_SHARED | MAP_ANONYMOUS, -1),
           from_(kMost, MAP_SHARED, pool_.get()), to_(kMost, MAP_SHARED, pool_.get()) {
@@ -154,7 +154,7 @@ public:
     char *from() const { return from_.at(); }
     char *ring() const { return ring_.at(); }
 
-private:
+  private:
     UniqueFd pool_, end_[2];
     Memory ring_, from_, to_;
     uint64_t sum_ = 0;
@@ -304,30 +304,39 @@ void calibrate(bool only_look, bool if_needed, bool as_json) {
         nlohmann::json sizes = nlohmann::json::array();
         for (const Costs &c : costs) {
             const Predicted said = predicted(p, c.bytes);
-            sizes.push_back({{"bytes", c.bytes}, {"copy_word", c.copy_word}, {"give_word", c.give_word},
-                             {"copy_all", c.copy_all}, {"give_all", c.give_all}, {"once_all", c.once_all},
-                             {"predicted_copy", said.copy}, {"predicted_give", said.give},
+            sizes.push_back({{"bytes", c.bytes},
+                             {"copy_word", c.copy_word},
+                             {"give_word", c.give_word},
+                             {"copy_all", c.copy_all},
+                             {"give_all", c.give_all},
+                             {"once_all", c.once_all},
+                             {"predicted_copy", said.copy},
+                             {"predicted_give", said.give},
                              {"predicted_rewritten", said.rewritten}});
         }
-        fmt::print("{}\n", nlohmann::json{{"least_give", give == kNeverPays ? nlohmann::json() : nlohmann::json(give)},
-                                          {"least_copy", once == kNeverPays ? nlohmann::json() : nlohmann::json(once)},
-                                          {"model_misses_by", miss}, {"costs", sizes}}
-                               .dump(2));
+        fmt::print("{}\n",
+                   nlohmann::json{{"least_give", give == kNeverPays ? nlohmann::json() : nlohmann::json(give)},
+                                  {"least_copy", once == kNeverPays ? nlohmann::json() : nlohmann::json(once)},
+                                  {"model_misses_by", miss},
+                                  {"costs", sizes}}
+                       .dump(2));
         return;
     }
-    fmt::print("Microseconds for a message\n{:>8}  {:>27}  {:>38}\n{:>8}  {:>13} {:>13}  {:>12} {:>12} {:>12}\n", "",
-               "one word of a page is used", "each byte is written and read", "KiB", "copied", "pages", "copied",
-               "pages", "copied once");
+    fmt::print(
+        "Microseconds for a message\n{:>8}  {:>27}  {:>38}\n{:>8}  {:>13} {:>13}  {:>12} {:>12} {:>12}\n", "",
+        "one word of a page is used", "each byte is written and read", "KiB", "copied", "pages", "copied",
+        "pages", "copied once");
     for (const Costs &c : costs) {
-        fmt::print("{:>8}  {:>13.1f} {:>13.1f}  {:>12.1f} {:>12.1f} {:>12.1f}\n", c.bytes >> 10, c.copy_word * 1e6,
-                   c.give_word * 1e6, c.copy_all * 1e6, c.give_all * 1e6, c.once_all * 1e6);
+        fmt::print("{:>8}  {:>13.1f} {:>13.1f}  {:>12.1f} {:>12.1f} {:>12.1f}\n", c.bytes >> 10,
+                   c.copy_word * 1e6, c.give_word * 1e6, c.copy_all * 1e6, c.give_all * 1e6, c.once_all * 1e6);
     }
     fmt::print("Handing over pages pays {}; copying once into pages, for senders that write them anew, {}.\n",
                size_text(give), size_text(once));
-    fmt::print("A page: call {:.2f} us, unmapped {:.3f}, mapped {:.3f}, copied at a write {:.2f}, copied {:.2f}, looked "
+    fmt::print("A page: call {:.2f} us, unmapped {:.3f}, mapped {:.3f}, copied at a write {:.2f}, copied "
+               "{:.2f}, looked "
                "at {:.3f}; flush {:.2f}.\n",
-               p.call * 1e6, p.unmap * 1e6, p.map * 1e6, p.fault_copy * 1e6, p.page_copy * 1e6, p.access * 1e6,
-               p.flush * 1e6);
+               p.call * 1e6, p.unmap * 1e6, p.map * 1e6, p.fault_copy * 1e6, p.page_copy * 1e6,
+               p.access * 1e6, p.flush * 1e6);
     for (const Costs &c : costs) {
         const Predicted said = predicted(p, c.bytes);
         fmt::print("{:>8} KiB  predicted / measured: copied {:.2f}, pages {:.2f}\n", c.bytes >> 10,

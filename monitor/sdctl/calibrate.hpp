@@ -7,11 +7,11 @@
 
 namespace sd::ctl {
 
-/// Of one message, seconds; both sides' work together, without their waiting for each other. `word`: one word of
-/// the message is written, and one of each page is looked at; `all`: each byte is written and read.
+/// Of one message, seconds; both sides' work together, without their waiting for each other. `word`: one word
+/// of the message is written, and one of each page is looked at; `all`: each byte is written and read.
 struct Costs {
     uint64_t bytes;
-    double copy_word, give_word; ///< over a ring; as pages
+    double copy_word, give_word;         ///< over a ring; as pages
     double copy_all, give_all, once_all; ///< and as pages that the call has copied (SDZC_GIVE_COPY)
 };
 
@@ -28,15 +28,15 @@ struct Primitives {
     double access;     ///< first look at a page that was just mapped, and at one that lay there
     double flush;      ///< interrupting the other processors
 };
-/// What a message of that size should cost by them: copy_word, give_word, and give_all less copy_all's writing
-/// and reading, which no model is needed for.
+/// What a message of that size should cost by them: copy_word, give_word, and give_all but for writing and
+/// reading each byte, which no model is needed for.
 struct Predicted {
     double copy, give, rewritten;
 };
 Predicted predicted(const Primitives &p, uint64_t bytes);
 
-/// Measures, prints, and tells the module, which tells programs. `only_look`: does not tell it; `if_needed`: does
-/// nothing when it has been told since it was loaded. Throws Failure.
+/// Measures, prints, and tells the module, which tells programs. `only_look`: does not tell it; `if_needed`:
+/// does nothing without the module, or when it has been told since it was loaded. Throws Failure.
 void calibrate(bool only_look, bool if_needed, bool as_json);
 
 } // namespace sd::ctl

@@ -1,7 +1,7 @@
 // A relay that knows nothing of pages: passes on what it gets, unread. Used by three processes:
 //   pages_relay receive BYTES                  prints "port N"; then checks what comes
-//   pages_relay relay PORT SHIFT               prints "port N"; passes all on to PORT, through a buffer of which
-//                                              the data begins SHIFT bytes behind a page's start
+//   pages_relay relay PORT SHIFT               prints "port N"; passes all on to PORT, through a buffer that
+//                                              begins SHIFT bytes behind a page's start
 //   pages_relay send PORT BYTES
 // Each byte follows from its place in the stream.
 #include "tests/pages/torture.hpp"
