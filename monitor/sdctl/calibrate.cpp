@@ -121,13 +121,14 @@ class Bench {
             sum_ += words[i];
         }
     }
+    /// The fences keep the compiler from leaving copies out.
     void copy(size_t n) {
         for (size_t at = 0; at < n; at += kRing) {
             const size_t part = std::min(n - at, kRing);
             memcpy(ring_.at(), from_.at() + at, part);
-            __asm__ volatile("" : : "r"(ring_.at()) : "memory");
+            std::atomic_signal_fence(std::memory_order_seq_cst);
             memcpy(to_.at() + at, ring_.at(), part);
-            __asm__ volatile("" : : "r"(to_.at()) : "memory");
+            std::atomic_signal_fence(std::memory_order_seq_cst);
         }
     }
     void hand_over(size_t n, uint32_t flags) {
@@ -237,7 +238,7 @@ Primitives measure_primitives(Bench &b) {
                                [&] {
                                    for (size_t at = 0; at < kMost; at += kRing) {
                                        memcpy(b.ring(), b.from() + at, kRing);
-                                       __asm__ volatile("" : : "r"(b.ring()) : "memory");
+                                       std::atomic_signal_fence(std::memory_order_seq_cst);
                                    }
                                },
                                1) /
