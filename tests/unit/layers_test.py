@@ -21,6 +21,7 @@ EXCEPTIONS = {
     # The module's calls
     ("libsd/vfs/pools/own_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
     ("libsd/vfs/pools/taken_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
+    ("monitor/sdctl/calibrate.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
     # The monitor carries on for the dead what they had begun to carry.
     ("monitor/records/link.cpp", "libsd/transport/fake_copier.hpp"),
 }
