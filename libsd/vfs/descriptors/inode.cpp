@@ -30,7 +30,7 @@ uint64_t inode_of(File &f) noexcept {
 // A reader takes what is told only if the kernel's number stood there before and after: who writes takes it
 // away first.
 void keep_inode(int fd, uint64_t told) noexcept {
-    struct stat status{};
+    struct stat status {};
     if (told == 0 || sys::call(SYS_fstat, fd, sys::arg(&status)) < 0)
         return;
     Kept &place = place_of(status.st_ino);

@@ -10,8 +10,8 @@
 
 namespace sd {
 
-/// What fstat() has to say; 0: the kernel's number is right. Notes that a socket was asked before it connects:
-/// its number then stays as it was told, in this process. Any thread, async-signal-safe.
+/// What fstat() has to say; 0: the kernel's number is right. Notes that a socket was asked before it
+/// connects: its number then stays as it was told, in this process. Any thread, async-signal-safe.
 uint64_t inode_of(File &f) noexcept;
 /// The kernel socket behind the number stands for what was told to have inode `told`. A process keeps some
 /// hundreds of these, and later ones may take the place of earlier ones.

@@ -40,7 +40,8 @@ bool exec_changes_rights() noexcept {
         return false;
     uid_t real, effective, saved;
     sys::call(SYS_getresuid, sys::arg(&real), sys::arg(&effective), sys::arg(&saved));
-    const bool as_root = (real == 0 || effective == 0) && !(sys::call(SYS_prctl, PR_GET_SECUREBITS) & SECBIT_NOROOT);
+    const bool as_root =
+        (real == 0 || effective == 0) && !(sys::call(SYS_prctl, PR_GET_SECUREBITS) & SECBIT_NOROOT);
     return (as_root ? inheritable | bounding : ambient) != permitted;
 }
 
