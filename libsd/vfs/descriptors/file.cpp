@@ -10,10 +10,10 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <initializer_list>
 
 #include <initializer_list>
 

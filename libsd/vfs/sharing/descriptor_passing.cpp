@@ -7,7 +7,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"

@@ -13,7 +13,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
