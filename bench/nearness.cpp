@@ -51,8 +51,8 @@ int main(int argc, char **argv) {
             while (back.value.load(std::memory_order_acquire) != turn) {
             }
         }
-        times.push_back(std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begun).count() /
-                        kBlock);
+        times.push_back(
+            std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begun).count() / kBlock);
     }
     peer.join();
     std::sort(times.begin(), times.end());
