@@ -82,9 +82,12 @@ static __always_inline void set_state(struct sd_end *end, __u8 state) {
     count(state);
 }
 
+/// All four are read (volatile), and values are chosen from: an address that a condition chooses takes
+/// CAP_PERFMON, which the monitor has not.
 static __noinline __u64 hash(__u64 first, __u64 second) {
     const int told = second == SD_USE_SYN_PROOF || second == SD_USE_ANSWER_PROOF;
-    return sd_hash(told ? keys[2] : keys[0], told ? keys[3] : keys[1], first, second);
+    const __u64 own[] = {keys[0], keys[1]}, shared[] = {keys[2], keys[3]};
+    return sd_hash(told ? shared[0] : own[0], told ? shared[1] : own[1], first, second);
 }
 
 static __always_inline __u64 syn_proof(__u64 nonce) { return hash(nonce, SD_USE_SYN_PROOF); }
