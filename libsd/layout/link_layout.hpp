@@ -163,6 +163,8 @@ enum LinkFlag : uint32_t {
     // Between hosts, see wire::Op::greet.
     kLinkGreeted = 1u << 4, ///< the monitor has this side's greeting
     kLinkJoined = 1u << 5,  ///< this side can receive
+    /// Server side, set by libsd: a connection of this link was left to a child that was forked for it
+    kLinkForks = 1u << 6,
 };
 
 constexpr unsigned kLinkHolders = 64;
