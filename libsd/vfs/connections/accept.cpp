@@ -201,12 +201,20 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     for (unsigned i = 0; i < n; ++i)
         CleanupStack::push([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); },
                            links[i], 0, links);
-    for (unsigned i = 0; i < n; ++i) {
+    for (unsigned i = 0; i < n; ++i)
         bell_id(*bell, *links[i]);
+    const uint64_t handled = self.handled;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    bool unfenced = false;
+    for (unsigned i = 0; i < n; ++i)
         if (const unsigned id = sleep.announce(*links[i]))
-            Sleeper::arm(links[i]->view.header().side[1].syn_arm, id);
+            unfenced |= Sleeper::arm(links[i]->view.header().side[1].syn_arm, id);
+    if (unfenced) {
+        sleep.barrier();
+        for (unsigned i = 0; i < n && self.handled == handled; ++i)
+            if (const unsigned id = bell->id[links[i]->index])
+                Sleeper::settle(*links[i], links[i]->view.header().side[1].syn_arm, id);
     }
-    sleep.barrier();
     pollfd list[1 + kWakers] = {{fd, POLLIN, 0}};
     long r = 0;
     if (!listener_pending(l) && l.seen_sequence.load(std::memory_order_acquire) == seen)
