@@ -264,7 +264,7 @@ uint64_t take_armed(LinkMap &l, std::atomic<uint64_t> &arm) noexcept {
     } else if (const uint8_t n = l.in_vain.load(std::memory_order_relaxed); n < kInVain) {
         l.in_vain.store(static_cast<uint8_t>(n + 1), std::memory_order_relaxed);
     } else if (uint64_t fenced = kArmFenced; word == kArmFenced) {
-        arm.compare_exchange_strong(fenced, 0, std::memory_order_seq_cst); // unless somebody has armed it since
+        arm.compare_exchange_strong(fenced, 0, std::memory_order_seq_cst); // not if it was armed since
     }
     return ids;
 }

@@ -115,8 +115,8 @@ inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexce
     if (arm.load(std::memory_order_relaxed)) [[unlikely]]
         notify_slow(l, slot, arm);
 }
-/// For transports: takes the ids from an arm word of the other side, marks the slot for those who had armed it, and
-/// rings those of them who sleep.
+/// For transports: takes the ids from an arm word of the other side, marks the slot for those who had armed
+/// it, and rings those of them who sleep.
 void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 /// The same for the acceptors of the link (client side, after a SYN).
 void notify_acceptors(LinkMap &l) noexcept;

@@ -17,8 +17,8 @@ constexpr uint32_t kFromKernel = UINT32_MAX;
 /// Children made in turn with connections from the kernel before one is left without a channel.
 constexpr uint32_t kKernelRow = 8;
 
-/// The link over which the last connection was accepted: its index and 1; kFromKernel; 0: none, or a child was
-/// made since. Threads that accept and fork at the same time have it say less, and nothing wrong.
+/// The link over which the last connection was accepted: its index and 1; kFromKernel; 0: none, or a child
+/// was made since. Threads that accept and fork at the same time have it say less, and nothing wrong.
 SD_FORK_STATE std::atomic<uint32_t> last_accepted_on{0};
 SD_FORK_STATE std::atomic<uint32_t> kernel_row{0};
 
@@ -44,8 +44,8 @@ void note_accepted(LinkMap *link) noexcept {
     last_accepted_on.store(link ? link->index + 1 : kFromKernel, std::memory_order_relaxed);
     if (before != 0) [[likely]] {
         if (kernel_row.load(std::memory_order_relaxed) != 0 ||
-            (before != kFromKernel && link_by_index(before - 1) && link_by_index(before - 1)->forks_after_accept != 0))
-            [[unlikely]]
+            (before != kFromKernel && link_by_index(before - 1) &&
+             link_by_index(before - 1)->forks_after_accept != 0)) [[unlikely]]
             end_row(before);
     }
 }

@@ -32,7 +32,8 @@ bool identity(control::Identity *id, int greeting) noexcept {
 
 void restore() noexcept {
     for (uint32_t i = 0, n = segment_count.load(); i < n; ++i)
-        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0 && segments[i].proc < kSegProcs) {
+        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0 &&
+            segments[i].proc < kSegProcs) {
             wire::Segment msg{segments[i].proc, 0, segments[i].owner_client};
             control::request(wire::Op::segment, &msg, sizeof msg, &segments[i].fd, 1);
         }

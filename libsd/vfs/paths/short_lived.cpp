@@ -41,7 +41,7 @@ class Rows {
 
   private:
     static constexpr uint32_t kKnown = 64; ///< destinations
-    static constexpr uint32_t kRow = 32;   ///< so many short ones, one after the other, before any is left out
+    static constexpr uint32_t kRow = 32; ///< so many short ones, one after the other, before any is left out
 
     static uint32_t ticks() noexcept {
         return static_cast<uint32_t>(sys::coarse_now_ns() >> kTickBits) & 0xffffff;
@@ -64,7 +64,7 @@ class Rows {
     std::atomic<uint64_t> table_[kKnown]{};
 };
 
-constinit Rows unoffered(16, 3), forked(64, 8);
+constinit Rows unoffered(16, 3), forked(64, 32);
 constinit std::atomic<bool> any_forks{false}; ///< else neither address nor table need be looked at
 
 } // namespace

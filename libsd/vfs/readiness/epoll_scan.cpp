@@ -118,8 +118,8 @@ bool waits_unarmed(const EpollItem &i) noexcept {
     return i.link && !i.off && (i.events & kWrites) && !(i.level & kWrites) && !i.tx_armed;
 }
 
-/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. Where they were not
-/// found fenced, a heavy_barrier() lies between the arming of each and now.
+/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. Where they were
+/// not found fenced, a heavy_barrier() lies between the arming of each and now.
 void confirm(Epoll &x) noexcept {
     for (bool again = true; again;) {
         again = false;

@@ -194,8 +194,7 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
             sleep.nobody_rings();
         const uint64_t before = self.handled;
         std::atomic_signal_fence(std::memory_order_seq_cst);
-        if (const unsigned id = sleep.announce(l);
-            id && arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT)) {
+        if (const unsigned id = sleep.announce(l); id && arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT)) {
             sleep.barrier();
             if (self.handled == before)
                 Sleeper::settle(l, l.view.slot(f.slot).side[l.side].control.rx_arm, id);
