@@ -66,8 +66,7 @@ BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerat
 
 // Short connections to such a server are the kernel's after a while, and its children begin without a monitor.
 // They may want one all the same.
-BEHAVIOUR("children of a server that forks for each have connections of their own", children_connect,
-          accelerated) {
+BEHAVIOUR("children of such a server have connections of their own", children_connect, accelerated) {
     const int listener = make_listener();
     signal(SIGCHLD, SIG_IGN);
     const pid_t server = spawn([&] {
