@@ -64,8 +64,8 @@ BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerat
     kill(server, SIGKILL);
 }
 
-// Short connections to such a server are the kernel's after a while, and its children begin without a monitor.
-// They may want one all the same.
+// Short connections to such a server are the kernel's after a while, and its children begin without a
+// channel to the monitor. They may want one all the same.
 BEHAVIOUR("children of such a server have connections of their own", children_connect, accelerated) {
     const int listener = make_listener();
     signal(SIGCHLD, SIG_IGN);
