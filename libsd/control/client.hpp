@@ -87,7 +87,7 @@ const Directory *directory() noexcept;
 /// parent, or child, follows and ends it all. Who finds that it cannot go on yet unlocks.
 void fork_lock() noexcept;
 void fork_unlock() noexcept;
-void fork_prepare(const wire::Fork &f) noexcept;
+void fork_prepare(const wire::Fork *f) noexcept;
 void fork_parent() noexcept;
 void fork_child() noexcept;
 /// After an exec: goes on with the channel of the former program image, which called this process `client`,

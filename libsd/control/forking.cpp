@@ -28,14 +28,14 @@ SD_FORK_CODE void fork_unlock() noexcept {
     call_lock.unlock(&mask);
 }
 
-SD_FORK_CODE void fork_prepare(const wire::Fork &f) noexcept {
+SD_FORK_CODE void fork_prepare(const wire::Fork *f) noexcept {
     child_channel = -1;
     const int fd = channel();
-    if (fd < 0)
+    if (fd < 0 || !f)
         return;
     Reply r;
     SpareNumbers spare(fd);
-    if (exchange(fd, wire::Op::fork, &f, sizeof f, nullptr, 0, &r) < 0) {
+    if (exchange(fd, wire::Op::fork, f, sizeof *f, nullptr, 0, &r) < 0) {
         drop_channel();
         return;
     }

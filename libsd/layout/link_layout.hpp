@@ -44,6 +44,9 @@ constexpr unsigned kDoorbells = 64;    ///< ids 1..62 are usable; 0 and 63 are r
 constexpr unsigned kFirstDoorbell = 1, kLastDoorbell = 62;
 /// The bits of a word of ids that stand for somebody; the peer may have set the others, too.
 constexpr uint64_t kUsableDoorbells = ~(uint64_t{1} | uint64_t{1} << 63);
+/// In rx_arm and syn_arm: the word has not been 0 since a membarrier, so whoever publishes something finds it
+/// (queue/sleeper.hpp). A sender leaves it, one of an earlier version takes it away.
+constexpr uint64_t kArmFenced = 1;
 /// In LinkHeader::Side::in_kernel: somebody who has no id there, or was in the kernel before the link was
 /// made.
 constexpr uint64_t kInKernelUnnamed = uint64_t{1} << 63;
@@ -163,6 +166,8 @@ enum LinkFlag : uint32_t {
     // Between hosts, see wire::Op::greet.
     kLinkGreeted = 1u << 4, ///< the monitor has this side's greeting
     kLinkJoined = 1u << 5,  ///< this side can receive
+    /// Server side, set by libsd: a connection of this link was left to a child that was forked for it
+    kLinkForks = 1u << 6,
 };
 
 constexpr unsigned kLinkHolders = 64;

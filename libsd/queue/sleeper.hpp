@@ -5,7 +5,7 @@
 //
 //   1 announce  sleep_mask |= id, on each link     A publish data, room, flags or a request
 //   2 arm       arm |= id, in each slot            B read the arm; 0: done
-//   3 barrier   every core passes a full fence     C swap the arm with 0, mark the slot ready for each id
+//   3 barrier   every core passes a full fence     C take the ids from the arm, mark the slot for each
 //   4 look      there is something: do not sleep   D ring those of the ids that are in sleep_mask
 //   5 sleep     in the kernel, on the bell
 //   6 withdraw  sleep_mask &= ~id
@@ -15,10 +15,19 @@
 // in program order: then 4 sees what A published. The swap in C is a locked instruction, hence a full fence,
 // so D cannot read a sleep_mask older than the swap: it has the id of 1, since 1 comes before 2.
 //
-// Why 1 comes before 2, and not after: who takes an arm has to find the sleeper. Where a socket is shared,
-// what the sender came with may be taken by a sharer before the waiter looks (4), who then finds nothing and
-// sleeps with that arm taken away; the ring of D is what wakes it to arm again. Waiters that arm ahead of
-// time, as sets do, collect the marks of C between 1 and 4 for the same reason.
+// The barrier is dear (it interrupts the other cores; 13 to 18 us in a virtual machine), so who sleeps often
+// goes without it: with kArmFenced in the arm word. The waiter sets that after a barrier (settle()), if its
+// id is still in the word. Then the word has not been 0 since before the barrier: nobody but this waiter puts
+// the id there (a handler of the thread may have: so not if one has run), and a sender takes all ids at once.
+// C leaves the bit. So as long as it is there the word is not 0, and: whoever read 0 at B did so before that
+// barrier, and what it published at A could be seen after the barrier, so at any 4 that finds the bit at 2.
+// Whoever comes to B later comes to C. 2 and C are locked instructions on one word: if C is the later one it
+// finds the id and rings; if 2 is, 4 sees what A published. So 3 is not needed where 2 finds the bit.
+// tests/model/fenced.pml goes through all states of this.
+// A sender that finds the bit and no id some times in a row takes it away, so that nobody pays for one that
+// is never asleep. That, a sender of an earlier version, the monitor or a waiter that swaps the word with 0
+// make the next 2 find no bit. For room there is no such bit: who reads need not come to C
+// (Control::tx_want).
 //
 // After 6 an arm may be left. It costs a sender a swap and the next look of this waiter a mark in vain.
 // A bell that was rung stays readable until it is drained, so D may come at any time before, in or after 5.
@@ -28,6 +37,7 @@
 #pragma once
 #include "libsd/base/probes.hpp"
 #include "libsd/queue/bell.hpp"
+#include "libsd/transport/transport.hpp"
 
 namespace sd {
 
@@ -52,9 +62,18 @@ class Sleeper {
         blind_ = blind_ || id == 0;
         return id;
     }
-    /// 2. `word`: an arm word of our own side.
-    static void arm(std::atomic<uint64_t> &word, unsigned id) noexcept {
-        word.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst);
+    /// 2. `word`: an arm word of our own side. True: 3 is needed.
+    static bool arm(std::atomic<uint64_t> &word, unsigned id) noexcept {
+        return !(word.fetch_or(uint64_t{1} << id, std::memory_order_seq_cst) & kArmFenced);
+    }
+    /// After 3, of a word of this link, not one for room, that may have been armed with the id before: from
+    /// now on 2 finds it fenced. Not if a signal handler has run in this thread since 2. Of an epoll
+    /// instance: with its lock, held since before 2.
+    static void settle(const LinkMap &l, std::atomic<uint64_t> &word, unsigned id) noexcept {
+        uint64_t now = word.load(std::memory_order_relaxed);
+        while (l.transport == &shm_transport && (now >> id & 1) && !(now & kArmFenced) &&
+               !word.compare_exchange_weak(now, now | kArmFenced, std::memory_order_seq_cst)) {
+        }
     }
     /// 3. What the caller reads after it is what 4 means.
     static void barrier() noexcept { heavy_barrier(); }

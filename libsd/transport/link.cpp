@@ -173,6 +173,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
             l->narrow.store(false, std::memory_order_relaxed);
             l->inherited.store(false, std::memory_order_relaxed);
             l->forks_after_accept = 0;
+            l->in_vain.store(0, std::memory_order_relaxed);
             l->syn_tail = 0;
             for (auto &word : l->agreed)
                 word.store(0, std::memory_order_relaxed);
@@ -252,9 +253,27 @@ void notify_slow(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept
     l.transport->publish(l, slot, arm);
 }
 
+namespace {
+
+/// C of queue/sleeper.hpp: the ids, taken out of the word. Any thread.
+uint64_t take_armed(LinkMap &l, std::atomic<uint64_t> &arm) noexcept {
+    constexpr uint8_t kInVain = 16;
+    const uint64_t word = arm.fetch_and(kArmFenced, std::memory_order_seq_cst), ids = word & kUsableDoorbells;
+    if (ids) {
+        l.in_vain.store(0, std::memory_order_relaxed);
+    } else if (const uint8_t n = l.in_vain.load(std::memory_order_relaxed); n < kInVain) {
+        l.in_vain.store(static_cast<uint8_t>(n + 1), std::memory_order_relaxed);
+    } else if (uint64_t fenced = kArmFenced; word == kArmFenced) {
+        arm.compare_exchange_strong(fenced, 0, std::memory_order_seq_cst); // not if it was armed since
+    }
+    return ids;
+}
+
+} // namespace
+
 // What a sender does for sleepers (A to D in queue/sleeper.hpp, where the argument is).
 void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
-    uint64_t ids = arm.exchange(0, std::memory_order_seq_cst) & kUsableDoorbells;
+    const uint64_t ids = take_armed(l, arm);
     if (!ids)
         return;
     const unsigned peer = 1u - l.side;
@@ -282,8 +301,8 @@ void notify_acceptors(LinkMap &l) noexcept {
     cpu::in_order_for_membarrier();
     if (side.syn_arm.load(std::memory_order_seq_cst) == 0)
         return;
-    uint64_t ids = side.syn_arm.exchange(0, std::memory_order_seq_cst);
-    ids &= side.sleep_mask.load(std::memory_order_seq_cst) & kUsableDoorbells;
+    uint64_t ids = take_armed(l, side.syn_arm);
+    ids &= side.sleep_mask.load(std::memory_order_seq_cst);
     for (; ids; ids &= ids - 1)
         ring_bell(l, static_cast<unsigned>(__builtin_ctzll(ids)));
 }

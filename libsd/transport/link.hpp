@@ -32,6 +32,7 @@ struct LinkMap {
     uint32_t place = 0; ///< server side: index in ListenerSegment::link
     /// Server side: forks right after something was accepted here, up to two
     uint8_t forks_after_accept = 0;
+    std::atomic<uint8_t> in_vain{0}; ///< kArmFenced found without an id, in a row; a hint
 
     /// Of each side's arena: where its parts are mapped (part 0 is with the link), nullptr: not; and the
     /// empty memory of those of a former link, under `part_lock`.
@@ -114,8 +115,8 @@ inline void notify(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexce
     if (arm.load(std::memory_order_relaxed)) [[unlikely]]
         notify_slow(l, slot, arm);
 }
-/// For transports: swaps an arm word of the other side with 0, marks the slot for those who had armed it, and
-/// rings those of them who sleep.
+/// For transports: takes the ids from an arm word of the other side, marks the slot for those who had armed
+/// it, and rings those of them who sleep.
 void wake_armed(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept;
 /// The same for the acceptors of the link (client side, after a SYN).
 void notify_acceptors(LinkMap &l) noexcept;

@@ -33,6 +33,7 @@ constexpr Case kCases[] = {
     {"shared_early", "shared_early", "the_parent_connects"},
     {"raw_use", "uring_syscalls", "connecting"},
     {"kernel_acceptor", "hostile", "acceptor_in_the_kernel"},
+    {"forked_briefly", "forking", "server_forks_for_each"},
     {"landlocked", "sandbox", "landlock_forbids_a_port"},
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Has spin look at every state of the models beside this file, and at broken variants of them, in which it must find something.
 
-check.py [--thorough] MODEL: token, arming or moves; thoroughly, it takes minutes and some gigabytes."""
+check.py [--thorough] MODEL: token, arming, fenced or moves; thoroughly, it takes minutes and some gigabytes."""
 import os
 import re
 import shutil
@@ -31,6 +31,16 @@ MODELS = {
             4: "a change does not wake who sleeps",
             5: "nobody rings for those that wait in the kernel since before the first member",
             6: "marks are not collected once the sleep is announced",
+        },
+    },
+    "fenced": {
+        "sizes": [dict(TIMES=1), dict(TIMES=1, OLD=1), dict(SENDERS=1, TIMES=2)],
+        "thorough": [dict(TIMES=2), dict(TIMES=2, OLD=1)],
+        "mutants": {
+            1: "a word is called fenced that the waiter's id has left meanwhile",
+            2: "no membarrier where a word was not fenced",
+            3: "who finds a fenced word without ids makes no fence",
+            4: "with the bit, ids are taken away that nobody rings for",
         },
     },
     "moves": {

@@ -64,6 +64,49 @@ BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerat
     kill(server, SIGKILL);
 }
 
+// Short connections to such a server are the kernel's after a while, and its children begin without a
+// channel to the monitor. They may want one all the same.
+BEHAVIOUR("children of such a server have connections of their own", children_connect, accelerated) {
+    const int listener = make_listener();
+    signal(SIGCHLD, SIG_IGN);
+    const pid_t server = spawn([&] {
+        for (;;) {
+            const int fd = accept(listener, nullptr, nullptr);
+            if (fd < 0)
+                continue;
+            if (fork() == 0) {
+                const std::string asked = receive(fd, 4);
+                if (asked == "pair") {
+                    const int own = make_listener();
+                    const Pair pair = connect_through(own);
+                    const bool right = send_all(pair.client, "own") && receive(pair.server, 3) == "own";
+                    send_all(fd, right ? "good" : "bad.");
+                } else {
+                    send_all(fd, asked);
+                }
+                _exit(0);
+            }
+            close(fd);
+        }
+    });
+    const Address address = local_address(listener);
+    close(listener);
+    int right = 0;
+    const auto ask = [&](const char *what, const char *answer) {
+        const int fd = connect_to(address);
+        send_all(fd, what);
+        right += receive(fd, 4) == answer;
+        right += receive_to_end(fd).empty();
+        close(fd);
+    };
+    for (int i = 0; i < 100; ++i)
+        ask("none", "none");
+    for (int i = 0; i < 20; ++i)
+        ask("pair", "good");
+    say("%d of 240 right", right);
+    kill(server, SIGKILL);
+}
+
 // Each generation makes the next one and ends without waiting for anything.
 BEHAVIOUR("parents that end at once", parents_end_at_once, accelerated) {
     int right = 0;

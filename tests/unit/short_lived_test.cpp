@@ -1,4 +1,5 @@
-// Which connections are marked for discovery, where those before ended soon.
+// Which connections are marked for discovery, or accelerated to a server that forks, where those before ended
+// soon.
 #include "libsd/vfs/paths/short_lived.hpp"
 
 #include <catch2/catch.hpp>
@@ -68,4 +69,48 @@ TEST_CASE("connections that come seldom are marked always") {
     usleep(100'000);
     for (int i = 0; i < 20; ++i)
         REQUIRE(is_worth_marking(destination));
+}
+
+namespace {
+
+/// Of 640 connections that follow `short_ones` to a server that forks for each, those that are accelerated.
+unsigned accelerated_after_row(const SlotAddress &to, unsigned short_ones, uint64_t sends, uint64_t bytes,
+                               bool forks = true) {
+    unsigned least = 640;
+    for (unsigned again = 0; again < 200 && least > 10; ++again) {
+        note_forked(to, true, 1000, 0);
+        for (unsigned i = 0; i < short_ones; ++i)
+            note_forked(to, forks, sends, bytes);
+        unsigned accelerated = 0;
+        for (unsigned i = 0; i < 640; ++i)
+            accelerated += is_worth_forking(to);
+        least = accelerated < least ? accelerated : least;
+    }
+    return least;
+}
+
+} // namespace
+
+TEST_CASE("after many short connections to a server that forks for each, few are accelerated") {
+    REQUIRE(accelerated_after_row(address(1, 90), 31, 3, 100) == 640);
+    REQUIRE(accelerated_after_row(address(1, 90), 32, 3, 100) == 10);
+}
+
+TEST_CASE("connections that send often or much, or to a server that does not fork, stay accelerated") {
+    REQUIRE(accelerated_after_row(address(1, 91), 100, 20, 100) == 640);
+    REQUIRE(accelerated_after_row(address(1, 92), 100, 3, 1'000'000) == 640);
+    REQUIRE(accelerated_after_row(address(1, 93), 100, 3, 100, false) == 640);
+}
+
+TEST_CASE("one connection to a forking server that lasts, or a pause, has all accelerated again") {
+    const SlotAddress to = address(1, 94);
+    REQUIRE(accelerated_after_row(to, 100, 3, 100) == 10);
+    note_forked(to, true, 1000, 0);
+    for (int i = 0; i < 100; ++i)
+        REQUIRE(is_worth_forking(to));
+    for (int i = 0; i < 100; ++i)
+        note_forked(to, true, 3, 100);
+    usleep(500'000);
+    for (int i = 0; i < 20; ++i)
+        REQUIRE(is_worth_forking(to));
 }

@@ -11,6 +11,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
+#include "libsd/vfs/family/fork_pattern.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_table.hpp"
@@ -132,7 +133,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
             inherit_from_listener(fd, listener, *f);
             install_placeholder(new_fd, f, flags & SOCK_CLOEXEC);
             stats().accepts.fetch_add(1, std::memory_order_relaxed);
-            last_accepted_on.store(link->index + 1, std::memory_order_relaxed);
+            note_accepted(link);
             l.turns.fetch_add(1, std::memory_order_relaxed);
             return new_fd;
         }
@@ -200,12 +201,20 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
     for (unsigned i = 0; i < n; ++i)
         CleanupStack::push([](void *link, size_t) noexcept { link_unuse(*static_cast<LinkMap *>(link)); },
                            links[i], 0, links);
-    for (unsigned i = 0; i < n; ++i) {
+    for (unsigned i = 0; i < n; ++i)
         bell_id(*bell, *links[i]);
+    const uint64_t handled = self.handled;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    bool unfenced = false;
+    for (unsigned i = 0; i < n; ++i)
         if (const unsigned id = sleep.announce(*links[i]))
-            Sleeper::arm(links[i]->view.header().side[1].syn_arm, id);
+            unfenced |= Sleeper::arm(links[i]->view.header().side[1].syn_arm, id);
+    if (unfenced) {
+        sleep.barrier();
+        for (unsigned i = 0; i < n && self.handled == handled; ++i)
+            if (const unsigned id = bell->id[links[i]->index])
+                Sleeper::settle(*links[i], links[i]->view.header().side[1].syn_arm, id);
     }
-    sleep.barrier();
     pollfd list[1 + kWakers] = {{fd, POLLIN, 0}};
     long r = 0;
     if (!listener_pending(l) && l.seen_sequence.load(std::memory_order_acquire) == seen)
@@ -279,6 +288,8 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (file_of(fd) != f || f->listener != &l) [[unlikely]]
         return accept(fd, a, n, flags);
     CleanupStack::drop_abandoned(__builtin_frame_address(0));
+    if (channel_left_out) [[unlikely]]
+        ensure_channel();
     int64_t deadline = 0, busy_since = 0;
     Pin pin;
     const AcceptCall call{fd, *f, pin, a, n, flags};
@@ -300,6 +311,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         const long from_kernel = accept_from_kernel(fd, call, insist, kernel_first);
         if (from_kernel != -EAGAIN && from_kernel != -EBUSY) {
             if (from_kernel >= 0) {
+                note_accepted(nullptr);
                 forget_fd(static_cast<int>(from_kernel));
                 if (all_begin_in_kernel() || is_discovery_on()) [[unlikely]]
                     install_accepted(static_cast<int>(from_kernel), f->family, flags);
@@ -347,6 +359,8 @@ long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
         return kPass;
     if (flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC))
         return -EINVAL;
+    if (channel_left_out) [[unlikely]]
+        ensure_channel();
     Listener &l = *f->listener;
     return accept_link(fd, *f, l, l.generation.load(std::memory_order_acquire), a, n, flags);
 }

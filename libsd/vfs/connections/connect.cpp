@@ -186,7 +186,9 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
     if (!control::ensure(&why))
         return why;
     hear_of_ends();
-    return look_up_listener(to, entry) ? Cause::none : Cause::peer_unaccelerated;
+    if (!look_up_listener(to, entry))
+        return Cause::peer_unaccelerated;
+    return is_worth_forking(to) ? Cause::none : Cause::forked_briefly;
 }
 
 /// Nothing of the connection was seen by anybody: the socket is fresh again. `slot_free`: and the slot may be

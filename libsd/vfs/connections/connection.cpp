@@ -1,6 +1,7 @@
 // The life of an accelerated connection in this process.
 #include "libsd/control/assert.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -201,6 +202,8 @@ void close_stream(File &f, bool reset) noexcept {
     const bool was_moved = moved(f), paths = has_paths(o);
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
+    const SlotAddress &server = f.stream.server;
+    uint64_t sends = 0, bytes = 0;
     DetachedPools pools;
     bool last;
     // From here on a thread of ours that gets a token sees that the connection is closed; one that got it
@@ -213,6 +216,8 @@ void close_stream(File &f, bool reset) noexcept {
         Claim rx(seg, o.rx.token, f.rx_token_id(), Claim::patient, ours(seg, o.rx.token));
         last = drop_ofd(seg, index);
         if (last) {
+            sends = o.tx.s.messages;
+            bytes = o.tx.s.bytes + o.rx.s.bytes;
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
             if (paths && is_reading_stopped(o)) [[unlikely]]
@@ -263,6 +268,9 @@ void close_stream(File &f, bool reset) noexcept {
         QuietGuard g(l.slot_lock);
         close_slot(l, slot);
     }
+    if (l.side == 0 && last && l.listener_id != 0)
+        note_forked(server, (l.view.header().side[1].flags.load(std::memory_order_relaxed) & kLinkForks) != 0,
+                    sends, bytes);
     // Nobody is at the other end to connect to: not kept for the next connection.
     if (l.side == 0 &&
         (l.view.header().side[1].flags.load(std::memory_order_acquire) & (kLinkListenerClosed | kLinkServerDead)) &&

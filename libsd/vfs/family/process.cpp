@@ -15,6 +15,7 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/family/fork_pattern.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
@@ -46,6 +47,7 @@ char stats_path[256];
 SD_START_STATE pthread_key_t thread_key = 0;
 SD_START_STATE bool thread_key_made = false, wants_stats = false;
 SD_FORK_STATE std::atomic<bool> stats_written{false};
+SD_FORK_STATE bool channel_left_out_of_child = false; ///< between the two halves of a fork
 
 void thread_exit(void *) noexcept {
     CleanupStack::give_back_all(); // of calls that handlers jumped out of
@@ -102,10 +104,11 @@ SD_FORK_CODE void fork_prepare() noexcept {
         control::fork_unlock();
         sys::sched_yield();
     }
+    channel_left_out_of_child = child_needs_no_channel();
     wire::Fork message;
-    segments_fork_prepare(&message);
-    identity_fork_prepare(control::connected());
-    control::fork_prepare(message);
+    segments_fork_prepare(&message, channel_left_out_of_child);
+    identity_fork_prepare(control::connected() && !channel_left_out_of_child);
+    control::fork_prepare(channel_left_out_of_child ? nullptr : &message);
 }
 
 SD_FORK_CODE void fork_parent() noexcept {
@@ -127,6 +130,7 @@ SD_FORK_CODE void fork_child() noexcept {
         end_vfork_in_child(); // where nothing of ours had been used
         return;
     }
+    channel_left_out = channel_left_out_of_child;
     identity_fork_child();
     segments_fork_child();
     reset_link_locks_in_child();

@@ -1,6 +1,5 @@
 // The process as a whole: start, fork, exit, and coming back to a restarted monitor.
 #pragma once
-#include <atomic>
 #include <cstdint>
 
 namespace sd {
@@ -11,13 +10,6 @@ struct ApiCalls;
 /// Fills the table of calls upward (base/upward.hpp). Once, first of all in vfs::init().
 void fill_upward(const vfs::ApiCalls &api) noexcept;
 
-/// The link over which the last connection was accepted: its index and 1; 0: none, or a child was made since.
-extern std::atomic<uint32_t> last_accepted_on;
-/// Before a fork, with no lock held. A server that forks for each connection never wakes its clients itself,
-/// and each child would have the monitor do it, which takes the client's first answer twice as long. So from
-/// the second time on that a child is made for a client of the same process, what rings that client is there
-/// for the child to inherit.
-void fetch_bells_for_child() noexcept;
 /// Reads the environment and registers the fork handlers. Once, from vfs::init().
 void init_process() noexcept;
 /// Before a thread is made: where libpthread came late, its functions are known from here on.

@@ -430,7 +430,7 @@ void unregister_thread() noexcept {
 
 SD_FORK_CODE bool segments_fork_lock() noexcept { return make_lock.try_lock_unmasked(); }
 
-SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
+SD_FORK_CODE void segments_fork_prepare(wire::Fork *message, bool without_records) noexcept {
     *message = wire::Fork{};
     uint32_t n = segment_count.load(std::memory_order_relaxed);
     for (uint32_t s = 0; s < n; ++s) {
@@ -438,7 +438,7 @@ SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
         uint32_t mine = segments[s].proc;
         SegmentLock g(v);
         // Not yet joined: holds nothing
-        uint32_t c = child_proc[s] = mine < kSegProcs ? claim_proc(v) : kSegProcs;
+        uint32_t c = child_proc[s] = mine < kSegProcs && !without_records ? claim_proc(v) : kSegProcs;
         if (c == kSegProcs)
             // The child then works on the sockets, but its death is not seen for those it alone holds
             continue;
@@ -455,6 +455,20 @@ SD_FORK_CODE void segments_fork_prepare(wire::Fork *message) noexcept {
         m.owner_client = owner;
         m.proc_index = c;
     }
+}
+
+bool holds_nothing() noexcept {
+    for (uint32_t s = 0, n = segment_count.load(std::memory_order_relaxed); s < n; ++s) {
+        if (segments[s].proc >= kSegProcs)
+            continue;
+        const SegmentView v = segments[s].view;
+        const ProcRecord &r = v.proc(segments[s].proc);
+        const uint32_t words = (v.header().ofd_high.load(std::memory_order_relaxed) + 63) / 64;
+        for (uint32_t w = 0; w < kOfds / 64 && w < words; ++w)
+            if (r.held[w].load(std::memory_order_relaxed))
+                return false;
+    }
+    return true;
 }
 
 SD_FORK_CODE void segments_fork_parent() noexcept { make_lock.unlock_unmasked(); }

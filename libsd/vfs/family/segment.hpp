@@ -69,7 +69,9 @@ void unregister_thread() noexcept; ///< at thread exit: gives back its records a
 /// same holdings for the child in every segment and fills the message for the monitor. child: switches to
 /// those records and forgets the own segment (a new one is made on need).
 bool segments_fork_lock() noexcept;
-void segments_fork_prepare(wire::Fork *message) noexcept;
+void segments_fork_prepare(wire::Fork *message, bool without_records) noexcept;
+/// Of all open file descriptions. With make_lock.
+bool holds_nothing() noexcept;
 void segments_fork_parent() noexcept;
 void segments_fork_child() noexcept;
 

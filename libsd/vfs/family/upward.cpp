@@ -32,7 +32,8 @@ bool identity(control::Identity *id, int greeting) noexcept {
 
 void restore() noexcept {
     for (uint32_t i = 0, n = segment_count.load(); i < n; ++i)
-        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0) {
+        if (static_cast<int>(i) != own_segment_index.load() && segments[i].fd >= 0 &&
+            segments[i].proc < kSegProcs) {
             wire::Segment msg{segments[i].proc, 0, segments[i].owner_client};
             control::request(wire::Op::segment, &msg, sizeof msg, &segments[i].fd, 1);
         }
@@ -112,32 +113,6 @@ long peer_bell(LinkMap &l, unsigned id) noexcept {
     keep(static_cast<int>(fd));
     return fd;
 }
-
-} // namespace
-
-SD_FORK_STATE std::atomic<uint32_t> last_accepted_on{0};
-
-void fetch_bells_for_child() noexcept {
-    constexpr unsigned kMostBells = 4; ///< of a client with more threads than that the child asks
-    const uint32_t index = last_accepted_on.exchange(0, std::memory_order_relaxed);
-    LinkMap *l = index != 0 ? link_by_index(index - 1) : nullptr;
-    if (!l || l->side != 1 || l->forks_after_accept > 1 || sandboxed() || !control::connected() || !link_use(*l))
-        return;
-    // A client that comes once would never be rung with what is fetched now.
-    if (++l->forks_after_accept == 2) {
-        unsigned fetched = 0;
-        for (unsigned id = kFirstDoorbell; id <= kLastDoorbell && fetched < kMostBells; ++id)
-            if (l->far.header().bell_generation[0][id].load(std::memory_order_acquire) != 0 &&
-                l->peer_bell[id].fd.load(std::memory_order_relaxed) == LinkMap::PeerBell::kUnknown) {
-                l->peer_bell[id].fd.store(LinkMap::PeerBell::kRung, std::memory_order_relaxed);
-                (void)peer_bell(*l, id);
-                ++fetched;
-            }
-    }
-    link_unuse(*l);
-}
-
-namespace {
 
 void descriptor_moved(int from, int to) noexcept {
     dummy_moved(from, to);

@@ -21,6 +21,13 @@ constexpr int64_t kConfirmNs = 1'000'000; ///< unconfirmed items are confirmed t
 constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 
+/// Of all that was armed so far.
+void fence(Epoll &x) noexcept {
+    if (x.unfenced)
+        heavy_barrier();
+    x.unfenced = false;
+}
+
 /// Arms the item's connection. False: it has no doorbell id, so it has to stay hot.
 bool arm(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
@@ -34,7 +41,8 @@ bool arm(Epoll &x, EpollItem &i) noexcept {
     if (e.id == 0) // got since the last collect()
         e.id = id;
     i.tx_armed = (i.events & kWrites) && !(i.level & kWrites);
-    arm_stream(*i.file, id, true, i.tx_armed);
+    if (arm_stream(*i.file, id, true, i.tx_armed))
+        x.unfenced = true;
     return true;
 }
 
@@ -110,8 +118,8 @@ bool waits_unarmed(const EpollItem &i) noexcept {
     return i.link && !i.off && (i.events & kWrites) && !(i.level & kWrites) && !i.tx_armed;
 }
 
-/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. A heavy_barrier()
-/// lies between the arming of each and now.
+/// Unconfirmed items are looked at once more, and then they are cold: A1 in epoll_set.hpp. Where they were
+/// not found fenced, a heavy_barrier() lies between the arming of each and now.
 void confirm(Epoll &x) noexcept {
     for (bool again = true; again;) {
         again = false;
@@ -134,7 +142,7 @@ void confirm(Epoll &x) noexcept {
             }
         }
         if (again)
-            heavy_barrier();
+            fence(x);
     }
 }
 
@@ -355,7 +363,7 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
         int64_t now = sys::now_ns();
         if (now - x.barrier_at > kConfirmNs) {
             x.barrier_at = now;
-            heavy_barrier();
+            fence(x);
             confirm(x);
         }
     }
@@ -364,7 +372,7 @@ unsigned scan(Epoll &x, epoll_event *out, unsigned room, bool thorough) noexcept
 
 bool any_ready(Epoll &x) noexcept {
     if (x.unconfirmed.size()) [[unlikely]]
-        heavy_barrier();
+        fence(x);
     return any_ready_after_barrier(x);
 }
 
@@ -393,7 +401,7 @@ bool any_ready_after_barrier(Epoll &x) noexcept {
             x.corked_until = t < x.corked_until ? t : x.corked_until;
         }
         if (again)
-            heavy_barrier();
+            fence(x);
     }
     return ready;
 }
@@ -436,7 +444,7 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
         return;
     for_each_listener_link(x, [&](LinkMap &l) {
         if (const unsigned id = Sleeper::announce(*x.bell, l))
-            Sleeper::arm(l.view.header().side[1].syn_arm, id);
+            x.unfenced |= Sleeper::arm(l.view.header().side[1].syn_arm, id);
         else
             *blind = true;
     });
@@ -444,7 +452,24 @@ void prepare_sleep(Epoll &x, bool *blind) noexcept {
         if (i && i->file->epoll) {
             SetGuard g(*i->file->epoll);
             prepare_sleep(*i->file->epoll, blind);
+            x.unfenced = true; // of several sets none is settled
         }
+}
+
+void fence_before_sleep(Epoll &x) noexcept {
+    if (!x.unfenced)
+        return;
+    fence(x);
+    if (!x.bell)
+        return;
+    for (const EpollItem *i : x.unconfirmed)
+        if (const unsigned id = i->link ? x.bell->id[i->link->index] : 0)
+            Sleeper::settle(*i->link, i->link->view.slot(i->slot).side[i->link->side].control.rx_arm, id);
+    if (x.duals)
+        for_each_listener_link(x, [&](LinkMap &l) {
+            if (const unsigned id = x.bell->id[l.index])
+                Sleeper::settle(l, l.view.header().side[1].syn_arm, id);
+        });
 }
 
 namespace {
@@ -501,7 +526,7 @@ void hand_over(Epoll &x) noexcept {
     bool blind = false;
     const uint64_t seen = links_seen(x);
     prepare_sleep(x, &blind);
-    Sleeper::barrier();
+    fence_before_sleep(x);
     const bool ready = any_ready_after_barrier(x) || links_seen(x) != seen;
     // Blind: the sleepers have to get ids for what was added since.
     if (ready || x.has_moved || blind || x.plain != 0 || x.corked_until != INT64_MAX)

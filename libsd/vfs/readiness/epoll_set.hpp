@@ -200,6 +200,7 @@ struct Epoll {
     /// As of the last any_ready(): when the first of what peers hold back is due
     int64_t corked_until = INT64_MAX;
     int64_t barrier_at = 0; ///< when unconfirmed items were last confirmed
+    bool unfenced = false;  ///< something was armed that needs a barrier (queue/sleeper.hpp)
     uint64_t reports = 0, passes = 0;
     bool watched = false;  ///< an edge-triggered member of another set
     uint64_t arrivals = 0; ///< `watched`: what members had to tell so far, be it that they were ready already
@@ -306,6 +307,8 @@ uint64_t links_seen(Epoll &x) noexcept;
 /// Arms everything and announces the sleep; the caller issues heavy_barrier() and looks again. `*blind`: a
 /// wake-up cannot be relied on.
 void prepare_sleep(Epoll &x, bool *blind) noexcept;
+/// After that: the barrier, if anything was armed that needs one.
+void fence_before_sleep(Epoll &x) noexcept;
 void finish_sleep(Epoll &x) noexcept;
 /// The nested set of the item gets into, or goes out of, a set that so many sleep on: each of those will end
 /// one sleep in all that are nested then.

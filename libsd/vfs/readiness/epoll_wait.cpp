@@ -192,7 +192,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
         CleanupStack::push(wake_up, &x, 0, &w);
         listens = x.duals > 0;
         if (x.streams || listens) {
-            sleep.barrier();
+            fence_before_sleep(x);
             x.barrier_at = 0;
         }
         ready = any_ready_after_barrier(x) || x.has_moved || links_seen(x) != seen;

@@ -176,10 +176,14 @@ bool provide(Poll &p, Bell &bell) noexcept {
     return ok;
 }
 
+/// Up to the barrier, with it. `p.links`: there is anything to be armed.
 void arm(Poll &p, Bell &bell, Sleep &sleep) noexcept {
+    const uint64_t handled = self.handled;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    bool unfenced = p.sets;
     for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
         if (const unsigned id = sleep.announce(l); id && syn)
-            Sleeper::arm(*syn, id);
+            unfenced |= Sleeper::arm(*syn, id);
     });
     bool blind = false;
     for (size_t i = 0; i < p.l.n; ++i) {
@@ -188,7 +192,7 @@ void arm(Poll &p, Bell &bell, Sleep &sleep) noexcept {
             continue;
         if (LinkMap *link = p.l.link[i]) {
             if (unsigned id = bell.id[link->index])
-                arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
+                unfenced |= arm_stream(*f, id, true, p.l.all[i].events & (POLLOUT | POLLWRNORM | POLLWRBAND));
         } else if (is_set(f)) {
             SetGuard g(*f->epoll);
             prepare_sleep(*f->epoll, &blind);
@@ -196,6 +200,19 @@ void arm(Poll &p, Bell &bell, Sleep &sleep) noexcept {
     }
     if (blind)
         sleep.nobody_rings();
+    if (!p.links || !unfenced)
+        return;
+    sleep.barrier();
+    if (p.sets || self.handled != handled)
+        return;
+    for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
+        if (const unsigned id = bell.id[l.index]; id && syn)
+            Sleeper::settle(l, *syn, id);
+    });
+    for (size_t i = 0; i < p.l.n; ++i)
+        if (LinkMap *l = p.l.file[i] ? p.l.link[i] : nullptr)
+            if (const unsigned id = bell.id[l->index])
+                Sleeper::settle(*l, l->view.slot(p.l.file[i]->slot).side[l->side].control.rx_arm, id);
 }
 
 void withdraw(Poll &p, Sleep &sleep) noexcept {
@@ -253,8 +270,6 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
         sleep.nobody_rings();
     const uint64_t seen = links_seen(p);
     arm(p, bell, sleep);
-    if (p.links)
-        sleep.barrier();
     long ready = look_at_ours(p);
     long r = 0;
     if (ready == 0 && links_seen(p) == seen) {

@@ -131,7 +131,7 @@ uint32_t stream_events(File &f) noexcept {
     return (e & EPOLLIN) || is_in_ring(f) ? e : path_events(f); // it may have moved meanwhile
 }
 
-void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
+bool arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
     auto &c = f.mine->control;
     if (tx) {
         // Worth a wake-up: when a quarter of the ring is free (as tx_room sees it).
@@ -143,10 +143,9 @@ void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
         if (may_use_channels() && channel_is_full(f)) [[unlikely]]
             want = 0; // whatever is read
         c.tx_want.store(want, std::memory_order_relaxed);
-        Sleeper::arm(c.tx_arm, id);
+        (void)Sleeper::arm(c.tx_arm, id);
     }
-    if (rx)
-        Sleeper::arm(c.rx_arm, id);
+    return (rx && Sleeper::arm(c.rx_arm, id)) || tx;
 }
 
 void notify_own(File &f) noexcept {
@@ -193,11 +192,13 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
         Sleep sleep(*bell, deadline);
         if (!control::connected())
             sleep.nobody_rings();
-        if (const unsigned id = sleep.announce(l)) {
-            arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT);
-            sleep.barrier();
-        }
         const uint64_t before = self.handled;
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+        if (const unsigned id = sleep.announce(l); id && arm_stream(f, id, events & EPOLLIN, events & EPOLLOUT)) {
+            sleep.barrier();
+            if (self.handled == before)
+                Sleeper::settle(l, l.view.slot(f.slot).side[l.side].control.rx_arm, id);
+        }
         const bool now = changed();
         sleep.not_after(corked_until(f)); // which we are rung for when it begins
         pollfd wakers[1 + kWakers];

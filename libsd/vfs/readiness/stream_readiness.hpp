@@ -14,8 +14,8 @@ bool tx_room(File &f) noexcept;
 /// May be called without the tokens; a hint that is exact for the caller's own past operations.
 uint32_t stream_events(File &f) noexcept;
 /// Arms both directions of a stream so that id `id` of its link is notified of any change of readiness. Needs
-/// barrier and another look afterwards (queue/sleeper.hpp).
-void arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
+/// another look afterwards, and before it, if this says so, a barrier (queue/sleeper.hpp).
+[[nodiscard]] bool arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept;
 /// Blocks until stream_events(f) & events, an error, the deadline (CLOCK_MONOTONIC ns, INT64_MAX none) or a
 /// signal. 0: look again; -ETIMEDOUT; -EINTR (a handler without SA_RESTART ran). `interrupts`:
 /// self.interrupts when the program's call began; a handler that came since ends it.
