@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "SocksDirect"
 # Patterns of pages, first come first served; what none of them takes is for those who work on it.
 SECTIONS = {
-    "Use it": ["README.md", "docs/installing.md", "docs/compatibility.md", "docs/images.md", "docs/containers.md", "docs/kubernetes.md", "docs/two-hosts.md", "docs/man/sd[a-z]*.1"],
+    "Use it": ["README.md", "docs/installing.md", "docs/compatibility.md", "docs/images.md", "docs/containers.md", "docs/kubernetes.md", "docs/two-hosts.md", "docs/rdma-devices.md", "docs/without-rdma.md", "docs/man/sd[a-z]*.1"],
     "Operate it": ["docs/operations.md", "docs/tracing.md", "docs/security.md", "docs/man/*"],
     "Understand it": ["docs/design.md", "docs/design/walk-*.md", "docs/design/*.md", "docs/glossary.md", "docs/performance.md",
                       "docs/performance-notes.md"],
