@@ -454,6 +454,7 @@ struct Greeting {
     uint32_t step;
     unsigned char hello[48]; ///< with kGreets: rdma::Hello
 };
+constexpr unsigned kHelloAddress = 8; ///< in there: the device's, 16 bytes; IPv4 is mapped
 struct GreetingReply {
     uint32_t step; ///< of the other side
     uint32_t pad;

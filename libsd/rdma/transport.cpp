@@ -66,7 +66,7 @@ void wake(void *link, uint32_t slot, bool data, bool room) noexcept {
 
 wire::GreetingReply greet(const LinkMap &l, uint32_t step, const Hello *ours) noexcept {
     wire::Greeting g{l.id, l.side, step, {}};
-    static_assert(sizeof g.hello == sizeof *ours);
+    static_assert(sizeof g.hello == sizeof *ours && offsetof(Hello, address) == wire::kHelloAddress);
     if (ours)
         memcpy(g.hello, ours, sizeof g.hello);
     control::Reply r = control::request(wire::Op::greet, &g, sizeof g);

@@ -2,11 +2,11 @@
 // be joined.
 #pragma once
 #include "libsd/layout/causes.hpp"
+#include "monitor/discovery/pair_key.hpp"
 #include "monitor/discovery/programs.hpp"
 #include "monitor/discovery/tenants.hpp"
 
 #include <chrono>
-#include <compare>
 #include <map>
 #include <optional>
 
@@ -20,14 +20,6 @@ struct Paths {
     std::vector<std::string> tenants;   ///< patterns; see same_tenant()
     bool between_tenants = false;       ///< tenants are joined with each other, too
     Paths();                            ///< private networks
-};
-
-/// The same for both ends of one connection, and for no other: what the option carried, and the initial
-/// sequence numbers, which only the two kernels' ends and the wire between them have seen.
-struct PairKey {
-    uint64_t nonce = 0, answer = 0;
-    uint32_t connector_isn = 0, acceptor_isn = 0;
-    auto operator<=>(const PairKey &) const = default;
 };
 
 /// One end, by its descriptor. The descriptor need not be kept.

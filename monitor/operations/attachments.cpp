@@ -98,6 +98,10 @@ void Monitor::side_changed(Link &link, unsigned side) {
         link.mark(1, kLinkServerDead);
         close_to_requests(link);
     }
+    if (link.far && side != link.far->side) {
+        own_side_gone(link);
+        return;
+    }
     if (!link.side[0].empty() || !link.side[1].empty()) {
         return;
     }
@@ -110,6 +114,9 @@ void Monitor::side_changed(Link &link, unsigned side) {
 void Monitor::forget(Link &link) {
     if (link.joins) {
         forget_offers(link);
+    }
+    if (link.far) {
+        forget_far(link);
     }
     if (link.listener != nullptr) {
         link.listener->remove(link);

@@ -71,7 +71,7 @@ std::string Monitor::make_metrics() {
             ++programs[client->comm].processes;
         }
     }
-    double states[6]{}, paths[2]{}, stalled = 0, asleep = 0, waiting = 0;
+    double states[6]{}, paths[3]{}, stalled = 0, asleep = 0, waiting = 0;
     for (const ConnectionRow &row : table.rows) {
         ++states[std::min<size_t>(row.state, std::size(states) - 1)];
         for (unsigned side = 0; side < 2; ++side) {

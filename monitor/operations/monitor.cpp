@@ -149,7 +149,13 @@ Monitor::Monitor(EventLoop &loop, Config config, std::string socket_path, bool e
       socket_path_(std::move(socket_path)), exit_when_unused_(exit_when_unused), epoch_(random_epoch()),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)), next_id_(epoch_ >> 32 << 32 | 1),
       next_listener_(static_cast<uint32_t>(epoch_) & 0x3fffffff), discovery_(config_.paths),
-      peers_(std::make_unique<PeersHelper>(loop_, config_.peers_socket)) {
+      peers_(std::make_unique<PeersHelper>(
+          loop_, config_.peers_socket,
+          PeersHelper::Events{[this](const std::string &name) { host_is_there(name); },
+                              [this](const std::string &name) { host_is_away(name); },
+                              [this](const std::string &name, const between_hosts::LinkMessage &message) {
+                                  host_says(name, message);
+                              }})) {
     prepare_to_ring();
     say_discovery();
     peers_->apply(config_.peers, discovery_.proof_key());

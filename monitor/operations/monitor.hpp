@@ -10,6 +10,7 @@
 #include "monitor/records/moved.hpp"
 #include "monitor/records/offer.hpp"
 #include "monitor/records/parcel.hpp"
+#include "monitor/records/remote_host.hpp"
 #include "monitor/service/config.hpp"
 #include "monitor/service/packet.hpp"
 #include "monitor/service/socket_question.hpp"
@@ -172,6 +173,8 @@ class Monitor {
     void review_moved(const Segment &segment);
 
     // offers.cpp: connections that began in the kernel
+    static constexpr size_t kMostOffers = 4096;    ///< of one process, whose other ends have not come
+    static constexpr size_t kMostFarLinks = 65536; ///< with one host
     using Offers = std::map<OfferKey, Offer>;
     Offer *find_other_end(const Offer &offer);
     Cause join_objects(const Offer &connector, const Offer &acceptor);
@@ -186,6 +189,43 @@ class Monitor {
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
     Reply greet(Client &client, Request &request);
+    static void name_slot(Link &link, uint32_t slot, const ConnectionNames::Name &client,
+                          const ConnectionNames::Name &server);
+
+    // hosts.cpp: those whose other end is on another host. heard() says what is wrong with it, if it is
+    RemoteHost &remote_host(const std::string &name);
+    void tell(const RemoteHost &host, const between_hosts::LinkMessage &message);
+    void host_is_there(const std::string &name);
+    void host_is_away(const std::string &name);
+    void host_says(const std::string &name, const between_hosts::LinkMessage &message);
+    const char *heard(RemoteHost &host, const between_hosts::Epoch &m);
+    const char *heard(RemoteHost &host, const between_hosts::Links &m);
+    const char *heard(RemoteHost &host, const between_hosts::Offer &m);
+    static const char *heard(RemoteHost &host, const between_hosts::Withdrawn &m);
+    const char *heard(RemoteHost &host, const between_hosts::Joined &m);
+    const char *heard(RemoteHost &host, const between_hosts::Taken &m);
+    const char *heard(RemoteHost &host, const between_hosts::Refused &m);
+    const char *heard(RemoteHost &host, const between_hosts::Greeting &m);
+    const char *heard(RemoteHost &host, const between_hosts::Gone &m);
+    static const char *learn_number(RemoteHost &host, uint64_t here, uint64_t there);
+    void lose_links(RemoteHost &host);
+    Cause far_objects(const Offer &offer) const;
+    Reply offer_to_host(Client &client, uint32_t side, const ConnectedSocket &socket, const ForeignEnd &end,
+                        const std::string &name);
+    Link *link_to_host(Client &connector, RemoteHost &host, uint64_t process);
+    Link *make_far_link(Client &own, const Link::Far &far);
+    void join_far(Offer &offer, const between_hosts::Offer &foreign);
+    static void begin_far_slot(Offer &offer, Link &link, uint32_t slot);
+    static void leave_link(Offer &offer);
+    static void stay_with_kernel(Offer &offer, Cause cause);
+    static void wake_offerer(Client &client);
+    static void close_offer(const Offer &offer);
+    void withdraw_from_host(Offer &offer);
+    void greet_host(const Link &link, uint32_t step);
+    void far_side_gone(Link &link);
+    static void forget_far(Link &link);
+    void own_side_gone(Link &link);
+    void add_host(const std::string &name, nlohmann::json &row) const;
 
     // pools/pools.cpp: memory from which a connection's bytes are handed over
     static void drop_ended_pools(Link &link);
@@ -392,7 +432,8 @@ class Monitor {
     std::unordered_map<uint64_t, std::unique_ptr<Client>> clients_;
     SeenGroups groups_seen_;
     Discovery discovery_;
-    std::unique_ptr<PeersHelper> peers_; ///< never null
+    std::map<std::string, RemoteHost> remote_hosts_; ///< by name; those that have been there
+    std::unique_ptr<PeersHelper> peers_;             ///< never null
     EventLoop::Timer groups_timer_ = 0;
 
     struct Awaited {

@@ -15,8 +15,6 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr size_t kMostOffers = 4096; ///< of one process, whose other ends have not come
-
 bool is_v4(const ConnectionNames::Name &name) {
     static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
     return std::equal(std::begin(kMapped), std::end(kMapped), name.ip.begin());
@@ -139,27 +137,33 @@ Cause Monitor::join(Offer &first, Offer &second) {
     if (!slot) {
         return Cause::no_slot;
     }
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    link->for_each_view([&](LinkView view) {
-        Slot &s = view.slot(*slot);
-        s.identity.client = slot_address(connector.socket.names.local);
-        s.identity.server = slot_address(connector.socket.names.peer);
-        s.identity.connected_ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
-        s.identity.state.store(static_cast<uint32_t>(SlotState::accepted), std::memory_order_release);
-    });
+    name_slot(*link, *slot, connector.socket.names.local, connector.socket.names.peer);
     for (Offer *end : {&first, &second}) {
         end->link = link;
         end->slot = *slot;
     }
     link->offers.insert({first.socket.names.netns, first.socket.cookie}); // the second hears of it now
-    if (first.client->own) {
-        first.client->own->view().header().joined.fetch_add(1, std::memory_order_seq_cst);
-    }
+    wake_offerer(*first.client);
     return Cause::none;
 }
 
+void Monitor::name_slot(Link &link, uint32_t slot, const ConnectionNames::Name &client,
+                        const ConnectionNames::Name &server) {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    link.for_each_view([&](LinkView view) {
+        Slot &s = view.slot(slot);
+        s.identity.client = slot_address(client);
+        s.identity.server = slot_address(server);
+        s.identity.connected_ns = static_cast<uint64_t>(std::chrono::nanoseconds(now).count());
+        s.identity.state.store(static_cast<uint32_t>(SlotState::accepted), std::memory_order_release);
+    });
+}
+
 Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
-    const Offer &offer = it->second;
+    Offer &offer = it->second;
+    if (offer.host != nullptr) {
+        withdraw_from_host(offer);
+    }
     if (const auto named = offers_by_names_.find(offer.socket.names);
         named != offers_by_names_.end() && named->second == it->first) {
         offers_by_names_.erase(named);
@@ -238,8 +242,7 @@ Reply Monitor::offer(Client &client, Request &request) {
         uint8_t ip[16];
         std::copy(socket->names.peer.ip.begin(), socket->names.peer.ip.end(), std::begin(ip));
         if (const std::string *host = peers_->host_of(*foreign, ip)) {
-            log::debug("process {} has an end of a connection with {}", client.pid, *host);
-            return Reply::error(EACCES, Cause::remote_host); // nothing carries between hosts yet
+            return offer_to_host(client, side, *socket, *foreign, *host);
         }
     }
     if (!found && !joins_all_) {
@@ -249,7 +252,8 @@ Reply Monitor::offer(Client &client, Request &request) {
     if (const auto known = offers_.find(key); known != offers_.end()) {
         return known->second.client == &client ? answer(known->second) : Reply::error(EEXIST);
     }
-    Offer made{&client, side, *socket, found ? std::optional(end) : std::nullopt, nullptr, 0};
+    Offer made{&client, side, *socket};
+    made.discovered = found ? std::optional(end) : std::nullopt;
     if (Offer *other = find_other_end(made)) {
         if (const Cause cause = join(*other, made); cause != Cause::none) {
             return Reply::error(EACCES, cause);
@@ -275,8 +279,13 @@ Reply Monitor::other_end(Client &client, Request &request) {
     const auto socket = examine(request);
     request.close_descriptors();
     const auto it = socket ? offers_.find({socket->names.netns, socket->cookie}) : offers_.end();
-    if (it == offers_.end() || it->second.client != &client || it->second.link == nullptr) {
+    if (it == offers_.end() || it->second.client != &client || it->second.asked ||
+        (it->second.link == nullptr && it->second.refused == Cause::none)) {
         return Reply::error(ENOENT);
+    }
+    if (const Cause cause = it->second.refused; cause != Cause::none) {
+        forget_offer(it);
+        return Reply::error(EACCES, cause);
     }
     Reply reply = answer(it->second);
     forget_offer(it);
@@ -309,10 +318,16 @@ Reply Monitor::greet(Client &client, Request &request) {
         ours.step = wire::kGreets;
         link->mark(body.side, kLinkGreeted);
         ring_everybody(*link);
+        if (link->far) {
+            greet_host(*link, wire::kGreets);
+        }
     } else if (body.step == wire::kCanReceive && ours.step == wire::kGreets) {
         ours.step = wire::kCanReceive;
         link->mark(body.side, kLinkJoined);
         ring_everybody(*link);
+        if (link->far) {
+            greet_host(*link, wire::kCanReceive);
+        }
     }
     wire::GreetingReply answer{theirs.step, 0, {}};
     std::copy(theirs.hello.begin(), theirs.hello.end(), std::begin(answer.hello));

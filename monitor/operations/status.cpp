@@ -89,7 +89,7 @@ json Monitor::status_json(const Viewer &viewer) {
                          {"ends", std::move(ends)}};
 
     if (viewer.all) {
-        root["peers"] = peers_->json();
+        root["peers"] = peers_->json([this](const std::string &name, json &row) { add_host(name, row); });
     }
 
     Counters total = past_;

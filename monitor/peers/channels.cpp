@@ -23,7 +23,9 @@ constexpr std::chrono::milliseconds kFirstPause{250}, kLongestPause{15000};
 constexpr std::chrono::milliseconds kAcceptAgain{1000}; ///< when there are no descriptors
 constexpr std::chrono::milliseconds kListenAgain{5000}; ///< when the address is not there, or taken
 constexpr std::chrono::milliseconds kSayAgain{100};
-constexpr size_t kMostPending = 32; ///< of all that have not proven themselves
+constexpr std::chrono::milliseconds kSayMessagesAgain{5};
+constexpr size_t kMostMessages = 1024; ///< that wait for the monitor; then no peer is read from
+constexpr size_t kMostPending = 32;    ///< of all that have not proven themselves
 constexpr int kAcceptsAtOnce = 16;
 
 struct Name {
@@ -73,9 +75,8 @@ void send_at_once(int socket) {
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
-void put_text(char (&out)[128], const std::string &text) {
-    const size_t size = std::min(text.size(), sizeof out - 1);
-    memcpy(out, text.data(), size);
+template <size_t N> void put_text(char (&out)[N], const std::string &text) {
+    memcpy(out, text.data(), std::min(text.size(), N - 1));
 }
 
 } // namespace
@@ -226,7 +227,9 @@ Session::Events Channels::events() {
             [this](Session &session, const TellableKey &key) { session_told(session, key); },
             [this](Session &session, PeerCause cause, const std::string &detail) {
                 session_over(session, cause, detail);
-            }};
+            },
+            [this](Session &session, const Message &message) { session_said(session, message); },
+            [this] { return messages_.size() < kMostMessages; }};
 }
 
 std::shared_ptr<Session> Channels::take_pending(const Session &session) {
@@ -248,6 +251,7 @@ void Channels::session_up(Session &session) {
         }
         peer.session = std::move(accepted);
     }
+    peer.number = ++sessions_;
     peer.up_since = EventLoop::Clock::now();
     peer.cause = PeerCause::none;
     peer.detail.clear();
@@ -264,6 +268,43 @@ void Channels::session_told(Session &session, const TellableKey &key) {
         it->second.key = key;
         it->second.key_unsaid = true;
         say(it->second);
+    }
+}
+
+void Channels::session_said(Session &session, const Message &message) {
+    const auto it = peers_.find(session.peer()->name);
+    if (it == peers_.end() || it->second.session.get() != &session) {
+        return;
+    }
+    PeerReport &report = messages_.emplace_back();
+    report.kind = PeerReport::message;
+    report.session = it->second.number;
+    put_text(report.name, it->first);
+    report.message_kind = static_cast<uint16_t>(message.kind);
+    report.size = static_cast<uint16_t>(message.body.size());
+    static_assert(between_hosts::kMostLinkBody <= sizeof report.detail);
+    memcpy(report.detail, message.body.data(), std::min(message.body.size(), sizeof report.detail));
+    say_later();
+}
+
+std::shared_ptr<Session> Channels::session_of(uint64_t number) const {
+    for (const auto &[name, peer] : peers_) {
+        if (peer.number == number && peer.session && peer.session->state() == Session::State::up) {
+            return peer.session;
+        }
+    }
+    return nullptr;
+}
+
+void Channels::tell(uint64_t session, MessageKind kind, std::string_view body) {
+    if (const auto there = session_of(session)) {
+        there->tell(kind, body);
+    }
+}
+
+void Channels::refuse(uint64_t session, const std::string &why) {
+    if (const auto there = session_of(session)) {
+        there->refuse(why);
     }
 }
 
@@ -391,8 +432,13 @@ void Channels::say(Peer &peer) {
 }
 
 void Channels::say_later() {
+    const bool is_now = !unsaid_.empty() || !messages_.empty();
+    if (say_timer_ != 0 && is_now && says_late_) {
+        loop_.cancel(std::exchange(say_timer_, 0));
+    }
     if (say_timer_ == 0) {
-        say_timer_ = loop_.after(unsaid_.empty() ? kSayAgain : std::chrono::milliseconds(0), [this] {
+        says_late_ = !is_now;
+        say_timer_ = loop_.after(is_now ? std::chrono::milliseconds(0) : kSayAgain, [this] {
             say_timer_ = 0;
             say_all();
         });
@@ -410,11 +456,12 @@ void Channels::say_all() {
         const Peer &peer = found->second;
         PeerReport one = report;
         one.kind = PeerReport::peer;
-        one.index = static_cast<uint32_t>(peer.index);
+        put_text(one.name, *it);
         const bool is_up = peer.session && peer.session->state() == Session::State::up;
         one.state = is_up ? PeerState::up : peer.session ? PeerState::connecting : PeerState::waiting;
         one.cause = peer.cause;
         one.version = is_up ? peer.session->version() : 0;
+        one.session = is_up ? peer.number : 0;
         put_text(one.detail, peer.detail);
         bool is_told = tell_(one);
         if (is_told && found->second.key_unsaid && found->second.key) {
@@ -430,6 +477,9 @@ void Channels::say_all() {
             });
             return;
         }
+    }
+    if (!say_messages()) {
+        return;
     }
     if (listener_unsaid_) {
         report.kind = PeerReport::listening;
@@ -448,6 +498,29 @@ void Channels::say_all() {
     if (listener_unsaid_ || strangers_unsaid_) {
         say_later();
     }
+}
+
+/// After the states of peers, so that the monitor knows whose they are. False: it takes no more now.
+bool Channels::say_messages() {
+    const bool was_full = messages_.size() >= kMostMessages;
+    while (!messages_.empty()) {
+        if (!tell_(messages_.front())) {
+            say_timer_ = loop_.after(kSayMessagesAgain, [this] {
+                say_timer_ = 0;
+                say_all();
+            });
+            break;
+        }
+        messages_.pop_front();
+    }
+    if (was_full && messages_.size() < kMostMessages) {
+        for (const auto &[name, peer] : peers_) {
+            if (peer.session) {
+                peer.session->resume();
+            }
+        }
+    }
+    return messages_.empty();
 }
 
 } // namespace sd::monitor

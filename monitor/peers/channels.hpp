@@ -4,6 +4,7 @@
 #include "monitor/peers/session.hpp"
 #include "monitor/service/policy.hpp"
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <random>
@@ -23,6 +24,9 @@ class Channels {
     /// From now on these. Channels to peers of which nothing has changed stay. `number` goes into reports,
     /// `key` to all peers.
     void apply(PeersSettings settings, uint32_t number, std::optional<TellableKey> key);
+    /// Of the monitor, for the peer whose session has that number, if it is still there.
+    void tell(uint64_t session, MessageKind kind, std::string_view body);
+    void refuse(uint64_t session, const std::string &why);
     /// Says so to all peers.
     void end();
 
@@ -35,6 +39,7 @@ class Channels {
         bool connects = false;            ///< this host does, not the peer
         PeerCause cause = PeerCause::none;
         std::string detail;
+        uint64_t number = 0;               ///< of the session that is up
         std::optional<TellableKey> key;    ///< that it has told
         bool key_unsaid = false;           ///< to the monitor
         std::chrono::milliseconds pause{}; ///< before the next try
@@ -50,6 +55,8 @@ class Channels {
     Session::Events events();
     void session_up(Session &session);
     void session_told(Session &session, const TellableKey &key);
+    void session_said(Session &session, const Message &message);
+    std::shared_ptr<Session> session_of(uint64_t number) const;
     void session_over(Session &session, PeerCause cause, const std::string &detail);
     std::shared_ptr<Session> take_pending(const Session &session);
 
@@ -61,6 +68,7 @@ class Channels {
     void say(Peer &peer);
     void say_later();
     void say_all();
+    bool say_messages();
 
     EventLoop &loop_;
     Tell tell_;
@@ -76,9 +84,12 @@ class Channels {
     std::vector<std::shared_ptr<Session>> pending_; ///< accepted, and not proven
     uint32_t strangers_ = 0;
     std::string last_stranger_;
-    std::set<std::string> unsaid_; ///< peers whose state the monitor does not know yet
+    std::set<std::string> unsaid_;    ///< peers whose state the monitor does not know yet
+    std::deque<PeerReport> messages_; ///< of peers, that the monitor has not been told yet
+    uint64_t sessions_ = 0;           ///< that have been up
     bool listener_unsaid_ = false, strangers_unsaid_ = false;
     EventLoop::Timer say_timer_ = 0;
+    bool says_late_ = false;  ///< the timer is of what can wait
     std::minstd_rand random_; ///< for what needs to be spread only
 };
 

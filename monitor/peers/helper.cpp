@@ -21,6 +21,7 @@ using nlohmann::json;
 
 constexpr std::chrono::milliseconds kFirstPause{1000}, kLongestPause{60000};
 constexpr std::chrono::seconds kBetweenLines{1};
+constexpr size_t kMostOrders = 65536;                ///< that wait; then the helper is started anew
 constexpr const char *kNobody = "65534,65534,65534"; ///< whom a helper of root's becomes
 
 /// Of what a stranger may have a hand in, one line that can be shown.
@@ -46,9 +47,19 @@ void PeersHelper::apply(PeersSettings settings, std::optional<ProofKey> key) {
             }
         }
     }
+    std::vector<std::string> lost;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+        const auto is_same = [&](const PeerSettings &peer) { return peer.name == settings_.peers[i].name; };
+        if (peers_[i].session != 0 && std::none_of(settings.peers.begin(), settings.peers.end(), is_same)) {
+            lost.push_back(settings_.peers[i].name);
+        }
+    }
     settings_ = std::move(settings);
     peers_ = std::move(peers);
     key_ = key;
+    for (const std::string &name : lost) {
+        events_.down(name);
+    }
     ++number_;
     if (!settings_.is_used()) {
         drop();
@@ -74,7 +85,12 @@ void PeersHelper::start() {
         ended();
         return;
     }
-    watch_ = loop_.add(channel_.get(), EPOLLIN, [this](uint32_t) { ready(); });
+    watch_ = loop_.add(channel_.get(), EPOLLIN, [this](uint32_t events) {
+        if ((events & EPOLLOUT) != 0) {
+            flush();
+        }
+        ready();
+    });
 }
 
 /// From the service manager, for a monitor whose unit has no network; else as a process of its own.
@@ -132,8 +148,77 @@ bool PeersHelper::send_settings() {
     return true;
 }
 
+std::optional<size_t> PeersHelper::index_of(std::string_view name) const {
+    const auto &all = settings_.peers;
+    const auto it = std::find_if(all.begin(), all.end(), [&](const PeerSettings &p) { return p.name == name; });
+    return it == all.end() ? std::nullopt : std::optional(static_cast<size_t>(it - all.begin()));
+}
+
+void PeersHelper::send(const std::string &host, const between_hosts::LinkMessage &message) {
+    const auto index = index_of(host);
+    if (!index || peers_[*index].session == 0) {
+        return;
+    }
+    const std::string body = between_hosts::encode(message);
+    PeersOrder one;
+    one.kind = PeersOrder::message;
+    one.session = peers_[*index].session;
+    one.message_kind = static_cast<uint16_t>(between_hosts::kind_of(message));
+    one.size = static_cast<uint16_t>(body.size());
+    static_assert(between_hosts::kMostLinkBody <= sizeof one.body);
+    memcpy(one.body, body.data(), body.size());
+    order(one);
+}
+
+void PeersHelper::refuse(const std::string &host, const std::string &why) {
+    const auto index = index_of(host);
+    if (!index || peers_[*index].session == 0) {
+        return;
+    }
+    PeersOrder one;
+    one.kind = PeersOrder::refuse;
+    one.session = peers_[*index].session;
+    memcpy(one.body, why.data(), std::min(why.size(), sizeof one.body - 1));
+    order(one);
+}
+
+/// In their order. None is lost while the helper lives.
+void PeersHelper::order(const PeersOrder &one) {
+    if (!channel_ || orders_.size() >= kMostOrders) {
+        return; // flush() sees to the latter
+    }
+    orders_.push_back(one);
+    if (orders_.size() == 1) {
+        loop_.soon([this, alive = std::weak_ptr<const char>(alive_)] {
+            if (!alive.expired()) {
+                flush();
+            }
+        });
+    }
+}
+
+void PeersHelper::flush() {
+    while (channel_ && !orders_.empty()) {
+        if (::send(channel_.get(), &orders_.front(), sizeof orders_.front(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            if (errno != EAGAIN || orders_.size() >= kMostOrders) {
+                trouble_ = errno == EAGAIN ? "sd-peers takes no orders" : strerror(errno);
+                ended();
+                return;
+            }
+            break;
+        }
+        orders_.pop_front();
+    }
+    if (watch_ != 0) {
+        loop_.change(watch_, channel_.get(), orders_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT);
+    }
+}
+
 void PeersHelper::ready() {
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; channel_ && i < 64; ++i) {
         PeerReport report;
         const ssize_t n = recv(channel_.get(), &report, sizeof report, MSG_DONTWAIT);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -144,20 +229,27 @@ void PeersHelper::ready() {
             ended();
             return;
         }
-        if (report.settings == number_) {
-            heard(report);
-        }
+        heard(report);
     }
 }
 
 void PeersHelper::heard(PeerReport &report) {
     report.cause = report.cause <= PeerCause::too_slow ? report.cause : PeerCause::malformed;
+    // What was said by former settings is of no use, but for peers that have stayed.
+    const auto index = index_of(std::string_view(report.name, strnlen(report.name, sizeof report.name)));
+    if (report.kind == PeerReport::message) {
+        if (index) {
+            heard_message(*index, report);
+        }
+        return;
+    }
     const std::string detail = printable(report.detail);
-    if (report.kind == PeerReport::peer && report.index < peers_.size() && report.state <= PeerState::up) {
-        heard_of(report.index, report, detail);
-    } else if (report.kind == PeerReport::key && report.index < peers_.size() &&
-               peers_[report.index].state == PeerState::up) {
-        memcpy(peers_[report.index].key.emplace().data(), report.detail, sizeof(ProofKey));
+    if (report.kind == PeerReport::peer && index && report.state <= PeerState::up) {
+        heard_of(*index, report, detail);
+    } else if (report.kind == PeerReport::key && index && peers_[*index].state == PeerState::up) {
+        memcpy(peers_[*index].key.emplace().data(), report.detail, sizeof(ProofKey));
+    } else if (report.settings != number_) {
+        return;
     } else if (report.kind == PeerReport::listening) {
         const std::string before = trouble_;
         listens_ = report.cause == PeerCause::none;
@@ -191,20 +283,53 @@ void PeersHelper::heard_of(size_t index, const PeerReport &report, const std::st
     }
     peer.state = report.state;
     peer.version = report.version;
+    const uint64_t before = peer.session;
+    peer.session = is_up && report.version >= kLinksVersion ? report.session : 0;
     if (report.cause != PeerCause::none) { // what was wrong the last time is shown while it is up, too
         peer.cause = report.cause;
         peer.detail = detail;
     }
+    if (peer.session != before) {
+        const uint64_t now = peer.session;
+        if (before != 0) {
+            events_.down(name);
+        }
+        if (now != 0) {
+            events_.up(name);
+        }
+    }
+}
+
+/// sd-peers has looked at it, and is not believed.
+void PeersHelper::heard_message(size_t index, const PeerReport &report) {
+    const std::string &name = settings_.peers[index].name;
+    if (peers_[index].session == 0 || report.session != peers_[index].session) {
+        return;
+    }
+    const auto message = report.size > sizeof report.detail
+                             ? std::nullopt
+                             : between_hosts::decode(static_cast<MessageKind>(report.message_kind),
+                                                     std::string_view(report.detail, report.size));
+    if (message) {
+        events_.message(name, *message);
+    } else {
+        refuse(name, "a message about links that is none");
+    }
+}
+
+bool PeersHelper::is_address_of(const std::string &host, const uint8_t (&address)[16]) const {
+    const auto index = index_of(host);
+    const std::vector<std::string> none;
+    const std::vector<std::string> &own = index ? settings_.peers[*index].addresses : none;
+    return std::any_of(own.begin(), own.end(), [&](const std::string &network) {
+        const auto match = AddressMatch::parse(network);
+        return match && match->matches(address);
+    });
 }
 
 const std::string *PeersHelper::host_of(const ForeignEnd &end, const uint8_t (&address)[16]) {
     for (size_t i = 0; i < peers_.size(); ++i) {
-        const std::vector<std::string> &own = settings_.peers[i].addresses;
-        if (peers_[i].key && end.is_of(*peers_[i].key) &&
-            std::any_of(own.begin(), own.end(), [&](const std::string &network) {
-                const auto match = AddressMatch::parse(network);
-                return match && match->matches(address);
-            })) {
+        if (peers_[i].key && end.is_of(*peers_[i].key) && is_address_of(settings_.peers[i].name, address)) {
             ++peers_[i].found;
             return &settings_.peers[i].name;
         }
@@ -222,6 +347,7 @@ void PeersHelper::drop() {
         restart_ = 0;
     }
     channel_.reset();
+    orders_.clear();
     listens_ = false;
 }
 
@@ -229,11 +355,15 @@ void PeersHelper::drop() {
 void PeersHelper::ended() {
     log::error("no channels to other hosts: {}", trouble_);
     drop();
-    for (Peer &peer : peers_) {
+    for (size_t i = 0; i < peers_.size(); ++i) {
+        Peer &peer = peers_[i];
         peer.since = peer.state == PeerState::up ? EventLoop::Clock::now() : peer.since;
         peer.state = PeerState::waiting;
         peer.version = 0;
         peer.key.reset();
+        if (std::exchange(peer.session, 0) != 0) {
+            events_.down(settings_.peers[i].name);
+        }
     }
     pause_ = EventLoop::Clock::now() - started_ > kLongestPause
                  ? kFirstPause
@@ -244,7 +374,7 @@ void PeersHelper::ended() {
     });
 }
 
-json PeersHelper::json() const {
+json PeersHelper::json(const std::function<void(const std::string &, nlohmann::json &)> &add) const {
     if (!settings_.is_used()) {
         return {};
     }
@@ -265,6 +395,7 @@ json PeersHelper::json() const {
                         {"cause", cause.name},
                         {"text", cause.text},
                         {"detail", peer.detail}});
+        add(settings.name, list.back());
     }
     return {{"name", settings_.name},  {"listens", listens_},     {"port", settings_.port},
             {"trouble", trouble_},     {"strangers", strangers_}, {"last_stranger", last_stranger_},

@@ -26,7 +26,8 @@ uint64_t get(std::string_view in, size_t at, size_t bytes) {
 }
 
 bool is_known(uint64_t kind) {
-    return kind >= static_cast<uint64_t>(MessageKind::hello) && kind <= static_cast<uint64_t>(MessageKind::key);
+    return (kind >= static_cast<uint64_t>(MessageKind::hello) && kind <= static_cast<uint64_t>(MessageKind::key)) ||
+           (kind <= UINT16_MAX && is_about_links(static_cast<MessageKind>(kind)));
 }
 
 } // namespace

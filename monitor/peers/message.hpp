@@ -11,7 +11,9 @@
 
 namespace sd::monitor {
 
-constexpr uint16_t kOldestPeerVersion = 1, kPeerVersion = 1;
+constexpr uint16_t kOldestPeerVersion = 1, kPeerVersion = 2;
+/// From this one on they speak of connections between their hosts (link_message.hpp).
+constexpr uint16_t kLinksVersion = 2;
 
 enum class MessageKind : uint16_t {
     hello = 1,
@@ -19,7 +21,21 @@ enum class MessageKind : uint16_t {
     pong = 3,   ///< with the body of the ping
     ending = 4, ///< the last word: it ends in order
     key = 5,    ///< ProofKey: by it the other host recognises this one's ends of connections
+    // link_message.hpp
+    epoch = 16,
+    offer = 17,
+    withdrawn = 18,
+    joined = 19,
+    taken = 20,
+    refused = 21,
+    greeting = 22,
+    gone = 23,
+    links = 24,
 };
+
+constexpr bool is_about_links(MessageKind kind) {
+    return kind >= MessageKind::epoch && kind <= MessageKind::links;
+}
 
 constexpr size_t kMessageHeader = 8;
 constexpr size_t kMostMessageBody = 4096;

@@ -1,6 +1,6 @@
 // What sd-peers and the monitor say to each other, on the Unix SOCK_SEQPACKET socket that sd-peers has as
-// descriptor 3. The monitor sends settings (peer_settings.hpp), each in a memory file beside a packet with
-// the magic alone; sd-peers sends reports.
+// descriptor 3. The monitor sends orders: settings (peer_settings.hpp), in a memory file beside the packet,
+// and messages for a peer; sd-peers sends reports.
 #pragma once
 #include <cstdint>
 #include <string_view>
@@ -8,7 +8,7 @@
 namespace sd::monitor {
 
 constexpr int kPeersChannel = 3;
-constexpr uint32_t kPeersMagic = 0x50'44'53'31; // "1SDP"
+constexpr uint32_t kPeersMagic = 0x50'44'53'32; // "2SDP"
 
 enum class PeerState : uint32_t { waiting, connecting, up };
 constexpr std::string_view kPeerStates[] = {"waiting", "connecting", "up"};
@@ -65,26 +65,40 @@ static_assert(sizeof kPeerCauses / sizeof *kPeerCauses == static_cast<size_t>(Pe
 
 /// One packet. Its writer talks with strangers, so nothing in it is believed without a look.
 struct PeerReport {
-    enum Kind : uint32_t { peer = 1, listening = 2, strangers = 3, key = 4 };
+    enum Kind : uint32_t { peer = 1, listening = 2, strangers = 3, key = 4, message = 5 };
     uint32_t magic = kPeersMagic;
     uint32_t kind = peer;
-    uint32_t index = 0;    ///< of the peer in the settings
     uint32_t settings = 0; ///< which settings these are: they are counted
     PeerState state = PeerState::waiting;
     PeerCause cause = PeerCause::none; ///< also of listening: not possible
     uint32_t version = 0;              ///< that is spoken; strangers: how many were turned away
+    uint64_t session = 0;              ///< of the peer: each one that comes up has a number of its own
+    char name[64]{};                   ///< the peer's
+    uint16_t message_kind = 0;         ///< MessageKind
+    uint16_t size = 0;                 ///< of its body
     uint32_t reserved = 0;
-    /// What the system, or OpenSSL, says; strangers: the last one's address; key: the TellableKey of the peer
+    /// What the system, or OpenSSL, says; strangers: the last one's address; key: the TellableKey of the
+    /// peer; message: the body
     char detail[128]{};
 };
 
-/// What goes before a memory file with settings.
+/// One packet; settings come with a memory file.
 struct PeersOrder {
+    enum Kind : uint32_t {
+        settings_come = 1,
+        message = 2, ///< for the peer whose session that is; dropped if it is over
+        refuse = 3,  ///< end that session: what it says cannot be
+    };
     uint32_t magic = kPeersMagic;
+    uint32_t kind = settings_come;
     uint32_t settings = 0; ///< the how many
     uint32_t has_key = 0;
-    uint32_t reserved = 0;
     unsigned char key[16]{}; ///< the TellableKey of this host, if discovery is on
+    uint64_t session = 0;
+    uint16_t message_kind = 0; ///< MessageKind
+    uint16_t size = 0;         ///< of its body
+    uint32_t reserved = 0;
+    char body[128]{}; ///< refuse: why, in words
 };
 
 } // namespace sd::monitor

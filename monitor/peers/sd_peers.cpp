@@ -26,8 +26,10 @@ namespace {
 
 constexpr size_t kMostSettings = size_t{256} << 20;
 
-/// One packet, and the file that came with it. Nothing: none now, or the monitor has gone (`gone`).
-UniqueFd receive_order(PeersOrder &order, bool &gone) {
+enum class Got { nothing, order, end };
+
+/// One packet, and the file that came with it. end: the monitor has gone.
+Got receive_order(PeersOrder &order, UniqueFd &file) {
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
     iovec io{&order, sizeof order};
     msghdr message{};
@@ -36,18 +38,21 @@ UniqueFd receive_order(PeersOrder &order, bool &gone) {
     message.msg_control = control;
     message.msg_controllen = sizeof control;
     const ssize_t n = recvmsg(kPeersChannel, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    UniqueFd file;
     if (const cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
         c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
         int fd;
         memcpy(&fd, CMSG_DATA(c), sizeof fd);
         file.reset(fd);
     }
-    gone = n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
-    if (n > 0 && (n != sizeof order || order.magic != kPeersMagic || !file)) {
+    if (n <= 0) {
+        return n < 0 && (errno == EAGAIN || errno == EINTR) ? Got::nothing : Got::end;
+    }
+    const bool has_file = order.kind == PeersOrder::settings_come;
+    if (n != sizeof order || order.magic != kPeersMagic || has_file != static_cast<bool>(file) ||
+        order.size > sizeof order.body) {
         throw std::runtime_error("an order that is none");
     }
-    return file;
+    return Got::order;
 }
 
 std::string read_all(int file) {
@@ -69,25 +74,54 @@ std::string read_all(int file) {
     }
 }
 
+constexpr int kOrdersAtOnce = 64;
+
+void apply(Channels &channels, const PeersOrder &order, const UniqueFd &file) {
+    std::string text = read_all(file.get());
+    std::optional<TellableKey> key;
+    if (order.has_key != 0) {
+        memcpy(key.emplace().data(), order.key, sizeof order.key);
+    }
+    channels.apply(settings_of(text), order.settings, key);
+    OPENSSL_cleanse(text.data(), text.size());
+}
+
+void carry_out(Channels &channels, const PeersOrder &order, const UniqueFd &file) {
+    switch (order.kind) {
+    case PeersOrder::settings_come:
+        apply(channels, order, file);
+        return;
+    case PeersOrder::message:
+        channels.tell(order.session, static_cast<MessageKind>(order.message_kind), {order.body, order.size});
+        return;
+    case PeersOrder::refuse:
+        channels.refuse(order.session, std::string(order.body, strnlen(order.body, sizeof order.body)));
+        return;
+    default:
+        throw std::runtime_error("an order that is none");
+    }
+}
+
 int run() {
     EventLoop loop;
     Channels channels(loop, [](const PeerReport &report) {
         return send(kPeersChannel, &report, sizeof report, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof report;
     });
     loop.add(kPeersChannel, EPOLLIN, [&](uint32_t) {
-        PeersOrder order;
-        bool gone = false;
-        if (const UniqueFd file = receive_order(order, gone)) {
-            std::string text = read_all(file.get());
-            std::optional<TellableKey> key;
-            if (order.has_key != 0) {
-                memcpy(key.emplace().data(), order.key, sizeof order.key);
+        for (int i = 0; i < kOrdersAtOnce; ++i) {
+            PeersOrder order;
+            UniqueFd file;
+            switch (receive_order(order, file)) {
+            case Got::order:
+                carry_out(channels, order, file);
+                break;
+            case Got::end:
+                channels.end();
+                loop.stop();
+                return;
+            case Got::nothing:
+                return;
             }
-            channels.apply(settings_of(text), order.settings, key);
-            OPENSSL_cleanse(text.data(), text.size());
-        } else if (gone) {
-            channels.end();
-            loop.stop();
         }
     });
     if (!enter_peers_sandbox()) {

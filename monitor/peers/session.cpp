@@ -12,8 +12,9 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr size_t kMostOutgoing = 65536; ///< that the other end has not taken; no more is read from it then
-constexpr int kReadsAtOnce = 16;        ///< then it is the others' turn
+constexpr size_t kMostOutgoing = 65536;  ///< that the other end has not taken; no more is read from it then
+constexpr size_t kMostUntaken = 1 << 20; ///< of what the monitor says; then it is too slow
+constexpr int kReadsAtOnce = 16;         ///< then it is the others' turn
 
 } // namespace
 
@@ -74,8 +75,7 @@ void Session::drive() {
     }
     // First what has come: the other end's reason to end it may lie there, and a write would find less.
     if ((state_ == State::greeting || state_ == State::up) && read() && flush()) {
-        const bool is_full = outgoing_.size() >= kMostOutgoing;
-        watch((is_full ? 0u : EPOLLIN) | (outgoing_.empty() && !tls_waits_to_write_ ? 0u : EPOLLOUT));
+        watch((may_read() ? EPOLLIN : 0u) | (outgoing_.empty() && !tls_waits_to_write_ ? 0u : EPOLLOUT));
     }
 }
 
@@ -114,7 +114,7 @@ bool Session::prove() {
 /// False: it is over.
 bool Session::read() {
     for (int i = 0; i < kReadsAtOnce; ++i) {
-        if (outgoing_.size() >= kMostOutgoing) {
+        if (!may_read()) {
             return true;
         }
         char bytes[kMostMessageBody];
@@ -138,13 +138,20 @@ bool Session::read() {
             return fail(PeerCause::malformed, "no such message");
         }
     }
-    // TLS may hold what the descriptor does not show any more.
+    drive_soon(); // TLS may hold what the descriptor does not show any more
+    return true;
+}
+
+bool Session::may_read() const {
+    return outgoing_.size() < kMostOutgoing && (!events_.may_read || events_.may_read());
+}
+
+void Session::drive_soon() {
     loop_.soon([weak = weak_from_this()] {
         if (const auto self = weak.lock()) {
             self->drive();
         }
     });
-    return true;
 }
 
 /// False: it is over.
@@ -171,8 +178,15 @@ bool Session::take(const Message &message) {
             return state_ == State::up;
         }
         return fail(PeerCause::malformed, "a key that is none");
+    default:
+        if (version_ < kLinksVersion || !between_hosts::decode(message.kind, message.body)) {
+            return fail(PeerCause::malformed, "a message about links that is none");
+        }
+        if (events_.message) {
+            events_.message(*this, message);
+        }
+        return state_ == State::up;
     }
-    return fail(PeerCause::malformed);
 }
 
 bool Session::greeted(const std::string &body) {
@@ -262,11 +276,27 @@ bool Session::fail(PeerCause cause, const std::string &detail) {
 
 void Session::tell(const TellableKey &key) {
     say(encode(key));
-    loop_.soon([weak = weak_from_this()] {
-        if (const auto self = weak.lock()) {
-            self->drive();
-        }
-    });
+    drive_soon();
+}
+
+void Session::refuse(const std::string &why) {
+    const auto self = shared_from_this();
+    (void)fail(PeerCause::malformed, why);
+}
+
+void Session::tell(MessageKind kind, std::string_view body) {
+    const auto self = shared_from_this();
+    if (state_ != State::up || version_ < kLinksVersion) {
+        return;
+    }
+    if (outgoing_.size() >= kMostUntaken) {
+        (void)fail(PeerCause::too_slow);
+        return;
+    }
+    if (outgoing_.empty()) {
+        drive_soon();
+    }
+    say(encode(kind, body));
 }
 
 void Session::end() {

@@ -1,7 +1,7 @@
 // One connection to another host's monitor: from the first packet to the last word.
 #pragma once
 #include "monitor/kernel/unique_fd.hpp"
-#include "monitor/peers/message.hpp"
+#include "monitor/peers/link_message.hpp"
 #include "monitor/peers/tls.hpp"
 #include "monitor/service/event_loop.hpp"
 
@@ -19,6 +19,10 @@ class Session : public std::enable_shared_from_this<Session> {
         std::function<void(Session &, const TellableKey &)> told_key;
         /// It will do nothing more. Not called for one that was ended from outside.
         std::function<void(Session &, PeerCause, const std::string &detail)> over;
+        /// About connections between the hosts: of the form that it must have, and no more is said of it
+        std::function<void(Session &, const Message &)> message{};
+        /// False: no more is to be read for now; resume() ends that.
+        std::function<bool()> may_read{};
     };
 
     /// A socket that connects, or that was accepted; not blocking.
@@ -35,6 +39,11 @@ class Session : public std::enable_shared_from_this<Session> {
     const PeerSettings *peer() const;
     /// For one that is up.
     void tell(const TellableKey &key);
+    /// For one that is up and speaks of links. What the other end does not take in time ends it.
+    void tell(MessageKind kind, std::string_view body);
+    void resume() { drive_soon(); }
+    /// What the other end has said cannot be.
+    void refuse(const std::string &why);
     /// Ends it; says so to the other end if that can be done at once.
     void end();
 
@@ -42,6 +51,8 @@ class Session : public std::enable_shared_from_this<Session> {
     Session(EventLoop &loop, UniqueFd socket, bool connects, Events events);
     void watch(uint32_t events);
     void drive();
+    void drive_soon();
+    bool may_read() const;
     bool finish_connecting();
     bool prove();
     bool read();

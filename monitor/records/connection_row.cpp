@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char *kStates[] = {"established", "waiting for accept",    "half closed", "closing",
                                    "reset",       "one end not registered"};
-constexpr const char *kPaths[] = {"shm", "kernel"};
+constexpr const char *kPaths[] = {"shm", "kernel", "rdma"};
 constexpr const char *kHoldTexts[][2] = {
     {"", ""},
     {"put", "it was put there, and stays"},

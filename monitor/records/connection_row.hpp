@@ -20,7 +20,7 @@ enum class ConnectionState : uint8_t {
 };
 
 /// What carries a direction.
-enum class Path : uint8_t { shm, kernel };
+enum class Path : uint8_t { shm, kernel, rdma };
 
 /// Why a direction is not on another path, or not yet.
 enum class Hold : uint8_t {

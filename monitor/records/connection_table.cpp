@@ -77,7 +77,8 @@ class Maker {
         for (unsigned side = 0; side < 2; ++side) {
             fill(row.end[side], link, number, side, ends[side]);
             const PathState path = path_state(link, number, side, ends[side]);
-            row.end[side].path = static_cast<uint8_t>(path.path);
+            const bool is_rdma = link.is_remote() && path.path == Path::shm;
+            row.end[side].path = static_cast<uint8_t>(is_rdma ? Path::rdma : path.path);
             row.end[side].hold = static_cast<uint8_t>(path.hold);
             row.path[side] = {path.offset, path.moves, 0};
             count_handed(row.handed[side], row.rewritten[side], link, number, side);

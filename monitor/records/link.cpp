@@ -23,7 +23,8 @@ constexpr int kLinkSeals = F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
 
 /// Calls fn(index) for each slot that has ever been touched.
 template <typename Fn> void for_each_touched_slot(const Link &link, Fn fn) {
-    const size_t slots = (link.is_fake() || link.is_remote() ? fake_half(1) : 0) + kSlotOffset;
+    const unsigned half = link.far ? 1 - link.far->side : 1;
+    const size_t slots = (link.is_fake() || link.is_remote() ? fake_half(half) : 0) + kSlotOffset;
     const DataExtents extents(link.memfd.get(), slots, slots + kLinkSlots * sizeof(Slot));
     unsigned next = 0;
     for (const auto &range : extents.ranges()) {
@@ -74,7 +75,7 @@ void Link::map() {
     const bool two = is_fake_ || is_remote_;
     map_ = Mapping(memfd.get(), is_fake_ ? kFakeBytes : is_remote_ ? kTwoHalves : kFirstArenas);
     for (unsigned side = 0; side < 2; ++side) {
-        view_[side].base = map_.base() + (two ? fake_half(side) : 0);
+        view_[side].base = map_.base() + (far ? fake_half(1 - far->side) : two ? fake_half(side) : 0);
     }
 }
 
@@ -88,7 +89,31 @@ std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t p
     seal(link->memfd.get(), kLinkSeals);
     link->file = file_id(link->memfd.get());
     link->map();
-    link->for_each_view([&](LinkView view) {
+    link->lay_out(listener_id, port_base);
+    if (fake.used) {
+        memory_of(*link).state().late = fake.late;
+        memory_of(*link).state().cuts = fake.cuts;
+    }
+    return link;
+}
+
+std::unique_ptr<Link> Link::create_far(uint64_t id, const Far &far) {
+    std::unique_ptr<Link> link(new Link);
+    link->id = id;
+    link->is_remote_ = true;
+    link->far = far;
+    link->side[far.side].is_far = true;
+    link->joins.emplace();
+    link->memfd = make_memfd("sd-link", kTwoHalves);
+    seal(link->memfd.get(), kLinkSeals);
+    link->file = file_id(link->memfd.get());
+    link->map();
+    link->lay_out(0, 0);
+    return link;
+}
+
+void Link::lay_out(uint32_t listener_id, uint32_t port_base) {
+    for_each_view([&](LinkView view) {
         LinkHeader &header = view.header();
         header.version = kLayoutVersion;
         header.slots = kLinkSlots;
@@ -100,11 +125,6 @@ std::unique_ptr<Link> Link::create(uint64_t id, uint32_t listener_id, uint32_t p
         }
         header.magic = kLinkMagic;
     });
-    if (fake.used) {
-        memory_of(*link).state().late = fake.late;
-        memory_of(*link).state().cuts = fake.cuts;
-    }
-    return link;
 }
 
 std::unique_ptr<Link> Link::adopt(UniqueFd memfd, uint64_t id) {
@@ -221,27 +241,45 @@ void Link::forget_holder(unsigned side_index, pid_t pid, uint64_t start) {
 }
 
 std::optional<uint32_t> Link::take_joined_slot() {
-    const auto let_go = [&](uint32_t slot, unsigned end) {
-        return (view(end).slot(slot).side[end].control.flags.load(std::memory_order_acquire) &
-                (kFlagReleased | kFlagDead)) != 0;
-    };
-    for (unsigned looked = 0; looked < kLinkSlots; ++looked) {
-        const uint32_t slot = next_joined++ % kLinkSlots;
-        if (joins->test(slot) && !(let_go(slot, 0) && let_go(slot, 1))) {
-            continue;
+    // The far side may have let go of a slot and not have said so here: its process never came to it. Its
+    // monitor knows, and refuses the others.
+    for (const bool trusting : {false, true}) {
+        for (unsigned looked = 0; looked < kLinkSlots && (far || !trusting); ++looked) {
+            const uint32_t slot = next_joined++ % kLinkSlots;
+            const auto is_free = [&](unsigned end) {
+                return is_let_go(slot, end) || (trusting && end == far->side);
+            };
+            if (!joins->test(slot) || (is_free(0) && is_free(1))) {
+                begin_slot(slot, ++joined_so_far);
+                return slot;
+            }
         }
-        joins->set(slot);
-        ++joined_so_far;
-        for_each_view([&](LinkView view) {
-            // The inline rings only need to begin without a record; what else is left there is never read.
-            Slot &s = view.slot(slot);
-            memset(static_cast<void *>(&s), 0, offsetof(Slot, ring) + sizeof(uint64_t));
-            memset(s.ring[1], 0, sizeof(uint64_t));
-            s.identity.arrival = is_remote_ ? joined_so_far : 0;
-        });
-        return slot;
     }
     return std::nullopt;
+}
+
+bool Link::is_let_go(uint32_t slot, unsigned end) const {
+    return (view(end).slot(slot).side[end].control.flags.load(std::memory_order_acquire) &
+            (kFlagReleased | kFlagDead)) != 0;
+}
+
+void Link::begin_slot(uint32_t slot, uint32_t use) {
+    joins->set(slot);
+    for_each_view([&](LinkView view) {
+        // The inline rings only need to begin without a record; what else is left there is never read.
+        Slot &s = view.slot(slot);
+        memset(static_cast<void *>(&s), 0, offsetof(Slot, ring) + sizeof(uint64_t));
+        memset(s.ring[1], 0, sizeof(uint64_t));
+        s.identity.arrival = is_remote_ ? use : 0;
+    });
+}
+
+bool Link::take_slot(uint32_t slot, uint32_t use) {
+    if (joins->test(slot) && (!is_let_go(slot, 1 - far->side) || arrival(slot) >= use)) {
+        return false;
+    }
+    begin_slot(slot, use);
+    return true;
 }
 
 void Link::withdraw_requests() {

@@ -15,6 +15,7 @@ namespace sd::monitor {
 
 struct Client;
 struct Listener;
+struct RemoteHost;
 
 /// A doorbell id in use. A forked child that goes on using its parent's eventfd registers it again under
 /// the same id.
@@ -33,7 +34,8 @@ struct LinkSide {
     unsigned parcels = 0; ///< ends of connections on their way from one process to another
     unsigned last_bell = kLastDoorbell;
     bool death_seen = false; ///< since the last audit
-    bool empty() const { return attached.empty() && awaited.empty() && parcels == 0; }
+    bool is_far = false;     ///< a process of another host has it, and has not been said to have ended
+    bool empty() const { return attached.empty() && awaited.empty() && parcels == 0 && !is_far; }
 };
 
 /// For tests: links get the fake transport, with faults. From the environment of sd-monitor.
@@ -79,6 +81,16 @@ class Link {
         uint32_t step = 0; ///< wire::GreetingStep
         std::array<unsigned char, 48> hello{};
     } greeted[2];
+    /// One that leads to another host has one memory only, its process's, for both sides: what is written in
+    /// the name of the far side is what the process sees of it.
+    struct Far {
+        RemoteHost *host; ///< null: its monitor does not know this link any more, and queue pairs alone tell
+        unsigned side;    ///< which is there
+        uint64_t process; ///< that monitor's number for it
+        uint64_t number;  ///< that monitor's for the link; 0: not told yet
+        bool is_crowded = false; ///< several processes have the far side: no more connections get it
+    };
+    std::optional<Far> far;
     /// Offers that have been given a slot, and of which their processes have not heard
     std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor
@@ -88,6 +100,8 @@ class Link {
     /// Makes a new one. Throws std::system_error.
     static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base,
                                         const FakeTransport &fake = {}, bool remote = false);
+    /// One whose side `far.side` is on another host.
+    static std::unique_ptr<Link> create_far(uint64_t id, const Far &far);
     /// Takes over one that a former monitor made; null if it is not a well-formed link.
     static std::unique_ptr<Link> adopt(UniqueFd memfd, uint64_t id);
 
@@ -126,6 +140,8 @@ class Link {
     /// A slot for a connection between the two processes of a link that joins, at rest and all 0; nothing:
     /// all are in use.
     std::optional<uint32_t> take_joined_slot();
+    /// The one that the far side has given out. False: it is in use, or was with such a number.
+    bool take_slot(uint32_t slot, uint32_t use);
 
     /// Whether a connection request waits for being accepted.
     bool has_pending_syn() const;
@@ -146,6 +162,9 @@ class Link {
   private:
     Link() = default;
     void map();
+    void lay_out(uint32_t listener_id, uint32_t port_base);
+    bool is_let_go(uint32_t slot, unsigned end) const;
+    void begin_slot(uint32_t slot, uint32_t use);
     uint32_t end_of_requests() const;
     Mapping map_; ///< all but the arenas, in which the monitor has no business; over the fake all
     LinkView view_[2];

@@ -3,6 +3,7 @@
 #include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/connected_socket.hpp"
 #include "monitor/records/client.hpp"
+#include "monitor/records/remote_host.hpp"
 
 #include <memory>
 
@@ -19,6 +20,14 @@ struct Offer {
     Link *link = nullptr;
     uint32_t slot = 0;
     std::shared_ptr<Charge> charge{}; ///< of one that is kept
+
+    /// For one whose other end is on another host (hosts.cpp)
+    RemoteHost *host = nullptr;
+    uint64_t number = 0; ///< among those of `host`
+    PairKey pair{};
+    /// What `host` has been asked, and not answered: until then link and slot are not the process's
+    std::optional<between_hosts::Joined> asked{};
+    Cause refused = Cause::none; ///< why it stays with the kernel; its process has not heard
 };
 
 } // namespace sd::monitor

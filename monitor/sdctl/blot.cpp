@@ -17,10 +17,10 @@ bool is_word(char c) {
 }
 
 bool is_kept(const std::string &name) {
-    static const std::set<std::string> kept = {"sd-monitor", "sd-bridge",   "sdstat",  "sdctl",  "sdrun",
-                                               "sddump",     "socksdirect", "systemd", "root",   "libsd",
-                                               "monitor",    "system",      "user",    "group",  "true",
-                                               "false",      "null",        "shm",     "kernel", "localhost"};
+    static const std::set<std::string> kept = {
+        "sd-monitor", "sd-bridge", "sdstat", "sdctl",   "sdrun",  "sddump",    "socksdirect",
+        "systemd",    "root",      "libsd",  "monitor", "system", "user",      "group",
+        "true",       "false",     "null",   "shm",     "kernel", "localhost", "rdma"};
     return name.size() < 2 || kept.contains(name) ||
            std::all_of(name.begin(), name.end(), [](unsigned char c) { return isdigit(c) != 0; });
 }

@@ -56,17 +56,19 @@ Exit show_peers(bool as_json) {
         all.at("trouble").get<std::string>().empty() &&
         std::all_of(peers.begin(), peers.end(), [](const json &peer) { return peer.at("state") == "up"; });
     if (!as_json) {
-        fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {:<7} {}\n", "PEER", "ADDRESS", "PROOF", "STATE",
-                   "SINCE", "VERSION", "FOUND", "LAST TROUBLE");
+        fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {:<7} {:<7} {:<8} {}\n", "PEER", "ADDRESS",
+                   "PROOF", "STATE", "SINCE", "VERSION", "FOUND", "JOINED", "REFUSED", "LAST TROUBLE");
         for (const json &peer : peers) {
             const std::string ip = peer.at("address");
             const auto version = peer.at("version").get<unsigned>();
-            fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {:<7} {}\n", peer.at("name").get<std::string>(),
+            fmt::print("{:<20} {:<28} {:<11} {:<10} {:<8} {:<8} {:<7} {:<7} {:<8} {}\n",
+                       peer.at("name").get<std::string>(),
                        fmt::format(fmt::runtime(ip.find(':') == std::string::npos ? "{}:{}" : "[{}]:{}"), ip,
                                    peer.at("port").get<unsigned>()),
                        peer.at("proof").get<std::string>(), peer.at("state").get<std::string>(),
                        time_text(peer.at("since")), version == 0 ? "" : std::to_string(version),
-                       peer.at("found").get<uint64_t>(), cause_text(peer));
+                       peer.at("found").get<uint64_t>(), peer.value("joined", uint64_t{0}),
+                       peer.value("refused", uint64_t{0}), cause_text(peer));
         }
         if (const auto strangers = all.at("strangers").get<unsigned>(); strangers != 0) {
             fmt::print("{} connections of strangers were turned away, the last one from {}\n", strangers,

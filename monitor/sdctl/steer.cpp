@@ -130,11 +130,11 @@ UniqueFd monitor_channel() {
 
 /// A line for each direction of a connection that is not there.
 void print_pending(const stat::Snapshot &snapshot, const ConnectionRow &row, bool to_kernel, Hold never) {
-    const auto wanted = to_kernel ? monitor::Path::kernel : monitor::Path::shm;
     for (unsigned side = 0; side < 2; ++side) {
         const monitor::RowEnd &end = row.end[side];
         auto hold = static_cast<Hold>(end.hold);
-        if (static_cast<monitor::Path>(end.path) == wanted && hold != Hold::unread) {
+        const bool is_in_kernel = static_cast<monitor::Path>(end.path) == monitor::Path::kernel;
+        if (is_in_kernel == to_kernel && hold != Hold::unread) {
             continue;
         }
         hold = hold == Hold::none ? never : hold;

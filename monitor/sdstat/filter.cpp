@@ -316,14 +316,14 @@ class Filter::Parser {
         if (word == "path") {
             const bool is_equal = equality(word);
             const std::string name = next("a path");
-            for (const auto path : {monitor::Path::shm, monitor::Path::kernel}) {
+            for (const auto path : {monitor::Path::shm, monitor::Path::kernel, monitor::Path::rdma}) {
                 if (name == monitor::path_name(path)) {
                     return [path, is_equal](const Socket &s) {
                         return (s.send_path == path || s.receive_path == path) == is_equal;
                     };
                 }
             }
-            fail(fmt::format("\"{}\" is no path: shm or kernel", name));
+            fail(fmt::format("\"{}\" is no path: shm, rdma or kernel", name));
         }
         fail(fmt::format("\"{}\" is not understood", word));
     }

@@ -114,6 +114,23 @@ bool Policy::allows(const Identity &client, const Identity &server, const Listen
     });
 }
 
+bool Policy::allows_far(const Identity &who, bool is_server, const ListenAddress &listener) const {
+    const auto decides = [&](const Rule &rule) {
+        const PartyMatch &own = is_server ? rule.server : rule.client,
+                         &other = is_server ? rule.client : rule.server;
+        const bool asks = !other.uids.empty() || !other.gids.empty() || !other.exes.empty();
+        return own.matches(who) && matches_place(rule, listener) && !(asks && rule.action != Verdict::deny);
+    };
+    const auto denies = [&](const std::vector<Rule> &all) {
+        const auto found = std::find_if(all.begin(), all.end(), decides);
+        return found == all.end() ? std::nullopt : std::optional(found->action == Verdict::deny);
+    };
+    return !denies(rules).value_or(fallback == Verdict::deny) &&
+           std::none_of(profiles.begin(), profiles.end(), [&](const Profile &profile) {
+               return profile.matches(who) && denies(profile.rules).value_or(false);
+           });
+}
+
 Birth Policy::birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const {
     const Rule *rule = first_match(rules, client, server, listener);
     const Birth general = rule == nullptr ? birth : rule->birth.value_or(birth);

@@ -83,6 +83,10 @@ struct Policy {
     std::vector<Profile> profiles; ///< by name
 
     bool allows(const Identity &client, const Identity &server, const ListenAddress &listener) const;
+    /// Of a connection whose other end is on another host, of which nothing more is known: `who` is its
+    /// server or its client. What a rule asks of the other end keeps it from allowing, and not from refusing.
+    /// The same user is not asked for: that is for memory that two programs share, and these share none.
+    bool allows_far(const Identity &who, bool is_server, const ListenAddress &listener) const;
     /// Of a connection that is allowed.
     Birth birth_of(const Identity &client, const Identity &server, const ListenAddress &listener) const;
     /// Whether anyone at all might connect to this listener: if not, it is not worth listing.

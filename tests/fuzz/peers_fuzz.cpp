@@ -1,5 +1,5 @@
 // What another host's monitor says: whatever it is, it is taken or refused, in whichever pieces it comes.
-#include "monitor/peers/message.hpp"
+#include "monitor/peers/link_message.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -23,6 +23,13 @@ std::vector<std::string> read(std::string_view bytes, size_t piece) {
             }
             got.push_back(encode(message.kind, message.body));
             (void)key_of(message.body);
+            // What is understood about links says the same when it is said again, byte by byte.
+            if (const auto said = between_hosts::decode(message.kind, message.body);
+                said && (!is_about_links(message.kind) || between_hosts::kind_of(*said) != message.kind ||
+                         between_hosts::encode(*said) != message.body ||
+                         message.body.size() > between_hosts::kMostLinkBody)) {
+                abort();
+            }
             if (message.kind == MessageKind::hello) {
                 if (const auto hello = hello_of(message.body)) {
                     // What is understood says the same when it is said again.

@@ -2,8 +2,11 @@
 // each prints the sums of what it has sent and received. Whoever runs them compares the sums. Before that
 // they take turns with single bytes: what begins in the kernel has moved by then, where it moves.
 //
-//   exchange serve PORT BYTES SEED     waits for one connection
-//   exchange call PORT BYTES SEED      makes it
+//   exchange serve PORT BYTES SEED [ADDRESS]     waits for one connection
+//   exchange call PORT BYTES SEED [ADDRESS]      makes it
+//
+// With an address (else it is that of lo) the two may be on two hosts: each looks whether what it received is
+// what the other one's seed says, and the connection stays, whole, until standard input ends.
 #include <arpa/inet.h>
 #include <cstdint>
 #include <cstdio>
@@ -39,11 +42,12 @@ struct Sum {
     }
 };
 
-int connection(bool serves, uint16_t port) {
+int connection(bool serves, uint16_t port, const char *ip) {
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_port = htons(port);
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (inet_pton(AF_INET, ip, &at.sin_addr) != 1)
+        exit(2);
     const auto *address = reinterpret_cast<const sockaddr *>(&at);
     if (serves) {
         const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
@@ -87,10 +91,10 @@ void take_turns(int fd, bool serves) {
 } // namespace
 
 int main(int argc, char **argv) {
-    if (argc != 5)
+    if (argc != 5 && argc != 6)
         return 2;
     const bool serves = strcmp(argv[1], "serve") == 0;
-    const int fd = connection(serves, static_cast<uint16_t>(atoi(argv[2])));
+    const int fd = connection(serves, static_cast<uint16_t>(atoi(argv[2])), argc == 6 ? argv[5] : "127.0.0.1");
     take_turns(fd, serves);
     const uint64_t bytes = strtoull(argv[3], nullptr, 10);
     Stream content{strtoull(argv[4], nullptr, 10) * 2 + 1 + serves}, sizes{content.state + 77};
@@ -99,7 +103,8 @@ int main(int argc, char **argv) {
     size_t length = 0, gone = 0;
     uint64_t sent = 0, received = 0;
     bool ended = false;
-    while (sent < bytes || !ended) {
+    const bool stays = argc == 6;
+    while (sent < bytes || (stays ? received < bytes : !ended)) {
         pollfd p{fd, static_cast<short>(POLLIN | (sent < bytes ? POLLOUT : 0)), 0};
         if (poll(&p, 1, 60'000) != 1)
             fail("poll");
@@ -117,12 +122,12 @@ int main(int argc, char **argv) {
             out.add(piece + gone, static_cast<size_t>(n));
             gone += static_cast<size_t>(n);
             sent += static_cast<size_t>(n);
-            if (sent == bytes && shutdown(fd, SHUT_WR) != 0)
+            if (sent == bytes && !stays && shutdown(fd, SHUT_WR) != 0)
                 fail("shutdown");
         }
         if (p.revents & (POLLIN | POLLHUP | POLLERR)) {
             const ssize_t n = recv(fd, got, sizes.next() % sizeof got + 1, MSG_DONTWAIT);
-            if (n < 0)
+            if (n < 0 || (n == 0 && stays))
                 fail("recv");
             ended = n == 0;
             in.add(got, static_cast<size_t>(n));
@@ -132,5 +137,16 @@ int main(int argc, char **argv) {
     printf("%s sent %llu %016llx received %llu %016llx\n", argv[1], static_cast<unsigned long long>(sent),
            static_cast<unsigned long long>(out.value), static_cast<unsigned long long>(received),
            static_cast<unsigned long long>(in.value));
-    return received == bytes ? 0 : 1;
+    fflush(stdout);
+    if (!stays)
+        return received == bytes ? 0 : 1;
+    Stream theirs{strtoull(argv[4], nullptr, 10) * 2 + 1 + !serves};
+    Sum expected;
+    for (uint64_t i = 0; i < bytes; ++i) {
+        const auto byte = static_cast<uint8_t>(theirs.next() >> 24);
+        expected.add(&byte, 1);
+    }
+    for (char byte; read(STDIN_FILENO, &byte, 1) > 0;)
+        ;
+    return expected.value == in.value ? 0 : 1;
 }

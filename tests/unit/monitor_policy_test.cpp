@@ -57,6 +57,34 @@ const Identity root{0, 0, "/usr/bin/redis-server"}, alice{1000, 1000, "/usr/bin/
 
 } // namespace
 
+TEST_CASE("with another host a rule about who is there can refuse, and cannot allow") {
+    const Policy usual;
+    CHECK(usual.allows_far(alice, false, at("10.0.0.1", 80))); // the same user is for shared memory
+    const Config config = load(R"(
+[policy]
+default = "deny"
+[[policy.rule]]
+action = "deny"
+client = { uid = 0 }
+port = 81
+[[policy.rule]]
+action = "allow"
+client = { uid = 0 }
+port = 82
+[[policy.rule]]
+action = "allow"
+server = { uid = 1000 }
+port = "80-82"
+)");
+    CHECK(config.policy.allows_far(alice, true, at("10.0.0.1", 80)));
+    CHECK_FALSE(config.policy.allows_far(alice, true, at("10.0.0.1", 81))); // it might be root who asks
+    CHECK(config.policy.allows_far(alice, true, at("10.0.0.1", 82)));       // by the rule after it
+    CHECK_FALSE(config.policy.allows_far(bob, true, at("10.0.0.1", 80)));
+    CHECK_FALSE(config.policy.allows_far(alice, true, at("10.0.0.1", 83)));
+    CHECK_FALSE(config.policy.allows_far(bob, false, at("10.0.0.1", 80))); // nor can it be told who serves
+    CHECK(config.policy.allows_far(root, false, at("10.0.0.1", 82)));
+}
+
 TEST_CASE("an empty file changes nothing") {
     const Config config = load("");
     REQUIRE(config.policy.rules.empty());

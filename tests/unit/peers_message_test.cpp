@@ -48,8 +48,9 @@ TEST_CASE("what is no message is seen by its header, before a body is waited for
     };
     const std::string ping = encode(MessageKind::ping, "");
     CHECK(state_of(ping) == State::message);
-    for (const auto &[at, byte] : {std::pair(4, 0), std::pair(4, 6), std::pair(5, 1), std::pair(6, 1),
-                                   std::pair(2, 1), std::pair(3, 255), std::pair(1, 17)}) {
+    for (const auto &[at, byte] :
+         {std::pair(4, 0), std::pair(4, 6), std::pair(5, 1), std::pair(6, 1), std::pair(2, 1),
+          std::pair(3, 255), std::pair(1, 17), std::pair(4, 15), std::pair(4, 25)}) {
         std::string wrong = ping;
         wrong[static_cast<size_t>(at)] = static_cast<char>(byte);
         CAPTURE(at, byte);

@@ -107,6 +107,8 @@ struct End {
     PeerCause cause = PeerCause::none;
     std::string detail, peer;
     std::optional<TellableKey> key;
+    std::vector<Message> messages;
+    bool may_read = true;
     std::shared_ptr<Session> session;
 
     Session::Events events() {
@@ -119,7 +121,9 @@ struct End {
                     over = true;
                     cause = why;
                     detail = what;
-                }};
+                },
+                [this](Session &, const Message &message) { messages.push_back(message); },
+                [this] { return may_read; }};
     }
 };
 
@@ -180,6 +184,72 @@ TEST_CASE("two hosts with one key are proven to each other") {
     m.client.session->end();
     m.run([&] { return m.server.over; });
     CHECK(m.server.cause == PeerCause::ended);
+}
+
+TEST_CASE("messages about links arrive in their order, and only while somebody takes them") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    Meeting m;
+    m.meet(by_key(a, "beta", 'k'), by_key(b, "alpha", 'k'));
+    constexpr uint64_t kMany = 5000;
+    m.server.may_read = false;
+    for (uint64_t i = 1; i <= kMany; ++i) {
+        m.client.session->tell(MessageKind::gone, between_hosts::encode(between_hosts::Gone{i}));
+    }
+    for (int i = 0; i < 20; ++i) {
+        const auto timer = m.loop.after(std::chrono::milliseconds(1), [] {});
+        m.loop.step();
+        m.loop.cancel(timer);
+    }
+    CHECK(m.server.messages.size() < kMany);
+    m.server.may_read = true;
+    m.server.session->resume();
+    m.run([&] { return m.server.messages.size() == kMany; });
+    for (uint64_t i = 1; i <= kMany; ++i) {
+        const Message &message = m.server.messages[i - 1];
+        REQUIRE(between_hosts::decode(message.kind, message.body) ==
+                between_hosts::LinkMessage(between_hosts::Gone{i}));
+    }
+    CHECK_FALSE(m.client.over);
+    CHECK_FALSE(m.server.over);
+}
+
+TEST_CASE("a message about links of another form ends the session") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    Meeting m;
+    m.meet(by_key(a, "beta", 'k'), by_key(b, "alpha", 'k'));
+    m.client.session->tell(MessageKind::joined, "short");
+    m.run([&] { return m.server.over; });
+    CHECK(m.server.cause == PeerCause::malformed);
+    CHECK(m.server.messages.empty());
+}
+
+TEST_CASE("a peer of a version without them is told nothing about links") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    Meeting m;
+    PeerHello old;
+    old.newest = 1;
+    m.meet(by_key(a, "beta", 'k'), by_key(b, "alpha", 'k'), {}, old);
+    CHECK(m.client.session->version() == 1);
+    m.client.session->tell(MessageKind::gone, between_hosts::encode(between_hosts::Gone{1}));
+    TellableKey key;
+    key.fill(7);
+    m.client.session->tell(key);
+    m.run([&] { return m.server.key.has_value(); });
+    CHECK(m.server.messages.empty());
+    CHECK_FALSE(m.server.over);
+}
+
+TEST_CASE("a peer that does not take what it is told is too slow") {
+    PeersSettings a = host("alpha"), b = host("beta");
+    Meeting m;
+    m.meet(by_key(a, "beta", 'k'), by_key(b, "alpha", 'k'));
+    const auto client = m.client.session;
+    const std::string body = between_hosts::encode(between_hosts::Gone{1});
+    for (int i = 0; i < 100000 && !m.client.over; ++i) {
+        client->tell(MessageKind::gone, body);
+    }
+    CHECK(m.client.over);
+    CHECK(m.client.cause == PeerCause::too_slow);
 }
 
 TEST_CASE("with another key nobody gets in, and both are told that it is the key") {

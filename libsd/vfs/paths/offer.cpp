@@ -55,9 +55,16 @@ std::atomic<uint32_t> &joined_word() noexcept {
     return segments[own_segment_index.load(std::memory_order_acquire)].view.header().joined;
 }
 
+/// The connection stays with the kernel: for the link's sake this end has ended.
+void let_go(LinkMap &l, uint32_t slot, unsigned side) noexcept {
+    l.view.slot(slot).side[side].control.flags.fetch_or(kFlagDead | kFlagClosed | kFlagReleased,
+                                                        std::memory_order_seq_cst);
+}
+
 /// Our mapping of the link, with a reference for the caller. The first one stays for as long as the peer
 /// lives: a link that went with its last connection would be made anew for the next.
-LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd) noexcept {
+LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd, Cause *why) noexcept {
+    *why = Cause::no_memory;
     if (LinkMap *l = link_in_use(reply.link_id, side)) {
         sys::close(memfd);
         return l;
@@ -65,6 +72,8 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd) noexc
     const long fd = hide_fd(memfd);
     LinkMap *l = fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0);
     if (l && rdma::is_remote(*l) && !rdma::begin(*l)) {
+        let_go(*l, reply.slot, side);
+        *why = Cause::no_rdma;
         link_unuse(*l);
         return nullptr;
     }
@@ -108,16 +117,17 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
         return false;
     }
     drop_dead_links();
-    LinkMap *l = link_for(reply, side, r.fd[0]);
-    if (!l)
+    Cause why;
+    LinkMap *l = link_for(reply, side, r.fd[0], &why);
+    if (!l) {
+        count_fallback(why, nullptr);
         return false;
+    }
     // A call that began before the state was changed is counted; one that begins now finds it given up.
     const bool done =
         f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && become_joined(fd, f, *l, reply.slot);
     if (!done) {
-        l->view.slot(reply.slot)
-            .side[side]
-            .control.flags.fetch_or(kFlagDead | kFlagClosed | kFlagReleased, std::memory_order_seq_cst);
+        let_go(*l, reply.slot, side);
         count_fallback(Cause::limit, nullptr);
     }
     link_unuse(*l); // link_for's; the connection has its own
@@ -252,6 +262,11 @@ bool consider_joining(int fd, File &f) noexcept {
         r = control::request(wire::Op::other_end, nullptr, 0, &fd, 1);
         f.unconnected.joined = joined;
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
+            if (const Cause refused = control::cause_of(r, Cause::none);
+                r.status == -EACCES && refused != Cause::none) {
+                count_fallback(refused, nullptr); // the other host
+                set_state(f, OfferState::given_up);
+            }
             control::close_received(r);
             return false;
         }

@@ -5,11 +5,13 @@ what NAME.expected says, which is also what the fake verbs are held to (tests/ve
 those files of what was found. report.py says what a check is.
 
 Without names, each machine then has two processes of its own (tests/rdma/exchange.cpp) exchange bytes with libsd over
-its device: their sums must be equal, and the device's own counters say that the bytes went through it.
+its device: their sums must be equal, and the device's own counters say that the bytes went through it. Then each has
+one process, and the two exchange bytes between the machines, joined by the monitors of both.
 """
 import argparse
 import collections
 import pathlib
+import secrets
 import shutil
 import sys
 import tempfile
@@ -42,6 +44,7 @@ for script in scripts/*.verbs; do
     port=$((port + 1))
 done
 [ ! -e exchange ] || sh ./exchange
+[ ! -e between ] || sh ./between
 rdma resource show | sed 's/^/# /'
 [ "$(rdma resource show qp | grep -c verbs_script)" = 0 ] && echo "passed host $host: no queue pair is left" || \
     echo "failed host $host: no queue pair is left"
@@ -76,6 +79,61 @@ check "libsd over soft-RoCE: nothing of the device is left in use" cmp before af
 """
 EXCHANGED = 12_000_000
 
+# The second machine serves. What the kernel's socket has carried, `ss` says; the connection lives until both have looked.
+BETWEEN = r"""host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
+bytes=@BYTES@ build=@BUILD@
+check() { what="host $host: $1"; shift; if "$@"; then echo "passed $what"; else echo "failed $what"; fi; }
+packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
+until_ok() { i=0; until "$@" >/dev/null 2>&1 || [ $i = 300 ]; do sleep 0.1; i=$((i+1)); done; }
+[ $host = 0 ] && own=alpha other=beta role=call || { own=beta other=alpha; role=serve; }
+mkdir -p -m 755 /tmp/two
+mount -t cgroup2 cgroup2 /sys/fs/cgroup
+cp key /tmp/two/key
+chmod 600 /tmp/two/key
+cat >/tmp/two/monitor.toml <<END
+[paths]
+discovery = true
+[peers]
+name = "$own"
+[[peer]]
+name = "$other"
+address = "10.77.0.$((2 - host))"
+key = "/tmp/two/key"
+END
+export SD_MONITOR=/tmp/two/monitor.sock SD_TEST_TRANSPORT=rdma
+$build/sd-monitor --config /tmp/two/monitor.toml --socket $SD_MONITOR >/tmp/two/log 2>&1 &
+monitor=$!
+until_ok $build/sdctl peers
+had=$(packets)
+mkfifo /tmp/two/hold
+LD_PRELOAD=$build/libsd.so timeout 100 $build/tests/rdma/exchange $role 7100 $bytes 9 10.77.0.2 \
+    </tmp/two/hold >/tmp/two/out 2>/tmp/two/err &
+exchange=$!
+exec 9>/tmp/two/hold
+until_ok grep -q received /tmp/two/out
+$build/sdctl peers --json >/tmp/two/peers
+$build/sdstat --each 2>&1 | sed 's/^/# /'
+ss -tin '( sport = :7100 or dport = :7100 )' >/tmp/two/ss
+by_tcp=$(tr ' ' '\n' </tmp/two/ss | sed -n 's/^bytes_\(sent\|received\):\([0-9]*\)$/\2/p' | { sum=0; while read -r n; do
+    sum=$((sum + n)); done; echo $sum; })
+now=$(packets)
+sed 's/^/# /' /tmp/two/out /tmp/two/err
+echo "# of $((2 * bytes)) bytes between the machines: $((now - had)) packets came to this device, $by_tcp bytes went by TCP"
+check "between two machines: a connection is joined" grep -q '"joined": 1,' /tmp/two/peers
+check "between two machines: 99 of 100 bytes went through the device" \
+    [ $(((now - had) * 4096)) -ge $((bytes / 100 * 99)) -a "$by_tcp" -gt 0 -a "$by_tcp" -le $((2 * bytes / 100)) ]
+exec 9>&-
+wait $exchange
+check "between two machines: the bytes that were sent" [ $? = 0 ]
+links() { $build/sdctl peers --json | grep -q '"links": 0,'; }
+until_ok links
+check "between two machines: no link is left" links
+sleep 1 # the other one looks, too
+kill $monitor
+wait $monitor
+sed 's/^/# /' /tmp/two/log
+"""
+
 
 def job(folder, build, names, exchange):
     programs = [build / "tests/verbs/verbs_script"]
@@ -83,6 +141,10 @@ def job(folder, build, names, exchange):
         programs += [build / name for name in ("sdrun", "sd-monitor", "libsd.so", "libsd-rdma.so", "tests/rdma/exchange")]
         text = EXCHANGE.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
         (folder / "exchange").write_text(text, encoding="utf-8")
+        programs += [build / "sd-peers", build / "sdctl", build / "sdstat", shutil.which("ss")]
+        text = BETWEEN.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
+        (folder / "between").write_text(text, encoding="utf-8")
+        (folder / "key").write_text(secrets.token_hex(32), encoding="utf-8")
     rdma_system.programs(folder / "root", *programs, shutil.which("rdma"))
     shutil.copy(build / "tests/verbs/verbs_script", folder)
     (folder / "scripts").mkdir()
