@@ -27,7 +27,7 @@ PIECE_SECONDS = 120
 def targets(source_dir):
     """The names of the fuzzers, as their build file has them."""
     with open(os.path.join(source_dir, "tests/fuzz/meson.build"), encoding="utf-8") as file:
-        return re.findall(r"^  '(\w+_fuzz)':", file.read(), re.M)
+        return re.findall(r"^(?:  |  fuzz_targets \+= \{)'(\w+_fuzz)':", file.read(), re.M)
 
 
 def wanted(name):
