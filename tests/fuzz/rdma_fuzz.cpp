@@ -57,7 +57,8 @@ uint32_t put_records(sdfuzz::Input &in, uint8_t *to, uint32_t room, uint64_t pos
         uint32_t length = changes ? in.below(kRingClasses + 1) : in.take<uint16_t>() % 600;
         if (in.rarely(16))
             length = in.take<uint32_t>() >> 8;
-        const uint64_t h = in.rarely(16) ? in.take<uint64_t>() : ring::make_header(kind, length, position + used);
+        const uint64_t h =
+            in.rarely(16) ? in.take<uint64_t>() : ring::make_header(kind, length, position + used);
         const uint32_t bytes = 8 + (changes ? 0 : static_cast<uint32_t>(ring::pad8(std::min(length, room))));
         if (used + bytes > room)
             break;
@@ -79,11 +80,14 @@ bool message(sdfuzz::Input &in, Receiver &r) {
     const uint32_t room = kMailbox - at;
     rdma::Message m{};
     m.link = !in.rarely(8) ? 0 : in.below(2) != 0 ? rdma::kNoLink : kOtherLink;
-    m.slot = static_cast<uint16_t>(!in.rarely(16) ? sdfuzz::kFirstSlot : in.below(2) != 0 ? kLinkSlots : in.take<uint16_t>());
+    m.slot = static_cast<uint16_t>(!in.rarely(16)     ? sdfuzz::kFirstSlot
+                                   : in.below(2) != 0 ? kLinkSlots
+                                                      : in.take<uint16_t>());
     if (m.slot >= sdfuzz::kFirstSlot + sdfuzz::kSlots && m.slot < kLinkSlots)
         m.slot = sdfuzz::kFirstSlot; // others are not put back
     m.slot = std::max<uint16_t>(m.slot, sdfuzz::kFirstSlot);
-    m.flags = in.below(2) != 0 ? uint16_t{rdma::kHasWords} : uint16_t{in.rarely(8) ? in.take<uint16_t>() : uint16_t{0}};
+    m.flags = in.below(2) != 0 ? uint16_t{rdma::kHasWords}
+                               : uint16_t{in.rarely(8) ? in.take<uint16_t>() : uint16_t{0}};
     m.receives = in.take<uint8_t>();
     m.emptied = in.rarely(4) ? in.take<uint64_t>() : in.take<uint8_t>() * 64U;
     m.consumed = in.rarely(4) ? in.take<uint64_t>() : in.take<uint16_t>();
