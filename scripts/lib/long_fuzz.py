@@ -22,6 +22,8 @@ LEAST = 5_000_000
 ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
 PIECE_SECONDS = 120
+# That a piece may take longer: at the lowest priority on a busy machine the corpus alone takes minutes to be read.
+PATIENCE = 3600
 
 
 def targets(source_dir):
@@ -76,7 +78,7 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     with open(log_path, "w", encoding="utf-8") as log:
         try:
             status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
-                                    timeout=seconds + 300, preexec_fn=lambda: os.nice(19)).returncode
+                                    timeout=seconds + PATIENCE, preexec_fn=lambda: os.nice(19)).returncode
         except subprocess.TimeoutExpired:
             status = "none: it did not end"
     with open(log_path, encoding="utf-8", errors="replace") as log:
