@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::uint16_t kPort = 4791;
 // Of the kernel since 6.2; liburing 2.3 does not know them.
-constexpr unsigned kReportUsage = 1U << 3U;     // IORING_SEND_ZC_REPORT_USAGE
+constexpr unsigned kReportUsage = 1U << 3U;  // IORING_SEND_ZC_REPORT_USAGE
 constexpr unsigned kUsageCopied = 1U << 31U; // IORING_NOTIF_USAGE_ZC_COPIED
 
 int connected(bool server) {

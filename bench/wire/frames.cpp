@@ -1,4 +1,5 @@
-// Frames without a protocol, between the devices of a cable: what a TCP of its own over AF_XDP would begin with.
+// Frames without a protocol, between the devices of a cable: what a TCP of its own over AF_XDP would begin
+// with.
 #include "bench/common/process.hpp"
 #include "bench/wire/ends.hpp"
 

@@ -88,7 +88,8 @@ int main(int argc, char **argv) {
             }
         };
         repeat_for(0.2, trip);
-        latency_over(seconds, latency, [] { return false; }, trip);
+        latency_over(
+            seconds, latency, [] { return false; }, trip);
         shared->end = true;
         trip(); // the server is waiting for it
         report.add_latency(latency);

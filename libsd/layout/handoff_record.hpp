@@ -27,6 +27,13 @@ struct HandoffRecord {
     FreshOption option[kMaxFreshOptions];
 };
 
+/// The inode number of a connection, as those who hold it tell it: no two living ones of a monitor have the
+/// same, and none has one of the kernel's, which have 32 bits.
+constexpr uint64_t connection_inode(uint64_t link_id, uint32_t slot, unsigned side) {
+    static_assert(kLinkSlots <= 1u << 12);
+    return uint64_t{1} << 46 | (link_id & 0xffff'ffff) << 13 | uint64_t{slot % kLinkSlots} << 1 | (side & 1);
+}
+
 /// TCP_NOTSENT_LOWAT of a kernel socket that stands for a passed connection: so a receiver with libsd knows
 /// at the price of one system call that it is worth asking the monitor. As a limit it means nothing, being
 /// larger than any send buffer.

@@ -115,7 +115,7 @@ enum class Op : uint16_t {
     /// process; the socket stands for it -> PassReply
     pass = 20,
     /// No body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an
-    /// error: it stays the kernel socket it is
+    /// error: it stays the kernel socket it is. EPERM may come with a Refused
     claim = 21,
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
     /// ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's
@@ -293,6 +293,10 @@ struct ClaimReply {
     uint64_t parcel;
     uint32_t tell; ///< say claimed
     uint32_t pad;
+};
+/// Of a connection that the receiver may not share.
+struct Refused {
+    uint64_t inode; ///< connection_inode(): what its sender may have told
 };
 struct ParcelRef {
     uint64_t parcel;

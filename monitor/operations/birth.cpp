@@ -124,6 +124,9 @@ Cause Monitor::end_objects(pid_t pid, bool same_user) {
 
 /// Why a connection from the client to the listener has to begin on the kernel; none: it need not.
 Cause Monitor::birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends) {
+    if (listener.crosses()) {
+        return Cause::crosses;
+    }
     switch (config_.policy.birth_of(client.who, listener.identity(), listener.address)) {
     case Birth::shm:
         return Cause::none;

@@ -217,6 +217,9 @@ void Monitor::bridge(Parcel &parcel) {
     stop_looking_for(parcel);
     loop_.remove(std::exchange(parcel.watch, 0), parcel.far.get());
     parcel.bridged = true;
+    if (parcel.handoff.side == 1) {
+        note_crossing(*parcel.link);
+    }
     BridgeProgram *const program = bridge_program_for(*parcel.segment, parcel.charge.payer());
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

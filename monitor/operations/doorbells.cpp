@@ -188,7 +188,8 @@ Reply Monitor::accept_bell(Client &client, Request &request) {
     if (unknown) {
         ring(*eventfd);
     }
-    listener->accept_bells.push_back({&client, std::move(eventfd)});
+    listener->accept_bells.push_back({&client, std::move(eventfd), domain_of(client, request.sender)});
+    note_acceptors(*listener);
     return {};
 }
 

@@ -228,6 +228,11 @@ class Monitor {
     void expected_came(Listener &listener, int socket);
     void listeners_changed();
 
+    // crossed_listeners.cpp: those whose connections go on to others
+    void note_crossing(const Link &link);
+    void note_acceptors(Listener &listener);
+    void leave_to_kernel(Listener &listener, std::chrono::milliseconds pause);
+
     // ended_listeners.cpp: those whose kernel socket has gone, whoever says that he has it
     void watch_listener(Listener &listener, int socket);
     void forget_watch(Listener &listener);

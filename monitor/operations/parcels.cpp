@@ -217,8 +217,11 @@ Reply Monitor::claim(Client &client, Request &request) {
         return Reply::error(EPERM, Cause::passed);
     }
     if (!shared) {
+        Reply refused = Reply::error(EPERM, Cause::passed);
+        const HandoffRecord &p = parcel.handoff;
+        refused.set(wire::Refused{connection_inode(p.link_id, p.slot, p.side)});
         bridge(parcel);
-        return Reply::error(EPERM, Cause::passed);
+        return refused;
     }
     if (!attach(client, *parcel.link, parcel.handoff.link_id, parcel.handoff.side)) {
         return Reply::error(EEXIST, Cause::passed);

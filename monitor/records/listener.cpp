@@ -167,6 +167,7 @@ void Listener::forget_acceptors(uint32_t signature) {
 }
 
 void Listener::remove(Link &link) {
+    taken_from_former_links += segment().link[link.place].syn_head.load(std::memory_order_relaxed);
     segment().link[link.place].link_id.store(0, std::memory_order_release);
     place[link.place] = nullptr;
     --links;

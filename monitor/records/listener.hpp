@@ -1,6 +1,7 @@
 // A listening socket that accelerated processes hold, and the segment its acceptors share.
 #pragma once
 #include "libsd/layout/causes.hpp"
+#include "monitor/kernel/domain.hpp"
 #include "monitor/kernel/packet_filter.hpp"
 #include "monitor/records/directory.hpp"
 #include "monitor/records/link.hpp"
@@ -50,6 +51,7 @@ struct Namespace {
 struct AcceptBell {
     const Client *owner;
     std::shared_ptr<BellFd> eventfd;
+    Domain domain; ///< of the owner, when it was looked at last
 };
 
 struct Listener {
@@ -78,6 +80,11 @@ struct Listener {
     bool orphan = false;      ///< held by nobody; see orphan_listeners.cpp
     unsigned looks = 0;
     EventLoop::Timer timer = 0;
+    // crossed_listeners.cpp:
+    uint64_t crossings = 0, taken_before = 0; ///< since it was tried last; taken() then
+    uint64_t taken_from_former_links = 0;
+    EventLoop::Clock::time_point kernel_until{}; ///< until then its connections begin on the kernel
+    std::chrono::milliseconds kernel_pause{0};   ///< how long that was last
 
     Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
     Identity identity() const { return {uid, gid, exe, unit}; }
@@ -90,6 +97,8 @@ struct Listener {
     /// Tells the acceptors to look at their links again.
     void bump() { segment().link_sequence.fetch_add(1, std::memory_order_seq_cst); }
     void ring_accept_bells() const;
+    [[nodiscard]] bool crosses() const;
+    [[nodiscard]] uint64_t taken() const;
 };
 
 /// First of the client ports for the n-th link of a listener: spread over the kernel's own range for such

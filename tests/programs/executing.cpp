@@ -2,7 +2,9 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <linux/capability.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 using namespace sdtest;
 
@@ -193,6 +195,50 @@ BEHAVIOUR("a listener on which clients wait for an image with little memory",
 }
 
 // A listener that ends with the former image, but for the copy in the mail, where the next image finds it.
+namespace {
+
+// As Dovecot does: a master waits for clients, and starts who serves them, as another user, when one comes.
+void starts_who_serves(const Gate *after) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const pid_t client = spawn([&] {
+        close(listener);
+        if (after)
+            after->pass();
+        for (const char *word : {"first", "again"}) {
+            const int fd = connect_to(address);
+            send_all(fd, word);
+            say("%s", receive(fd, 5).c_str());
+            close(fd);
+        }
+    });
+    if (after) { // an image of root's gets back what it drops here
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        __user_cap_data_struct own[2];
+        MUST(syscall(SYS_capget, &header, own));
+        own[0].effective &= ~(1U << CAP_CHOWN);
+        own[0].permitted &= ~(1U << CAP_CHOWN);
+        MUST(syscall(SYS_capset, &header, own));
+        after->open();
+    }
+    SHOW_BOOL(poll_now(listener, POLLIN, kPatience) == POLLIN);
+    const pid_t child = spawn([&] { become("serves as another", {listener}); });
+    reap("client", client);
+    reap("child", child);
+}
+
+} // namespace
+
+BEHAVIOUR("a listener on which a client waits, for an image that becomes another user",
+          a_listener_for_another_user, any) {
+    starts_who_serves(nullptr);
+}
+
+BEHAVIOUR("a listener on which a client waits, for an image with more rights", a_listener_for_more_rights, any) {
+    const Gate ready;
+    starts_who_serves(&ready);
+}
+
 BEHAVIOUR("a listener in the mail", a_listener_in_the_mail, any) {
     const int listener = make_listener();
     const Address address = local_address(listener);
@@ -358,6 +404,15 @@ void second_image(const std::string &name, const std::vector<int> &fds) {
         send_all(fds[1], "state");
     } else if (name == "echo") {
         send_all(fds[0], receive_to_end(fds[0]));
+    } else if (name == "serves as another") {
+        if (geteuid() == 0) // not as SD_E2E_STRANGERS
+            MUST(setuid(65534));
+        for (int i = 0; i < 2; ++i) {
+            SHOW_BOOL(poll_now(fds[0], POLLIN, kPatience) == POLLIN);
+            const int fd = MUST(accept(fds[0], nullptr, nullptr));
+            send_all(fd, receive(fd, 5));
+            close(fd);
+        }
     } else if (name == "accepts") {
         std::vector<int> kept;
         for (int i = 0; i < 2; ++i) {

@@ -2,6 +2,8 @@
 #include "tests/programs/passing.hpp"
 #include "tests/programs/sets.hpp"
 
+#include <sys/stat.h>
+
 using namespace sdtest;
 
 // The sender keeps using it, too.
@@ -124,6 +126,51 @@ BEHAVIOUR("lost on the way", lost_on_the_way, accelerated) {
 }
 
 // On and on: through three processes, the last of which answers.
+namespace {
+
+ino_t inode_of(int fd) {
+    struct stat status {};
+    MUST(fstat(fd, &status));
+    return status.st_ino;
+}
+
+// One who was told the inode of an accepted connection looks whether that is what he gets, as Dovecot does.
+void check_inode(bool as_another_user) {
+    const Pair pair = make_pair();
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    const pid_t receiver = spawn([&] {
+        close(pair.client);
+        close(pair.server);
+        close(channel[0]);
+        if (as_another_user && geteuid() == 0)
+            MUST(setuid(65534));
+        ino_t told = 0;
+        MUST(read(channel[1], &told, sizeof told));
+        const int fd = receive_descriptor(channel[1]);
+        SHOW_BOOL(inode_of(fd) == told);
+        const int copy = MUST(dup(fd));
+        close(fd);
+        send_all(copy, receive(copy, 5));
+        SHOW_BOOL(inode_of(copy) == told);
+    });
+    const ino_t own = inode_of(pair.server);
+    MUST(write(channel[0], &own, sizeof own));
+    pass_descriptor(channel[0], pair.server);
+    close(pair.server);
+    send_all(pair.client, "hello");
+    reap("receiver", receiver);
+    say("%s", receive(pair.client, 5).c_str());
+}
+
+} // namespace
+
+BEHAVIOUR("its inode is the same elsewhere", same_inode_elsewhere, accelerated) { check_inode(false); }
+
+BEHAVIOUR("its inode is the same in another user's process", same_inode_of_another_user, accelerated) {
+    check_inode(true);
+}
+
 BEHAVIOUR("passed on", passed_on, accelerated) {
     const Channel first, second;
     const pid_t middle = spawn([&] {

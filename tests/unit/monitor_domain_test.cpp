@@ -324,6 +324,38 @@ TEST_CASE("acceptors of two users are not given the same links") {
     CHECK(root.does(0) == 1);
 }
 
+TEST_CASE("a listener on which two users wait gets its next clients from the kernel") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const TestLink link(pair.connect());
+    const auto waits = [&](TestProcess &p) -> int64_t {
+        const Answer a = p.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()});
+        const UniqueFd own = bell();
+        return a.header.status != 0
+                   ? a.header.status
+                   : p.channel
+                         .ask(Op::accept_bell, wire::ListenerRef{a.as<wire::ListenReply>().listener_id, 0},
+                              {own.get()})
+                         .header.status;
+    };
+    const auto connect = [&] {
+        TestProcess client(pair.monitor);
+        return client.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header;
+    };
+    const Stranger root(pair.monitor, 0, {waits}), mate(pair.monitor, 0, {waits});
+    REQUIRE(root.does(0) == 0);
+    REQUIRE(mate.does(0) == 0);
+    CHECK(connect().status == 0);
+    CHECK((link.view.header().side[1].flags & kLinkListenerClosed) == 0);
+    const Stranger worker(pair.monitor, kOne, {waits});
+    REQUIRE(worker.does(0) == 0);
+    CHECK(connect().status == -EACCES);
+    CHECK(connect().cause == static_cast<uint16_t>(Cause::crosses));
+    CHECK((link.view.header().side[1].flags & kLinkListenerClosed) != 0);
+}
+
 TEST_CASE("nobody of another domain brings a link back as its server's") {
     if (!is_root()) {
         SKIP_TEST("needs root to become other users");

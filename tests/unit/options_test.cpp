@@ -3,6 +3,7 @@
 
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include <cstring>
 #include <linux/tcp.h>

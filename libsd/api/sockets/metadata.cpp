@@ -1,19 +1,18 @@
-// fstat and its kin. All placeholders of a process are one kernel object; programs that tell sockets apart by
-// their inode must not see that.
+// fstat and its kin: sockets have inode numbers of their own (vfs/descriptors/inode.hpp).
 #include "libsd/api/wrap.hpp"
+#include "libsd/vfs/descriptors/inode.hpp"
 #include <sys/stat.h>
 
 using namespace sd;
 
 namespace {
 
-/// Distinct per open file description of this process, the same for its duplicates and across fork; 0: the
-/// kernel's number is right.
-ino_t own_inode(int fd) noexcept {
-    const File *f = file_of(fd);
-    if (!f || f->real_socket || (f->kind != FileKind::fresh && f->kind != FileKind::stream))
-        return 0;
-    return static_cast<ino_t>(reinterpret_cast<uintptr_t>(f) >> 6 & 0x7fff'ffff) | 0x8000'0000;
+/// What the program is told instead of the kernel's number.
+uint64_t told_inode(int fd, uint64_t kernels) noexcept {
+    File *f = file_of(fd);
+    const uint64_t own = f ? inode_of(*f) : 0;
+    const uint64_t told = own ? own : kept_inode(kernels);
+    return told ? told : kernels;
 }
 
 /// The library's own descriptors do not exist for the program.
@@ -26,10 +25,8 @@ bool refused(int fd) noexcept {
 }
 
 template <class Stat> int corrected(int r, int fd, Stat *s) noexcept {
-    if (r == 0) {
-        if (ino_t inode = own_inode(fd)) [[unlikely]]
-            s->st_ino = inode;
-    }
+    if (r == 0 && S_ISSOCK(s->st_mode)) [[unlikely]]
+        s->st_ino = told_inode(fd, s->st_ino);
     return r;
 }
 
@@ -73,9 +70,7 @@ SD_EXPORT int statx(int dir, const char *path, int flags, unsigned mask, struct 
     if (names_descriptor(path, flags) && refused(dir))
         return -1;
     int r = real.statx(dir, path, flags, mask, s);
-    if (r == 0 && names_descriptor(path, flags)) {
-        if (ino_t inode = own_inode(dir))
-            s->stx_ino = inode;
-    }
+    if (r == 0 && names_descriptor(path, flags) && S_ISSOCK(s->stx_mode))
+        s->stx_ino = told_inode(dir, s->stx_ino);
     return r;
 }

@@ -17,7 +17,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/packet_options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/moves.hpp"

@@ -10,10 +10,10 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <initializer_list>
 
 #include <initializer_list>
 
@@ -56,7 +56,7 @@ File *new_file(FileKind kind) noexcept {
     upward.expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
-    f->real_socket = f->stream.connect_pending = f->unconnected.bound = f->stream.carried = false;
+    f->real_socket = f->inode_told = f->stream.connect_pending = f->unconnected.bound = f->stream.carried = false;
     f->exchanged.store(false, std::memory_order_relaxed);
     f->status.store(0, std::memory_order_relaxed);
     f->unconnected.refuse_cause = 0;

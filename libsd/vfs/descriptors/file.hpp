@@ -44,7 +44,8 @@ struct alignas(64) File {
     uint32_t slot = 0, ofd_index = 0;
 
     // Rarely used, by files of any kind.
-    uint8_t family = 0; ///< AF_INET, AF_INET6
+    uint8_t family = 0;      ///< AF_INET, AF_INET6
+    bool inode_told = false; ///< fstat() was asked before it was connected, see inode_of()
     /// Its numbers are a kernel socket's. Set before they change; read by whoever still holds it.
     std::atomic<bool> exchanged{false};
     std::atomic<uint32_t> status{0}; ///< O_NONBLOCK for kinds without an Ofd

@@ -13,7 +13,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/exec_resume.hpp"

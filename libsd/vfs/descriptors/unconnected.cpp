@@ -4,7 +4,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/vfs.hpp"
 

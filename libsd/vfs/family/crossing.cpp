@@ -120,6 +120,9 @@ void before_crossing(bool everything) noexcept {
     if (sandboxed())
         return;
     CleanupStack::drop_abandoned();
+    // An image that was started for a client that waits has not looked at its listener yet, and who started
+    // it will not accept.
+    look_for_links();
     if (!everything && !shared_segments() && !shared_links())
         return;
     Cause why;

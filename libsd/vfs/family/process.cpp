@@ -15,7 +15,7 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/pools/channels.hpp"

@@ -2,8 +2,8 @@
 // accepts.
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/connections/listener.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/option_table.hpp"
-#include "libsd/vfs/options/options.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include <cstring>
 #include <linux/tcp.h>

@@ -1,7 +1,7 @@
 // The kernel's socket under the number tells which answers the program wants, and in which form; the values
 // are put in their places. A client that lies about its own packets only lies about them.
 #include "libsd/vfs/options/packet_options.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include <cstring>
 #include <netinet/in.h>
 

@@ -4,7 +4,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"

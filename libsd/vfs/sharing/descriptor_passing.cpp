@@ -3,10 +3,11 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/descriptors/inode.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
@@ -112,6 +113,8 @@ long become_kernel(File &f, Cause why) noexcept {
 
 void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
+    if (f.kind == FileKind::stream)
+        keep_inode(made, inode_of(f));
     f.exchanged.store(true, std::memory_order_relaxed); // before the table says so
     for_each_number(f, [&](int fd) {
         if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
@@ -205,6 +208,8 @@ bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries
 bool claim(int fd) noexcept {
     auto r = control::request(wire::Op::claim, nullptr, 0, &fd, 1);
     if (r.status < 0 || r.fds != 2 || r.length != sizeof(wire::ClaimReply)) {
+        if (r.status == -EPERM && r.length == sizeof(wire::Refused))
+            keep_inode(fd, r.as<wire::Refused>().inode);
         control::close_received(r);
         return false;
     }

@@ -4,6 +4,7 @@
 // signal handler: nothing here allocates or waits for a lock that another thread may hold for long. Other
 // threads of the process die with the exec.
 #include "libsd/vfs/sharing/exec.hpp"
+
 #include "libsd/control/client.hpp"
 #include "libsd/control/memory.hpp"
 #include "libsd/layout/exec_table.hpp"
@@ -12,10 +13,11 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
+#include "libsd/vfs/sharing/exec_rights.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -194,6 +196,13 @@ void hand_over_listener(File &f) noexcept {
     leave_waiting_to_kernel(f);
 }
 
+template <class Fn> void for_each_inherited_listener(Fn fn) noexcept {
+    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
+        if (File *f = file_of(static_cast<int>(i));
+            f && f->kind == FileKind::listener && stays_open(static_cast<int>(i)))
+            fn(*f);
+}
+
 /// For a program that will not load the library: each connection that stays open becomes a kernel socket,
 /// bridged once this program has gone. One that others hold as well becomes that for them, too, and stays so,
 /// whatever becomes of the exec.
@@ -258,6 +267,15 @@ void before_exec(bool loadable) noexcept {
     end_capture(CaptureEnd::exec);
     leave_device(false);
     listeners_given_up(); // the next image may be of a version that does not say so
+    // An image with other rights can have none of the links that clients wait on, and the process that
+    // watches the listener may leave it to that image to accept.
+    bool asked = false, changes = false;
+    for_each_inherited_listener([&](File &f) {
+        changes = asked ? changes : exec_changes_rights();
+        asked = true;
+        if (changes)
+            hand_over_listener(f);
+    });
     const Survey s = survey();
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.
@@ -273,12 +291,8 @@ void before_exec(bool loadable) noexcept {
 }
 
 void before_space_limit(uint64_t bytes) noexcept {
-    if (!enabled() || bytes > kLinkMapped || !links_can_be_mapped())
-        return;
-    for (uint32_t i = 0, n = fd_high.load(std::memory_order_acquire); i < n; ++i)
-        if (File *f = file_of(static_cast<int>(i));
-            f && f->kind == FileKind::listener && stays_open(static_cast<int>(i)))
-            hand_over_listener(*f);
+    if (enabled() && bytes <= kLinkMapped && links_can_be_mapped())
+        for_each_inherited_listener(hand_over_listener);
 }
 
 void leave_listeners_to_kernel() noexcept {

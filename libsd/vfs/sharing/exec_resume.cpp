@@ -4,7 +4,7 @@
 #include "libsd/layout/exec_table.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <sys/stat.h>

@@ -1,7 +1,7 @@
 // Connections that come from another program image or process.
 #include "libsd/vfs/sharing/handoff.hpp"
 #include "libsd/vfs/connections/connection.hpp"
-#include "libsd/vfs/options/options.hpp"
+#include "libsd/vfs/options/option_records.hpp"
 
 namespace sd {
 
