@@ -46,6 +46,8 @@ PARSERS = {
         "monitor/operations/images.cpp: read_table read_at for_each_record"]),
     "TOML": (["config_fuzz"], ["monitor/service/config.cpp", "monitor/service/config_reader.hpp", "monitor/peers/peer_config.cpp"]),
     "messages of other hosts": (["peers_fuzz"], ["monitor/peers/message.cpp"]),
+    "messages over RDMA": (["rdma_fuzz"], [
+        "libsd/rdma/receiving.cpp: put_records show_held put_message take_message recycle_in ring_of store_changed"]),
     "sd-bridge's channel": (["bridge_fuzz"], ["monitor/bridge/bridge.cpp: run turn take_packets take_descriptors start", "monitor/bridge/bridge_pump.cpp"]),
 }
 

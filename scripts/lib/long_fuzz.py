@@ -22,12 +22,14 @@ LEAST = 5_000_000
 ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
 PIECE_SECONDS = 120
+# That a piece may take longer: at the lowest priority on a busy machine the corpus alone takes minutes to be read.
+PATIENCE = 3600
 
 
 def targets(source_dir):
     """The names of the fuzzers, as their build file has them."""
     with open(os.path.join(source_dir, "tests/fuzz/meson.build"), encoding="utf-8") as file:
-        return re.findall(r"^  '(\w+_fuzz)':", file.read(), re.M)
+        return re.findall(r"^(?:  |  fuzz_targets \+= \{)'(\w+_fuzz)':", file.read(), re.M)
 
 
 def wanted(name):
@@ -76,7 +78,7 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     with open(log_path, "w", encoding="utf-8") as log:
         try:
             status = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False,
-                                    timeout=seconds + 300, preexec_fn=lambda: os.nice(19)).returncode
+                                    timeout=seconds + PATIENCE, preexec_fn=lambda: os.nice(19)).returncode
         except subprocess.TimeoutExpired:
             status = "none: it did not end"
     with open(log_path, encoding="utf-8", errors="replace") as log:

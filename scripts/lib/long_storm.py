@@ -29,6 +29,6 @@ def run(build_dir, source_dir, record):
     with open(os.path.join(build_dir, "long", "storm.log"), "w", encoding="utf-8") as log:
         log.write("\n".join(lines))
     wrong = [line[5:] for line in lines if line.startswith("FAIL ")]
-    told = [m.group(0) for line in lines for m in [re.search(r"none of \d+ honest requests failed|[\d.]+ % of the honest connections accelerated", line)] if m]
+    told = [m.group(0) for line in lines if line.startswith("ok ") for m in [re.search(r"none of \d+ honest requests failed|[\d.]+ % of the honest connections accelerated", line)] if m]
     record(f"{seconds} s, seed {seed}", "; ".join(told + ([f"failed: {w}" for w in wrong] if wrong else [f"status {status}"])).replace("|", "/"))
     return status == 0

@@ -93,7 +93,7 @@ void rounds(char **argv, Random &random) {
 void report() {
     const auto list = [](const std::atomic<uint64_t> *counts) {
         std::string text;
-        for (int i = 0; i < 64; ++i)
+        for (unsigned i = 0; i < sd::hostile::kOperations; ++i)
             if (const uint64_t n = counts[i]; n != 0)
                 text += (text.empty() ? "\"" : ",\"") + std::to_string(i) + "\":" + std::to_string(n);
         return text;

@@ -366,6 +366,26 @@ BEHAVIOUR("a connection is passed on with bytes in a buffer", passed, all_accele
     reap("child", child);
 }
 
+BEHAVIOUR("a buffer behind the urgent byte is peeked at by who has not seen its like", urgent, all_accelerated) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    const pid_t child = spawn([&] {
+        const int fd = receive_descriptor(channel[1]);
+        const std::string bytes = pattern(kFrame);
+        SHOW_BOOL(read_some(fd, 1000, MSG_PEEK) == bytes.substr(0, 1000));
+        SHOW_BOOL(read_all(fd, kFrame) == bytes);
+        MUST(write(channel[1], "d", 1));
+    });
+    Ends e;
+    MUST(send(e.client, "u", 1, MSG_OOB));
+    send_buffer(e.sender, filled(e.sender, pattern(kFrame)));
+    pass_descriptor(channel[0], e.server);
+    close(e.server);
+    char done;
+    MUST(read(channel[0], &done, 1));
+    reap("child", child);
+}
+
 BEHAVIOUR("another program goes on with bytes in a buffer", executed, accelerated) {
     Ends e;
     send_buffer(e.sender, filled(e.sender, pattern(kFrame)));

@@ -8,6 +8,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/pools/pools.hpp"
+#include "libsd/vfs/streams/urgent.hpp"
 #include <linux/futex.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -190,10 +191,18 @@ long take_pool_of_next(File &f) noexcept {
         ReceiveClaim c(b, f);
         if (!c)
             return c.error();
+        // As a peek comes to it, which passes over the urgent byte and leaves it there.
+        RxState ahead = b.ofd->rx.s;
+        std::atomic<uint64_t> scratch{0};
         ring::Record rec{};
-        if (ring::next_record(b.ofd->rx.s, f.rx_place, f.mine->credit.consumed, &rec) != ring::kHandleNext)
+        int r = ring::next_record(ahead, f.rx_place, scratch, &rec);
+        if (r == ring::kUrgentNext && urgent_mark(f) == ahead.head && !is_inline(f)) {
+            ring::skip_urgent(ahead);
+            r = ring::next_record(ahead, f.rx_place, scratch, &rec);
+        }
+        if (r != ring::kHandleNext)
             return 0;
-        const ring::HandleRecord where = ring::handle_at(b.ofd->rx.s, f.rx_place);
+        const ring::HandleRecord where = ring::handle_at(ahead, f.rx_place);
         if (find_pool(f, where.pool))
             return pool_of_handle(f, where, rec.length) ? 0 : -EPROTO;
         name = where.pool;

@@ -9,11 +9,13 @@
 
 namespace sd::hostile {
 
+constexpr unsigned kOperations = 96; ///< their numbers are below that
+
 /// Shared by all processes of one hostile client, in a memory file that is open as kBoard in each.
 struct Board {
     std::atomic<uint64_t> rounds, killed, requests, answers, channels, scribbles, connections, forks;
-    std::atomic<uint64_t> operation[64]; ///< requests, by number
-    std::atomic<uint64_t> granted[64];   ///< answers without an error
+    std::atomic<uint64_t> operation[kOperations]; ///< requests, by number
+    std::atomic<uint64_t> granted[kOperations];   ///< answers without an error
 };
 constexpr int kBoard = 900;
 Board &board();

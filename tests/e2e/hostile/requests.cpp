@@ -4,6 +4,7 @@
 
 #include "libsd/layout/directory_layout.hpp"
 #include "libsd/layout/exec_table.hpp"
+#include "libsd/layout/pool_layout.hpp"
 #include "libsd/layout/protocol.hpp"
 #include "libsd/layout/segment_layout.hpp"
 
@@ -23,7 +24,17 @@ namespace sd::hostile {
 namespace {
 
 constexpr unsigned kChannels = 12, kDescriptors = 48, kNumbers = 64;
-constexpr uint16_t kLastOp = static_cast<uint16_t>(wire::Op::sandbox);
+
+// Their numbers have gaps, where helpers of several kinds have theirs (protocol.hpp).
+wire::Op any_operation(Random &random) {
+    using wire::Op;
+    static constexpr Op kNewer[] = {Op::snapshot,  Op::renew, Op::offer,     Op::other_end,
+                                    Op::take_back, Op::greet, Op::pool,      Op::peer_pool,
+                                    Op::end_pool,  Op::steer, Op::steer_mine};
+    constexpr auto kFirst = static_cast<uint64_t>(Op::sandbox); // 1 to this have no gap
+    const uint64_t n = below(random, kFirst + std::size(kNewer));
+    return n < kFirst ? static_cast<Op>(n + 1) : kNewer[n - kFirst];
+}
 
 class Attacker {
   public:
@@ -79,6 +90,13 @@ int memory(size_t size) {
         close(fd);
         return -1;
     }
+    return fd;
+}
+
+int sealed_memory(size_t size, int seals) {
+    const int fd = memory(size);
+    if (fd >= 0)
+        fcntl(fd, F_ADD_SEALS, seals);
     return fd;
 }
 
@@ -219,6 +237,7 @@ size_t Attacker::usual_length(wire::Op op) {
     case Op::drop_link:
     case Op::no_room:
     case Op::withdraw:
+    case Op::renew:
         return sizeof(wire::LinkRef);
     case Op::bell:
         return sizeof(wire::Bell);
@@ -246,6 +265,20 @@ size_t Attacker::usual_length(wire::Op op) {
         return sizeof(wire::SegmentRef);
     case Op::memory:
         return sizeof(wire::Memory);
+    case Op::offer:
+        return sizeof(wire::Offer);
+    case Op::take_back:
+        return sizeof(wire::Offered);
+    case Op::greet:
+        return sizeof(wire::Greeting);
+    case Op::pool:
+        return sizeof(wire::Pool);
+    case Op::peer_pool:
+    case Op::end_pool:
+        return sizeof(wire::PoolRef);
+    case Op::steer:
+    case Op::steer_mine:
+        return sizeof(wire::Steer);
     default:
         return 0;
     }
@@ -273,7 +306,14 @@ std::vector<int> Attacker::usual_descriptors(wire::Op op) {
     case Op::claim:
     case Op::enter:
     case Op::foreign_bell:
+    case Op::offer:
+    case Op::other_end:
         return {any_descriptor()};
+    case Op::steer_mine:
+        return {segment_};
+    case Op::pool:
+        return {made(sealed_memory(kLeastPool * (1 + below(random_, 4)), kPoolSeals)),
+                made(sealed_memory(sizeof(PoolLedger), kLedgerSeals))};
     case Op::pass:
         return {any_descriptor(), any_descriptor()};
     default:
@@ -328,13 +368,13 @@ void Attacker::send_packet(const Channel &channel, const wire::Packet &packet, s
         return;
     const uint16_t op = packet.header.op;
     board().requests.fetch_add(1, std::memory_order_relaxed);
-    if (op < 64)
+    if (op < kOperations)
         board().operation[op].fetch_add(1, std::memory_order_relaxed);
 }
 
 void Attacker::one_request(Channel &channel) {
     wire::Packet packet{};
-    auto op = static_cast<wire::Op>(1 + below(random_, kLastOp));
+    auto op = any_operation(random_);
     // A channel is no use after these, so there are fewer of them than of others.
     using wire::Op;
     for (const Op ends_it : {Op::sandbox, Op::leave, Op::image, Op::enter, Op::presence, Op::stay, Op::child})
@@ -392,14 +432,37 @@ void Attacker::name_something(const Channel &channel, wire::Op op, unsigned char
     case Op::drop_link:
     case Op::no_room:
     case Op::withdraw:
+    case Op::renew:
     case Op::adopt_link:
+    case Op::greet:
+    case Op::pool:
+    case Op::peer_pool:
+    case Op::end_pool:
         if (!channel.links.empty()) {
             const wire::BellRef known{any(channel.links), static_cast<uint32_t>(below(random_, 2)),
                                       static_cast<uint32_t>(below(random_, 4))};
             const size_t length = usual_length(op);
             memcpy(body, &known, std::min(length, sizeof known));
+            const bool anew = op == Op::pool && chance(random_, 80); // a name of its own is for a restart
+            if (anew)
+                memset(body + offsetof(wire::Pool, pool), 0, sizeof(wire::Pool::pool));
         }
         break;
+    case Op::offer: {
+        const auto side = static_cast<uint32_t>(below(random_, 2));
+        memcpy(body, &side, sizeof side);
+        break;
+    }
+    case Op::steer:
+    case Op::steer_mine: {
+        const auto to = static_cast<uint32_t>(below(random_, 4));
+        memcpy(body, &to, sizeof to);
+        if (chance(random_, 50)) {
+            const auto own = static_cast<uint32_t>(getpid());
+            memcpy(body + offsetof(wire::Steer, pid), &own, sizeof own);
+        }
+        break;
+    }
     default:
         break;
     }
@@ -486,7 +549,7 @@ void Attacker::learn(Channel &channel, const wire::Packet &answer) {
     board().answers.fetch_add(1, std::memory_order_relaxed);
     if (answer.header.status != 0)
         return;
-    if (answer.header.op < 64)
+    if (answer.header.op < kOperations)
         board().granted[answer.header.op].fetch_add(1, std::memory_order_relaxed);
     const auto op = static_cast<wire::Op>(answer.header.op);
     const auto note = [&](std::vector<uint64_t> &list, uint64_t number) {
