@@ -244,7 +244,12 @@ Reply Monitor::drop_link(Client &client, Request &request) {
     if (body.side == 0 && client.links_made > 0) {
         --client.links_made;
     }
+    Listener *const listener = body.side == 1 ? link->listener : nullptr;
     detach(client, body.link_id, body.side);
+    if (listener != nullptr) { // those of another domain could not have the link until now
+        listener->bump();
+        listener->ring_accept_bells();
+    }
     return {};
 }
 

@@ -307,7 +307,8 @@ void withdraw_listeners() noexcept {
 void look_for_links() noexcept {
     LockGuard g(all_lock);
     for (File *f : all)
-        (void)listener_refresh(*f->listener);
+        if (f->listener->fork_depth == fork_depth)
+            (void)listener_refresh(*f->listener);
 }
 
 void ask_for_links_anew() noexcept {

@@ -75,7 +75,8 @@ void retire_listener(Listener &l) noexcept;
 /// Every listener gives its links back and asks for those anew that it may have as whoever the process is
 /// then.
 void ask_for_links_anew() noexcept;
-/// Links that have come to this process's listeners since anybody looked: clients may wait there.
+/// Links that have come, since anybody looked, to the listeners that this process has registered itself, or
+/// has from the former program image: clients may wait there. Not to those of a parent, which others look at.
 void look_for_links() noexcept;
 /// Says so to children, which otherwise take this process to hold what they have from it. Before it does not.
 void listeners_given_up() noexcept;
