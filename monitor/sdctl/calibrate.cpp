@@ -32,7 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr char kDevice[] = "/dev/socksdirect-zerocopy";
 constexpr char kParameters[] = "/sys/module/socksdirect_zerocopy/parameters/";
-constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20, kLeast = 64 << 10, kMost = 4 << 20;
+constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20, kLeast = 64 << 10, kMost = 4 << 20,
+                 kMostPages = kMost / kPage;
 
 [[noreturn]] void fail(const std::string &what) {
     throw Failure(Exit::failed, fmt::format("calibrate: {}: {}", what, strerror(errno)));
@@ -242,7 +243,7 @@ Primitives measure_primitives(Bench &b) {
                                    }
                                },
                                1) /
-                               static_cast<double>(kMost / kPage));
+                               static_cast<double>(kMostPages));
     }
     return p;
 }

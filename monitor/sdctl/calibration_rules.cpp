@@ -16,8 +16,8 @@ uint64_t crossing(const std::vector<Costs> &costs, double Costs::*copied, double
 
 Predicted predicted(const Primitives &p, uint64_t bytes) {
     constexpr uint64_t kPage = 4096, kCall = 1 << 20;
-    const double pages = static_cast<double>(bytes / kPage),
-                 calls = static_cast<double>((bytes + kCall - 1) / kCall);
+    const uint64_t whole_pages = bytes / kPage, whole_calls = (bytes + kCall - 1) / kCall;
+    const auto pages = static_cast<double>(whole_pages), calls = static_cast<double>(whole_calls);
     Predicted out{};
     out.copy = pages * (2 * p.page_copy + p.access);
     // The sender's pages are unmapped, then the receiver's; those that come are mapped.

@@ -40,7 +40,6 @@ MODELS = {
             1: "a word is called fenced that the waiter's id has left meanwhile",
             2: "no membarrier where a word was not fenced",
             3: "who finds a fenced word without ids makes no fence",
-            4: "with the bit, ids are taken away that nobody rings for",
         },
     },
     "moves": {

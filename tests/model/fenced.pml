@@ -96,8 +96,7 @@ proctype Sender(byte me) {
             :: else ->                                                /* some times in a row */
                 if
                 :: true
-                :: d_step { fenced && ((!id[0] && !id[WAITERS - 1]) || MUTANT == 4) -> fenced = false;
-                       if :: MUTANT == 4 -> id[0] = false; id[WAITERS - 1] = false :: else fi }
+                :: d_step { fenced && !id[0] && !id[WAITERS - 1] -> fenced = false }
                 :: !fenced || id[0] || id[WAITERS - 1]
                 fi
             fi
