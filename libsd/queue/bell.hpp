@@ -8,8 +8,6 @@ namespace sd {
 
 /// Looking has always paid lately: as a score of tries, and as a balance in nanoseconds.
 constexpr int kFullScore = 8, kFullBalance = 480'000;
-/// Short sleeps after which it is tried whether looking pays again: twice as many each time that it does not.
-constexpr int kFirstTrial = 32, kLastTrial = 1024;
 
 /// A place to sleep: an eventfd that peers of the same trust domain write, and sockets for those of others.
 /// Each thread has one for blocking calls and poll; each epoll instance has one.
@@ -17,7 +15,6 @@ struct Bell {
     int efd = -1; ///< hidden descriptor; -1 while no number is left for one: then sleep in short steps
     std::atomic<int> balance{kFullBalance};  ///< what looking has saved lately, see Spinner
     std::atomic<int> short_sleeps{0};        ///< since it was tried last whether looking pays again
-    std::atomic<int> trial{kFirstTrial};     ///< that is done after so many of them
     std::atomic<int> spin_score{kFullScore}; ///< how well looking without giving the core away has paid
     std::atomic<bool> used{false};
     ForeignEnds foreign;

@@ -16,6 +16,8 @@ constexpr int kLongLook = kSpin + kYield;
 /// What a look that sees something may cost: the sleep, its end and the peer's call that ends it take about
 /// as much processor time.
 constexpr int kWorth = 30'000;
+/// So many short sleeps after which it is tried whether looking pays again.
+constexpr int kTrial = 32;
 /// For who wants the shortest latency at any price: an end that is silent for longer sleeps all the same.
 constexpr int64_t kLongYield = 10'000'000;
 /// A yield that takes longer than this and one and a half system calls means that somebody else ran. Alone it
@@ -119,7 +121,7 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
     const wire::Spin wish = control::profile.spin.load(std::memory_order_relaxed);
     const bool always = wish == wire::Spin::always;
     bool pays = always || b.balance.load(std::memory_order_relaxed) > 0;
-    if (!pays && b.short_sleeps.load(std::memory_order_relaxed) >= b.trial.load(std::memory_order_relaxed)) {
+    if (!pays && b.short_sleeps.load(std::memory_order_relaxed) >= kTrial) {
         b.short_sleeps.store(0, std::memory_order_relaxed);
         pays = tries_ = true;
     }
@@ -152,11 +154,6 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
         n_ = kLooks - 1; // whoever we wait for waits for the core: no looking before it has had it
 }
 
-void Spinner::try_again_later() noexcept {
-    const int now = bell_.trial.load(std::memory_order_relaxed);
-    bell_.trial.store(now < kLastTrial ? 2 * now : kLastTrial, std::memory_order_relaxed);
-}
-
 bool Spinner::again() noexcept {
     if (++n_ % kLooks != 0) {
         cpu::pause();
@@ -171,8 +168,6 @@ bool Spinner::again() noexcept {
     if (now >= yield_end_) {
         if (looked_long_)
             add_to_balance(bell_, -kLongLook);
-        if (tries_)
-            try_again_later();
         if (only_spins_ && spin_end_ > start_)
             bell_.spin_score.fetch_sub(1, std::memory_order_relaxed);
         return false;
@@ -211,14 +206,10 @@ void Spinner::paid() noexcept {
     if (n_ == 0)
         return;
     const int64_t looked = at_ - start_ - others_;
-    if (tries_ && looked < kWorth) {
-        bell_.trial.store(kFirstTrial, std::memory_order_relaxed);
+    if (tries_ && looked < kWorth)
         bell_.balance.store(kLongLook, std::memory_order_relaxed);
-    } else if (!looks_always_) {
-        if (tries_)
-            try_again_later();
+    else if (!looks_always_)
         add_to_balance(bell_, kWorth - static_cast<int>(looked < 2 * kLongLook ? looked : 2 * kLongLook));
-    }
     if (!yielded_ && spin_end_ > start_ && bell_.spin_score.load(std::memory_order_relaxed) < kFullScore)
         bell_.spin_score.store(kFullScore, std::memory_order_relaxed);
 }
