@@ -46,17 +46,16 @@ void Monitor::note_crossing(const Link &link) {
 /// The last one waits for clients, too. A link is of one domain: of two that wait, one would be woken for a
 /// client that it may mean the other to take, as Dovecot's master does.
 void Monitor::note_acceptors(Listener &listener) {
-    const Domain now = listener.accept_bells.back().domain;
-    const pid_t pid = listener.accept_bells.back().owner->pid;
+    const AcceptBell &last = listener.accept_bells.back();
+    const Domain &now = last.domain;
     if (!now.known || listener.crosses()) {
         return;
     }
     for (AcceptBell &bell : listener.accept_bells) {
-        if (bell.domain.shares_with(now) || bell.owner->pid == pid) {
+        if (bell.domain.shares_with(now) || same_process(*bell.owner, *last.owner)) {
             continue;
         }
-        bell.domain = read_domain(bell.owner->pid); // it may have changed since
-        bell.domain.lineage = bell.owner->lineage;
+        bell.domain = domain_now(*bell.owner); // it may have changed since
         if (bell.domain.known && !bell.domain.shares_with(now)) {
             leave_to_kernel(listener, kLongestPause);
             return;

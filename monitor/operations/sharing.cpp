@@ -10,21 +10,6 @@
 
 namespace sd::monitor {
 
-namespace {
-
-bool same_process(const Client &a, const Client &b) {
-    return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
-}
-
-/// Of somebody else than who asks, as it is now.
-Domain domain_now(const Client &client) {
-    Domain domain = client.pid > 0 ? read_domain(client.pid) : Domain{};
-    domain.lineage = client.lineage;
-    return domain;
-}
-
-} // namespace
-
 bool Monitor::has_ended(const Client &client) { return client.pidfd && !is_alive(client.pidfd); }
 
 /// Of the sender of a packet. Not known where the sender is somebody else than the client, or has ended: its

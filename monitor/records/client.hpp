@@ -85,4 +85,16 @@ struct Client {
     }
 };
 
+/// A process may be more than one client.
+inline bool same_process(const Client &a, const Client &b) {
+    return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
+}
+
+/// Of somebody else than who asks, as it is now.
+inline Domain domain_now(const Client &client) {
+    Domain domain = client.pid > 0 ? read_domain(client.pid) : Domain{};
+    domain.lineage = client.lineage;
+    return domain;
+}
+
 } // namespace sd::monitor

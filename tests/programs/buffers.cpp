@@ -345,6 +345,19 @@ BEHAVIOUR("after a fork both processes send and receive", forked, all_accelerate
     reap("reader", reader);
 }
 
+namespace {
+
+/// Passes a connection to a child, and waits until that has done what it does with it.
+void give_to(pid_t child, int channel, int fd) {
+    pass_descriptor(channel, fd);
+    close(fd);
+    char done;
+    MUST(read(channel, &done, 1));
+    reap("child", child);
+}
+
+} // namespace
+
 BEHAVIOUR("a connection is passed on with bytes in a buffer", passed, all_accelerated) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
@@ -359,11 +372,7 @@ BEHAVIOUR("a connection is passed on with bytes in a buffer", passed, all_accele
     });
     Ends e;
     send_buffer(e.sender, filled(e.sender, pattern(kFrame)));
-    pass_descriptor(channel[0], e.server);
-    close(e.server);
-    char done;
-    MUST(read(channel[0], &done, 1));
-    reap("child", child);
+    give_to(child, channel[0], e.server);
 }
 
 BEHAVIOUR("a buffer behind the urgent byte is peeked at by who has not seen its like", urgent, all_accelerated) {
@@ -379,11 +388,7 @@ BEHAVIOUR("a buffer behind the urgent byte is peeked at by who has not seen its 
     Ends e;
     MUST(send(e.client, "u", 1, MSG_OOB));
     send_buffer(e.sender, filled(e.sender, pattern(kFrame)));
-    pass_descriptor(channel[0], e.server);
-    close(e.server);
-    char done;
-    MUST(read(channel[0], &done, 1));
-    reap("child", child);
+    give_to(child, channel[0], e.server);
 }
 
 BEHAVIOUR("another program goes on with bytes in a buffer", executed, accelerated) {

@@ -30,24 +30,30 @@ void echo_until_end(int fd) {
 
 bool talk(int fd, const std::string &text) { return send_all(fd, text) && receive(fd, text.size()) == text; }
 
+/// Forks a child for each connection, which serves it and ends; until it is killed.
+pid_t forking_server(int listener, const std::function<void(int)> &serve) {
+    return spawn([&] {
+        for (;;) {
+            const int fd = accept(listener, nullptr, nullptr);
+            if (fd < 0)
+                continue;
+            if (fork() == 0) {
+                serve(fd);
+                _exit(0);
+            }
+            close(fd);
+        }
+    });
+}
+
 } // namespace
 
 BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerated) {
     const int listener = make_listener();
     signal(SIGCHLD, SIG_IGN);
-    const pid_t server = spawn([&] {
-        for (;;) {
-            const int fd = accept(listener, nullptr, nullptr);
-            if (fd < 0)
-                continue;
-            const pid_t child = fork();
-            if (child == 0) {
-                close(listener);
-                echo_until_end(fd);
-                _exit(0);
-            }
-            close(fd);
-        }
+    const pid_t server = forking_server(listener, [&](int fd) {
+        close(listener);
+        echo_until_end(fd);
     });
     const Address address = local_address(listener);
     close(listener);
@@ -69,24 +75,15 @@ BEHAVIOUR("a server forks for each connection", server_forks_for_each, accelerat
 BEHAVIOUR("children of such a server have connections of their own", children_connect, accelerated) {
     const int listener = make_listener();
     signal(SIGCHLD, SIG_IGN);
-    const pid_t server = spawn([&] {
-        for (;;) {
-            const int fd = accept(listener, nullptr, nullptr);
-            if (fd < 0)
-                continue;
-            if (fork() == 0) {
-                const std::string asked = receive(fd, 4);
-                if (asked == "pair") {
-                    const int own = make_listener();
-                    const Pair pair = connect_through(own);
-                    const bool right = send_all(pair.client, "own") && receive(pair.server, 3) == "own";
-                    send_all(fd, right ? "good" : "bad.");
-                } else {
-                    send_all(fd, asked);
-                }
-                _exit(0);
-            }
-            close(fd);
+    const pid_t server = forking_server(listener, [&](int fd) {
+        const std::string asked = receive(fd, 4);
+        if (asked == "pair") {
+            const int own = make_listener();
+            const Pair pair = connect_through(own);
+            const bool right = send_all(pair.client, "own") && receive(pair.server, 3) == "own";
+            send_all(fd, right ? "good" : "bad.");
+        } else {
+            send_all(fd, asked);
         }
     });
     const Address address = local_address(listener);

@@ -72,17 +72,13 @@ bool common_answer(File &f, int level, int name, void *value, socklen_t *n, int 
 /// else a kernel socket of this one's own.
 long ask_kernel(int fd, File &f, int level, int name, void *value, socklen_t *n) noexcept {
     if (!f.real_socket && has_common_default(level, name, f.family)) {
-        bool recorded = false, related = false;
-        {
-            FreshOption before;
-            recorded = find_record(f, level, name, &before);
-            // Some options change the value of others.
-            related =
-                has_record(f) &&
-                ((level == SOL_SOCKET && (name == SO_PRIORITY || name == SO_RCVBUF || name == SO_RCVLOWAT)) ||
-                 (level == IPPROTO_TCP && (name == TCP_WINDOW_CLAMP || name == TCP_INFO)) ||
-                 level == IPPROTO_IP);
-        }
+        FreshOption before;
+        const bool recorded = find_record(f, level, name, &before);
+        // Some options change the value of others.
+        const bool related =
+            has_record(f) &&
+            ((level == SOL_SOCKET && (name == SO_PRIORITY || name == SO_RCVBUF || name == SO_RCVLOWAT)) ||
+             (level == IPPROTO_TCP && (name == TCP_WINDOW_CLAMP || name == TCP_INFO)) || level == IPPROTO_IP);
         long dummy = dummy_socket();
         if (!recorded && !related && dummy >= 0)
             return sys::getsockopt(static_cast<int>(dummy), level, name, value, n);

@@ -46,6 +46,7 @@ bool is_handed_on(const File &f) noexcept {
 
 struct Survey {
     uint32_t inherited = 0; ///< numbers that stay open and are to be handed on
+    bool listens = false;   ///< a listener is among them
     bool holds = false;     ///< this process holds a connection or a listener, kept or not
 };
 
@@ -56,7 +57,10 @@ Survey survey() noexcept {
         if (!f || !is_handed_on(*f))
             continue;
         s.holds |= f->kind != FileKind::fresh;
-        s.inherited += stays_open(static_cast<int>(i));
+        if (stays_open(static_cast<int>(i))) {
+            ++s.inherited;
+            s.listens |= f->kind == FileKind::listener;
+        }
     }
     return s;
 }
@@ -267,16 +271,11 @@ void before_exec(bool loadable) noexcept {
     end_capture(CaptureEnd::exec);
     leave_device(false);
     listeners_given_up(); // the next image may be of a version that does not say so
+    const Survey s = survey();
     // An image with other rights can have none of the links that clients wait on, and the process that
     // watches the listener may leave it to that image to accept.
-    bool asked = false, changes = false;
-    for_each_inherited_listener([&](File &f) {
-        changes = asked ? changes : exec_changes_rights();
-        asked = true;
-        if (changes)
-            hand_over_listener(f);
-    });
-    const Survey s = survey();
+    if (s.listens && exec_changes_rights())
+        for_each_inherited_listener(hand_over_listener);
     // The next image is as good as one without the library where it could map no link: a listener that stayed
     // in the directory would get clients that nobody there could take.
     if (s.inherited && loadable && links_can_be_mapped() && make_table(s.inherited)) {
