@@ -1,8 +1,9 @@
 // The monitor, and clients that send any packet with any descriptors: it answers or closes the channel, and
-// stays.
+// stays. There are some monitors with settings of their own: the input's last byte says to which it goes.
 #include "libsd/layout/pool_layout.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/event_loop.hpp"
+#include "tests/fuzz/circumstances.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/kept_files.hpp"
 
@@ -111,20 +112,59 @@ UniqueFd descriptor(sdfuzz::Input &in, const std::vector<UniqueFd> &received) {
     }
 }
 
+/// How a monitor is set.
+enum class Settings { usual, little, refusing, picky, contained };
+constexpr unsigned kSettings = 5;
+/// The last byte of an input from here on chooses others than the usual ones.
+constexpr uint8_t kOthers = 240;
+constexpr uid_t kStranger = 54321;
+
+monitor::Config config_of(Settings settings) {
+    monitor::Config config;
+    config.limits.links_per_client = 8;
+    if (settings == Settings::usual) {
+        return config;
+    }
+    config.all_users = true;
+    config.bridge_socket = "/nonexistent/bridge";
+    if (settings == Settings::little) {
+        config.limits.clients = 6;
+        config.limits.links_per_client = config.limits.links_per_server = 2;
+        config.limits.listeners_per_client = config.limits.bells_per_client = 2;
+        config.limits.segments_per_client = 2;
+        config.limits.per_user = {3, 3, 2, 3, 2, 1, 1, 1};
+    }
+    config.policy.fallback = settings == Settings::refusing ? monitor::Verdict::deny : monitor::Verdict::allow;
+    if (settings == Settings::picky) { // it may listen, and not be connected to
+        monitor::Rule rule;
+        rule.action = monitor::Verdict::deny;
+        rule.client.uids = {getuid()};
+        config.policy.rules.push_back(rule);
+    }
+    return config;
+}
+
 class Server {
   public:
-    Server() {
+    explicit Server(Settings settings) {
         spdlog::set_level(spdlog::level::off);
         listener_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
         address_.sun_family = AF_UNIX;
-        const int n = snprintf(address_.sun_path + 1, sizeof address_.sun_path - 1, "sd-fuzz-%d", getpid());
+        const int n = snprintf(address_.sun_path + 1, sizeof address_.sun_path - 1, "sd-fuzz-%d-%d", getpid(),
+                               static_cast<int>(settings));
         length_ = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
         must(bind(listener_.get(), reinterpret_cast<sockaddr *>(&address_), length_) == 0 &&
-             listen(listener_.get(), 16) == 0);
-        monitor::Config config;
-        config.limits.links_per_client = 8;
-        monitor_ = std::make_unique<monitor::Monitor>(loop_, config, "fuzzed", false);
-        monitor_->serve(listener_.get());
+             listen(listener_.get(), 64) == 0);
+        monitor_ = std::make_unique<monitor::Monitor>(loop_, config_of(settings), "fuzzed", false);
+        if (settings == Settings::contained) {
+            other_door_ = UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+            const sockaddr_un any{AF_UNIX, {}}; // a name that the kernel chooses
+            must(bind(other_door_.get(), reinterpret_cast<const sockaddr *>(&any), sizeof any.sun_family) == 0 &&
+                 listen(other_door_.get(), 1) == 0);
+            monitor_->serve(other_door_.get(), listener_.get());
+        } else {
+            monitor_->serve(listener_.get());
+        }
     }
     UniqueFd connect() {
         UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
@@ -141,7 +181,7 @@ class Server {
 
   private:
     monitor::EventLoop loop_;
-    UniqueFd listener_;
+    UniqueFd listener_, other_door_;
     sockaddr_un address_{};
     socklen_t length_ = 0;
     std::unique_ptr<monitor::Monitor> monitor_;
@@ -237,6 +277,20 @@ constexpr Shape kShapes[] = {
     {wire::Op::peer_pool, sizeof(wire::PoolRef), ""},
     {wire::Op::end_pool, sizeof(wire::PoolRef), ""},
 };
+/// Those that the shape's byte names from kLaterByte on: inputs found before they were added keep what they
+/// say.
+constexpr Shape kLaterShapes[] = {
+    {wire::Op::greet, sizeof(wire::Greeting), ""},
+    {wire::Op::snapshot, 0, ""},
+    {wire::Op::steer, sizeof(wire::Steer), ""},
+    {wire::Op::steer_mine, sizeof(wire::Steer), "s"},
+};
+constexpr uint8_t kLaterByte = 220;
+
+const Shape &shape_of(uint8_t byte) {
+    return byte >= kLaterByte ? kLaterShapes[(byte - kLaterByte) % std::size(kLaterShapes)]
+                              : kShapes[byte % std::size(kShapes)];
+}
 
 UniqueFd descriptor_of(char kind, sdfuzz::Input &in, const std::vector<UniqueFd> &received) {
     int pair[2];
@@ -312,6 +366,16 @@ void fill_in(wire::Op op, unsigned char *body, sdfuzz::Input &in) {
         put(offsetof(wire::Pool, side), in.below(2));
         put(offsetof(wire::Pool, slot), in.below(8));
         break;
+    case wire::Op::steer:
+    case wire::Op::steer_mine:
+        put(offsetof(wire::Steer, to), in.below(5));
+        put(offsetof(wire::Steer, pid), static_cast<uint32_t>(getpid()));
+        put(offsetof(wire::Steer, slot), in.below(4));
+        break;
+    case wire::Op::greet:
+        put(offsetof(wire::Greeting, side), in.below(2));
+        put(offsetof(wire::Greeting, step), in.below(4));
+        break;
     case wire::Op::peer_pool:
     case wire::Op::end_pool:
         put(offsetof(wire::PoolRef, side), in.below(2));
@@ -321,11 +385,35 @@ void fill_in(wire::Op op, unsigned char *body, sdfuzz::Input &in) {
     }
 }
 
+/// Sends it `times`, in the name of that process; where we may not, in ours.
+void send_as(int channel, msghdr message, const ucred *sender, unsigned times) {
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(4 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))> control{};
+    msghdr theirs = message;
+    if (sender != nullptr) {
+        if (message.msg_controllen != 0) {
+            memcpy(control.data(), message.msg_control, message.msg_controllen);
+        }
+        auto *c = reinterpret_cast<cmsghdr *>(control.data() + message.msg_controllen);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_CREDENTIALS;
+        c->cmsg_len = CMSG_LEN(sizeof *sender);
+        memcpy(CMSG_DATA(c), sender, sizeof *sender);
+        theirs.msg_control = control.data();
+        theirs.msg_controllen += CMSG_SPACE(sizeof *sender);
+    }
+    for (; times > 0; --times) {
+        if (sendmsg(channel, &theirs, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EPERM) {
+            (void)sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
+    }
+}
+
 void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received,
-                 const std::vector<uint64_t> &words, std::vector<UniqueFd> &kept) {
+                 const std::vector<uint64_t> &words, std::vector<UniqueFd> &kept,
+                 const ucred *sender = nullptr, unsigned times = 1) {
     alignas(8) std::array<unsigned char, sizeof(wire::Header) + wire::kMaxBody> packet{};
     const bool honest = !in.rarely(8);
-    const Shape &shape = kShapes[in.below(sizeof kShapes / sizeof kShapes[0])];
+    const Shape &shape = shape_of(in.take<uint8_t>());
     wire::Header header{};
     header.magic = honest || in.below(4) != 0 ? wire::kMagic : in.take<uint32_t>();
     header.version = honest || in.below(4) != 0 ? wire::kVersion : in.take<uint16_t>();
@@ -343,6 +431,10 @@ void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received
     }
     if (honest) {
         fill_in(shape.op, body, in);
+        if (sender != nullptr && shape.op == wire::Op::hello) {
+            const auto pid = static_cast<uint32_t>(sender->pid);
+            memcpy(body + offsetof(wire::Hello, pid), &pid, sizeof pid);
+        }
     }
     const bool right_kinds = honest || in.below(2) != 0;
     const auto fds = static_cast<unsigned>(right_kinds ? strlen(shape.fds) : in.below(4));
@@ -371,44 +463,118 @@ void send_packet(int channel, sdfuzz::Input &in, std::vector<UniqueFd> &received
             memcpy(CMSG_DATA(c) + k * sizeof fd, &fd, sizeof fd);
         }
     }
-    (void)sendmsg(channel, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    send_as(channel, message, sender, times);
     if (!in.rarely(4)) { // what listens is closed, or it goes on
         std::move(passed.begin(), passed.end(), std::back_inserter(kept));
     }
 }
 
+/// What is out of the ordinary in a step, by its first byte from kRare on, which is one for each channel.
+enum class Rare : uint8_t {
+    few_descriptors,
+    deaf,
+    closes_early,
+    stranger,
+    time_passes,
+    many,
+    silent,
+    impatient
+};
+constexpr uint8_t kRare = 224;
+
+/// The clients of one input.
+class Clients {
+  public:
+    Clients(Server &server, sdfuzz::Input &in) : server_(server), in_(in) {}
+    void step() {
+        const uint8_t first = in_.take<uint8_t>();
+        Channel &c = channel_[first % kChannels];
+        const bool is_rare = first >= kRare;
+        const auto rare = static_cast<Rare>((first - kRare) / 4);
+        const auto is = [&](Rare what) { return is_rare && rare == what; };
+        if (c.fd.get() < 0) {
+            c = {server_.connect()};
+        } else if (in_.below(24) == 0) {
+            c = {};
+        }
+        if (is(Rare::deaf)) {
+            c.is_deaf = !c.is_deaf;
+        }
+        if (is(Rare::time_passes)) {
+            sdfuzz::seconds_passed += 1 + in_.below(3);
+        }
+        if (is(Rare::silent)) {
+            for (unsigned n = 1 + in_.below(8); n > 0 && silent_.size() < 32; --n) {
+                silent_.push_back(server_.connect());
+            }
+        }
+        if (is(Rare::stranger)) {
+            c.is_strangers = !c.is_strangers;
+        }
+        static const pid_t stranger = sdfuzz::make_stranger(kStranger);
+        const ucred theirs{stranger, kStranger, kStranger};
+        const ucred *const sender = c.is_strangers ? &theirs : nullptr;
+        if (c.fd.get() >= 0) {
+            send_packet(c.fd.get(), in_, received_, words_, kept_, sender, is(Rare::many) ? 2 + in_.below(8) : 1);
+            if (is(Rare::impatient)) { // does not wait for the answer
+                send_packet(c.fd.get(), in_, received_, words_, kept_, sender);
+            }
+        }
+        if (is(Rare::closes_early)) {
+            c = {};
+        }
+        if (is(Rare::few_descriptors)) {
+            const unsigned left = in_.below(4);
+            if (in_.below(4) == 0 && silent_.size() < 32) {
+                silent_.push_back(server_.connect());
+            }
+            const sdfuzz::FewDescriptors few(left);
+            server_.work();
+        } else {
+            server_.work();
+        }
+        for (const Channel &each : channel_) {
+            if (each.fd.get() >= 0 && !each.is_deaf) {
+                read_replies(each.fd.get(), received_, words_);
+            }
+        }
+    }
+
+  private:
+    struct Channel {
+        UniqueFd fd;
+        bool is_deaf = false;      ///< does not receive what it is answered
+        bool is_strangers = false; ///< another process sends
+    };
+    Server &server_;
+    sdfuzz::Input &in_;
+    std::array<Channel, kChannels> channel_;
+    std::vector<UniqueFd> received_, silent_;
+    std::vector<uint64_t> words_;
+    std::vector<UniqueFd> kept_;
+};
+
 } // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     sdfuzz::keeps_files = true;
-    static Server server;
+    static std::array<std::unique_ptr<Server>, kSettings> servers;
+    unsigned settings = 0;
+    if (size != 0 && data[size - 1] >= kOthers) {
+        settings = 1 + data[size - 1] % (kSettings - 1);
+        --size;
+    }
+    if (servers[settings] == nullptr) {
+        servers[settings] = std::make_unique<Server>(static_cast<Settings>(settings));
+    }
+    Server &server = *servers[settings];
     sdfuzz::Input in(data, size);
-    std::array<UniqueFd, kChannels> channel;
-    std::vector<UniqueFd> received;
-    std::vector<uint64_t> words;
-    std::vector<UniqueFd> kept;
-    for (unsigned step = 0; step < kSteps && !in.empty(); ++step) {
-        UniqueFd &c = channel[in.below(kChannels)];
-        if (c.get() < 0) {
-            c = server.connect();
-        } else if (in.below(24) == 0) {
-            c = UniqueFd();
-        }
-        if (c.get() >= 0) {
-            send_packet(c.get(), in, received, words, kept);
-        }
-        server.work();
-        for (const UniqueFd &each : channel) {
-            if (each.get() >= 0) {
-                read_replies(each.get(), received, words);
-            }
+    {
+        Clients clients(server, in);
+        for (unsigned step = 0; step < kSteps && !in.empty(); ++step) {
+            clients.step();
         }
     }
-    for (UniqueFd &each : channel) {
-        each = UniqueFd();
-    }
-    received.clear();
-    kept.clear();
     server.work();
     return 0;
 }

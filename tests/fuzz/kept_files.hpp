@@ -21,9 +21,14 @@ class KeptFiles {
   public:
     /// What open() returns, with errno.
     int open(const char *path, int flags) {
-        const auto [it, is_new] = kept_.try_emplace(path);
-        if (is_new) {
-            it->second = keep(path, flags);
+        auto it = kept_.find(path);
+        if (it == kept_.end()) {
+            const Kept made = keep(path, flags);
+            if (made.error == EMFILE) { // the next one may be luckier
+                errno = EMFILE;
+                return -1;
+            }
+            it = kept_.emplace(path, made).first;
         }
         if (it->second.fd < 0) {
             errno = it->second.error;
@@ -57,6 +62,9 @@ class KeptFiles {
         }
         close(file);
         const int copy = memfd_create("kept", MFD_CLOEXEC);
+        if (copy < 0 && errno == EMFILE) {
+            return {-1, EMFILE};
+        }
         if (copy < 0 || write(copy, text, static_cast<size_t>(n)) != n) {
             abort();
         }

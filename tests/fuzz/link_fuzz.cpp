@@ -1,8 +1,11 @@
 // A program that sends, receives, waits, accepts and dies on a connection whose other side writes anywhere in
 // the link: between its calls as the input says, and in every fourth run from a second thread while they go
-// on.
+// on. In some runs the connection has a kernel socket as well (far_socket.hpp), or the peer hands bytes over
+// out of a pool, or the monitor has marked the connection as moved to the kernel.
 #include "libsd/queue/cork.hpp"
 #include "libsd/vfs/family/orphans.hpp"
+#include "libsd/vfs/pools/pools.hpp"
+#include "tests/fuzz/far_socket.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/process.hpp"
 
@@ -88,6 +91,22 @@ struct Peer {
             }
             consumed = ring::read_up_to(rx);
         }
+    }
+    /// Hands bytes over that lie in its pool, or nowhere.
+    void hand_over(sdfuzz::Input &in) {
+        Slot &s = words();
+        const ring::Place place{s.ring[side]};
+        (void)ring::refresh_credit(tx, s.side[1 - side].credit.consumed);
+        if (in.below(4) == 0) {
+            s.side[side].credit.pool = in.below(3); // it announces one
+        }
+        if (place.settle(tx.cls) < 0 || ring::room(tx) < ring::kHandleFootprint) {
+            return;
+        }
+        const uint64_t offset = in.below(4) != 0 ? uint64_t{in.take<uint8_t>()} << 6 : in.take<uint16_t>();
+        const uint64_t buffer = in.below(8) != 0 ? in.below(4) : in.take<uint16_t>();
+        const ring::HandleRecord where{1 + in.below(3), offset | buffer << ring::kHandleOffsetBits};
+        ring::put_handle(tx, place, where, 1 + in.take<uint16_t>() % (in.below(2) != 0 ? 512 : ring::kMaxHandle));
     }
     /// Ends, in any of the ways there are.
     void end(sdfuzz::Input &in) { words().side[side].control.flags.fetch_or(in.take<uint8_t>() & 63); }
@@ -225,6 +244,8 @@ class Victim {
     Victim(const Victim &) = delete;
     Victim &operator=(const Victim &) = delete;
 
+    int first() const { return fds_.front(); }
+
     void act(sdfuzz::Input &in) {
         const int fd = any(in);
         File *f = file_of(fd);
@@ -232,7 +253,12 @@ class Victim {
             return;
         }
         const int flags = MSG_DONTWAIT | MSG_NOSIGNAL;
-        switch (in.below(24)) {
+        const uint8_t what = in.take<uint8_t>();
+        if (what >= kRarer) {
+            act_rarely(fd, *f, what - kRarer, in, flags);
+            return;
+        }
+        switch (what % 24) {
         case 0:
         case 1:
         case 2: {
@@ -321,6 +347,53 @@ class Victim {
     }
 
   private:
+    static constexpr uint8_t kRarer = 248;
+    /// What programs seldom do.
+    void act_rarely(int fd, File &f, unsigned what, sdfuzz::Input &in, int flags) {
+        static char *const nowhere = static_cast<char *>(sdfuzz::no_memory());
+        const size_t n = size(in);
+        const timeval soon{0, 1};
+        switch (what) {
+        case 0:
+            (void)vfs::send(fd, &f, nowhere - n / 2, n, flags);
+            break;
+        case 1:
+            (void)vfs::recv(fd, &f, nowhere - n / 2, n, flags | (in.below(4) == 0 ? MSG_WAITALL : 0));
+            break;
+        case 2: { // a good piece, and then a bad one or one that is too long
+            std::array<iovec, 2> v{iovec{out_.last(n), n}, iovec{nowhere, in.below(4) == 0 ? SIZE_MAX : n}};
+            (void)(in.below(2) != 0 ? vfs::recvv(fd, &f, v.data(), 2, flags)
+                                    : vfs::sendv(fd, &f, v.data(), 2, flags));
+            break;
+        }
+        case 3: // the monitor marks it
+            f.ofd->tx_block.fetch_or(kTxMoved);
+            break;
+        case 4: {
+            ReceivedBytes got{};
+            const long r = receive_in_place(fd, in_.last(n), n, n, flags, &got);
+            if (r > 0 && got.pool != nullptr) {
+                release_taken(got.pool, got.epoch, got.buffer, static_cast<uint64_t>(r));
+            }
+            break;
+        }
+        case 5: // waits, and takes nothing
+            (void)vfs::fcntl(fd, F_SETFL, 0);
+            (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+            (void)vfs::recv(fd, &f, in_.last(n), n, MSG_PEEK | (in.below(2) != 0 ? MSG_WAITALL : 0));
+            break;
+        case 6: { // waits for more than there is
+            const int low = 1 + in.take<uint8_t>();
+            (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
+            (void)vfs::fcntl(fd, F_SETFL, 0);
+            (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+            (void)vfs::recv(fd, &f, in_.last(n), n, 0);
+            break;
+        }
+        default:
+            (void)vfs::send(fd, &f, out_.last(n), n, flags | MSG_ZEROCOPY | (in.below(4) == 0 ? MSG_MORE : 0));
+        }
+    }
     int any(sdfuzz::Input &in) const { return fds_[in.below(static_cast<unsigned>(fds_.size()))]; }
     static size_t size(sdfuzz::Input &in) {
         const size_t n = in.take<uint8_t>();
@@ -528,6 +601,26 @@ class Victim {
 
 } // namespace
 
+/// What the monitor has ready for those who ask: pools of the peer's, or the socket that a connection which
+/// has moved goes on as.
+void make_answers(sdfuzz::Process &process, bool moves) {
+    static const std::array<int, 2> pool = [] {
+        std::array<int, 2> made{memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING),
+                                memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+        sdfuzz::must(ftruncate(made[0], 16 << 10) == 0 && ftruncate(made[1], sizeof(PoolLedger)) == 0 &&
+                     fcntl(made[0], F_ADD_SEALS, kPoolSeals) == 0 &&
+                     fcntl(made[1], F_ADD_SEALS, kLedgerSeals) == 0);
+        return made;
+    }();
+    static const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    for (unsigned n = 0; n < 3; ++n) {
+        process.monitor.answer(nullptr, 0, moves ? &other : pool.data(), moves ? 1 : 2);
+    }
+}
+
+/// In the upper half of an input's first byte.
+constexpr unsigned kHasMoved = 12, kHandsOver = 13, kInRing = 14, kInSocket = 15;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static sdfuzz::Process process;
     static Scribbler &scribbler = *new Scribbler(process.link[0]->view); // waits for work when all ends
@@ -540,15 +633,31 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     (void)bells;
     sdfuzz::Input in(data, size);
     const uint8_t how = in.take<uint8_t>();
-    const unsigned side = how & 1;
+    const unsigned side = how & 1, kind = how >> 4;
     {
         Victim victim(process, side);
         Peer peer{process.link[1 - side], 1 - side, sdfuzz::kFirstSlot};
+        sdfuzz::FarSocket far;
+        if (kind == kInRing || kind == kInSocket) {
+            far.join(victim.first(), *file_of(victim.first()), kind == kInRing);
+        } else if (kind == kHandsOver || kind == kHasMoved) {
+            make_answers(process, kind == kHasMoved);
+        }
         if ((how & 6) == 6) {
             scribbler.begin(in.take<uint64_t>());
         }
         for (unsigned step = 0; step < kSteps && !in.empty(); ++step) {
-            switch (in.below(8)) {
+            const uint8_t who = in.take<uint8_t>();
+            if (who >= 192 && far.is_open()) {
+                Slot &s = peer.words();
+                far.act(in, s.side[peer.side], s.side[side], peer.tx.tail);
+                continue;
+            }
+            if (who >= 208 && kind == kHandsOver) {
+                peer.hand_over(in);
+                continue;
+            }
+            switch (who % 8) {
             case 0:
             case 1:
                 peer.speak(in);

@@ -70,6 +70,14 @@ inline void leave_gap(size_t bytes) {
     munmap(static_cast<char *>(p) + kPage, bytes);
 }
 
+/// Where 64 KiB begin that cannot be touched, and behind 64 KiB that can be.
+inline void *no_memory() {
+    constexpr size_t kBytes = 64 << 10;
+    void *p = mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(p != MAP_FAILED && mprotect(static_cast<char *>(p) + kBytes, kBytes, PROT_NONE) == 0);
+    return static_cast<char *>(p) + kBytes;
+}
+
 /// Room of up to 128 KiB for a call to fill or to read: what it was given ends where a page begins that
 /// cannot be touched. The library copies with assembly of its own, at which AddressSanitizer does not look.
 class Room {
