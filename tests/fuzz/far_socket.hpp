@@ -33,8 +33,8 @@ class FarSocket {
         ::close(near);
     }
     bool is_open() const { return fd_ >= 0; }
-    /// `mine`, `theirs`: the words of the peer, and of the connection it is the peer of; `tail`: where the peer
-    /// has got to in its ring.
+    /// `mine`, `theirs`: the words of the peer, and of the connection it is the peer of; `tail`: where the
+    /// peer has got to in its ring.
     void act(Input &in, sd::SlotSide &mine, const sd::SlotSide &theirs, uint64_t tail) {
         static const std::array<char, 512> bytes{};
         std::array<char, 4096> got;
@@ -74,7 +74,8 @@ class FarSocket {
             break;
         default: {
             uint64_t home = in.below(2) != 0 ? sd::kFlagHome : 0;
-            mine.control.flags.fetch_or(static_cast<uint32_t>(home) | (in.below(4) == 0 ? in.take<uint8_t>() : 0));
+            mine.control.flags.fetch_or(static_cast<uint32_t>(home) |
+                                        (in.below(4) == 0 ? in.take<uint8_t>() : 0));
         }
         }
     }

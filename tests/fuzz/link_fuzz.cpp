@@ -630,7 +630,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         process.monitor.answer(&other, sizeof other, nullptr, 0);
         return true;
     }();
+    static const bool recovers = (sdfuzz::recover_from_bad_pointers(), true);
     (void)bells;
+    (void)recovers;
     sdfuzz::Input in(data, size);
     const uint8_t how = in.take<uint8_t>();
     const unsigned side = how & 1, kind = how >> 4;

@@ -2,6 +2,7 @@
 // mapped, and a listener to whose queue the link leads. Everything is made once; between two inputs the words
 // are put back.
 #pragma once
+#include "libsd/cpu/copy.hpp"
 #include "libsd/transport/slots.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -11,6 +12,7 @@
 #include "libsd/vfs/vfs.hpp"
 #include "tests/fuzz/fake_monitor.hpp"
 
+#include <array>
 #include <csignal>
 #include <cstring>
 #include <sys/socket.h>
@@ -20,6 +22,23 @@ namespace sdfuzz {
 constexpr uint64_t kLinkId = 1;
 constexpr uint32_t kFirstSlot = 7, kSlots = 4; ///< those that inputs use
 constexpr uint32_t kSynUsed = 16;              ///< entries of the queue that are put back
+
+/// From now on a bad pointer that the library copies from, or to, ends in EFAULT, as libsd has it in a
+/// program. All other faults are for whoever was told of them before.
+inline void recover_from_bad_pointers() {
+    static std::array<struct sigaction, 2> before;
+    constexpr std::array<int, 2> kFaults{SIGSEGV, SIGBUS};
+    struct sigaction ours {};
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    ours.sa_sigaction = [](int signal, siginfo_t *, void *context) {
+        if (!sd::leave_copy(context)) {
+            sigaction(signal, &before[signal == SIGBUS ? 1 : 0], nullptr); // and then it comes again
+        }
+    };
+    for (unsigned i = 0; i < 2; ++i) {
+        must(sigaction(kFaults[i], &ours, &before[i]) == 0);
+    }
+}
 
 struct Process {
     FakeMonitor monitor;
