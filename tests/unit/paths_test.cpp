@@ -599,3 +599,23 @@ TEST_CASE("who has received more than was sent before the ring ends the connecti
     REQUIRE(soon([&] { return (r = p.recv(1, room, sizeof room)) != -EAGAIN; }));
     CHECK(r <= 0);
 }
+
+TEST_CASE("a peer that says there is enough, and has it nowhere, does not put off the end of a receive") {
+    PathPair p(kWantRing, false);
+    constexpr uint32_t in_ring = path_word(1, kPathRing);
+    char room[100]{};
+    File &f = *p.file(0);
+    (f.ofd->opt.*kPathRx).store(path_word(1, kPathAsked));
+    f.mine->credit.path.taken.store(path_word(1, kPathAsked));
+    (p.file(1)->ofd->opt.*kPathTx).store(in_ring);
+    auto &says = p.file(1)->mine->credit.path;
+    says.from.store(1 << 20); // of the socket, where nothing ever comes
+    says.offer.store(in_ring);
+    REQUIRE(p.send(1, room, sizeof room) == sizeof room);
+    const int low = 50;
+    const timeval brief{0, 1000};
+    REQUIRE(set_option(p.fd[0], SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low) == 0);
+    REQUIRE(set_option(p.fd[0], SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief) == 0);
+    REQUIRE((p.events(0) & EPOLLIN) != 0);
+    CHECK(p.recv(0, room, sizeof room) == -EAGAIN);
+}

@@ -45,6 +45,7 @@ inline int32_t low_water(const Ofd &o) noexcept {
 
 void raise_sigpipe() noexcept;
 int64_t deadline_after(int64_t timeout_ns) noexcept;
+inline bool is_over(int64_t deadline) noexcept { return deadline != INT64_MAX && sys::now_ns() >= deadline; }
 /// A call that has moved something ends with any signal, SA_RESTART or not: as one with a deadline does.
 inline int64_t unrestartable(int64_t deadline) noexcept {
     return deadline < INT64_MAX ? deadline : INT64_MAX - 1;

@@ -367,8 +367,11 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         }
         if (nonblocking)
             return done ? done : -EAGAIN;
+        // A peer that says again and again that there is something does not put the end off.
         if (deadline == 0)
             deadline = deadline_after(o.rcvtimeo_ns.load(std::memory_order_relaxed));
+        else if (is_over(deadline)) [[unlikely]]
+            return done ? done : -EAGAIN;
         // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again
         // from time to time.
         if (r > 0 && (flags & MSG_PEEK)) {

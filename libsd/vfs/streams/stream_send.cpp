@@ -299,8 +299,13 @@ long RoomWait::wait(int fd, File &f, Pin &pin, bool nonblocking, int flags, bool
         epoll_touch(f); // edge-triggered sets watch for room from here on
         return -EAGAIN;
     }
+    // A peer that says again and again that there is room does not put the end off; an honest one says so
+    // once, or twice where the ring may grow.
+    constexpr unsigned kMostInVain = 3;
     if (deadline_ == 0)
         deadline_ = deadline_after(f.ofd->sndtimeo_ns.load(std::memory_order_relaxed));
+    else if (++waits_ > kMostInVain && is_over(deadline_)) [[unlikely]]
+        return -EAGAIN;
     // Look for room for about as long as a wake-up costs; a sender that would sleep instead may buffer more,
     // as the kernel does.
     if (!grow_far) {

@@ -55,6 +55,7 @@ class RoomWait {
 
   private:
     int64_t deadline_ = 0;
+    unsigned waits_ = 0;                          ///< after the first
     const uint64_t interrupts_ = self.interrupts; ///< when the call began
 };
 
