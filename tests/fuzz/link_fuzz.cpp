@@ -347,7 +347,7 @@ class Victim {
     }
 
   private:
-    static constexpr uint8_t kRarer = 248;
+    static constexpr uint8_t kRarer = 244;
     /// What programs seldom do.
     void act_rarely(int fd, File &f, unsigned what, sdfuzz::Input &in, int flags) {
         static char *const nowhere = static_cast<char *>(sdfuzz::no_memory());
@@ -390,9 +390,57 @@ class Victim {
             (void)vfs::recv(fd, &f, in_.last(n), n, 0);
             break;
         }
-        default:
+        case 7:
             (void)vfs::send(fd, &f, out_.last(n), n, flags | MSG_ZEROCOPY | (in.below(4) == 0 ? MSG_MORE : 0));
+            break;
+        case 8:
+            move_meanwhile(fd, f, in, n);
+            break;
+        case 9: // as programs do that have SIGPIPE ignored
+            (void)vfs::send(fd, &f, out_.last(n), n, MSG_DONTWAIT);
+            break;
+        case 10: {
+            const std::array<iovec, 2> v{iovec{in_.last(n), n}, iovec{in_.last(0), 0}};
+            const int fresh = static_cast<int>(vfs::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+            File *const unconnected = file_of(fresh);
+            if (in.below(2) != 0) {
+                (void)vfs::recv(fresh, unconnected, in_.last(n), n, flags);
+                (void)vfs::sendv(fresh, unconnected, v.data(), 2, flags);
+            } else {
+                (void)vfs::send(fresh, unconnected, out_.last(n), n, flags);
+                (void)vfs::recvv(fresh, unconnected, v.data(), 2, flags);
+            }
+            vfs::close(fresh);
+            break;
         }
+        default: { // a list that is none
+            const std::array<iovec, 2> v{iovec{in_.last(n), SIZE_MAX}, iovec{in_.last(n), SIZE_MAX}};
+            (void)(in.below(2) != 0 ? vfs::recvv(fd, &f, v.data(), 2, flags)
+                                    : vfs::sendv(fd, &f, v.data(), 2, flags));
+        }
+        }
+    }
+    /// A call waits, and the monitor marks the connection as moved.
+    static void move_meanwhile(int fd, File &f, sdfuzz::Input &in, size_t n) {
+        if (in.below(4) != 0 || !take_reference(f)) {
+            return;
+        }
+        const timeval brief{0, 2000};
+        (void)vfs::fcntl(fd, F_SETFL, 0);
+        (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+        (void)vfs::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &brief, sizeof brief);
+        std::thread monitor([&f] {
+            usleep(100);
+            f.ofd->tx_block.fetch_or(kTxMoved);
+            notify_own(f);
+        });
+        if (in.below(2) != 0) {
+            (void)vfs::recv(fd, &f, in_.last(n), n, MSG_WAITALL);
+        } else {
+            (void)vfs::send(fd, &f, out_.last(sdfuzz::Room::kBytes), sdfuzz::Room::kBytes, MSG_NOSIGNAL);
+        }
+        monitor.join();
+        release_file(&f);
     }
     int any(sdfuzz::Input &in) const { return fds_[in.below(static_cast<unsigned>(fds_.size()))]; }
     static size_t size(sdfuzz::Input &in) {
