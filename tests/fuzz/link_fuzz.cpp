@@ -5,6 +5,7 @@
 #include "libsd/queue/cork.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/pools/pools.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "tests/fuzz/far_socket.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/process.hpp"
