@@ -1,6 +1,8 @@
 // Handles in a ring: records whose bytes lie elsewhere.
 #include "tests/unit/direction.hpp"
+#include "tests/unit/stream_pair.hpp"
 
+#include "libsd/vfs/pools/pools.hpp"
 #include <catch2/catch.hpp>
 
 using namespace sd;
@@ -94,4 +96,16 @@ TEST_CASE("a handle of nothing, or of too much, is rubbish") {
         CHECK(ring::next_record(d.rx, d.place(), d.consumed, &r) == -EPROTO);
         ring::word(d.place().inline_ring, 0) = 0;
     }
+}
+
+TEST_CASE("who receives nothing in place receives nothing, as with recv()") {
+    const sd::test::StreamPair p;
+    char byte = 0;
+    ReceivedBytes got{};
+    CHECK(receive_in_place(p.fd[0], &byte, 1, 0, MSG_DONTWAIT, &got) == -EAGAIN);
+    REQUIRE(vfs::send(p.fd[1], p.file(1), "ab", 2, 0) == 2);
+    for (const uint64_t spare : {1, 0})
+        CHECK(receive_in_place(p.fd[0], &byte, spare, 0, MSG_DONTWAIT, &got) == 0);
+    CHECK(got.pool == nullptr);
+    CHECK(receive_in_place(p.fd[0], &byte, 1, 2, MSG_DONTWAIT, &got) == 1);
 }

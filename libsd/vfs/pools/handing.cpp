@@ -73,7 +73,7 @@ namespace {
 
 enum class Next { taken, copy, unknown, nothing };
 
-/// With the receive token: as many bytes as lie back to back in one buffer.
+/// With the receive token: as many bytes as lie back to back in one buffer, up to `most`, which is not 0.
 Next take_run(File &f, Ofd &o, uint64_t most, ReceivedBytes *out, uint64_t *got) noexcept {
     RxState &s = o.rx.s;
     auto &consumed = f.mine->credit.consumed;
@@ -141,7 +141,7 @@ long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, 
             if (!c)
                 return c.error() == -EBADF ? kNotAccelerated : c.error();
             // As it is but for a low-water mark, captures, and connections that have moved or may.
-            if (b.ofd->rcvlowat.load(std::memory_order_relaxed) <= 1) {
+            if (most != 0 && b.ofd->rcvlowat.load(std::memory_order_relaxed) <= 1) {
                 uncork_overdue(*f);
                 next = take_run(*f, *b.ofd, most, out, &got);
             }
@@ -164,7 +164,7 @@ long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, 
             continue;
         }
         // What has to be copied; and what is wrong is recv()'s to say.
-        if (fits == 0)
+        if (fits == 0 && most != 0)
             return kWantsSpare;
         const long r = vfs::recv(fd, f, spare, fits, flags);
         return r == vfs::kPass ? kNotAccelerated : r;
