@@ -16,6 +16,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <thread>
 #include <vector>
 
@@ -652,20 +653,44 @@ class Victim {
 
 /// What the monitor has ready for those who ask: pools of the peer's, or the socket that a connection which
 /// has moved goes on as.
-void make_answers(sdfuzz::Process &process, bool moves) {
-    static const std::array<int, 2> pool = [] {
-        std::array<int, 2> made{memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING),
-                                memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
+class Answers {
+  public:
+    void make(sdfuzz::Process &process, bool moves) {
+        const int lowest = fcntl(0, F_DUPFD_CLOEXEC, 0);
+        sdfuzz::must(lowest >= 0 && close(lowest) == 0);
+        lowest_ = lowest;
+        for (unsigned n = 0; n < 3; ++n) {
+            process.monitor.answer(nullptr, 0, moves ? &other_ : pool_.data(), moves ? 1 : 2);
+        }
+    }
+    /// Some were for requests whose answers honest monitors send without descriptors.
+    void close_left() const {
+        for (int fd = lowest_; fd >= 0 && fd < lowest_ + 128; ++fd) {
+            if (is_same(fd, other_) || is_same(fd, pool_[0]) || is_same(fd, pool_[1])) {
+                close(fd);
+            }
+        }
+    }
+
+  private:
+    static bool is_same(int fd, int own) {
+        struct stat a {
+        }, b{};
+        return fd != own && fstat(fd, &a) == 0 && fstat(own, &b) == 0 && a.st_ino == b.st_ino &&
+               a.st_dev == b.st_dev;
+    }
+    static std::array<int, 2> make_pool() {
+        const std::array<int, 2> made{memfd_create("pool", MFD_CLOEXEC | MFD_ALLOW_SEALING),
+                                      memfd_create("ledger", MFD_CLOEXEC | MFD_ALLOW_SEALING)};
         sdfuzz::must(ftruncate(made[0], 16 << 10) == 0 && ftruncate(made[1], sizeof(PoolLedger)) == 0 &&
                      fcntl(made[0], F_ADD_SEALS, kPoolSeals) == 0 &&
                      fcntl(made[1], F_ADD_SEALS, kLedgerSeals) == 0);
         return made;
-    }();
-    static const int other = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    for (unsigned n = 0; n < 3; ++n) {
-        process.monitor.answer(nullptr, 0, moves ? &other : pool.data(), moves ? 1 : 2);
     }
-}
+    int lowest_ = -1;
+    static inline const std::array<int, 2> pool_ = make_pool();
+    static inline const int other_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+};
 
 /// In the upper half of an input's first byte.
 constexpr unsigned kHasMoved = 12, kHandsOver = 13, kInRing = 14, kInSocket = 15;
@@ -682,6 +707,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const bool recovers = (sdfuzz::recover_from_bad_pointers(), true);
     (void)bells;
     (void)recovers;
+    Answers answers;
     sdfuzz::Input in(data, size);
     const uint8_t how = in.take<uint8_t>();
     const unsigned side = how & 1, kind = how >> 4;
@@ -692,7 +718,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (kind == kInRing || kind == kInSocket) {
             far.join(victim.first(), *file_of(victim.first()), kind == kInRing);
         } else if (kind == kHandsOver || kind == kHasMoved) {
-            make_answers(process, kind == kHasMoved);
+            answers.make(process, kind == kHasMoved);
         }
         if ((how & 6) == 6) {
             scribbler.begin(in.take<uint64_t>());
@@ -730,5 +756,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         scribbler.end();
     }
     process.reset();
+    answers.close_left();
     return 0;
 }
