@@ -427,12 +427,12 @@ class Victim {
         if (in.below(4) != 0 || !take_reference(f)) {
             return;
         }
-        const timeval brief{0, 2000};
+        const timeval brief{0, 20000};
         (void)vfs::fcntl(fd, F_SETFL, 0);
         (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
         (void)vfs::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &brief, sizeof brief);
         std::thread monitor([&f] {
-            usleep(100);
+            usleep(50);
             f.ofd->tx_block.fetch_or(kTxMoved);
             notify_own(f);
         });
