@@ -180,6 +180,7 @@ TEST_CASE("a client that has ended leaves no slots that look like requests for e
     Pair pair;
     const TestLink link(pair.connect());
     for (unsigned i = 0; i < kLinkSlots; i += 100) {
+        link.view.slot(i).side[1].control.flags = kFlagReleased;                  // also in the server's name
         link.view.slot(i).identity.state = static_cast<uint32_t>(SlotState::syn); // and nothing in the queue
     }
     pair.server_attach();
