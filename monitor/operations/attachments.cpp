@@ -90,6 +90,11 @@ void Monitor::side_changed(Link &link, unsigned side) {
     // have been killed between taking a connection and noting it.
     mark_all(link, side);
     if (side == 0) {
+        // What lies in the queue now is all. A hostile client could otherwise leave slots that look like
+        // requests for ever, and each acceptor would come for them, find none, and be told to look again.
+        if (link.listener != nullptr) {
+            link.withdraw_requests();
+        }
         link.mark(0, kLinkClientDead);
         if (link.listener != nullptr) {
             link.listener->bump();

@@ -283,6 +283,7 @@ class Monitor {
 
     // server_links.cpp: how many links lead to one server
     bool has_room(const Client &client, const Listener &listener) const;
+    bool has_many_waiting(const Account *maker, const Listener &listener) const;
     bool has_room_at(const Client &acceptor, const Account *maker, bool at_home) const;
     Reply no_room(Client &client, Request &request);
 
@@ -367,8 +368,11 @@ class Monitor {
     struct SteeredPair;
     Reply steer(Client &client, Request &request);
     Reply steer_mine(Client &client, Request &request);
+    struct OwnSteering;
+    Reply steer_own(Client &client, const OwnSteering &asked);
+    void steer_later(Client &client, const OwnSteering &asked, EventLoop::Clock::duration left);
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
-    std::vector<SteeredPair> steered_pairs() const;
+    std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
     Hold adoption_objects(const SteeredPair &pair) const;
     Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
     void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;

@@ -14,6 +14,8 @@ namespace {
 
 /// Acceptors of a listener that are looked at; beyond that they are taken to be like these.
 constexpr unsigned kLookedAt = 16;
+/// Links of one user, other than the server's, that its acceptors have not come for.
+constexpr unsigned kMostWaitingLinks = 64;
 
 /// Whether the process can map one link more, and those that it has not come for yet. A server says so itself
 /// when it cannot (Op::no_room), but then a connection waits on that link already. `links`: to its listeners.
@@ -46,6 +48,20 @@ bool Monitor::has_room_at(const Client &acceptor, const Account *maker, bool at_
     return (most == 0 || (all < most && (at_home || own < most - all))) && can_map_one_more(acceptor, all);
 }
 
+/// Whether the acceptors have not come yet for as many of this user's links as may wait for them. Each costs
+/// them a request and a mapping before they look at what else waits, so nobody may have many there; his next
+/// connections begin on the kernel.
+bool Monitor::has_many_waiting(const Account *maker, const Listener &listener) const {
+    unsigned waiting = 0;
+    for (const Link *link : listener.place) {
+        if (link != nullptr && link->maker.get() == maker && link->side[1].empty() &&
+            ++waiting >= kMostWaitingLinks) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /// Whether some acceptor may get one more link, from this client. No user, and no control group, has more of
 /// a server's links than are still free for everybody; but the server's own user may fill it.
 bool Monitor::has_room(const Client &client, const Listener &listener) const {
@@ -55,6 +71,9 @@ bool Monitor::has_room(const Client &client, const Listener &listener) const {
     unsigned looked = 0;
     if (listener.expected != 0) { // nobody has any of its links yet
         return at_home || most == 0 || listener.links < most / 2;
+    }
+    if (!at_home && most != 0 && has_many_waiting(maker, listener)) {
+        return false;
     }
     for (const Client *acceptor : listener.holders) {
         if (++looked > kLookedAt) {

@@ -29,6 +29,8 @@ struct Account {
     bool is_group = false;
     uint64_t turn = 0;                           ///< of the loop, in which requests were answered last
     std::chrono::steady_clock::duration spent{}; ///< on them in that turn
+    /// Its next request that takes long (Monitor::steer_mine) is not answered before
+    std::chrono::steady_clock::time_point next_steering{};
 };
 
 /// Its channel and its pidfd.

@@ -323,7 +323,6 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
         held[word] |= clients[proc].empty() ? 0 : bits;
     });
     std::vector<OpenOfd> result;
-    std::vector<uint32_t> place(kOfds); // in `result`, from 1 on
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
         if ((held[i / 64] >> i % 64 & 1) != 0 && ofd.state.load(std::memory_order_acquire) == kOpen) {
@@ -349,18 +348,22 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
                               has_paths ? (ofd.opt.*kPathWanted).load(std::memory_order_relaxed) : 0,
                               has_paths ? (ofd.opt.*kPathStays).load(std::memory_order_relaxed) : 0,
                               {}});
-            place[i] = static_cast<uint32_t>(result.size());
         }
     });
+    if (result.empty()) {
+        return result;
+    }
     std::vector<uint64_t> full(kOfds / 64);
     for_each_held_word(proc_data, [&](unsigned proc, unsigned word, uint64_t bits) {
         for (uint64_t left = clients[proc].empty() ? 0 : bits & ~full[word]; left != 0; left &= left - 1) {
             const auto bit = static_cast<unsigned>(std::countr_zero(left));
-            const uint32_t at = place[word * 64 + bit];
-            if (at == 0) {
+            const uint32_t index = word * 64 + bit; // in whose order they are
+            const auto at = std::lower_bound(result.begin(), result.end(), index,
+                                             [](const OpenOfd &each, uint32_t i) { return each.index < i; });
+            if (at == result.end() || at->index != index) {
                 continue;
             }
-            auto &holders = result[at - 1].holders;
+            auto &holders = at->holders;
             holders.insert(holders.end(), clients[proc].begin(), clients[proc].end());
             full[word] |= holders.size() >= kMostShown ? uint64_t{1} << bit : 0;
         }

@@ -14,8 +14,25 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
+#include <sys/epoll.h>
 
 namespace sd::monitor {
+
+namespace {
+
+/// Of what a request has taken, so much goes by until its user's next one.
+constexpr int kSteeringShare = 4;
+
+} // namespace
+
+/// A request of somebody who is no administrator; `proof` is a segment.
+struct Monitor::OwnSteering {
+    wire::Header header;
+    wire::Steer body;
+    FileId proof;
+    uid_t asker;
+};
 
 struct Monitor::SteeredEnd {
     std::shared_ptr<Segment> segment;
@@ -34,16 +51,18 @@ struct Monitor::SteeredPair {
     bool has_paths() const { return (end[0] && end[0]->ofd.has_paths) || (end[1] && end[1]->ofd.has_paths); }
 };
 
-std::vector<Monitor::SteeredPair> Monitor::steered_pairs() const {
+/// Those of which one of `meant` may hold an end. Only what is shared with them, or with those at the other
+/// ends, is looked through: on a busy host everything takes long, and everybody may ask.
+std::vector<Monitor::SteeredPair> Monitor::steered_pairs(const std::vector<Client *> &meant) const {
     std::map<std::pair<const Link *, uint32_t>, SteeredPair> pairs;
-    for (const auto &[file, weak] : segments_) {
-        const std::shared_ptr<Segment> segment = weak.lock();
-        if (!segment) {
-            continue;
+    std::set<const Segment *> seen;
+    const auto look_through = [&](const std::shared_ptr<Segment> &segment, bool only_known) {
+        if (!seen.insert(segment.get()).second) {
+            return;
         }
         for (Segment::OpenOfd &ofd : segment->open_ofds()) {
             const Link *link = ofd.slot < kLinkSlots ? ofd.holders.front()->link(ofd.link_id, ofd.side) : nullptr;
-            if (link == nullptr) {
+            if (link == nullptr || (only_known && pairs.count({link, ofd.slot}) == 0)) {
                 continue;
             }
             SteeredPair &pair = pairs[{link, ofd.slot}];
@@ -51,6 +70,24 @@ std::vector<Monitor::SteeredPair> Monitor::steered_pairs() const {
             pair.slot = ofd.slot;
             const unsigned side = ofd.side;
             pair.end[side] = SteeredEnd{segment, std::move(ofd)};
+        }
+    };
+    for (const Client *client : meant) {
+        for (const Client::Share &share : client->segments) {
+            look_through(share.segment, false);
+        }
+    }
+    std::set<const Link *> links;
+    for (const auto &[key, pair] : pairs) {
+        links.insert(key.first);
+    }
+    for (const Link *link : links) {
+        for (const auto &side : link->side) {
+            for (const Client *client : side.attached) {
+                for (const Client::Share &share : client->segments) {
+                    look_through(share.segment, true);
+                }
+            }
         }
     }
     std::vector<SteeredPair> result;
@@ -230,7 +267,7 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
         }
     }
     wire::SteerReply counted{};
-    for (SteeredPair &pair : steered_pairs()) {
+    for (SteeredPair &pair : steered_pairs(meant)) {
         bool holds[2];
         for (unsigned side = 0; side < 2; ++side) {
             holds[side] = pair.end[side] && std::any_of(meant.begin(), meant.end(), [&](const Client *client) {
@@ -275,14 +312,56 @@ Reply Monitor::steer(Client & /*client*/, Request &request) {
 }
 
 /// Of everybody else: a segment is had by the processes that share it alone, and is got from one of them with
-/// pidfd_getfd(), for which the kernel asks whether the caller may trace it.
-Reply Monitor::steer_mine(Client & /*client*/, Request &request) {
-    const FileId proof = file_id(request.fds[0].get());
+/// pidfd_getfd(), for which the kernel asks whether the caller may trace it. Everybody may ask on as many
+/// channels as he has, and anything may be in his own segment: no more than a fifth of the time is spent on a
+/// user. Who comes too soon is answered later.
+Reply Monitor::steer_mine(Client &client, Request &request) {
+    const OwnSteering asked{request.header, request.as<wire::Steer>(), file_id(request.fds[0].get()),
+                            request.sender.uid};
     request.close_descriptors();
-    return steer_to(request.as<wire::Steer>(), false, [&](const Client &client) {
-        return (request.sender.uid == 0 || request.sender.uid == client.who.uid) &&
-               std::any_of(client.segments.begin(), client.segments.end(),
-                           [&](const Client::Share &share) { return share.segment->file == proof; });
+    return steer_own(client, asked);
+}
+
+Reply Monitor::steer_own(Client &client, const OwnSteering &asked) {
+    const std::shared_ptr<Account> account = client.payer.user ? client.payer.user : client.payer.group;
+    const auto start = EventLoop::Clock::now();
+    if (account && start < account->next_steering) {
+        steer_later(client, asked, account->next_steering - start);
+        Reply later;
+        later.later = true;
+        return later;
+    }
+    Reply reply = steer_to(asked.body, false, [&](const Client &each) {
+        return (asked.asker == 0 || asked.asker == each.who.uid) &&
+               std::any_of(each.segments.begin(), each.segments.end(),
+                           [&](const Client::Share &share) { return share.segment->file == asked.proof; });
+    });
+    if (account) {
+        const auto end = EventLoop::Clock::now();
+        account->next_steering = end + kSteeringShare * (end - start);
+    }
+    return reply;
+}
+
+/// The client waits for its answer, and is not read from before.
+void Monitor::steer_later(Client &client, const OwnSteering &asked, EventLoop::Clock::duration left) {
+    loop_.change(client.channel_watch, client.channel.get(), 0);
+    loop_.after(std::chrono::ceil<std::chrono::milliseconds>(left), [this, asked, id = client.id] {
+        const auto it = clients_.find(id);
+        if (it == clients_.end() || !it->second->channel) {
+            return;
+        }
+        Client &asker = *it->second;
+        loop_.change(asker.channel_watch, asker.channel.get(), EPOLLIN);
+        Reply reply;
+        try {
+            reply = steer_own(asker, asked);
+        } catch (const std::system_error &) {
+            reply = Reply::error(ENOMEM, Cause::no_memory);
+        }
+        if (!reply.later && asked.header.sequence != wire::kNoAnswer) {
+            send(asker.channel.get(), asked.header, reply); // who does not take it asks anew
+        }
     });
 }
 

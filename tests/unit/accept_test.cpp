@@ -4,7 +4,10 @@
 #include "tests/unit/stream_pair.hpp"
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <thread>
+#include <vector>
 
 using namespace sd;
 using test::test_link;
@@ -38,4 +41,28 @@ TEST_CASE("a client that fills its queue with rubbish for ever does not hold up 
     REQUIRE(most <= kSynEntries);
     for (uint32_t i = 0; i < kSynEntries; ++i)
         test_link(0)->view.syn(i).store(0);
+}
+
+TEST_CASE("a listener lets go of the links of ended clients, however many there are") {
+    constexpr unsigned kClients = 100;
+    auto seg = std::make_unique<ListenerSegment>();
+    Listener l;
+    l.seg = seg.get();
+    std::vector<std::unique_ptr<LinkMap>> links;
+    std::vector<std::unique_ptr<uint8_t, decltype(&free)>> memory;
+    for (unsigned i = 0; i < kClients; ++i) {
+        memory.emplace_back(static_cast<uint8_t *>(aligned_alloc(4096, kPieceOffset)), &free);
+        std::fill_n(memory.back().get(), kPieceOffset, uint8_t{0});
+        links.push_back(std::make_unique<LinkMap>());
+        links.back()->view.base = memory.back().get();
+        links.back()->users = 2; // the list's, and one that keeps it mapped
+        l.links.push({links.back().get(), &seg->link[i]});
+    }
+    for (unsigned i = 1; i < kClients; ++i)
+        links[i]->view.header().side[0].flags = kLinkClientDead;
+    seg->link_sequence = 1;
+    listener_refresh(l);
+    REQUIRE(l.links.size() == 1);
+    REQUIRE(l.links[0].link == links[0].get());
+    REQUIRE(std::all_of(links.begin() + 1, links.end(), [](const auto &link) { return link->users == 1; }));
 }

@@ -176,6 +176,24 @@ TEST_CASE("more links than fit into one reply are handed out in several") {
     REQUIRE(made == given);
 }
 
+TEST_CASE("a client that has ended leaves no slots that look like requests for ever") {
+    Pair pair;
+    const TestLink link(pair.connect());
+    for (unsigned i = 0; i < kLinkSlots; i += 100) {
+        link.view.slot(i).side[1].control.flags = kFlagReleased;                  // also in the server's name
+        link.view.slot(i).identity.state = static_cast<uint32_t>(SlotState::syn); // and nothing in the queue
+    }
+    pair.server_attach();
+    const auto handed_out = [&] {
+        return pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0}).as<wire::LinksReply>().count;
+    };
+    REQUIRE(handed_out() == 1);
+    pair.client.channel.close();
+    REQUIRE(eventually([&] { return (link.view.header().side[0].flags & kLinkClientDead) != 0; }));
+    REQUIRE(pair.server.channel.ask(Op::drop_link, wire::LinkRef{pair.link, 1, 0}).header.status == 0);
+    REQUIRE(handed_out() == 0);
+}
+
 TEST_CASE("doorbells: given out, fetched by the peer, given back") {
     Pair pair;
     TestLink link(pair.connect());

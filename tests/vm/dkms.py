@@ -36,8 +36,13 @@ def check():
             run("dkms", "install", *module, "-k", kernel)
             run("modprobe", "socksdirect_zerocopy")
             same("a device", stat.S_ISCHR(os.stat("/dev/socksdirect-zerocopy").st_mode), True)
+            run("systemctl", "start", "sd-calibrate.service")
+            with open("/sys/module/socksdirect_zerocopy/parameters/least_give", encoding="ascii") as least:
+                calibrated = int(least.read())
+            if calibrated == 0:
+                raise AssertionError("sd-calibrate.service did not tell the module what it measured")
             run("modprobe", "-r", "socksdirect_zerocopy")
-            loaded = "loaded"
+            loaded = f"loaded, and calibrated ({calibrated})"
     finally:
         run("dpkg", "--no-triggers", "--purge", f"{MODULE}-dkms", "dkms")
         for name in set(os.listdir(modules)) - before:  # depmod's lists: this machine has a part of the modules, and none

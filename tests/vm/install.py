@@ -15,6 +15,7 @@ import sys
 import time
 
 import dkms
+import namespaces
 import service
 import system
 from holding import Client, echo, share
@@ -103,7 +104,7 @@ def check_install():
 def check_nothing_starts():
     new = {name: how for name, how in system.unit_files().items() if name not in state["unit_files"]}
     same("new units", new, {MONITOR: "static", SOCKET: "disabled", "sd-bridge.socket": "static", "sd-bridge@.service": "static",
-                             "sd-peers.socket": "static", "sd-peers@.service": "static"})
+                             "sd-peers.socket": "static", "sd-peers@.service": "static", "sd-calibrate.service": "static"})
     same("units that run", system.difference(state["units"], system.units()), [])
     same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
     same("the servers' processes", main_pids(), state["pids"])
@@ -491,6 +492,7 @@ CHECKS = [  # name, what it does, whether the others need it
     ("sdctl loosens no sandbox", check_refused, False),
     ("sdctl doctor finds nothing wrong", check_doctor, False),
     ("a reload applies the configuration, unless it is wrong", check_reload, False),
+    ("discovery joins connections between namespaces", namespaces.check, False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
     *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
     ("the monitor is restarted under load", gone(restart, TIMES), False),

@@ -34,22 +34,40 @@ LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
 
 } // namespace
 
+namespace {
+
+/// Lets go of the links from which nothing will come any more, of all of them: where their clients have used
+/// up what they may have, no link comes that would bring the next look.
+void drop_finished(Listener &l) noexcept {
+    constexpr unsigned kAtOnce = 16;
+    LinkMap *dropped[kAtOnce];
+    for (unsigned n = kAtOnce; n == kAtOnce;) {
+        n = 0;
+        {
+            QuietGuard g(l.lock);
+            for (size_t i = l.links.size(); i-- > 0 && n < kAtOnce;)
+                if (finished(l.links[i])) {
+                    dropped[n++] = l.links[i].link;
+                    l.links.remove_unordered(i);
+                }
+        }
+        for (unsigned i = 0; i < n; ++i)
+            link_unuse(*dropped[i]); // tells the monitor, so not with the lock
+    }
+}
+
+} // namespace
+
 bool listener_refresh(Listener &l) noexcept {
     if (l.retired.load(std::memory_order_relaxed))
         return false;
     uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
     if (now == l.seen_sequence) [[likely]]
         return false;
-    LinkMap *dead[16];
-    unsigned ndead = 0;
+    drop_finished(l);
     bool added = false;
     {
         QuietGuard g(l.lock);
-        for (size_t i = l.links.size(); i-- > 0 && ndead < 16;)
-            if (finished(l.links[i])) {
-                dead[ndead++] = l.links[i].link;
-                l.links.remove_unordered(i);
-            }
         // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
         // links again.
         wire::Links ask{l.id, UINT32_MAX};
@@ -87,8 +105,6 @@ bool listener_refresh(Listener &l) noexcept {
         }
         l.seen_sequence = now;
     }
-    for (unsigned i = 0; i < ndead; ++i)
-        link_unuse(*dead[i]);
     return added;
 }
 

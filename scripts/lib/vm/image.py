@@ -19,7 +19,7 @@ PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "proc
 KERNEL = "linux-image-amd64"
 # Of the kernel's modules those that such a machine can use; all of them would double the disk.
 MODULES = ("arch", "crypto", "fs/ext4", "fs/jbd2", "fs/mbcache.ko", "lib", "net", "drivers/virtio", "drivers/block/virtio_blk.ko",
-           "drivers/char/hw_random", "drivers/char/virtio_console.ko")
+           "drivers/char/hw_random", "drivers/char/virtio_console.ko", "drivers/net/veth.ko")
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "crc32c_generic", "ext4")
 # Not wanted in a test: they write files or take the processor when they like.
 MASKED = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
