@@ -3,8 +3,10 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/layout/discovery_word.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/token.hpp"
+#include "libsd/rdma/root.hpp"
 #include "libsd/transport/slots.hpp"
 #include <cstring>
 
@@ -16,6 +18,14 @@ SD_FORK_STATE constinit Lock opening;
 std::atomic<bool> tried{false};
 const Plugin *plugin = nullptr; ///< as `device`: nothing before `tried`, then it stays
 std::atomic<Host *> device{nullptr};
+
+std::atomic<bool> wanted_by_test{false};
+
+bool is_wanted() noexcept {
+    const Directory *d = control::directory();
+    return wanted_by_test.load(std::memory_order_relaxed) ||
+           (d && (d->discovery.load(std::memory_order_relaxed) & kDiscoveryRdma) != 0);
+}
 
 /// What a link of the table is in the plugin.
 struct Attached {
@@ -185,15 +195,14 @@ void take_from_children() noexcept {
 
 } // namespace
 
-std::atomic<bool> is_wanted{false};
 std::atomic<uint32_t> remote_links{0};
 
 void read_test_transport(const char *text) noexcept {
-    is_wanted.store(text && strcmp(text, "rdma") == 0, std::memory_order_relaxed);
+    wanted_by_test.store(text && strcmp(text, "rdma") == 0, std::memory_order_relaxed);
 }
 
 void open_device() noexcept {
-    if (tried.load(std::memory_order_acquire) || !is_wanted.load(std::memory_order_relaxed))
+    if (tried.load(std::memory_order_acquire) || !is_wanted())
         return;
     const PutOff quiet; // a handler that connects would wait for its own thread
     const LockGuard g(opening);
@@ -201,7 +210,7 @@ void open_device() noexcept {
         return;
     Host *h = nullptr;
     SpareNumbers spare;
-    const auto *p = static_cast<const Plugin *>(upward.open_plugin(kPluginVersion));
+    const auto *p = is_root_as_ever() ? static_cast<const Plugin *>(upward.open_plugin(kPluginVersion)) : nullptr;
     if (p && p->open(kUsualLimits, &h) == 0) {
         int *number[8];
         for (unsigned i = 0, n = p->descriptors(h, number, 8); i < n; ++i)

@@ -16,9 +16,8 @@ inline bool is_remote(const LinkMap &l) noexcept { return l.transport == &rdma_t
 
 /// Of the environment, once, at start: for tests, the transport of connections that begin in the kernel.
 void read_test_transport(const char *text) noexcept;
-/// May connections come to need a device?
-extern std::atomic<bool> is_wanted;
-/// Opens the plugin and its device, once; in an ordinary connect() or accept().
+/// Opens the plugin and its device, once, if the monitor says that connections may come to need one. In an
+/// ordinary connect() or accept().
 void open_device() noexcept;
 
 /// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the

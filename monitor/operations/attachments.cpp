@@ -14,7 +14,7 @@ Namespace &Monitor::find_namespace(uint64_t cookie, const Payer &payer) {
     Charge paid = charge(payer, Resource::segments, kDescriptorsOfNamespace);
     auto made = std::make_unique<Namespace>(cookie, epoch_);
     made->charge = std::move(paid);
-    made->directory.set_discovery(discovery_.is_on());
+    made->directory.set_discovery(discovery_word());
     return *(namespaces_[cookie] = std::move(made));
 }
 

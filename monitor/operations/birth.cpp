@@ -10,6 +10,7 @@
 //
 // So that an idle host sleeps, a link over which no connection came meanwhile is paused: its client asks
 // again before the next one, and then they are looked at.
+#include "libsd/layout/discovery_word.hpp"
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/peers/helper.hpp"
@@ -245,12 +246,21 @@ Reply Monitor::renew(Client &client, Request &request) {
     return {};
 }
 
+/// Without discovery no connection with another host is found to be one.
+bool Monitor::is_rdma_on() const {
+    return fake_.rdma || (config_.peers.rdma && config_.peers.is_used() && discovery_.is_on());
+}
+
+uint32_t Monitor::discovery_word() const {
+    return discovery_.is_on() ? kDiscoveryMarks | (is_rdma_on() ? kDiscoveryRdma : 0) : 0;
+}
+
 void Monitor::say_discovery() {
     if (config_.paths.discovery && !discovery_.is_on()) {
         log::warn("no discovery of peers in other network namespaces: {}", discovery_.why_off());
     }
     for (const auto &[cookie, ns] : namespaces_) {
-        ns->directory.set_discovery(discovery_.is_on());
+        ns->directory.set_discovery(discovery_word());
     }
 }
 

@@ -185,7 +185,7 @@ Cause Monitor::far_objects(const Offer &offer) const {
 Reply Monitor::offer_to_host(Client &client, uint32_t side, const ConnectedSocket &socket,
                              const ForeignEnd &end, const std::string &name) {
     RemoteHost &host = remote_host(name);
-    if (!fake_.rdma || !host.is_running() || end.has_connected != (side == 0)) {
+    if (!is_rdma_on() || !host.is_running() || end.has_connected != (side == 0)) {
         return Reply::error(EACCES, Cause::remote_host);
     }
     const OfferKey key(socket.names.netns, socket.cookie);

@@ -303,6 +303,8 @@ class Monitor {
     Reply renew(Client &client, Request &request);
     /// To the log, and to the directories of clients.
     void say_discovery();
+    bool is_rdma_on() const;
+    uint32_t discovery_word() const; ///< for directories
 
     // doorbells.cpp
     std::shared_ptr<BellFd> keep_eventfd(Client &client, UniqueFd &fd);

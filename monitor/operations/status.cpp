@@ -90,6 +90,9 @@ json Monitor::status_json(const Viewer &viewer) {
 
     if (viewer.all) {
         root["peers"] = peers_->json([this](const std::string &name, json &row) { add_host(name, row); });
+        if (!root["peers"].is_null()) {
+            root["peers"]["rdma"] = is_rdma_on();
+        }
     }
 
     Counters total = past_;

@@ -27,7 +27,8 @@ class PeerReader {
     explicit PeerReader(const Reader &reader) : reader_(reader) {}
 
     void own(const toml::table &table, PeersSettings &settings) const {
-        reader_.only(table, "peers.", {"name", "listen", "port", "deadline", "certificate", "private_key"});
+        reader_.only(table, "peers.",
+                     {"name", "listen", "port", "deadline", "certificate", "private_key", "rdma"});
         if (const toml::node *node = table.get("name")) {
             settings.name = name(*node, "peers.name");
         }
@@ -38,6 +39,7 @@ class PeerReader {
         if (const toml::node *node = table.get("deadline")) {
             settings.deadline = static_cast<unsigned>(reader_.number(*node, "peers.deadline", 1, 3600));
         }
+        reader_.flag(table, "rdma", "peers.", settings.rdma);
         const toml::node *certificate = table.get("certificate"), *key = table.get("private_key");
         if ((certificate == nullptr) != (key == nullptr)) {
             const toml::node &given = certificate == nullptr ? *key : *certificate;

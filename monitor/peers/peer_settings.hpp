@@ -27,6 +27,7 @@ struct PeersSettings {
     uint16_t port = 7471;
     unsigned deadline = 15;               ///< seconds without a word, after which a host counts as gone
     std::string certificate, private_key; ///< PEM, of this host; empty: it has keys only
+    bool rdma = false; ///< connections with these hosts may go over it; of no concern to sd-peers
     std::vector<PeerSettings> peers;
     bool operator==(const PeersSettings &) const = default;
     bool is_used() const { return !peers.empty(); }

@@ -77,8 +77,8 @@ void DirectoryFile::set_backlog(int index, uint32_t backlog) {
 
 void DirectoryFile::bump_birth() { directory().birth_sequence.fetch_add(1, std::memory_order_seq_cst); }
 
-void DirectoryFile::set_discovery(bool on) {
-    directory().discovery.store(on ? 1 : 0, std::memory_order_seq_cst);
+void DirectoryFile::set_discovery(uint32_t word) {
+    directory().discovery.store(word, std::memory_order_seq_cst);
 }
 
 void DirectoryFile::monitor_gone() { directory().monitor_gone.store(1, std::memory_order_seq_cst); }

@@ -25,8 +25,8 @@ class DirectoryFile {
     void monitor_gone();
     /// Clients that were refused ask anew.
     void bump_birth();
-    /// Whether clients are to mark their sockets.
-    void set_discovery(bool on);
+    /// libsd/layout/discovery_word.hpp
+    void set_discovery(uint32_t word);
     int fd() const { return memfd_.get(); }
 
   private:

@@ -70,6 +70,10 @@ Exit show_peers(bool as_json) {
                        peer.at("found").get<uint64_t>(), peer.value("joined", uint64_t{0}),
                        peer.value("refused", uint64_t{0}), cause_text(peer));
         }
+        if (!all.value("rdma", true)) {
+            fmt::print(
+                "Connections with them stay with the kernel; rdma in sd-monitor.toml(5) changes that.\n");
+        }
         if (const auto strangers = all.at("strangers").get<unsigned>(); strangers != 0) {
             fmt::print("{} connections of strangers were turned away, the last one from {}\n", strangers,
                        all.at("last_stranger").get<std::string>());

@@ -36,18 +36,10 @@ void read_policy(const Reader &reader, const toml::table &table, Policy &policy)
     }
 }
 
-bool flag(const Reader &reader, const toml::table &table, const char *name, bool otherwise) {
-    const toml::node *node = table.get(name);
-    if (node != nullptr && !node->is_boolean()) {
-        reader.fail(node->source(), std::string("paths.") + name, "must be true or false");
-    }
-    return node == nullptr ? otherwise : node->as_boolean()->get();
-}
-
 void read_paths(const Reader &reader, const toml::table &table, Paths &paths) {
     reader.only(table, "paths.", {"discovery", "group", "networks", "tenants", "between_tenants"});
-    paths.discovery = flag(reader, table, "discovery", paths.discovery);
-    paths.between_tenants = flag(reader, table, "between_tenants", paths.between_tenants);
+    reader.flag(table, "discovery", "paths.", paths.discovery);
+    reader.flag(table, "between_tenants", "paths.", paths.between_tenants);
     reader.text(table, "group", "paths.", paths.group);
     if (const toml::node *node = table.get("group")) {
         if (const char *reason = paths.group == "/" ? nullptr : objection_to_tenant(paths.group)) {
@@ -141,17 +133,16 @@ Config load_config(const std::string &file, Config config) {
         if (const char *reason = listen == nullptr ? nullptr : objection_to_metrics(config.metrics.listen)) {
             reader.fail(listen->source(), "metrics.listen", reason);
         }
-        if (const toml::node *programs = table->get("programs")) {
-            if (!programs->is_boolean()) {
-                reader.fail(programs->source(), "metrics.programs", "must be true or false");
-            }
-            config.metrics.programs = programs->as_boolean()->get();
-        }
+        reader.flag(*table, "programs", "metrics.", config.metrics.programs);
     }
     if (const toml::table *table = reader.table(root, "paths", "")) {
         read_paths(reader, *table, config.paths);
     }
     read_peers(reader, root, config.peers);
+    if (config.peers.rdma && !config.paths.discovery) {
+        reader.fail(root["peers"]["rdma"].node()->source(), "peers.rdma",
+                    "needs paths.discovery = true: connections between hosts are joined by what it finds");
+    }
     return config;
 }
 

@@ -56,6 +56,15 @@ class Reader {
         return node == nullptr ? nullptr : node->as_table();
     }
 
+    void flag(const toml::table &table, const char *name, const std::string &prefix, bool &out) const {
+        if (const toml::node *node = table.get(name)) {
+            if (!node->is_boolean()) {
+                fail(node->source(), prefix + name, "must be true or false");
+            }
+            out = node->as_boolean()->get();
+        }
+    }
+
     std::string text(const toml::node &node, const std::string &key) const {
         if (!node.is_string()) {
             fail(node.source(), key, "must be a string");

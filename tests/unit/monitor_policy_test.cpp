@@ -177,6 +177,14 @@ TEST_CASE("errors name the file, the line and the key") {
     REQUIRE_THROWS_AS(load_config("/nonexistent/file", Config{}), ConfigError);
 }
 
+TEST_CASE("RDMA is off unless it is turned on, and needs discovery") {
+    REQUIRE_FALSE(load("[paths]\ndiscovery = true\n").peers.rdma);
+    REQUIRE(load("[paths]\ndiscovery = true\n[peers]\nrdma = true\n").peers.rdma);
+    REQUIRE_THAT(error_of("[peers]\nport = 7471\nrdma = true\n"),
+                 Catch::StartsWith("FILE:3: peers.rdma: needs paths.discovery = true"));
+    REQUIRE(error_of("[peers]\nrdma = 'yes'\n") == "FILE:2: peers.rdma: must be true or false");
+}
+
 TEST_CASE("addresses") {
     const auto matches = [](const char *pattern, const char *ip) {
         return AddressMatch::parse(pattern)->matches(AddressMatch::parse(ip)->ip);

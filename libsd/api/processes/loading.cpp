@@ -143,7 +143,7 @@ const void *open_plugin(uint32_t version) noexcept {
     void *object = nullptr;
     char path[PATH_MAX];
     if (!real.dladdr1(reinterpret_cast<void *>(&bind_real_symbols), &own, &object, RTLD_DL_LINKMAP) ||
-        !own.dli_fname)
+        !own.dli_fname || own.dli_fname[0] != '/') // a relative name would mean another folder by now
         return nullptr;
     const char *name = strrchr(own.dli_fname, '/');
     constexpr char kName[] = "libsd-rdma.so";

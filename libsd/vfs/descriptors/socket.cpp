@@ -6,6 +6,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/text.hpp"
 #include "libsd/layout/exec_table.hpp"
+#include "libsd/rdma/root.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -146,6 +147,7 @@ SD_START_CODE void init(const ApiCalls &api) noexcept {
     on = true;
     read_path_mode(getenv("SD_TEST_PATHS"));
     rdma::read_test_transport(getenv("SD_TEST_TRANSPORT"));
+    rdma::remember_root();
     if (const char *table = getenv("SD_EXEC_FD"))
         resume_after_exec(decimal(table));
 }

@@ -153,8 +153,7 @@ bool mark_for_discovery(int fd, int how) noexcept {
 }
 
 void mark_offered(File &f, unsigned side, uint32_t destination) noexcept {
-    if (rdma::is_wanted.load(std::memory_order_relaxed)) [[unlikely]]
-        rdma::open_device();
+    rdma::open_device();
     f.unconnected.side = static_cast<uint8_t>(side);
     f.unconnected.destination = destination;
     f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);

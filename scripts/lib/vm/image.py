@@ -15,7 +15,7 @@ RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
             "bash-completion", "apparmor", "autopkgtest", "dpkg-dev", "nginx-light", "redis-server", "postgresql",
             "libfmt9", "libspdlog1.10", "libtomlplusplus3", "libnftables1", "libbpf1",
-            "libmicrohttpd12", "libarchive13")  # what the packages under test depend on: the machine has no network
+            "libmicrohttpd12", "libarchive13", "libibverbs1")  # what the packages under test depend on: the machine has no network
 KERNEL = "linux-image-amd64"
 # Of the kernel's modules those that such a machine can use; all of them would double the disk.
 MODULES = ("arch", "crypto", "fs/ext4", "fs/jbd2", "fs/mbcache.ko", "lib", "net", "drivers/virtio", "drivers/block/virtio_blk.ko",

@@ -12,8 +12,9 @@ from first_system import cache, pack, recipe, run, settle, unpack_kernel, with_n
 from image import RELEASE
 from kernels import INIT, download
 
-# rdma_rxe asks for the checksum by name, when it makes a device.
-MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_rxe")
+# rdma_rxe asks for the checksum by name, when it makes a device. The last two count what goes over TCP.
+MODULES = ("virtio_pci", "virtio_blk", "virtio_net", "crc32_generic", "ib_uverbs", "rdma_rxe", "nf_tables",
+           "nft_objref")
 
 
 def make():

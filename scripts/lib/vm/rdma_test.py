@@ -1,4 +1,4 @@
-"""Verbs between two machines with soft-RoCE: rdma_test.py --build DIR [--results DIR] [--limit SECONDS] [--write] [NAME...]
+"""Verbs between two machines with soft-RoCE: rdma_test.py --build DIR [--results DIR] [--limit SECONDS] [--write] [--long] [--measure] [NAME...]
 
 Each script of tests/verbs/scripts has one side on each machine. What completes there, in contents and order, must be
 what NAME.expected says, which is also what the fake verbs are held to (tests/verbs/run_scripts.py). --write: makes
@@ -6,12 +6,12 @@ those files of what was found. report.py says what a check is.
 
 Without names, each machine then has two processes of its own (tests/rdma/exchange.cpp) exchange bytes with libsd over
 its device: their sums must be equal, and the device's own counters say that the bytes went through it. Then each has
-one process, and the two exchange bytes between the machines, joined by the monitors of both.
+one process, and the two exchange bytes between the machines, joined by the monitors of both. Then real programs do
+(two_hosts.py); a NAME may be one of these, too.
 """
 import argparse
 import collections
 import pathlib
-import secrets
 import shutil
 import sys
 import tempfile
@@ -19,23 +19,15 @@ import threading
 
 import machine
 import rdma_system
+import two_hosts
 from report import Report
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "tests/verbs/scripts"
 
 # Whatever waits for the other side ends with it: both have the same time limit.
-RUN = r"""cp -a root/. /
-export PATH=$PATH:/usr/bin:/usr/sbin
-host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
-ip link set lo up
-ip link set eth0 up
-ip addr add 10.77.0.$((host + 1))/24 dev eth0
-rdma link add rxe0 type rxe netdev eth0 || echo "failed make a verbs device"
-i=0
-until [ "$(cat /sys/class/infiniband/rxe0/ports/1/state 2>/dev/null)" = "4: ACTIVE" ] && \
-    grep -q ffff:0a4d /sys/class/infiniband/rxe0/ports/1/gids/* || [ $i = 100 ]; do sleep 0.1; i=$((i+1)); done
-port=7000
+RUN = two_hosts.DEVICE + r"""port=7000
 for script in scripts/*.verbs; do
+    [ -e $script ] || continue
     name=${script#scripts/}; name=${name%.verbs}
     timeout 120 ./verbs_script $script $host $port 10.77.0.1 >out 2>&1
     status=$?
@@ -45,6 +37,7 @@ for script in scripts/*.verbs; do
 done
 [ ! -e exchange ] || sh ./exchange
 [ ! -e between ] || sh ./between
+[ ! -e programs.$host ] || sh ./programs.$host 2>&1
 rdma resource show | sed 's/^/# /'
 [ "$(rdma resource show qp | grep -c verbs_script)" = 0 ] && echo "passed host $host: no queue pair is left" || \
     echo "failed host $host: no queue pair is left"
@@ -80,45 +73,24 @@ check "libsd over soft-RoCE: nothing of the device is left in use" cmp before af
 EXCHANGED = 12_000_000
 
 # The second machine serves. The connection lives until both have looked.
-BETWEEN = r"""host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
-bytes=@BYTES@ build=@BUILD@
-check() { what="host $host: $1"; shift; if "$@"; then echo "passed $what"; else echo "failed $what"; fi; }
+BETWEEN = two_hosts.COMMON + two_hosts.COUNTERS + r"""bytes=@BYTES@
 packets() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
-# Of all TCP of the machine, the monitors' channel among it; each has at most 1448 bytes.
-segments() { awk '/^Tcp: [0-9]/ { print $11 + $12 }' /proc/net/snmp; }
-until_ok() { i=0; until "$@" >/dev/null 2>&1 || [ $i = 300 ]; do sleep 0.1; i=$((i+1)); done; }
-[ $host = 0 ] && own=alpha other=beta role=call || { own=beta other=alpha; role=serve; }
-mkdir -p -m 755 /tmp/two
-mount -t cgroup2 cgroup2 /sys/fs/cgroup
-cp key /tmp/two/key
-chmod 600 /tmp/two/key
-cat >/tmp/two/monitor.toml <<END
-[paths]
-discovery = true
-[peers]
-name = "$own"
-[[peer]]
-name = "$other"
-address = "10.77.0.$((2 - host))"
-key = "/tmp/two/key"
-END
-export SD_MONITOR=/tmp/two/monitor.sock SD_TEST_TRANSPORT=rdma
-$build/sd-monitor --config /tmp/two/monitor.toml --socket $SD_MONITOR >/tmp/two/log 2>&1 &
-monitor=$!
-until_ok $build/sdctl peers
-had=$(packets) segments_had=$(segments)
+[ $host = 0 ] && role=call || role=serve
+start_monitor true
+had=$(packets)
+begin_count
 mkfifo /tmp/two/hold
-LD_PRELOAD=$build/libsd.so timeout 100 $build/tests/rdma/exchange $role 7100 $bytes 9 10.77.0.2 \
+sd timeout 100 $build/tests/rdma/exchange $role 7100 $bytes 9 $there \
     </tmp/two/hold >/tmp/two/out 2>/tmp/two/err &
 exchange=$!
 exec 9>/tmp/two/hold
 until_ok grep -q received /tmp/two/out
 $build/sdctl peers --json >/tmp/two/peers
 $build/sdstat --each 2>&1 | sed 's/^/# /'
-by_tcp=$((($(segments) - segments_had) * 1448))
+by_tcp=$(($(take tcp_in 52) + $(take tcp_out 52)))
 now=$(packets)
 sed 's/^/# /' /tmp/two/out /tmp/two/err
-echo "# of $((2 * bytes)) bytes between the machines: $((now - had)) packets came to this device, at most $by_tcp bytes went by TCP"
+echo "# of $((2 * bytes)) bytes between the machines: $((now - had)) packets came to this device, $by_tcp bytes went by TCP"
 check "between two machines: a connection is joined" grep -q '"joined": 1,' /tmp/two/peers
 check "between two machines: 99 of 100 bytes went through the device" \
     [ $(((now - had) * 4096)) -ge $((bytes / 100 * 99)) -a "$by_tcp" -gt 0 -a "$by_tcp" -le $((2 * bytes / 100)) ]
@@ -129,22 +101,24 @@ links() { $build/sdctl peers --json | grep -q '"links": 0,'; }
 until_ok links
 check "between two machines: no link is left" links
 sleep 1 # the other one looks, too
-kill $monitor
-wait $monitor
-sed 's/^/# /' /tmp/two/log
+end_monitor
 """
 
 
-def job(folder, build, names, exchange):
+def job(folder, build, names, exchange, real, amounts):
+    if amounts is None:
+        two_hosts.measuring_job(folder, build, 3)
+    elif real:
+        two_hosts.job(folder, build, real, amounts)
+    two_hosts.make_key(folder)
     programs = [build / "tests/verbs/verbs_script"]
     if exchange:
         programs += [build / name for name in ("sdrun", "sd-monitor", "libsd.so", "libsd-rdma.so", "tests/rdma/exchange")]
         text = EXCHANGE.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
         (folder / "exchange").write_text(text, encoding="utf-8")
-        programs += [build / "sd-peers", build / "sdctl", build / "sdstat"]
+        programs += [build / "sd-peers", build / "sdctl", build / "sdstat", shutil.which("nft")]
         text = BETWEEN.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
         (folder / "between").write_text(text, encoding="utf-8")
-        (folder / "key").write_text(secrets.token_hex(32), encoding="utf-8")
     rdma_system.programs(folder / "root", *programs, shutil.which("rdma"))
     shutil.copy(build / "tests/verbs/verbs_script", folder)
     (folder / "scripts").mkdir()
@@ -158,22 +132,23 @@ def in_order(lines):
     return sorted(lines, key=lambda line: (int(line.split(":")[0].split()[1]), line.split()[0]))
 
 
-def wire(folder, host):
-    """A network card whose wire leads to the other machine."""
-    return ["-netdev", f"dgram,id=n0,local.type=unix,local.path={folder}/wire.{host},"
-                       f"remote.type=unix,remote.path={folder}/wire.{1 - host}",
-            "-device", f"virtio-net-pci,netdev=n0,mac=52:54:00:77:00:0{host},romfile=,host_mtu=9000"]
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--results", type=pathlib.Path)
-    parser.add_argument("--limit", type=int, default=600, help="seconds after which a machine is given up")
+    parser.add_argument("--limit", type=int, help="seconds after which a machine is given up")
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--measure", action="store_true", help="nothing but figures")
+    parser.add_argument("--long", action="store_true", help="more programs, and each with more to do")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
-    names = options.names or sorted(path.stem for path in SCRIPTS.glob("*.verbs"))
+    names = [name for name in options.names if name not in two_hosts.PROGRAMS]
+    real = [name for name in options.names if name in two_hosts.PROGRAMS]
+    if not options.names and not options.measure:
+        names = sorted(path.stem for path in SCRIPTS.glob("*.verbs"))
+        real = list(two_hosts.PROGRAMS if options.long else two_hosts.USUAL_PROGRAMS)
+    options.limit = options.limit or (3600 if options.long or options.measure else 600)
+    amounts = None if options.measure else two_hosts.LONG if options.long else two_hosts.USUAL
     report = Report("vm-rdma", options.results)
     image = rdma_system.make()
     found, ended, lock = collections.defaultdict(list), collections.Counter(), threading.Lock()
@@ -193,11 +168,11 @@ def main():
     with tempfile.TemporaryDirectory(prefix="sd-job-") as folder:
         folder = pathlib.Path(folder)
         (folder / "job").mkdir()
-        job(folder / "job", options.build.absolute(), names, not options.names)
+        job(folder / "job", options.build.absolute(), names, not options.names and not options.measure, real, amounts)
 
         def run(host):
             machines[host] = machine.boot(image, folder / "job", options.limit, lambda line: line_seen(host, line),
-                                          f"sd_host={host}", devices=wire(folder, host))
+                                          f"sd_host={host}", devices=two_hosts.wire(folder, host))
 
         threads = [threading.Thread(target=run, args=(host,)) for host in (0, 1)]
         for thread in threads:
