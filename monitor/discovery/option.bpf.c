@@ -94,14 +94,21 @@ static __always_inline __u64 syn_proof(__u64 nonce) { return hash(nonce, SD_USE_
 static __always_inline __u64 answer_to(__u64 nonce) { return hash(nonce, SD_USE_ANSWER); }
 static __always_inline __u64 answer_proof(__u64 nonce) { return hash(nonce, SD_USE_ANSWER_PROOF); }
 
+/* In whole words, see put(): what lies at which byte is struct sd_option's. */
 static __always_inline void fill(struct sd_option *option, __u64 nonce, __u64 proof) {
-    option->kind = SD_OPTION_KIND;
-    option->length = sizeof *option;
-    option->id[0] = SD_OPTION_ID >> 8;
-    option->id[1] = SD_OPTION_ID & 0xff;
-    option->version = SD_OPTION_VERSION;
-    __builtin_memcpy(option->proof, &proof, sizeof option->proof);
-    option->nonce = nonce;
+    _Static_assert(sizeof *option == 20 && __builtin_offsetof(struct sd_option, proof) == 5 &&
+                       __builtin_offsetof(struct sd_option, nonce) == 12,
+                   "these words");
+    __u64 first = SD_OPTION_KIND | sizeof *option << 8 | (SD_OPTION_ID >> 8) << 16 |
+                  (__u64)(SD_OPTION_ID & 0xff) << 24 | (__u64)SD_OPTION_VERSION << 32 | proof << 40;
+    __u64 second = (proof >> 24 & 0xffffffff) | nonce << 32;
+    __u32 third = nonce >> 32;
+    barrier_var(first);
+    barrier_var(second);
+    barrier_var(third);
+    __builtin_memcpy(option, &first, sizeof first);
+    __builtin_memcpy((char *)option + 8, &second, sizeof second);
+    __builtin_memcpy((char *)option + 16, &third, sizeof third);
 }
 
 static __always_inline int is_proof(const struct sd_option *option, __u64 proof) {
@@ -121,10 +128,17 @@ static __always_inline int load(struct bpf_sock_ops *ops, struct sd_option *opti
            option->version == SD_OPTION_VERSION;
 }
 
+/* Two words side by side at once. Written one after the other, the second one would change a register that
+ * was spilled there, as Linux 6.1 has it: without CAP_PERFMON it refuses that. */
+static __always_inline void put(__u32 to[2], __u32 first, __u32 second) {
+    __u64 both = first | (__u64)second << 32;
+    barrier_var(both);
+    __builtin_memcpy(to, &both, sizeof both);
+}
+
 static __always_inline void mapped(__u32 to[4], __u32 v4) {
-    to[0] = to[1] = 0;
-    to[2] = bpf_htonl(0xffff);
-    to[3] = v4;
+    put(to, 0, 0);
+    put(to + 2, bpf_htonl(0xffff), v4);
 }
 
 /* A field of the context is read at its own place: without this the compiler chooses the place first, and the
@@ -136,10 +150,8 @@ static __always_inline __u32 as_read(__u32 field) {
 
 static __always_inline void remote_of(struct bpf_sock_ops *ops, __u32 to[4]) {
     if (ops->family == AF_INET6) {
-        to[0] = as_read(ops->remote_ip6[0]);
-        to[1] = as_read(ops->remote_ip6[1]);
-        to[2] = as_read(ops->remote_ip6[2]);
-        to[3] = as_read(ops->remote_ip6[3]);
+        put(to, as_read(ops->remote_ip6[0]), as_read(ops->remote_ip6[1]));
+        put(to + 2, as_read(ops->remote_ip6[2]), as_read(ops->remote_ip6[3]));
     } else {
         mapped(to, as_read(ops->remote_ip4));
     }
@@ -150,15 +162,15 @@ static __always_inline void key_of(struct bpf_sock_ops *ops, struct sd_request_k
     key->netns = bpf_get_netns_cookie(ops);
     remote_of(ops, key->remote);
     if (ops->family == AF_INET6) {
-        key->local[0] = as_read(ops->local_ip6[0]);
-        key->local[1] = as_read(ops->local_ip6[1]);
-        key->local[2] = as_read(ops->local_ip6[2]);
-        key->local[3] = as_read(ops->local_ip6[3]);
+        put(key->local, as_read(ops->local_ip6[0]), as_read(ops->local_ip6[1]));
+        put(key->local + 2, as_read(ops->local_ip6[2]), as_read(ops->local_ip6[3]));
     } else {
         mapped(key->local, as_read(ops->local_ip4));
     }
-    key->remote_port = ops->remote_port;
-    key->local_port = ops->local_port;
+    _Static_assert(__builtin_offsetof(struct sd_request_key, local_port) ==
+                       __builtin_offsetof(struct sd_request_key, remote_port) + 4,
+                   "");
+    put(&key->remote_port, as_read(ops->remote_port), as_read(ops->local_port));
 }
 
 static __always_inline struct sd_end *end_of(struct bpf_sock_ops *ops) {
@@ -183,14 +195,18 @@ static __always_inline void about_to_connect(struct bpf_sock_ops *ops) {
     struct sd_end *end = end_of(ops);
     if (!end)
         return;
-    struct sd_network to = {.bits = 128};
+    __u32 to[6] __attribute__((aligned(8))); /* a struct sd_network */
     struct sd_destination destination = {.netns = bpf_get_netns_cookie(ops)};
     remote_of(ops, destination.remote);
-    __builtin_memcpy(to.address, destination.remote, sizeof to.address);
+    const __u32 *remote = destination.remote;
+    _Static_assert(__builtin_offsetof(struct sd_network, address) == 4, "behind its length");
+    put(to, 128, as_read(remote[0]));
+    put(to + 2, as_read(remote[1]), as_read(remote[2]));
+    put(to + 4, as_read(remote[3]), 0);
     end->role = SD_ROLE_CONNECTED;
     end->answer = 0;
     end->own_isn = end->peer_isn = 0;
-    if (!bpf_map_lookup_elem(&networks, &to)) {
+    if (!bpf_map_lookup_elem(&networks, to)) {
         set_state(end, SD_FAR);
         return;
     }
@@ -238,7 +254,7 @@ static __always_inline void reserve(struct bpf_sock_ops *ops) {
 
 static __always_inline void write(struct bpf_sock_ops *ops) {
     const __u32 flags = ops->skb_tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK);
-    struct sd_option option;
+    struct sd_option option __attribute__((aligned(8)));
     if (flags == TCP_FLAG_SYN) {
         struct sd_end *end = end_of(ops);
         if (end && end->state == SD_RESERVED) {
@@ -274,7 +290,7 @@ static __always_inline void connected(struct bpf_sock_ops *ops) {
         return;
     end->own_isn = ops->snd_nxt - 1;
     end->peer_isn = ops->rcv_nxt - 1;
-    struct sd_option option;
+    struct sd_option option __attribute__((aligned(8)));
     if (!load(ops, &option, 0)) {
         set_state(end, SD_PLAIN);
     } else if (option.nonce == end->nonce) {
@@ -289,6 +305,12 @@ static __always_inline void connected(struct bpf_sock_ops *ops) {
     }
 }
 
+static __always_inline void name_listener(struct sd_listener *at, __u64 netns, __u32 port) {
+    _Static_assert(sizeof *at == 16 && __builtin_offsetof(struct sd_listener, port) == 8, "a word behind it");
+    at->netns = netns;
+    put(&at->port, port, 0);
+}
+
 static __always_inline void note_listener(const struct sd_listener *at, __u8 writes) {
     if (writes)
         bpf_map_update_elem(&listeners, at, &writes, BPF_ANY);
@@ -297,7 +319,8 @@ static __always_inline void note_listener(const struct sd_listener *at, __u8 wri
 }
 
 static __always_inline void listens(struct bpf_sock_ops *ops) {
-    const struct sd_listener at = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
+    struct sd_listener at;
+    name_listener(&at, bpf_get_netns_cookie(ops), as_read(ops->local_port));
     struct sd_end *end = end_of(ops);
     if (end) {
         end->role = SD_ROLE_LISTENS;
@@ -310,7 +333,8 @@ static __always_inline void accepted(struct bpf_sock_ops *ops) {
     const __u32 flags = ops->bpf_sock_ops_cb_flags;
     if (!(flags & BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG))
         return; /* its listener is nobody's here */
-    const struct sd_listener at = {.netns = bpf_get_netns_cookie(ops), .port = ops->local_port};
+    struct sd_listener at;
+    name_listener(&at, bpf_get_netns_cookie(ops), as_read(ops->local_port));
     if (bpf_map_lookup_elem(&listeners, &at))
         bpf_sock_ops_cb_flags_set(ops, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
     struct sd_request_key key;
@@ -377,7 +401,8 @@ int sd_mark(struct bpf_sockopt *ctx) {
         if (!end)
             return 0;
         if (end->role == SD_ROLE_NONE) {
-            const struct sd_listener at = {.netns = bpf_get_netns_cookie(ctx), .port = sk->src_port};
+            struct sd_listener at;
+            name_listener(&at, bpf_get_netns_cookie(ctx), as_read(sk->src_port));
             end->role = SD_ROLE_LISTENS;
             end->writes = 1;
             note_listener(&at, 1);

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 
+import system
 from system import configuration, configure, run, same
 
 ADDRESS, PORT, CONNECTIONS, TURNS = "10.9.1.2", 7007, 3, 100
@@ -53,6 +54,7 @@ def two_namespaces():
     finally:
         for name in names:
             run("ip", "netns", "del", name, status=None)
+        run("umount", "/run/netns", status=None)  # which ip has mounted over itself
 
 
 def start(name, code, *arguments):
@@ -86,5 +88,5 @@ def check():
                   text.replace("[paths]", "[paths]\ndiscovery = true", 1))
         found = talk()
         if [joined for joined, _ in found.values()] != [CONNECTIONS, CONNECTIONS]:
-            raise AssertionError(f"joined, and why not: {found}")
+            raise AssertionError(f"joined, and why not: {found}; {(system.sdstat() or {}).get('discovery')}")
     return f"{CONNECTIONS} of {CONNECTIONS}, with none before"
