@@ -108,6 +108,12 @@ bool take_names(int fd, File &f) noexcept {
     return true;
 }
 
+/// Why the connection stays with the kernel. That its peer is another host, connect() has counted.
+void count_refusal(const File &f, Cause why) noexcept {
+    if (why != Cause::remote_host || f.unconnected.side != 0)
+        count_fallback(why, nullptr);
+}
+
 bool join(int fd, File &f, control::Reply &r) noexcept {
     const auto reply = r.as<wire::OfferReply>();
     const unsigned side = f.unconnected.side;
@@ -247,7 +253,7 @@ bool consider_joining(int fd, File &f) noexcept {
         r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);
         f.unconnected.joined = joined;
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
-            count_fallback(control::cause_of(r, Cause::no_monitor), nullptr);
+            count_refusal(f, control::cause_of(r, Cause::no_monitor));
             set_state(f, OfferState::given_up);
             control::close_received(r);
             return false;
@@ -263,7 +269,7 @@ bool consider_joining(int fd, File &f) noexcept {
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
             if (const Cause refused = control::cause_of(r, Cause::none);
                 r.status == -EACCES && refused != Cause::none) {
-                count_fallback(refused, nullptr); // the other host
+                count_refusal(f, refused); // the other host
                 set_state(f, OfferState::given_up);
             }
             control::close_received(r);

@@ -45,7 +45,7 @@ def build_module(report, packages, into):
 
 
 def both(packages):
-    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if "dbgsym" not in path.name and "-dkms_" not in path.name]
+    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if not any(part in path.name for part in ("dbgsym", "-dkms_", "-rdma_"))]
     if len(found) != 2:
         raise RuntimeError(f"{packages}: not the two packages of scripts/package")
     return found
