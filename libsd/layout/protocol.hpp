@@ -282,7 +282,9 @@ struct Pass {
 struct Moved {
     uint64_t segment; ///< as above
     uint32_t ofd_index;
-    uint32_t generation; ///< Ofd::generation
+    uint16_t generation; ///< Ofd::generation
+    /// adoption_of() the Ofd: of that alone a socket is asked for, or has been taken; 0: of any, or none was
+    uint16_t adoption;
 };
 struct PassReply {
     uint64_t parcel;

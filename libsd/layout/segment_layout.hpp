@@ -40,8 +40,15 @@ enum TxBlock : uint32_t {
     kTxPath = 64,
     /// With kTxMoved: the kernel socket that the monitor has is one more path of the connection, and nobody
     /// carries between the two (vfs/paths/adopt.hpp). kTxPath beside it: the end is to leave the ring
-    kTxAdopt = 128
+    kTxAdopt = 128,
+    /// With kTxAdopt: all who hold either end have the socket, and whoever comes first begins
+    kTxBegin = 256,
+    kTxGiven = 512 ///< with kTxBegin: the socket has the connection's options
 };
+/// Which adoption kTxAdopt is about; 0: of one who holds the end alone, and takes both steps at once.
+constexpr unsigned kTxSerialShift = 16;
+constexpr uint16_t adoption_of(uint32_t block) { return static_cast<uint16_t>(block >> kTxSerialShift); }
+constexpr uint32_t kTxAdopting = kTxMoved | kTxAdopt | kTxBegin | kTxGiven | ~uint32_t{0} << kTxSerialShift;
 /// Ofd::rcvlowat of a moved connection: sends whoever receives the long way round, where the mark is looked
 /// at.
 constexpr int32_t kMovedLowat = INT32_MAX;
@@ -162,7 +169,9 @@ enum Steering : uint32_t {
     /// written by the monitor.
     kKnowsSteering = 1,
     /// By the monitor: all that is new is the kernel's (sdctl detach)
-    kDetached = 2
+    kDetached = 2,
+    /// The library that made it knows kTxBegin: connections that several processes hold can leave the ring.
+    kKnowsShared = 4
 };
 
 struct SegmentHeader {

@@ -288,6 +288,10 @@ Reply Monitor::fork(Client &client, Request &request) {
             }
         }
     }
+    copy_fetched(client, made);
+    for (const Client::Share &share : made.segments) {
+        review_moved(*share.segment); // its record was there before, and nobody's
+    }
     Reply reply;
     reply.set(wire::ForkReply{made.id});
     reply.fds.push_back(theirs.get());
@@ -313,6 +317,7 @@ void Monitor::copy_holdings(const Client &from, Client &to) {
 /// For a program that handed its segment on to the next one in the same process.
 void Monitor::move_holdings(Client &from, Client &to) {
     copy_holdings(from, to);
+    copy_fetched(from, to);
     for (Client::Share &share : from.segments) {
         for (Segment::Member &member : share.segment->members) {
             if (member.client == &from && member.proc_index == share.proc_index) {

@@ -375,9 +375,25 @@ class Monitor {
     void steer_later(Client &client, const OwnSteering &asked, EventLoop::Clock::duration left);
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
+    bool goes_on_adopting(const SteeredPair &pair, bool to_kernel);
+    void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;
+
+    // steering/adoption.cpp: connections born in shared memory get kernel sockets
     Hold adoption_objects(const SteeredPair &pair) const;
     Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
-    void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;
+    MovedConnections::iterator adopted_end(const Adoption &adoption, unsigned side);
+    static bool is_there(const MovedConnection &moved);
+    static bool is_adopting(const MovedConnection &moved);
+    static bool tell_to_begin(const MovedConnection &moved);
+    static void clear_adoption(Ofd &words);
+    void wake_holders(const Segment &segment, uint32_t ofd_index) const;
+    void rest_adoption(const std::shared_ptr<Adoption> &adoption);
+    void forget_adoption(const std::shared_ptr<Adoption> &adoption);
+    std::shared_ptr<Adoption> resting_adoption(const SteeredPair &pair);
+    bool make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
+                       std::shared_ptr<Adoption> &adoption);
+    void review_adoption(const std::shared_ptr<Adoption> &adoption);
+    void copy_fetched(const Client &from, const Client &to);
 
     // steering/detach.cpp: processes that are back on kernel TCP
     void set_detached(Client &client, bool is_detached);
@@ -521,6 +537,7 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
+    uint16_t last_adoption_ = 0;
     /// For tests, by SD_TEST_PATHS in the monitor's environment as well: joins what discovery has not found.
     const bool joins_all_ = std::getenv("SD_TEST_PATHS") != nullptr;
     Offers offers_;

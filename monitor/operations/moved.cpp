@@ -37,8 +37,8 @@ int Monitor::move_holders(Parcel &parcel, ClientSocket socket) {
     ofd.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
     const std::shared_ptr<Segment> segment = parcel.segment;
     const HandoffRecord handoff = p;
-    moved_[{segment.get(), p.ofd_index}] = {segment, p.ofd_index, p.generation, std::move(socket),
-                                            std::move(paid)};
+    moved_[{segment.get(), p.ofd_index}] = {segment,         p.ofd_index, p.generation, std::move(socket),
+                                            std::move(paid), false,       nullptr};
     bridge(parcel); // may end it
     if (parcels_.count(id) == 0) {
         ofd.rcvlowat.store(low, std::memory_order_seq_cst);
@@ -55,22 +55,36 @@ int Monitor::move_holders(Parcel &parcel, ClientSocket socket) {
 Reply Monitor::moved(Client &client, Request &request) {
     const auto body = request.as<wire::Moved>();
     const auto it = find_moved(client, body);
-    if (it == moved_.end()) {
+    if (it == moved_.end() || (it->second.adoption ? it->second.adoption->serial : 0) != body.adoption) {
         return Reply::error(ENOENT);
     }
     Reply reply;
     reply.fds.push_back(it->second.socket.get());
+    if (it->second.adoption) {
+        it->second.adoption->is_given = true;
+    }
     return reply;
 }
 
 Reply Monitor::let_go(Client &client, Request &request) {
     const auto body = request.as<wire::Moved>();
-    if (const auto it = find_moved(client, body); it != moved_.end()) {
-        if (it->second.is_adopted) { // it has the socket, or will not have it
-            moved_.erase(it);
-        } else {
-            review_moved(*it->second.segment);
+    const auto it = find_moved(client, body);
+    if (it == moved_.end()) {
+        return {};
+    }
+    if (const std::shared_ptr<Adoption> adoption = it->second.adoption) {
+        if (body.adoption == adoption->serial) {
+            for (unsigned side = 0; side < 2; ++side) {
+                if (adoption->end[side] == it->first) {
+                    adoption->fetched[side].insert(client.id);
+                }
+            }
         }
+        review_adoption(adoption);
+    } else if (it->second.is_adopted) { // it has the socket, or will not have it
+        moved_.erase(it);
+    } else {
+        review_moved(*it->second.segment);
     }
     return {};
 }
@@ -100,13 +114,20 @@ void Monitor::review_moved(const Segment &segment) {
             wanted[parcel->handoff.ofd_index / 64] |= uint64_t{1} << parcel->handoff.ofd_index % 64;
         }
     }
+    std::vector<std::shared_ptr<Adoption>> adoptions;
     while (it != moved_.end() && it->first.first == &segment) {
         const uint32_t ofd = it->second.ofd;
-        if ((wanted[ofd / 64] >> ofd % 64 & 1) != 0) {
+        if (it->second.adoption) {
+            adoptions.push_back(it->second.adoption);
+            ++it;
+        } else if ((wanted[ofd / 64] >> ofd % 64 & 1) != 0) {
             ++it;
         } else {
             it = moved_.erase(it);
         }
+    }
+    for (const auto &adoption : adoptions) {
+        review_adoption(adoption);
     }
 }
 

@@ -62,6 +62,17 @@ Reply Monitor::pass(Client &client, Request &request) {
     if (parcels_.size() >= config_.limits.clients) {
         return Reply::error(ENOBUFS, Cause::limit);
     }
+    if (const auto it = moved_.find({share->segment.get(), p.ofd_index});
+        it != moved_.end() && it->second.adoption) {
+        const std::shared_ptr<Adoption> adoption = it->second.adoption;
+        rest_adoption(adoption);
+        forget_adoption(adoption);
+    }
+    const Ofd &ofd = share->segment->view().ofd(p.ofd_index);
+    if ((ofd.tx_block.load(std::memory_order_seq_cst) & kTxBegin) != 0 ||
+        (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0) {
+        return Reply::error(EBUSY); // it has a kernel socket of its own, or is about to: that one is passed
+    }
     auto made = std::make_unique<Parcel>();
     Parcel &parcel = *made;
     parcel.charge = charge(client.payer, Resource::parcels, 1);

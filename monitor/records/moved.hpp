@@ -4,7 +4,21 @@
 #include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/segment.hpp"
 
+#include <memory>
+#include <set>
+#include <utility>
+
 namespace sd::monitor {
+
+/// Both ends of a connection are about to get a kernel socket, whoever holds them:
+/// libsd/vfs/paths/adopt.hpp.
+struct Adoption {
+    uint32_t serial = 0; ///< adoption_of() both Ofds
+    std::pair<const Segment *, uint32_t> end[2];
+    std::set<uint64_t> fetched[2]; ///< clients that have the socket
+    bool is_given = false;         ///< somebody may have one of the sockets
+    bool rests = false;            ///< the marks have been taken away, and may be set again
+};
 
 struct MovedConnection {
     std::shared_ptr<Segment> segment;
@@ -12,7 +26,8 @@ struct MovedConnection {
     uint32_t generation = 0;
     ClientSocket socket; ///< for those who have not come for it yet; while we have it, it is not closed
     Charge charge;
-    bool is_adopted = false; ///< nobody carries: it is one more path of the connection (kTxAdopt)
+    bool is_adopted = false;            ///< nobody carries: it is one more path of the connection (kTxAdopt)
+    std::shared_ptr<Adoption> adoption; ///< of one that is adopted in two steps, the same at both ends
 };
 
 } // namespace sd::monitor

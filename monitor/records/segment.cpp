@@ -396,6 +396,24 @@ std::vector<Segment::HeldEnd> Segment::held_ends() const {
     return result;
 }
 
+Segment::Holders Segment::holders(uint32_t ofd, const std::function<bool(const Client &)> &counts) const {
+    Holders result;
+    std::bitset<kSegProcs> known;
+    for (const Member &m : members) {
+        known.set(m.proc_index);
+        if ((held_word(m.proc_index, ofd / 64) >> ofd % 64 & 1) != 0) {
+            ++result.all;
+            result.counted += counts(*m.client) ? 1 : 0;
+        }
+    }
+    for (const auto &[index, pid] : strangers()) {
+        result.all += !known.test(index) && (held_word(index, ofd / 64) >> ofd % 64 & 1) != 0 ? 1 : 0;
+    }
+    const auto parcel = parcels.find(ofd);
+    result.all += parcel != parcels.end() ? parcel->second : 0;
+    return result;
+}
+
 std::vector<std::pair<unsigned, pid_t>> Segment::strangers() const {
     std::vector<std::pair<unsigned, pid_t>> result;
     const DataExtents proc_data(memfd_.get(), kSegProcOffset, kSegProcOffset + kSegProcs * sizeof(ProcRecord));

@@ -83,6 +83,12 @@ class Segment {
     /// not count.
     std::vector<uint64_t> held_by_members(const std::function<bool(const Client &)> &counts) const;
 
+    /// Who may hold one Ofd: also who is ending, or has not registered (yet), and parcels.
+    struct Holders {
+        unsigned all = 0, counted = 0; ///< and those of them for which counts(client) is true
+    };
+    Holders holders(uint32_t ofd, const std::function<bool(const Client &)> &counts) const;
+
     struct OpenOfd {
         uint64_t link_id;
         uint32_t slot;

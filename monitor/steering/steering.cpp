@@ -6,14 +6,11 @@
 // A connection with paths is told by its words: PathWanted and kTxPath of the end in question, and kFlagHome,
 // by which an end calls its peer home, as it could do itself. One born in shared memory first gets two
 // kernel sockets with its names, one for each end (libsd/vfs/paths/adopt.hpp).
-#include "libsd/vfs/sharing/kernel_pair.hpp"
-#include "monitor/operations/monitor.hpp"
-#include "monitor/service/log.hpp"
 #include "monitor/steering/path_state.hpp"
+#include "monitor/steering/steered_pair.hpp"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <set>
 #include <sys/epoll.h>
 
@@ -32,23 +29,6 @@ struct Monitor::OwnSteering {
     wire::Steer body;
     FileId proof;
     uid_t asker;
-};
-
-struct Monitor::SteeredEnd {
-    std::shared_ptr<Segment> segment;
-    Segment::OpenOfd ofd;
-    Ofd &words() const { return segment->view().ofd(ofd.index); }
-    bool is_held_by(const Client &client) const {
-        return std::find(ofd.holders.begin(), ofd.holders.end(), &client) != ofd.holders.end();
-    }
-};
-
-/// The ends of a connection that are known.
-struct Monitor::SteeredPair {
-    const Link *link = nullptr;
-    uint32_t slot = 0;
-    std::optional<SteeredEnd> end[2];
-    bool has_paths() const { return (end[0] && end[0]->ofd.has_paths) || (end[1] && end[1]->ofd.has_paths); }
 };
 
 /// Those of which one of `meant` may hold an end. Only what is shared with them, or with those at the other
@@ -100,108 +80,6 @@ std::vector<Monitor::SteeredPair> Monitor::steered_pairs(const std::vector<Clien
 
 namespace {
 
-/// Does the listener's address, which was proven, allow for the name that the client has written down?
-bool agrees(const ListenAddress &listener, const SlotAddress &name) {
-    ListenAddress written{name.port, static_cast<uint8_t>(name.family), false, {}};
-    memcpy(written.ip, name.ip, sizeof name.ip);
-    return takes(listener, written);
-}
-
-} // namespace
-
-/// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.
-Hold Monitor::adoption_objects(const SteeredPair &pair) const {
-    if (!pair.end[0] || !pair.end[1]) {
-        return Hold::alone;
-    }
-    const Link &link = *pair.link;
-    uint32_t flags = 0;
-    for (unsigned side = 0; side < 2; ++side) {
-        const SteeredEnd &end = *pair.end[side];
-        if ((end.segment->view().header().steering.load(std::memory_order_relaxed) & kKnowsSteering) == 0) {
-            return Hold::older;
-        }
-        if (end.ofd.holders.size() != 1) {
-            return Hold::shared;
-        }
-        if (end.ofd.is_moved || end.segment->parcels.count(end.ofd.index) != 0) {
-            return Hold::passed;
-        }
-        flags |= link.view(side).slot(pair.slot).side[side].control.flags.load(std::memory_order_acquire);
-    }
-    if ((flags & (kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead)) != 0) {
-        return Hold::ended;
-    }
-    if (pair.has_paths()) {
-        return Hold::one_sided;
-    }
-    const Slot &slot = link.view(1).slot(pair.slot);
-    if (slot.identity.state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::accepted) ||
-        link.is_fake()) {
-        return Hold::receiver;
-    }
-    // A name of TCP_REPAIR is anybody's name: none is taken from a client's word alone.
-    if (link.listener == nullptr || !agrees(link.listener->address, slot.identity.server) ||
-        slot.identity.client.port < kFirstFreePort) {
-        return Hold::no_names;
-    }
-    return Hold::none;
-}
-
-/// `told`: the ends that are to leave the ring; the peer of one that is not told is called home by it.
-Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
-    if (const Hold hold = adoption_objects(pair); hold != Hold::none) {
-        return hold;
-    }
-    const Client &owner = *pair.end[0]->ofd.holders.front();
-    const UniqueFd own(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (owner.ns == nullptr || netns_cookie(own.get()) != owner.ns->cookie) {
-        return Hold::elsewhere;
-    }
-    const Slot &slot = pair.link->view(1).slot(pair.slot);
-    SlotAddress client, server; // private copies, of which the listener's part is looked at again
-    memcpy(&client, &slot.identity.client, sizeof client);
-    memcpy(&server, &slot.identity.server, sizeof server);
-    if (!agrees(pair.link->listener->address, server) || client.port < kFirstFreePort) {
-        return Hold::no_names;
-    }
-    const bool is_v4 = pair.end[0]->words().family == AF_INET && pair.end[1]->words().family == AF_INET;
-    Charge paid[2];
-    try {
-        for (unsigned side = 0; side < 2; ++side) {
-            paid[side] = charge(pair.end[side]->ofd.holders.front()->payer, Resource::parcels, 1);
-        }
-    } catch (const OverShare &) {
-        return Hold::no_sockets;
-    }
-    int made[2];
-    if (const long r = kernel_pair(client, server, is_v4 ? AF_INET : AF_INET6, made); r < 0) {
-        log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));
-        return Hold::no_sockets;
-    }
-    for (unsigned side = 0; side < 2; ++side) {
-        const SteeredEnd &end = *pair.end[side];
-        MovedConnection moved{end.segment,          end.ofd.index,         end.ofd.generation,
-                              UniqueFd(made[side]), std::move(paid[side]), true};
-        moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
-        Ofd &words = end.words();
-        words.lowat_kept.store(words.rcvlowat.load(std::memory_order_seq_cst), std::memory_order_seq_cst);
-        if (told[side]) {
-            pair.link->view(side).slot(pair.slot).side[side].control.flags.fetch_or(kFlagHome,
-                                                                                    std::memory_order_seq_cst);
-        }
-        words.tx_block.fetch_or(kTxMoved | kTxAdopt | (told[side] ? uint32_t{kTxPath} : 0),
-                                std::memory_order_seq_cst);
-        words.rcvlowat.store(kMovedLowat, std::memory_order_seq_cst);
-    }
-    for (unsigned side = 0; side < 2; ++side) {
-        mark_and_ring(*pair.link, pair.slot, side, 0);
-    }
-    return Hold::none;
-}
-
-namespace {
-
 /// Tells one end of a connection with paths, and its peer by what an end may say to it.
 template <typename End>
 void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bool to_kernel) {
@@ -238,6 +116,35 @@ void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold never,
         reply.never += never != Hold::none || hold == Hold::pinned ? 1 : 0;
         reply.hold = reply.hold == 0 ? static_cast<uint32_t>(hold) : reply.hold;
     }
+}
+
+/// Are the ends about to get kernel sockets, and are to? What another monitor had begun, and what is not
+/// wanted
+/// any more, ends.
+bool Monitor::goes_on_adopting(const SteeredPair &pair, bool to_kernel) {
+    bool goes_on = false;
+    for (const std::optional<SteeredEnd> &end : pair.end) {
+        if (!end || !end->ofd.is_adopting) {
+            continue;
+        }
+        const uint32_t block = end->words().tx_block.load(std::memory_order_seq_cst);
+        const auto it = moved_.find({end->segment.get(), end->ofd.index});
+        const std::shared_ptr<Adoption> adoption = it != moved_.end() ? it->second.adoption : nullptr;
+        if ((block & kTxAdopt) == 0) {
+            continue; // it has ended with the other end's
+        }
+        if (adoption_of(block) == 0 || (block & kTxBegin) != 0) {
+            goes_on = true;
+        } else if (!adoption) {
+            clear_adoption(end->words());
+        } else if (!to_kernel) {
+            rest_adoption(adoption);
+        } else {
+            review_adoption(adoption);
+            goes_on = true;
+        }
+    }
+    return goes_on;
 }
 
 /// `both`: the caller may speak for both ends of a connection. `may`: for whom else.
@@ -281,8 +188,7 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
         const bool all = both && !is_process;
         const bool told[2] = {holds[0] || all, holds[1] || all};
         Hold never = Hold::none;
-        const bool is_adopting =
-            (pair.end[0] && pair.end[0]->ofd.is_adopting) || (pair.end[1] && pair.end[1]->ofd.is_adopting);
+        const bool is_adopting = goes_on_adopting(pair, to_kernel);
         const bool is_whole =
             pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
         if (to_kernel && !is_adopting && !is_whole) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Has spin look at every state of the models beside this file, and at broken variants of them, in which it must find something.
 
-check.py [--thorough] MODEL: token, arming, fenced or moves; thoroughly, it takes minutes and some gigabytes."""
+check.py [--thorough] MODEL: token, arming, fenced, adoption or moves; thoroughly, it takes minutes and some gigabytes."""
 import os
 import re
 import shutil
@@ -31,6 +31,21 @@ MODELS = {
             4: "a change does not wake who sleeps",
             5: "nobody rings for those that wait in the kernel since before the first member",
             6: "marks are not collected once the sleep is announced",
+        },
+    },
+    "adoption": {
+        "sizes": [dict(FORKS=0), dict(FORKS=1, ENDINGS=0), dict(FORKS=1, ENDINGS=0, FAILS=1), dict(FORKS=0, DEATHS=1), dict(FORKS=1, ENDINGS=0, DEATHS=1)],
+        "thorough": [dict(FORKS=1), dict(FORKS=0, ENDINGS=0, DEATHS=2), dict(FORKS=0, ENDINGS=0, FAILS=1, DEATHS=1)],
+        "mutants": {
+            1: "one end begins before all at the other have the socket",
+            2: "a child that does not run yet does not count",
+            3: "sockets are made again after a holder has got one of the last",
+            4: "the marks are taken away before the first move is answered",
+            5: "a holder says that it has the socket before it has",
+            6: "the monitor does not look again when a holder ends",
+            7: "a child counts its parent's step as its own",
+            8: "an adoption goes on, and nobody looks whether all have the sockets already",
+            9: "an end is told to begin that is not marked any more",
         },
     },
     "fenced": {

@@ -17,7 +17,7 @@ EXCEPTIONS = {
     ("monitor/tools/sdrun.cpp", "libsd/api/processes/loadable.hpp"),
     ("monitor/sdctl/units.cpp", "libsd/api/processes/loadable.hpp"),
     # One way to make two kernel sockets with the names of a connection
-    ("monitor/steering/steering.cpp", "libsd/vfs/sharing/kernel_pair.hpp"),
+    ("monitor/steering/adoption.cpp", "libsd/vfs/sharing/kernel_pair.hpp"),
     # The module's calls
     ("libsd/vfs/pools/own_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
     ("libsd/vfs/pools/taken_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),

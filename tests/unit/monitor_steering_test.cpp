@@ -50,9 +50,30 @@ struct LivePair : Pair {
         return channel.ask(Op::steer,
                            wire::Steer{static_cast<uint32_t>(to), pid, static_cast<uint32_t>(link), kSlot});
     }
+    /// Both libraries go over in two steps.
+    void knows_shared() {
+        for (TestProcess *each : {&client, &server}) {
+            each->segment.view.header().steering |= kKnowsShared;
+        }
+    }
+    /// The client's end has one more holder, who has not registered.
+    void add_holder() {
+        client.segment.view.proc(2).pid = static_cast<uint32_t>(getpid());
+        client.segment.view.proc(2).state = 1;
+        client.segment.open(kOfd, link, kSlot, 0, 2);
+    }
+    void remove_holder() { client.segment.view.proc(2).held[0] = 0; }
+    /// What a library says when it has the socket of this adoption; 0: when it has closed it.
+    void let_go(TestProcess &process, uint16_t adoption) {
+        REQUIRE(process.channel.ask(Op::let_go, wire::Moved{0, kOfd, 0, adoption}).header.status == 0);
+    }
+    bool begins(TestProcess &process) {
+        return (process.segment.view.ofd(kOfd).tx_block.load() & kTxBegin) != 0;
+    }
     /// What a library does with its mark.
     UniqueFd adopt(TestProcess &process) {
-        Answer a = process.channel.ask(Op::moved, wire::Moved{0, kOfd, 0});
+        Answer a = process.channel.ask(
+            Op::moved, wire::Moved{0, kOfd, 0, adoption_of(process.segment.view.ofd(kOfd).tx_block)});
         if (a.header.status != 0 || a.fds.size() != 1) {
             return {};
         }
@@ -135,9 +156,80 @@ TEST_CASE("a connection that was born in shared memory gets kernel sockets with 
     }
     // The monitor keeps no descriptor of one that was taken: it would hold back a FIN.
     client.reset();
-    REQUIRE(pair.client.channel.ask(Op::let_go, wire::Moved{0, LivePair::kOfd, 0}).header.status == 0);
+    REQUIRE(pair.client.channel.ask(Op::let_go, wire::Moved{0, LivePair::kOfd, 0, 0}).header.status == 0);
     CHECK(recv(server.get(), &byte, 1, 0) == 0);
     CHECK(!pair.adopt(pair.client));
+}
+
+TEST_CASE("nobody begins before all who hold either end have the socket") {
+    LivePair pair;
+    pair.knows_shared();
+    pair.add_holder();
+    REQUIRE(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+    const uint16_t adoption = adoption_of(pair.client_ofd().tx_block);
+    REQUIRE(adoption != 0);
+    REQUIRE(adoption_of(pair.server_ofd().tx_block) == adoption);
+    const UniqueFd client = pair.adopt(pair.client), server = pair.adopt(pair.server);
+    REQUIRE(client);
+    REQUIRE(server);
+    pair.let_go(pair.client, adoption);
+    CHECK(!pair.begins(pair.client));
+    pair.let_go(pair.server, adoption);
+    CHECK(!pair.begins(pair.client));
+    CHECK(!pair.begins(pair.server));
+    SECTION("the last one has closed it") {
+        pair.remove_holder();
+        pair.let_go(pair.client, adoption);
+        CHECK(pair.begins(pair.client));
+        CHECK(pair.begins(pair.server));
+        CHECK(!pair.adopt(pair.client)); // no descriptor is kept
+        CHECK(!pair.adopt(pair.server));
+    }
+    SECTION("a holder has taken the marks away") {
+        pair.client_ofd().tx_block = 0;
+        pair.remove_holder();
+        pair.let_go(pair.server, adoption);
+        CHECK(pair.client_ofd().tx_block == 0);
+        CHECK(pair.server_ofd().tx_block == 0);
+        CHECK(pair.server_ofd().rcvlowat == 1);
+    }
+}
+
+TEST_CASE("an adoption that has ended goes on with the sockets that somebody has") {
+    LivePair pair;
+    pair.knows_shared();
+    pair.add_holder();
+    REQUIRE(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+    const uint16_t adoption = adoption_of(pair.client_ofd().tx_block);
+    const UniqueFd client = pair.adopt(pair.client);
+    REQUIRE(client);
+    pair.let_go(pair.client, adoption);
+    REQUIRE(pair.steer(SteerTo::shm).header.status == 0);
+    CHECK(pair.client_ofd().tx_block == 0);
+    CHECK(pair.server_ofd().tx_block == 0);
+    SECTION("and begins") {
+        CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+        CHECK(adoption_of(pair.client_ofd().tx_block) == adoption);
+        const UniqueFd server = pair.adopt(pair.server);
+        REQUIRE(server);
+        char byte = 'x';
+        REQUIRE(send(client.get(), &byte, 1, MSG_NOSIGNAL) == 1);
+        REQUIRE(recv(server.get(), &byte, 1, 0) == 1);
+        pair.let_go(pair.server, adoption);
+        CHECK(!pair.begins(pair.server));
+        pair.remove_holder();
+        pair.let_go(pair.server, adoption);
+        CHECK(pair.begins(pair.client));
+        CHECK(pair.begins(pair.server));
+    }
+    SECTION("and is forgotten with the connection") {
+        pair.remove_holder();
+        pair.client.segment.view.proc(0).held[0] = 0;
+        pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
+        pair.let_go(pair.client, 0);
+        char byte;
+        CHECK(recv(client.get(), &byte, 1, 0) == 0); // the monitor has not kept the other one
+    }
 }
 
 TEST_CASE("names that the listener does not have are not made") {

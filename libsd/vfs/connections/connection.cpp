@@ -199,7 +199,9 @@ void close_stream(File &f, bool reset) noexcept {
     Ofd &o = *f.ofd;
     const unsigned seg = f.seg;
     const uint32_t index = f.ofd_index, slot = f.slot;
-    const bool was_moved = moved(f), paths = has_paths(o);
+    const bool paths = has_paths(o);
+    const bool was_moved = ((o.tx_block.load(std::memory_order_acquire) & kTxMoved) && !f.stream.carried) ||
+                           (f.stream.fetched != 0 && !paths); // the monitor may keep sockets
     const uint16_t generation = o.generation;
     SlotSide *mine = f.mine, *peer = f.peer;
     const SlotAddress &server = f.stream.server;

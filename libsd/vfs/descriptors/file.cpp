@@ -57,6 +57,7 @@ File *new_file(FileKind kind) noexcept {
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
     f->real_socket = f->inode_told = f->stream.connect_pending = f->unconnected.bound = f->stream.carried = false;
+    f->stream.fetched = 0;
     f->exchanged.store(false, std::memory_order_relaxed);
     f->status.store(0, std::memory_order_relaxed);
     f->unconnected.refuse_cause = 0;

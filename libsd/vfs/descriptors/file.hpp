@@ -73,6 +73,10 @@ struct alignas(64) File {
         bool connect_pending = false;
         /// This process is the bridge of the connection, which may have moved (moved.hpp)
         bool carried = false;
+        /// Of which adoption this process has the socket (adoption_of()), 0: none; and fork_generation as it
+        /// told the monitor so
+        uint16_t fetched = 0;
+        uint32_t fetched_in = 0;
         uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
         int path_fd = -1;        ///< vfs/paths: a number of the kernel socket, to be checked
         int closing_fd = -1;     ///< the number that is being closed as the last one

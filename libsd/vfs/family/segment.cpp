@@ -134,7 +134,7 @@ bool own_segment(int greeting) noexcept {
     h.creator_pid = static_cast<uint32_t>(sys::getpid());
     h.bytes = kSegmentBytes;
     h.capture_known.fetch_or(kKnownToLibrary, std::memory_order_relaxed);
-    h.steering.fetch_or(kKnowsSteering, std::memory_order_relaxed);
+    h.steering.fetch_or(kKnowsSteering | kKnowsShared, std::memory_order_relaxed);
     h.listeners_given_up.store(1, std::memory_order_relaxed);
     h.ofd_high.store(1, std::memory_order_relaxed);
     h.thread_high.store(1, std::memory_order_relaxed);

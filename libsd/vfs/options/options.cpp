@@ -85,6 +85,8 @@ void set_rcvlowat(Ofd &o, int32_t bytes) noexcept {
     }
     o.rcvlowat.store(bytes < kCaptureLowat ? bytes : kCaptureLowat - 1, std::memory_order_seq_cst);
     const uint32_t marks = o.tx_block.load(std::memory_order_seq_cst);
+    if (marks & kTxAdopt) // it is put back from there
+        o.lowat_kept.store(o.rcvlowat.load(relaxed), std::memory_order_seq_cst);
     if (marks & kTxMoved)
         o.rcvlowat.store(kMovedLowat, relaxed);
     else if (marks & kTxCapture)

@@ -17,14 +17,15 @@ namespace sd {
 namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
+constexpr uint32_t kInRing = path_word(1, kPathRing);
 
 /// Has a direction ended, or may another process go on with the placeholder? Then it stays what it is.
-bool stands_in_the_way(const File &f) noexcept {
+bool stands_in_the_way(const File &f, uint32_t block) noexcept {
     constexpr uint32_t ends = kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead;
     const uint32_t flags = f.mine->control.flags.load(std::memory_order_acquire) |
                            f.peer->control.flags.load(std::memory_order_acquire);
-    return (flags & ends) || (f.ofd->tx_block.load(relaxed) & kTxEnded) || sandboxed() ||
-           held_elsewhere(f.seg, f.ofd_index);
+    return (flags & ends) || (block & kTxEnded) || sandboxed() ||
+           (adoption_of(block) == 0 && held_elsewhere(f.seg, f.ofd_index));
 }
 
 /// Was the socket made without a handshake? Then no SYN has been acknowledged that would count as sent.
@@ -44,57 +45,125 @@ void give_options(int fd, const File &f) noexcept {
     sys::fcntl(fd, F_SETFL, O_RDWR | f.ofd->status.load(relaxed));
 }
 
-/// With both tokens: the words by which both directions are in the ring, at the end of a first move.
+/// With both tokens: the words by which both directions are in the ring, at the end of a first move. What was
+/// killed before kSeenPath is set is done again from the start.
 void begin_in_ring(File &f, int32_t low, bool no_syn) noexcept {
     Ofd &o = *f.ofd;
-    constexpr uint32_t in_ring = path_word(1, kPathRing);
-    (o.opt.*kPathTx).store(in_ring, relaxed);
-    (o.opt.*kPathRx).store(in_ring, relaxed);
+    (o.opt.*kPathTx).store(kInRing, relaxed);
+    (o.opt.*kPathRx).store(kInRing, relaxed);
     (o.opt.*kPathWanted).store(o.tx_block.load(relaxed) & kTxPath ? kWantKernel : kWantRing, relaxed);
     (o.opt.*kPathStays).store(kNoNagle | (no_syn ? kNoSyn : 0), relaxed);
     (o.opt.*kPathRcvlowat).store(without_capture(low), relaxed);
     auto &words = f.mine->credit.path;
     words.from.store(0, relaxed);
-    words.offer.store(in_ring, std::memory_order_release);
+    words.offer.store(kInRing, std::memory_order_release);
     o.flags_seen.fetch_or(kSeenPath, std::memory_order_release);
-    o.tx_block.fetch_or(kTxPath, std::memory_order_release); // until a send finds that nothing is wanted
-    words.taken.store(in_ring, std::memory_order_seq_cst);   // the other end may leave the ring from here on
 }
 
-} // namespace
+/// With both tokens, of words that are set: the other end may leave the ring from here on.
+void answer_first_move(const File &f) noexcept {
+    auto &taken = f.mine->credit.path.taken;
+    if (taken.load(relaxed) != 0)
+        return;
+    f.ofd->tx_block.fetch_or(kTxPath, std::memory_order_release); // until a send finds that nothing is wanted
+    taken.store(kInRing, std::memory_order_seq_cst);
+}
 
-bool adopt_socket(File &f, long socket) noexcept {
+/// The second step, by whoever comes first. Where it is not to be taken (not `may`, and the monitor has not
+/// said that it is), the marks of `serial` go, and nothing else.
+void begin(File &f, uint32_t serial, bool may) noexcept {
     Ofd &o = *f.ofd;
     const Recipient reader = peers_reader(f), writer = peers_writer(f);
-    const uint16_t generation = o.generation;
-    bool done = false;
     {
         const Claim tx(f.seg, o.tx.token, f.tx_token_id(), Claim::patient);
         const Claim rx(f.seg, o.rx.token, f.rx_token_id(), Claim::patient);
+        const uint32_t block = o.tx_block.load(std::memory_order_acquire);
         const int32_t low = o.lowat_kept.load(relaxed);
-        if (tx && rx && socket >= 0 && !stands_in_the_way(f)) {
-            const int fd = static_cast<int>(socket);
-            give_options(fd, f);
-            for_each_number(f, [&](int number) {
-                if (replace_number(number, fd) >= 0)
-                    f.stream.path_fd = number;
-            });
-            f.real_socket = true;
-            begin_in_ring(f, low, f.side == 0 && has_no_syn(fd));
+        if (!(block & kTxAdopt) || adoption_of(block) != serial)
+            return; // another process was here before
+        const int socket = may || (block & kTxBegin) ? path_socket(f) : -1;
+        bool done = tx && rx && has_paths(o);
+        if (tx && rx && !done && socket >= 0 && !stands_in_the_way(f, block)) {
+            if (!(block & kTxGiven)) { // begin_in_ring() writes over some of them
+                give_options(socket, f);
+                o.tx_block.fetch_or(kTxGiven, std::memory_order_release);
+            }
+            begin_in_ring(f, low, f.side == 0 && has_no_syn(socket));
             done = true;
         }
+        if (done)
+            answer_first_move(f);
         o.rcvlowat.store(low, std::memory_order_seq_cst);
-        o.tx_block.fetch_and(~(uint32_t{kTxMoved | kTxAdopt} | (done ? 0 : uint32_t{kTxPath})),
-                             std::memory_order_seq_cst);
+        o.tx_block.fetch_and(~(kTxAdopting | (done ? 0 : uint32_t{kTxPath})), std::memory_order_seq_cst);
     }
-    if (done)
-        epoll_file_has_socket(f);
     // Who sleeps for it looks at the socket as well from now on; the peer may have waited for us.
     notify_own(f);
     reader.tell();
     writer.tell();
+}
+
+/// This process's numbers are the socket's from now on.
+void take_socket(File &f, int socket) noexcept {
+    if (f.unconnected.options)
+        replay_options(socket, *f.unconnected.options);
+    for_each_number(f, [&](int number) {
+        if (replace_number(number, socket) >= 0)
+            f.stream.path_fd = number;
+    });
+    f.real_socket = true;
+    epoll_file_has_socket(f); // before anything can come by it
+}
+
+void adopt_at_once(File &f) noexcept {
+    const uint16_t generation = f.ofd->generation;
+    const long made = ask_for_socket(f, 0);
+    const bool may = made >= 0 && !stands_in_the_way(f, f.ofd->tx_block.load(std::memory_order_acquire));
+    if (may)
+        take_socket(f, static_cast<int>(made));
+    begin(f, 0, may);
+    if (made >= 0)
+        sys::close(static_cast<int>(made));
     tell_moved_let_go(f.seg, f.ofd_index, generation);
-    return done;
+}
+
+bool is_begun(const Ofd &o, uint32_t serial) noexcept {
+    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    return (block & kTxBegin) && adoption_of(block) == serial;
+}
+
+/// The first step. A child does it again: what its parent has told the monitor may not count for it. False:
+/// the monitor has no socket for us, or cannot be asked.
+bool fetch(File &f, uint32_t serial) noexcept {
+    if (sandboxed() || any_number(f) < 0)
+        return false;
+    const long made = ask_for_socket(f, serial);
+    if (made < 0)
+        return false;
+    take_socket(f, static_cast<int>(made));
+    sys::close(static_cast<int>(made));
+    f.stream.fetched = static_cast<uint16_t>(serial);
+    f.stream.fetched_in = fork_generation.load(relaxed);
+    return say_has_socket(f, serial);
+}
+
+} // namespace
+
+void adopt_socket(File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const uint32_t serial = adoption_of(o.tx_block.load(std::memory_order_acquire));
+    const uint16_t generation = o.generation;
+    if (serial == 0) {
+        if (is_to_adopt(f))
+            adopt_at_once(f);
+        return;
+    }
+    const bool goes_on = is_begun(o, serial) || fetch(f, serial);
+    if (is_begun(o, serial))
+        begin(f, serial, true);
+    else if (!goes_on) {
+        begin(f, serial, false);
+        tell_moved_let_go(f.seg, f.ofd_index, generation); // the other end need not wait
+    }
 }
 
 } // namespace sd

@@ -47,8 +47,9 @@ bool uses_ring(const File &f) noexcept;
 bool is_settled_in_ring(const File &f) noexcept;
 /// Is it to be asked for, or changed, where what is sent goes? With the send token.
 inline bool has_other_path(const File &f, const Ofd &o) noexcept {
-    return (o.tx_block.load(std::memory_order_acquire) & kTxPath) ||
-           ((f.peer->control.flags.load(std::memory_order_acquire) & kFlagHome) && has_paths(o));
+    // kTxPath comes before the paths, with kTxAdopt
+    return has_paths(o) && ((o.tx_block.load(std::memory_order_acquire) & kTxPath) ||
+                            (f.peer->control.flags.load(std::memory_order_acquire) & kFlagHome));
 }
 inline bool sends_in_ring(const Ofd &o) noexcept {
     return path_step((o.opt.*kPathTx).load(std::memory_order_relaxed)) == kPathRing;

@@ -585,7 +585,7 @@ void epoll_file_became_stream(File &f) noexcept {
 
 void epoll_file_has_socket(File &f) noexcept {
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
-        if (i.link && !i.always_hot)
+        if (i.link)
             watch_socket(x, i);
         item_changed(x, i);
     });

@@ -1,4 +1,5 @@
 // Members of epoll instances whose connections have moved to a kernel socket.
+#include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/readiness/epoll_set.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 
@@ -29,7 +30,7 @@ void follow_moved_members(Epoll &x, unsigned depth) noexcept {
             SetGuard g(x);
             for (EpollItem *i : x.items)
                 // It has no number any more that the kernel's set could have
-                if (i->file == f && i->link && moved(*f)) {
+                if (i->file == f && i->link && moved(*f) && !is_to_adopt(*f)) {
                     i->off = true;
                     leave_list(x, *i);
                 }

@@ -11,6 +11,7 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <algorithm>
 
 namespace sd {
 
@@ -52,6 +53,11 @@ short wanted(const pollfd &p, uint32_t events) noexcept {
     return static_cast<short>(static_cast<short>(events) & (p.events | kAlways));
 }
 
+/// Has another process given it a path that the list does not know of (vfs/paths/adopt.hpp)?
+bool has_got_paths(const Poll &p, size_t i, const File &f) noexcept {
+    return is_on_paths(&f) && !std::binary_search(p.l.from, p.l.from + p.kernel_n, static_cast<uint32_t>(i));
+}
+
 /// Accelerated descriptors that are ready; sets their revents.
 long look_at_ours(Poll &p) noexcept {
     long ready = 0;
@@ -59,8 +65,8 @@ long look_at_ours(Poll &p) noexcept {
         pollfd &e = p.l.all[i];
         e.revents = 0;
         if (File *f = p.l.file[i]) {
-            if (f->exchanged.load(std::memory_order_relaxed) || (moved(*f) && !p.pinned.taken_away(i)))
-                [[unlikely]] {
+            if (f->exchanged.load(std::memory_order_relaxed) ||
+                ((moved(*f) || has_got_paths(p, i, *f)) && !p.pinned.taken_away(i))) [[unlikely]] {
                 p.changed = true;
                 return 1;
             }

@@ -43,7 +43,7 @@ long hand_in(File &f, wire::BridgeStart start, int passed, int far) noexcept {
 long make_parcel(File &f, wire::BridgeStart start) noexcept {
     Cause why;
     if (has_paths(*f.ofd)) // a bridge knows the ring only
-        return -ENOBUFS;
+        return -EBUSY;
     if (!control::ensure(&why))
         return -ENOBUFS; // without a monitor there is nobody to hold it on the way
     SpareNumbers spare;
@@ -94,17 +94,20 @@ long become_kernel_request(File &f) noexcept {
 }
 
 long become_kernel(File &f, Cause why) noexcept {
-    if (has_paths(*f.ofd)) [[unlikely]] {
-        if (!come_home(f) || !leave_paths(f))
-            return -ENOBUFS;
-        count_fallback(why, nullptr);
-        return 0;
+    long made = -EBUSY;
+    for (unsigned n = 0; made == -EBUSY && n < kTriesToPass; ++n) {
+        if (has_paths(*f.ofd)) [[unlikely]] {
+            if (!come_home(f) || !leave_paths(f))
+                return -ENOBUFS;
+            count_fallback(why, nullptr);
+            return 0;
+        }
+        if (moved(f) || held_elsewhere(f.seg, f.ofd_index))
+            return move_to_kernel(f, why);
+        made = make_parcel(f, wire::BridgeStart::at_once);
     }
-    if (moved(f) || held_elsewhere(f.seg, f.ofd_index))
-        return move_to_kernel(f, why);
-    const long made = make_parcel(f, wire::BridgeStart::at_once);
     if (made < 0)
-        return made;
+        return made == -EBUSY ? -ENOBUFS : made;
     count_fallback(why, nullptr);
     exchange_numbers(f, static_cast<int>(made));
     sys::close(static_cast<int>(made));
@@ -306,6 +309,18 @@ bool OutgoingRights::concerns(const msghdr &m) noexcept {
     return found;
 }
 
+long OutgoingRights::pass_stream(File &f) noexcept {
+    long made = -EBUSY;
+    for (unsigned n = 0; made == -EBUSY && n < kTriesToPass; ++n) {
+        if (moved(f) && follow(f))
+            return kGoesItself;
+        if (has_paths(*f.ofd))
+            return come_home(f) ? kGoesItself : -ENOBUFS;
+        made = count_ == kMost ? -EINVAL : make_parcel(f, wire::BridgeStart::unclaimed);
+    }
+    return made == -EBUSY ? -ENOBUFS : made;
+}
+
 long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
     if (sd_copy(room, m.msg_control, m.msg_controllen))
         return -EFAULT;
@@ -321,19 +336,15 @@ long OutgoingRights::rewrite(msghdr &m, void *room) noexcept {
         } else if (f->kind != FileKind::stream) {
             // Not connected: from now on it is one kernel socket, here and there.
             error = fall_back(fd, f, Cause::passed, nullptr);
-        } else if (has_paths(*f->ofd)) {
-            error = come_home(*f) ? 0 : -ENOBUFS; // it is a kernel socket for both
-        } else if (count_ == kMost) {
-            error = -EINVAL;
         } else {
-            const long made = make_parcel(*f, wire::BridgeStart::unclaimed);
-            if (made < 0) {
+            const long made = pass_stream(*f);
+            if (made >= 0 && made != kGoesItself) {
+                const int number = static_cast<int>(made);
+                made_[count_++] = number;
+                memcpy(at, &number, sizeof number);
+            } else if (made < 0) {
                 error = made;
-                return;
             }
-            made_[count_++] = static_cast<int>(made);
-            const int number = static_cast<int>(made);
-            memcpy(at, &number, sizeof number);
         }
     });
     return error;

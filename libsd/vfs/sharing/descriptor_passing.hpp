@@ -11,8 +11,11 @@
 
 namespace sd {
 
+/// How often something is tried again that a connection's getting one more path (vfs/paths/adopt.hpp) has
+/// come in between: after follow().
+constexpr unsigned kTriesToPass = 3;
 /// A kernel socket that stands for the stream `f`, to be passed and then closed by the caller; or -errno.
-/// `start`: see wire::Pass.
+/// -EBUSY: it has got, or is to get, one more path, which is to be passed instead. `start`: see wire::Pass.
 [[nodiscard]] long make_parcel(File &f, wire::BridgeStart start) noexcept;
 /// The numbers of `f` become those of the kernel socket `made`, which stays the caller's; the File is let go
 /// of.
@@ -44,7 +47,10 @@ class OutgoingRights {
     OutgoingRights &operator=(const OutgoingRights &) = delete;
 
   private:
-    static constexpr unsigned kMost = 253; ///< SCM_MAX_FD
+    static constexpr unsigned kMost = 253;        ///< SCM_MAX_FD
+    static constexpr long kGoesItself = 1L << 32; ///< what stands under the number is a kernel socket already
+    /// What is passed for a stream: a descriptor, which is noted in made_, kGoesItself, or -errno.
+    long pass_stream(File &f) noexcept;
     int made_[kMost];
     unsigned count_ = 0;
 };

@@ -14,6 +14,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_records.hpp"
+#include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
@@ -229,6 +230,8 @@ void hand_over_as_kernel_sockets() noexcept {
         if (!is_standard(*f) && given >= kMostByAccident)
             continue;
         ++given;
+        if (moved(*f) && is_to_adopt(*f))
+            follow(*f);
         if (has_paths(*f->ofd)) [[unlikely]] {
             if (!come_home(*f))
                 end_in_error(*f); // a part of what was sent would be missing
@@ -239,6 +242,12 @@ void hand_over_as_kernel_sockets() noexcept {
             continue;
         }
         const long made = make_parcel(*f, wire::BridgeStart::left);
+        if (made == -EBUSY) {
+            follow(*f);
+            if (has_paths(*f->ofd) && !come_home(*f))
+                end_in_error(*f);
+            continue;
+        }
         if (made < 0)
             continue; // the program finds a socket that is not connected
         count_fallback(Cause::passed, nullptr);

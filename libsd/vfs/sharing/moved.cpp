@@ -16,25 +16,31 @@ namespace {
 /// lock is.
 SD_FORK_STATE constinit Lock following;
 
-wire::Moved name_of(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept {
+wire::Moved name_of(unsigned seg, uint32_t ofd_index, uint16_t generation, uint32_t serial) noexcept {
+    const auto adoption = static_cast<uint16_t>(serial);
     const bool own = static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire);
-    return {own ? 0 : segments[seg].owner_client, ofd_index, generation};
+    return {own ? 0 : segments[seg].owner_client, ofd_index, generation, adoption};
 }
 
-/// The common socket, or -errno.
-long ask_for_socket(const File &f) noexcept {
+/// moved(), and not about to get one more path: of one look at the marks, which may change meanwhile.
+bool is_the_kernels(const File &f) noexcept {
+    const uint32_t block = f.ofd->tx_block.load(std::memory_order_acquire);
+    return f.kind == FileKind::stream && (block & (kTxMoved | kTxAdopt)) == kTxMoved && !f.stream.carried;
+}
+
+} // namespace
+
+long ask_for_socket(const File &f, uint32_t adoption) noexcept {
     Cause why;
     if (!control::ensure(&why))
         return -ECONNREFUSED;
-    const wire::Moved msg = name_of(f.seg, f.ofd_index, f.ofd->generation);
+    const wire::Moved msg = name_of(f.seg, f.ofd_index, f.ofd->generation, adoption);
     auto r = control::request(wire::Op::moved, &msg, sizeof msg);
     if (r.status >= 0 && r.fds == 1)
         return r.fd[0];
     control::close_received(r);
     return r.status < 0 ? r.status : -EPROTO;
 }
-
-} // namespace
 
 bool follow(File &f) noexcept {
     if (!take_reference(f))
@@ -43,15 +49,17 @@ bool follow(File &f) noexcept {
     {
         const LockGuard g(following);
         SpareNumbers spare;
-        if (moved(f) && any_number(f) >= 0) {
-            long made = ask_for_socket(f);
-            if (is_to_adopt(f)) {
-                adopt_socket(f, made);
+        if (moved(f) && is_to_adopt(f)) {
+            adopt_socket(f);
+            done = false;
+        } else if (moved(f) && any_number(f) >= 0) {
+            long made = ask_for_socket(f, 0);
+            if (is_to_adopt(f)) { // it is about something else by now
                 if (made >= 0)
                     sys::close(static_cast<int>(made));
                 made = -ENOENT;
             }
-            done = made >= 0 || moved(f); // else the bridge could not be started, or it has got one more path
+            done = made >= 0 || is_the_kernels(f); // else the bridge could not be started
             if (made < 0 && done) {
                 // The monitor that had the socket is gone. What the numbers stand for from now on is not
                 // connected.
@@ -63,7 +71,7 @@ bool follow(File &f) noexcept {
                 sys::close(static_cast<int>(made));
             }
         } else {
-            done = moved(f);
+            done = is_the_kernels(f);
         }
     }
     release_file(&f);
@@ -76,13 +84,16 @@ File *followed(int fd, File *f) noexcept {
 }
 
 long move_to_kernel(File &f, Cause why) noexcept {
-    if (moved(f) && follow(f))
-        return 0;
-    if (has_paths(*f.ofd)) [[unlikely]]
-        return come_home(f) && leave_paths(f) ? 0 : -ENOBUFS;
-    const long made = make_parcel(f, wire::BridgeStart::for_all);
+    long made = -EBUSY;
+    for (unsigned n = 0; made == -EBUSY && n < kTriesToPass; ++n) {
+        if (moved(f) && follow(f))
+            return 0;
+        if (has_paths(*f.ofd)) [[unlikely]]
+            return come_home(f) && leave_paths(f) ? 0 : -ENOBUFS;
+        made = make_parcel(f, wire::BridgeStart::for_all);
+    }
     if (made < 0) // or somebody else has just done the same
-        return moved(f) && follow(f) ? 0 : made;
+        return moved(f) && follow(f) ? 0 : made == -EBUSY ? -ENOBUFS : made;
     count_fallback(why, nullptr);
     exchange_numbers(f, static_cast<int>(made));
     sys::close(static_cast<int>(made));
@@ -90,8 +101,13 @@ long move_to_kernel(File &f, Cause why) noexcept {
 }
 
 void tell_moved_let_go(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept {
-    const wire::Moved msg = name_of(seg, ofd_index, generation);
+    const wire::Moved msg = name_of(seg, ofd_index, generation, 0);
     control::tell(wire::Op::let_go, &msg, sizeof msg);
+}
+
+bool say_has_socket(const File &f, uint32_t adoption) noexcept {
+    const wire::Moved msg = name_of(f.seg, f.ofd_index, f.ofd->generation, adoption);
+    return control::request(wire::Op::let_go, &msg, sizeof msg).status >= 0;
 }
 
 SD_FORK_CODE void moved_fork_child() noexcept { following.reset(); }

@@ -19,19 +19,33 @@
 
 namespace sd {
 
-/// Is it the kernel's, for this process? True too of a File that a blocked call still holds when its
-/// numbers are the kernel's already. With a token in hand, or as a hint.
+/// Children that lie between the first process of the family and this one (vfs/readiness/epoll_set.hpp).
+extern std::atomic<uint32_t> fork_generation;
+
+/// Of a marked one: does this process work on in the ring all the same? It carries, or has the socket that
+/// all are to have first (vfs/paths/adopt.hpp).
+inline bool works_on(const File &f, uint32_t block) noexcept {
+    const bool has_fetched = (block & (kTxAdopt | kTxBegin)) == kTxAdopt && f.stream.fetched != 0 &&
+                             f.stream.fetched == adoption_of(block) &&
+                             f.stream.fetched_in == fork_generation.load(std::memory_order_relaxed);
+    return f.stream.carried || has_fetched;
+}
+/// Is it the kernel's, for this process, or has this process a step to take before it goes on? True too of a
+/// File that a blocked call still holds when its numbers are the kernel's already. With a token in hand, or
+/// as a hint.
 inline bool moved(const File &f) noexcept {
-    return f.kind == FileKind::stream &&
-           (__atomic_load_n(&f.ofd, __ATOMIC_RELAXED)->tx_block.load(std::memory_order_acquire) & kTxMoved) &&
-           !f.stream.carried;
+    if (f.kind != FileKind::stream)
+        return false;
+    const uint32_t block = __atomic_load_n(&f.ofd, __ATOMIC_RELAXED)->tx_block.load(std::memory_order_acquire);
+    return (block & kTxMoved) && !works_on(f, block);
 }
 /// The same with a token in hand, which `o` is known to belong to `f` by.
 inline bool moved(const File &f, const Ofd &o) noexcept {
-    return (o.tx_block.load(std::memory_order_acquire) & kTxMoved) && !f.stream.carried;
+    const uint32_t block = o.tx_block.load(std::memory_order_acquire);
+    return (block & kTxMoved) && !works_on(f, block);
 }
 /// Gives this process's numbers of a connection that has moved to the kernel socket. Without tokens and
-/// locks. False: it has not moved after all.
+/// locks. False: it has not moved after all, or has got one more path.
 [[gnu::cold]] bool follow(File &f) noexcept;
 /// For calls that begin: what the number stands for once it has followed. `f`: what it stood for just
 /// before, or null.
@@ -40,9 +54,14 @@ inline File *still_ours(int fd, File *f) noexcept { return f && moved(*f) ? foll
 /// A connection that others hold too goes on as a kernel socket for all of them. 0 or -errno: nothing has
 /// changed.
 [[nodiscard]] long move_to_kernel(File &f, Cause why) noexcept;
+/// The common socket, or -errno. `adoption`: of this one (adoption_of()); 0: of any.
+[[nodiscard]] long ask_for_socket(const File &f, uint32_t adoption) noexcept;
 /// This process does not hold a moved connection any more, or has followed: sd-monitor keeps the socket for
 /// the others only.
 void tell_moved_let_go(unsigned seg, uint32_t ofd_index, uint16_t generation) noexcept;
+/// This process has the socket of an adoption. When the answer comes the monitor has looked what follows from
+/// that. False: there is no monitor.
+[[nodiscard]] bool say_has_socket(const File &f, uint32_t adoption) noexcept;
 void moved_fork_child() noexcept;
 
 } // namespace sd

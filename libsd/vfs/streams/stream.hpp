@@ -38,8 +38,9 @@ inline int32_t low_water(const Ofd &o) noexcept {
         return low;
     if (without_capture(low) == kPathLowat && (o.flags_seen.load(std::memory_order_relaxed) & kSeenPath))
         return (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
-    if (low == kMovedLowat && (o.tx_block.load(std::memory_order_relaxed) & kTxMoved))
-        return 1;
+    if (const uint32_t block = o.tx_block.load(std::memory_order_relaxed);
+        low == kMovedLowat && (block & kTxMoved))
+        return block & kTxAdopt ? without_capture(o.lowat_kept.load(std::memory_order_relaxed)) : 1;
     return without_capture(low);
 }
 
