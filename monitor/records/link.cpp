@@ -328,7 +328,9 @@ void Link::resume_requests() {
 bool Link::has_pending_syn() const {
     if (requests_end && listener != nullptr) {
         const uint32_t head = listener->segment().link[place].syn_head.load(std::memory_order_acquire);
-        return static_cast<int32_t>(head - *requests_end) < 0;
+        if (static_cast<int32_t>(head - *requests_end) >= 0) {
+            return false;
+        }
     }
     bool found = false;
     for_each_touched_slot(*this, [&](unsigned i) {
