@@ -3,6 +3,7 @@
 #pragma once
 #include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/readiness/epoll.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/process.hpp"
 
@@ -22,12 +23,14 @@ class FarSocket {
     /// the ring; else both are in the socket as they were when it was made.
     void join(int fd, sd::File &f, bool in_ring) {
         const int near = make_pair();
-        if (in_ring) {
-            sd::adopt_socket(f, near);
+        must(dup2(near, fd) == fd);
+        f.stream.path_fd = fd;
+        f.real_socket = true;
+        if (in_ring) { // as when all have the socket, and the monitor says that it begins
+            sd::epoll_file_has_socket(f);
+            f.ofd->tx_block.fetch_or(sd::kTxMoved | sd::kTxAdopt | sd::kTxBegin | 1U << sd::kTxSerialShift);
+            sd::adopt_socket(f);
         } else {
-            must(dup2(near, fd) == fd);
-            f.stream.path_fd = fd;
-            f.real_socket = true;
             sd::begin_paths(*f.ofd);
         }
         ::close(near);
