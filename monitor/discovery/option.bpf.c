@@ -169,7 +169,7 @@ static __always_inline void key_of(struct bpf_sock_ops *ops, struct sd_request_k
     }
     _Static_assert(__builtin_offsetof(struct sd_request_key, local_port) ==
                        __builtin_offsetof(struct sd_request_key, remote_port) + 4,
-                   "");
+                   "side by side");
     put(&key->remote_port, as_read(ops->remote_port), as_read(ops->local_port));
 }
 

@@ -326,11 +326,10 @@ void Link::resume_requests() {
 }
 
 bool Link::has_pending_syn() const {
-    if (requests_end && listener != nullptr) {
-        const uint32_t head = listener->segment().link[place].syn_head.load(std::memory_order_acquire);
-        if (static_cast<int32_t>(head - *requests_end) >= 0) {
-            return false;
-        }
+    if (requests_end && listener != nullptr &&
+        static_cast<int32_t>(listener->segment().link[place].syn_head.load(std::memory_order_acquire) -
+                             *requests_end) >= 0) {
+        return false;
     }
     bool found = false;
     for_each_touched_slot(*this, [&](unsigned i) {

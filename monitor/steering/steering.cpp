@@ -119,8 +119,7 @@ void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold never,
 }
 
 /// Are the ends about to get kernel sockets, and are to? What another monitor had begun, and what is not
-/// wanted
-/// any more, ends.
+/// wanted any more, ends.
 bool Monitor::goes_on_adopting(const SteeredPair &pair, bool to_kernel) {
     bool goes_on = false;
     for (const std::optional<SteeredEnd> &end : pair.end) {

@@ -32,10 +32,6 @@ LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
     return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1, 0);
 }
 
-} // namespace
-
-namespace {
-
 /// Lets go of the links from which nothing will come any more, of all of them: where their clients have used
 /// up what they may have, no link comes that would bring the next look.
 void drop_finished(Listener &l) noexcept {

@@ -45,7 +45,8 @@ def build_module(report, packages, into):
 
 
 def both(packages):
-    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if not any(part in path.name for part in ("dbgsym", "-dkms_", "-rdma_"))]
+    others = ("dbgsym", "-dkms_", "-rdma_")
+    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if not any(part in path.name for part in others)]
     if len(found) != 2:
         raise RuntimeError(f"{packages}: not the two packages of scripts/package")
     return found
