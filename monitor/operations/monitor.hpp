@@ -376,7 +376,7 @@ class Monitor {
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
     bool goes_on_adopting(const SteeredPair &pair, bool to_kernel);
-    void count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const;
+    void count_steered(const SteeredPair &pair, bool to_kernel, Hold refused, wire::SteerReply &reply) const;
 
     // steering/adoption.cpp: connections born in shared memory get kernel sockets
     Hold adoption_objects(const SteeredPair &pair) const;

@@ -38,11 +38,15 @@ bool agrees(const ListenAddress &listener, const SlotAddress &name) {
 
 /// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.
 Hold Monitor::adoption_objects(const SteeredPair &pair) const {
-    if (!pair.end[0] || !pair.end[1]) {
-        return Hold::alone;
-    }
     const Link &link = *pair.link;
     uint32_t flags = 0;
+    for (unsigned side = 0; side < 2; ++side) {
+        flags |= link.view(side).slot(pair.slot).side[side].control.flags.load(std::memory_order_acquire);
+    }
+    constexpr uint32_t kEnds = kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead;
+    if (!pair.end[0] || !pair.end[1]) {
+        return (flags & kEnds) != 0 ? Hold::ended : Hold::alone;
+    }
     for (unsigned side = 0; side < 2; ++side) {
         const SteeredEnd &end = *pair.end[side];
         if ((end.segment->view().header().steering.load(std::memory_order_relaxed) & kKnowsSteering) == 0) {
@@ -58,9 +62,8 @@ Hold Monitor::adoption_objects(const SteeredPair &pair) const {
         if (end.ofd.is_moved || end.segment->parcels.count(end.ofd.index) != 0) {
             return Hold::passed;
         }
-        flags |= link.view(side).slot(pair.slot).side[side].control.flags.load(std::memory_order_acquire);
     }
-    if ((flags & (kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead)) != 0) {
+    if ((flags & kEnds) != 0) {
         return Hold::ended;
     }
     if (pair.has_paths()) {

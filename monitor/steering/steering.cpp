@@ -18,6 +18,9 @@ namespace sd::monitor {
 
 namespace {
 
+/// An end that is closed or unknown goes with the connection, mostly soon: who waits, waits for that.
+bool is_for_good(Hold hold) { return hold != Hold::none && hold != Hold::ended && hold != Hold::alone; }
+
 /// Of what a request has taken, so much goes by until its user's next one.
 constexpr int kSteeringShare = 4;
 
@@ -103,7 +106,7 @@ void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bo
 
 } // namespace
 
-void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold never, wire::SteerReply &reply) const {
+void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold refused, wire::SteerReply &reply) const {
     for (unsigned side = 0; side < 2; ++side) {
         const PathState state =
             path_state(*pair.link, pair.slot, side, pair.end[side] ? &pair.end[side]->ofd : nullptr);
@@ -112,8 +115,8 @@ void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold never,
             ++reply.there;
             continue;
         }
-        const Hold hold = never != Hold::none ? never : state.hold;
-        reply.never += never != Hold::none || hold == Hold::pinned ? 1 : 0;
+        const Hold hold = refused != Hold::none ? refused : state.hold;
+        reply.never += is_for_good(refused) || hold == Hold::pinned ? 1 : 0;
         reply.hold = reply.hold == 0 ? static_cast<uint32_t>(hold) : reply.hold;
     }
 }
@@ -186,19 +189,19 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
         }
         const bool all = both && !is_process;
         const bool told[2] = {holds[0] || all, holds[1] || all};
-        Hold never = Hold::none;
+        Hold refused = Hold::none;
         const bool is_adopting = goes_on_adopting(pair, to_kernel);
         const bool is_whole =
             pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;
         if (to_kernel && !is_adopting && !is_whole) {
-            never = begin_adoption(pair, told);
+            refused = begin_adoption(pair, told);
         }
         for (unsigned side = 0; side < 2; ++side) {
             if (pair.end[side] && pair.end[side]->ofd.has_paths && told[side]) {
                 tell_end(*pair.link, pair.slot, side, *pair.end[side], to_kernel);
             }
         }
-        count_steered(pair, to_kernel, never, counted);
+        count_steered(pair, to_kernel, refused, counted);
     }
     if (counted.directions == 0 && !is_process) {
         return Reply::error(ENOENT);

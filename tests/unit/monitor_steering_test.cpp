@@ -249,13 +249,28 @@ TEST_CASE("names that the listener does not have are not made") {
 TEST_CASE("what stands in the way of leaving shared memory is said, and nothing is changed") {
     LivePair pair;
     auto expected = monitor::Hold::none;
+    uint32_t never = 2;
     SECTION("an older library") {
         pair.server.segment.view.header().steering = 0;
         expected = monitor::Hold::older;
     }
-    SECTION("a direction has ended") {
+    SECTION("a direction has ended: who waits, waits for the other one") {
         pair.slot().side[0].control.flags = kFlagWriteShut;
         expected = monitor::Hold::ended;
+        never = 0;
+    }
+    SECTION("one end is closed, the other not yet") {
+        pair.slot().side[0].control.flags = kFlagClosed;
+        pair.client.segment.view.proc(0).held[0] = 0;
+        pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
+        expected = monitor::Hold::ended;
+        never = 0;
+    }
+    SECTION("the other end is nobody's") {
+        pair.client.segment.view.proc(0).held[0] = 0;
+        pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
+        expected = monitor::Hold::alone;
+        never = 0;
     }
     SECTION("it is bridged") {
         pair.client_ofd().tx_block = kTxMoved;
@@ -264,7 +279,7 @@ TEST_CASE("what stands in the way of leaving shared memory is said, and nothing 
     const uint32_t before = pair.client_ofd().tx_block;
     const Answer a = pair.steer(SteerTo::kernel);
     REQUIRE(a.header.status == 0);
-    CHECK(a.as<wire::SteerReply>().never == 2);
+    CHECK(a.as<wire::SteerReply>().never == never);
     CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == expected);
     CHECK(pair.client_ofd().tx_block == before);
     CHECK(pair.server_ofd().tx_block == 0);
