@@ -1,4 +1,4 @@
-/* How threads that wait on one epoll set are woken, for the model checker spin: A1 to A4 of libsd/vfs/readiness/epoll_set.hpp, with the sender's steps S1 to S3 of
+/* How threads that wait on one epoll set are woken, for the model checker spin: A1 to A4 of libsd/vfs/readiness/epoll/epoll_set.hpp, with the sender's steps S1 to S3 of
  * libsd/transport/link.cpp.
  *
  * WAITERS threads wait on a set, in which another thread puts two members while they may sleep already. Member IN is edge-triggered; its peer sends

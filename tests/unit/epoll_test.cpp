@@ -2,7 +2,7 @@
 // against the kernel's.
 #include "tests/unit/stream_pair.hpp"
 
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <algorithm>
 #include <memory>
 #include <netinet/tcp.h>

@@ -10,7 +10,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LISTS = ["libsd/vfs/family/process.cpp", "libsd/api/init.cpp"]
-ELSEWHERE = {"call_lock": "libsd/control/forking.cpp", "provide_lock": "libsd/vfs/readiness/epoll_items.cpp"}
+ELSEWHERE = {"call_lock": "libsd/control/forking.cpp", "provide_lock": "libsd/vfs/readiness/epoll/epoll_items.cpp"}
 LOCK = re.compile(r"^(?:SD_FORK_STATE )?(?:constinit )?(?:Lock|BiasedLock|Pool<\w+>) (\w+)(?:\[\w+\])?;", re.MULTILINE)
 
 

@@ -4,7 +4,7 @@
 
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/offer.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ring_shrink.hpp"
 #include <deque>

@@ -13,7 +13,7 @@
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <cstring>
 #include <fcntl.h>
 #include <linux/tcp.h>

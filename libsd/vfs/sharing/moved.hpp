@@ -19,7 +19,7 @@
 
 namespace sd {
 
-/// Children that lie between the first process of the family and this one (vfs/readiness/epoll_set.hpp).
+/// Children that lie between the first process of the family and this one (epoll_set.hpp).
 extern std::atomic<uint32_t> fork_generation;
 
 /// Of a marked one: does this process work on in the ring all the same? It carries, or has the socket that

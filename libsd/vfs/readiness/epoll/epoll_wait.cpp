@@ -4,7 +4,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -5,7 +5,7 @@
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/paths/moves.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"

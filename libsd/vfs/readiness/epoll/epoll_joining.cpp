@@ -5,7 +5,7 @@
 // comes of other members is put back by EPOLL_CTL_MOD, which has the kernel look at them anew.
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/paths/moves.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>

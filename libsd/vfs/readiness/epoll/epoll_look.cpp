@@ -4,7 +4,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/paths/moves.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"

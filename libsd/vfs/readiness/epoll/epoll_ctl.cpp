@@ -1,7 +1,7 @@
 // epoll_ctl: where the events of a member come from, and the kernel's answers to wrong changes.
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/import.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {

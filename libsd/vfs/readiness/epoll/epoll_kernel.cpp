@@ -2,7 +2,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/vfs/connections/listener.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 
 namespace sd {
 

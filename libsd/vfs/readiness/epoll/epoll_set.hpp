@@ -245,11 +245,8 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Before a process changes the set, or waits for it: what a forked child put off until then is done. With
 /// the set's lock.
 void begin_use(Epoll &x) noexcept;
-/// With the lock: takes out what sockets have told. A look at the members follows.
-void drain_sockets(Epoll &x) noexcept;
-/// With the locks, of a member that the program takes out and may put in again at once, as many do for each
-/// message: where its socket is idle, the kernel keeps watching it.
-void keep_watching(Epoll &x, EpollItem &i) noexcept;
+/// Puts off until then to have the kernel's set know of a member that has become a kernel socket.
+void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
@@ -271,6 +268,22 @@ void make_hot(Epoll &x, EpollItem &i) noexcept;
 void leave_list(Epoll &x, EpollItem &i) noexcept;
 /// Rings the instance's own doorbell.
 void ring_own(Epoll &x) noexcept;
+
+// --- epoll_sockets.cpp; with the set's lock unless it says otherwise
+/// Has the kernel tell of the socket of a member with two paths.
+void watch_socket(Epoll &x, EpollItem &i) noexcept;
+/// No longer.
+void unwatch_socket(Epoll &x, EpollItem &i) noexcept;
+/// Takes out what sockets have told. A look at the members follows.
+void drain_sockets(Epoll &x) noexcept;
+/// Of a member that the program takes out and may put in again at once, as many do for each message: where
+/// its socket is idle, the kernel keeps watching it. Also with ctl_lock().
+void keep_watching(Epoll &x, EpollItem &i) noexcept;
+/// Without a lock: the File goes, or is a kernel socket from now on; its number is open still.
+void end_kept_watch(File &f) noexcept;
+/// In a child: those watched were its parent's.
+void forget_watches(Epoll &x) noexcept;
+void close_socket_set(Epoll &x) noexcept;
 
 // --- epoll_joining.cpp
 /// The connection of a member that is still registered with the kernel's set is ours by now: it is to be

@@ -1,6 +1,6 @@
 // Members of epoll instances whose connections have moved to a kernel socket.
 #include "libsd/vfs/paths/adopt.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 
 namespace sd {

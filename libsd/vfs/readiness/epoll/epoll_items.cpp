@@ -1,14 +1,11 @@
-// Epoll instances and their items: making and ending them, and what happens to registrations when sockets
-// change, close or are inherited.
+// Epoll instances and their items: making and ending them, and what a fork does to them.
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
-#include "libsd/control/hidden_fd.hpp"
-#include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/moves.hpp"
-#include "libsd/vfs/readiness/epoll_set.hpp"
+#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/vfs.hpp"
 
 namespace sd {
@@ -47,114 +44,6 @@ void unlink_file(EpollItem &i) noexcept {
 }
 
 } // namespace
-
-namespace {
-
-uint32_t new_sockets_name() noexcept {
-    static std::atomic<uint32_t> last{0};
-    uint32_t name;
-    while ((name = last.fetch_add(1, std::memory_order_relaxed) + 1) == 0) {
-    }
-    return name;
-}
-
-uint64_t watch_of(const Epoll &x, int fd) noexcept {
-    return uint64_t{x.sockets_name} << 32 | static_cast<uint32_t>(fd);
-}
-
-/// The hidden set for sockets; without numbers to be had the sockets are in the kernel's set themselves.
-int socket_set(Epoll &x) noexcept {
-    if (x.sockets >= 0 || sandboxed())
-        return x.sockets >= 0 ? x.sockets : set_fd(x);
-    const long made = sys::epoll_create1(EPOLL_CLOEXEC);
-    const long hidden = made < 0 ? made : hide_fd(static_cast<int>(made));
-    epoll_event e{};
-    e.events = EPOLLIN;
-    e.data.u64 = waker_word(kBellWord);
-    if (hidden >= 0 && sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, static_cast<int>(hidden), &e) >= 0)
-        x.sockets = static_cast<int>(hidden), x.sockets_name = new_sockets_name();
-    else if (hidden >= 0)
-        close_hidden(static_cast<int>(hidden));
-    return x.sockets >= 0 ? x.sockets : set_fd(x);
-}
-
-void watch_socket(Epoll &x, EpollItem &i) noexcept {
-    i.always_hot = true;
-    // What the kernel has told of it meanwhile, the look at a new member finds.
-    if (auto &kept = i.file->stream.kept_watch;
-        x.sockets_name != 0 && kept.load(std::memory_order_relaxed) == watch_of(x, i.fd)) {
-        kept.store(0, std::memory_order_relaxed);
-        return;
-    }
-    epoll_event e{};
-    e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
-    const int set = socket_set(x);
-    if (set == x.sockets)
-        e.data.u64 = uint64_t{i.place} << 32 | static_cast<uint32_t>(i.fd);
-    else
-        e.data.u64 = waker_word(kBellWord);
-    if (sys::epoll_ctl(set, EPOLL_CTL_ADD, i.fd, &e) == -EEXIST)
-        sys::epoll_ctl(set, EPOLL_CTL_MOD, i.fd, &e);
-}
-
-} // namespace
-
-namespace {
-
-/// The member with this number, which stood at `place` when it was added. nullptr: another process has added
-/// it to the kernel's sets, which it shares with us.
-EpollItem *member(Epoll &x, int fd, size_t place) noexcept {
-    if (place < x.items.size() && x.items[place]->fd == fd) [[likely]]
-        return x.items[place];
-    for (EpollItem *i : x.items)
-        if (i->fd == fd)
-            return i;
-    return nullptr;
-}
-
-/// The kernel has told of a socket that is no member: it is not idle any more.
-void end_watch(Epoll &x, int fd) noexcept {
-    File *f = file_of(fd);
-    uint64_t kept = watch_of(x, fd);
-    if (f && f->stream.kept_watch.compare_exchange_strong(kept, 0, std::memory_order_relaxed))
-        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, fd, nullptr);
-}
-
-/// The File goes; its number is open still.
-void end_kept_watch(File &f) noexcept {
-    const uint64_t kept = f.stream.kept_watch.load(std::memory_order_acquire);
-    if (kept == 0) [[likely]]
-        return;
-    Epoll &x = *f.stream.kept_by;
-    SetGuard g(x);
-    if (x.sockets_name == kept >> 32 && f.stream.kept_watch.exchange(0, std::memory_order_relaxed) == kept)
-        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, static_cast<int>(kept), nullptr);
-}
-
-} // namespace
-
-void drain_sockets(Epoll &x) noexcept {
-    constexpr int kAtOnce = 64;
-    epoll_event told[kAtOnce];
-    for (long n = x.sockets < 0 ? 0 : kAtOnce; n == kAtOnce;) {
-        n = sys::epoll_pwait(x.sockets, told, kAtOnce, 0, nullptr);
-        for (long k = 0; k < n; ++k)
-            if (EpollItem *i = member(x, static_cast<int>(told[k].data.u64), told[k].data.u64 >> 32))
-                make_hot(x, *i);
-            else
-                end_watch(x, static_cast<int>(told[k].data.u64));
-    }
-}
-
-void keep_watching(Epoll &x, EpollItem &i) noexcept {
-    File &f = *i.file;
-    if (!i.link || !i.always_hot || x.sockets_name == 0 || !is_settled_in_ring(f) ||
-        f.stream.kept_watch.load(std::memory_order_relaxed) != 0)
-        return;
-    f.stream.kept_by = &x;
-    f.stream.kept_watch.store(watch_of(x, i.fd), std::memory_order_release);
-    i.always_hot = false; // so it is not taken out of the hidden set
-}
 
 bool attach_stream(Epoll &x, EpollItem &i) noexcept {
     SD_ASSERT(!i.link);
@@ -197,10 +86,8 @@ bool attach_stream(Epoll &x, EpollItem &i) noexcept {
 void detach_stream(Epoll &x, EpollItem &i) noexcept {
     if (!i.link)
         return;
-    if (i.always_hot) [[unlikely]] {
-        i.always_hot = false;
-        sys::epoll_ctl(socket_set(x), EPOLL_CTL_DEL, i.fd, nullptr);
-    }
+    if (i.always_hot) [[unlikely]]
+        unwatch_socket(x, i);
     SetLink *e = link_entry(x, *i.link);
     SD_ASSERT(e && e->members != 0 && x.streams != 0);
     for (EpollItem **p = &e->slot[i.slot]; *p; p = &(*p)->next_in_slot)
@@ -356,8 +243,7 @@ void refresh_after_fork(Epoll &x) noexcept {
     x.hot.truncate(0);
     x.unconfirmed.truncate(0);
     x.channel_known = false;
-    if (x.sockets >= 0)
-        x.sockets_name = new_sockets_name(); // what is in it is the parent's affair, too
+    forget_watches(x); // they are the parent's affair, too
     for (EpollItem *i : x.items) {
         i->list = EpollItem::List::none;
         i->bell_epoch = 0;
@@ -454,10 +340,7 @@ void set_unuse(Epoll &x) noexcept {
         alone = !x.passed && x.born == forks_done.load(std::memory_order_relaxed);
         bell = x.bell;
         x.bell = nullptr;
-        if (x.sockets >= 0)
-            close_hidden(x.sockets);
-        x.sockets = -1;
-        x.sockets_name = 0;
+        close_socket_set(x);
         x.has_bell.store(false, std::memory_order_relaxed);
         empty_arrays(x);
         x.file = nullptr;
@@ -494,117 +377,6 @@ void epoll_destroy(File &f) noexcept {
     set_unuse(x);
 }
 
-void epoll_file_closed(File &f) noexcept {
-    end_kept_watch(f);
-    if (!f.items)
-        return;
-    BiasedGuard c(ctl_lock(f));
-    while (EpollItem *i = f.items) {
-        SetGuard g(*i->set);
-        remove_item(*i->set, *i);
-    }
-}
-
-namespace {
-
-/// act(set, item) with both locks, for each registration of `f`; none of them may end.
-template <class Act> void for_each_registration(File &f, Act act) noexcept {
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items; i; i = i->next_of_file) {
-        SetGuard g(*i->set);
-        act(*i->set, *i);
-    }
-}
-
-} // namespace
-
-void epoll_stream_ends(File &f) noexcept {
-    end_kept_watch(f);
-    for_each_registration(f, [](Epoll &x, EpollItem &i) {
-        detach_stream(x, i);
-        item_changed(x, i);
-    });
-}
-
-namespace {
-
-/// Sets that get their first accelerated member while locks are held; those that they are nested in are told
-/// afterwards.
-class FirstMembers {
-  public:
-    bool count(Epoll &x) noexcept {
-        const bool none_before = !x.has_bell.load(std::memory_order_relaxed);
-        const bool counted = count_ours(x);
-        if (counted && none_before && n_ < kNestedSets)
-            set_[n_++] = x.file;
-        return counted;
-    }
-    void tell() noexcept {
-        for (unsigned k = 0; k < n_; ++k)
-            nested_became_ours(*set_[k], 0);
-    }
-
-  private:
-    File *set_[kNestedSets];
-    unsigned n_ = 0;
-};
-
-} // namespace
-
-void epoll_file_became_stream(File &f) noexcept {
-    FirstMembers first;
-    for_each_registration(f, [&](Epoll &x, EpollItem &i) {
-        if (i.link)
-            return;
-        // Its descriptor is a kernel socket. Who waits in the kernel only has to know our data words before
-        // the socket is registered with one.
-        const bool kernels = i.kernel_only;
-        if (kernels && !first.count(x))
-            return;
-        if (!attach_stream(x, i)) {
-            if (kernels)
-                --x.ours;
-            return;
-        }
-        if (!kernels) {
-            item_changed(x, i);
-            return;
-        }
-        i.kernel_only = false;
-        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-        const bool registered = !i.always_hot || x.sockets >= 0; // else it is otherwise by now
-        if (registered)
-            joined_as_member(x, i);
-        else
-            item_changed(x, i);
-        if (registered)
-            sys::epoll_ctl(set_fd(x), EPOLL_CTL_DEL, i.fd, nullptr);
-    });
-    first.tell();
-}
-
-void epoll_file_has_socket(File &f) noexcept {
-    for_each_registration(f, [](Epoll &x, EpollItem &i) {
-        if (i.link)
-            watch_socket(x, i);
-        item_changed(x, i);
-    });
-}
-
-void epoll_file_became_listener(File &f) noexcept {
-    FirstMembers first;
-    for_each_registration(f, [&](Epoll &x, EpollItem &i) {
-        if (!i.kernel_only || !first.count(x))
-            return;
-        i.kernel_only = false;
-        i.kernel_too = i.always_hot = true;
-        ++x.duals;
-        x.kernel_members.fetch_sub(1, std::memory_order_relaxed);
-        item_changed(x, i);
-    });
-    first.tell();
-}
-
 namespace {
 
 uint64_t cookie_of(int fd) noexcept {
@@ -627,66 +399,8 @@ void begin_use(Epoll &x) noexcept {
     x.late.truncate(0);
 }
 
-void epoll_file_became_kernel(File &f, int only) noexcept {
-    end_kept_watch(f);
-    BiasedGuard c(ctl_lock(f));
-    for (EpollItem *i = f.items, *next; i; i = next) {
-        next = i->next_of_file;
-        Epoll &x = *i->set;
-        SetGuard g(x);
-        if (i->kernel_only || i->kernel_too || (only >= 0 && i->fd != only))
-            continue;
-        leave_list(x, *i);
-        detach_stream(x, *i);
-        i->kernel_only = true;
-        x.kernel_members.fetch_add(1, std::memory_order_relaxed);
-        epoll_event e{};
-        e.events = i->events;
-        e.data.u64 = i->data;
-        --x.ours;
-        if (only < 0) {
-            if (!i->off) // a one-shot registration that has fired waits for EPOLL_CTL_MOD, which then adds it
-                sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e);
-            continue;
-        }
-        // The File goes, and nobody but the kernel knows the registration from here on. One that has fired is
-        // there, too, to be changed. The kernel's set of one that was only inherited is another process's
-        // affair, which may have taken the member out since the fork, as long as this one does not use it.
-        if (i->off)
-            e.events = EPOLLONESHOT;
-        if (x.used_in != fork_generation.load(std::memory_order_relaxed)) {
-            x.late.push({i->fd, e, cookie_of(i->fd)});
-        } else {
-            if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
-                sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
-            // The set has it, though remove_item() takes it out
-            x.kernel_members.fetch_add(1, std::memory_order_relaxed);
-        }
-        remove_item(x, *i);
-    }
-}
-
-bool epoll_would_repeat(File &f) noexcept {
-    bool would = false;
-    if (!f.items)
-        return false;
-    for_each_registration(f, [&would](const Epoll &, const EpollItem &i) {
-        would |= !i.kernel_only && (i.events & EPOLLET) && !i.due && !i.off;
-    });
-    return would;
-}
-
-void epoll_readiness_changed(File &f, bool edge) noexcept {
-    if (!f.items)
-        return;
-    for_each_registration(f, [edge](Epoll &x, EpollItem &i) {
-        if (i.kernel_only || i.off)
-            return;
-        i.due |= edge;
-        make_hot(x, i);
-        if (x.sleepers)
-            ring_own(x);
-    });
+void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept {
+    x.late.push({fd, registration, cookie_of(fd)});
 }
 
 SD_FORK_CODE void epoll_fork_prepare() noexcept {
