@@ -323,10 +323,8 @@ void Monitor::channel_ready(uint64_t client_id) {
             return;
         }
         Client &client = *it->second;
-        if (std::any_of(awaiting_status_.begin(), awaiting_status_.end(),
-                        [&](const AwaitingStatus &each) { return each.client == client.id; })) {
-            // Not read from before it has had its answer: so it has hung up.
-            channel_closed(client);
+        if (client.awaits) {
+            channel_closed(client); // it has hung up: of nothing else is told
             return;
         }
         if (const bool unread = !takes_replies(client.channel.get()); unread || client.unread) {

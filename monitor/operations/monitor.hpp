@@ -372,7 +372,7 @@ class Monitor {
     Reply steer_mine(Client &client, Request &request);
     struct OwnSteering;
     Reply steer_own(Client &client, const OwnSteering &asked);
-    void steer_later(Client &client, const OwnSteering &asked, EventLoop::Clock::duration left);
+    void steer_later(uint64_t client, const OwnSteering &asked, EventLoop::Clock::duration left);
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
     bool goes_on_adopting(const SteeredPair &pair, bool to_kernel);
@@ -402,6 +402,10 @@ class Monitor {
 
     // status.cpp
     Reply status(Client &client, Request &request);
+    /// Whose turn it is not yet: it is not read from until then.
+    Reply await_turn(Client &client);
+    /// It is the client's turn. Null: it has gone.
+    Client *end_awaiting(uint64_t id);
     void answer_status_later();
     Reply make_status(const ucred &asker, wire::Op op);
     struct Viewer {

@@ -200,7 +200,6 @@ ConnectionTable Monitor::connections(const Viewer &viewer) const {
 Reply Monitor::status(Client &client, Request &request) {
     const auto start = EventLoop::Clock::now();
     if (start < next_status_ || !awaiting_status_.empty()) {
-        loop_.change(client.channel_watch, client.channel.get(), 0);
         const AwaitingStatus awaiting{client.id, request.header, request.sender};
         if (request.sender.uid == 0 || request.sender.uid == geteuid()) {
             awaiting_status_.push_front(awaiting); // whoever looks after the host is not kept by all others
@@ -208,14 +207,31 @@ Reply Monitor::status(Client &client, Request &request) {
             awaiting_status_.push_back(awaiting);
         }
         answer_status_later();
-        Reply later;
-        later.later = true;
-        return later;
+        return await_turn(client);
     }
     Reply reply = make_status(request.sender, static_cast<wire::Op>(request.header.op));
     const auto end = EventLoop::Clock::now();
     next_status_ = end + kStatusShare * (end - start);
     return reply;
+}
+
+Reply Monitor::await_turn(Client &client) {
+    loop_.change(client.channel_watch, client.channel.get(), 0);
+    client.awaits = true;
+    Reply later;
+    later.later = true;
+    return later;
+}
+
+Client *Monitor::end_awaiting(uint64_t id) {
+    const auto it = clients_.find(id);
+    if (it == clients_.end() || !it->second->channel) {
+        return nullptr;
+    }
+    Client &client = *it->second;
+    client.awaits = false;
+    loop_.change(client.channel_watch, client.channel.get(), EPOLLIN);
+    return &client;
 }
 
 void Monitor::answer_status_later() {
@@ -227,7 +243,7 @@ void Monitor::answer_status_later() {
         status_timer_ = 0;
         const AwaitingStatus next = awaiting_status_.front();
         awaiting_status_.pop_front();
-        if (const auto it = clients_.find(next.client); it != clients_.end() && it->second->channel) {
+        if (Client *client = end_awaiting(next.client)) {
             const auto start = EventLoop::Clock::now();
             Reply reply;
             try {
@@ -235,9 +251,8 @@ void Monitor::answer_status_later() {
             } catch (const std::system_error &) {
                 reply = Reply::error(ENOMEM, Cause::no_memory);
             }
-            loop_.change(it->second->channel_watch, it->second->channel.get(), EPOLLIN);
             if (next.header.sequence != wire::kNoAnswer) {
-                send(it->second->channel.get(), next.header, reply); // who does not take it asks anew
+                send(client->channel.get(), next.header, reply); // who does not take it asks anew
             }
             const auto end = EventLoop::Clock::now();
             next_status_ = end + kStatusShare * (end - start);

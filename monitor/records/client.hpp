@@ -30,6 +30,7 @@ struct Client {
     EventLoop::Watch pidfd_watch = 0;
 
     bool unread = false;    ///< does not read its replies, so it is not read from
+    bool awaits = false;    ///< its turn to be answered, and is not read from before
     bool stays = false;     ///< Op::stay
     bool detached = false;  ///< what it has and makes anew is the kernel's
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered

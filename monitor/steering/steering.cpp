@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <set>
-#include <sys/epoll.h>
 
 namespace sd::monitor {
 
@@ -234,10 +233,8 @@ Reply Monitor::steer_own(Client &client, const OwnSteering &asked) {
     const std::shared_ptr<Account> account = client.payer.user ? client.payer.user : client.payer.group;
     const auto start = EventLoop::Clock::now();
     if (account && start < account->next_steering) {
-        steer_later(client, asked, account->next_steering - start);
-        Reply later;
-        later.later = true;
-        return later;
+        steer_later(client.id, asked, account->next_steering - start);
+        return await_turn(client);
     }
     Reply reply = steer_to(asked.body, false, [&](const Client &each) {
         return (asked.asker == 0 || asked.asker == each.who.uid) &&
@@ -251,24 +248,20 @@ Reply Monitor::steer_own(Client &client, const OwnSteering &asked) {
     return reply;
 }
 
-/// The client waits for its answer, and is not read from before.
-void Monitor::steer_later(Client &client, const OwnSteering &asked, EventLoop::Clock::duration left) {
-    loop_.change(client.channel_watch, client.channel.get(), 0);
-    loop_.after(std::chrono::ceil<std::chrono::milliseconds>(left), [this, asked, id = client.id] {
-        const auto it = clients_.find(id);
-        if (it == clients_.end() || !it->second->channel) {
+void Monitor::steer_later(uint64_t client, const OwnSteering &asked, EventLoop::Clock::duration left) {
+    loop_.after(std::chrono::ceil<std::chrono::milliseconds>(left), [this, client, asked] {
+        Client *asker = end_awaiting(client);
+        if (asker == nullptr) {
             return;
         }
-        Client &asker = *it->second;
-        loop_.change(asker.channel_watch, asker.channel.get(), EPOLLIN);
         Reply reply;
         try {
-            reply = steer_own(asker, asked);
+            reply = steer_own(*asker, asked);
         } catch (const std::system_error &) {
             reply = Reply::error(ENOMEM, Cause::no_memory);
         }
         if (!reply.later && asked.header.sequence != wire::kNoAnswer) {
-            send(asker.channel.get(), asked.header, reply); // who does not take it asks anew
+            send(asker->channel.get(), asked.header, reply); // who does not take it asks anew
         }
     });
 }

@@ -374,3 +374,18 @@ TEST_CASE("what is not there cannot be steered") {
                    wire::Steer{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()), 1, 9})
               .header.status == -ENOENT);
 }
+
+TEST_CASE("who asks again and again to steer waits for a turn, and may hang up meanwhile") {
+    LivePair pair;
+    const wire::Steer detach{static_cast<uint32_t>(SteerTo::detach), static_cast<uint32_t>(getpid()), 0, 0};
+    const int proof = pair.client.segment.fd.get();
+    for (int i = 0; i < 50; ++i) {
+        Channel gone(pair.monitor);
+        REQUIRE(gone.tell(Op::steer_mine, detach, {proof}));
+        REQUIRE(gone.tell(Op::steer_mine, detach, {proof}));
+    }
+    Channel stays(pair.monitor);
+    for (int i = 0; i < 5; ++i) {
+        CHECK(stays.ask(Op::steer_mine, detach, {proof}).header.status == 0);
+    }
+}
