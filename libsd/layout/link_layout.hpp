@@ -70,6 +70,9 @@ enum SideFlag : uint32_t {
     /// first time: until then the receiver need not look at PathWords::offer, whose line its reading changes.
     kFlagTellsLeaving = 1u << 7,
     kFlagHasLeft = 1u << 8,
+    /// With kFlagReset, by the monitor or the reader of this side: its queue pair has ended, and what it had
+    /// not carried cannot come.
+    kFlagLost = 1u << 9,
 };
 
 /// What a sender that was told to wait for more (TCP_CORK, MSG_MORE) notes about what it holds back;
@@ -168,6 +171,7 @@ enum LinkFlag : uint32_t {
     kLinkJoined = 1u << 5,  ///< this side can receive
     /// Server side, set by libsd: a connection of this link was left to a child that was forked for it
     kLinkForks = 1u << 6,
+    kLinkLost = 1u << 7, ///< this side has ended the queue pair, or died; see wire::Op::carry
 };
 
 constexpr unsigned kLinkHolders = 64;

@@ -179,6 +179,9 @@ enum class Op : uint16_t {
     /// Greeting -> GreetingReply: what the two ends of a link have to know of each other before it carries
     /// anything, between hosts. LinkHeader::Side::flags say when the other side has gone on.
     greet = 50,
+    /// Carry -> empty: the queue pair of a link has ended here, and what both sides have written of a slot
+    /// goes on by way of the monitor. ENXIO: it cannot, and both ends have been reset
+    carry = 51,
     /// Pool + {memfd with the bytes, memfd with the ledger (layout/pool_layout.hpp)}: a pool of the caller's
     /// for what it sends over a connection. After a restart of the monitor it is brought back under its name
     /// -> PoolReply
@@ -224,6 +227,7 @@ constexpr bool brings_descriptors(Op op) {
     case Op::sandbox:
     case Op::take_back:
     case Op::greet:
+    case Op::carry:
     case Op::pool:
     case Op::end_pool:
         return false;
@@ -461,6 +465,16 @@ struct GreetingReply {
     uint32_t step; ///< of the other side
     uint32_t pad;
     unsigned char hello[48];
+};
+
+struct Carry {
+    uint64_t link_id;
+    uint32_t side; ///< the caller's
+    uint32_t slot;
+    /// 1: what follows says how far the other side's records have come, and no more come but by the monitor
+    uint32_t tells;
+    uint32_t cls; ///< of the ring in which the next record begins
+    uint64_t position, base;
 };
 
 struct Pool {

@@ -164,6 +164,10 @@ void end_peer(Peer *p) {
         if (progress(p->host) == 0)
             sched_yield();
     }
+    // One whose state could not be changed, since the device has gone, brings nothing from here on, either.
+    p->host->polling.wait();
+    p->over = true;
+    p->host->polling.let_go();
     p->sending.let_go();
 }
 

@@ -159,12 +159,18 @@ bool publish_slot(Remote *r, uint32_t slot, bool credit_alone) {
     const KeepErrno keep;
     return publish(r, slot, credit_alone);
 }
-uint64_t arrived(const Remote *r, uint32_t slot) { return r->slot[slot].in.position; }
+Arrived arrived_of(const Remote *r, uint32_t slot) {
+    Peer &p = *r->peer;
+    p.host->polling.wait();
+    const Arrived a = arrived(*r, slot);
+    p.host->polling.let_go();
+    return a;
+}
 
-constexpr Plugin kPlugin = {kPluginVersion, open,     close,    descriptors, abandon, event_fd, arm,
-                            take_events,    progress, take_all, peer,        join,    start,    state,
-                            endings,        end,      drop,     counts,      attach,  detach,   recycle,
-                            publish_slot,   may_send, arrived};
+constexpr Plugin kPlugin = {kPluginVersion, open,     close,     descriptors, abandon, event_fd, arm,
+                            take_events,    progress, take_all,  peer,        join,    start,    state,
+                            endings,        end,      drop,      counts,      attach,  detach,   recycle,
+                            publish_slot,   may_send, arrived_of};
 
 } // namespace
 } // namespace sd::rdma

@@ -8,7 +8,7 @@
 
 namespace sd::rdma {
 
-constexpr uint32_t kPluginVersion = 2;
+constexpr uint32_t kPluginVersion = 3;
 
 struct Host;   ///< the device, as this process has it: one completion queue for all
 struct Peer;   ///< a process of another host, and the queue pair to it
@@ -25,6 +25,13 @@ struct Hello {
     uint64_t mailbox_address;
     uint32_t mailbox_bytes;
     uint32_t receives; ///< that are posted
+};
+
+/// How far the records of a direction have come: where the next one begins.
+struct Arrived {
+    uint32_t cls; ///< of its ring
+    uint64_t position, base;
+    uint32_t use; ///< of which use of the slot
 };
 
 struct Limits {
@@ -108,9 +115,8 @@ struct Plugin {
     /// Can a record of any size go out at once? False: LinkCalls::wake says when. Other threads may take what
     /// there is.
     bool (*may_send)(Remote *, uint32_t slot);
-    /// How far the peer's bytes have come: the position in its ring up to which they are in ours. After end()
-    /// it is the last word.
-    uint64_t (*arrived)(const Remote *, uint32_t slot);
+    /// How far the peer's records have come. After end() it is the last word.
+    Arrived (*arrived)(const Remote *, uint32_t slot);
 };
 
 } // namespace sd::rdma

@@ -192,7 +192,7 @@ bool take_completion(const ibv_wc &wc) noexcept {
     }
     if (kind == kReceive)
         ++p.receives_done;
-    if (wc.status != IBV_WC_SUCCESS) {
+    if (wc.status != IBV_WC_SUCCESS || p.over) {
         mark_ended(p);
         return false;
     }
@@ -230,6 +230,17 @@ void recycle_in(Remote &r, uint32_t slot, uint32_t use) noexcept {
         word->store(0, std::memory_order_relaxed);
     word_at(r.view.slot(slot).ring[1 - r.side], 0).store(0, std::memory_order_relaxed);
     theirs.control.flags.store(0, std::memory_order_release);
+}
+
+/// What its sender still holds back, and is not shown here, comes again with its header.
+Arrived arrived(const Remote &r, uint32_t slot) noexcept {
+    const SlotState &s = r.slot[slot];
+    const Held &held = s.in_held;
+    const auto &credit = r.view.slot(slot).side[r.side].credit;
+    const bool hidden = held.header != 0 && held.cls == s.in.cls &&
+                        credit.shown.load(std::memory_order_acquire) != held.header &&
+                        credit.consumed.load(std::memory_order_acquire) <= held.position;
+    return {s.in.cls, hidden ? held.position : s.in.position, s.in.base, s.in_use};
 }
 
 namespace {

@@ -209,6 +209,10 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     uint8_t *records = at + kFront; // moved forward where no words precede them
     uint64_t count = 0;
     m.records = collect(r, slot, s, records, room - kFront, &count);
+    if (next_size(r, slot, s) != 0) { // an end is none before the last record
+        w.flags = s.words.flags;
+        w.ended_at = s.words.ended_at;
+    }
     for (unsigned cls = 1; cls < kRingClasses; ++cls)
         w.piece[cls] = r.view.piece(slot, r.side, cls).load(std::memory_order_acquire);
     w.offer = mine.credit.path.offer.load(std::memory_order_acquire);

@@ -109,6 +109,7 @@ struct alignas(64) Peer {
     std::atomic<uint64_t> received{0}, credits{0};
     uint32_t receives_done = 0;
     bool drained = false; ///< all work was flushed
+    bool over = false;    ///< what comes is not taken any more
 };
 
 struct Host {
@@ -159,6 +160,7 @@ bool post_receives(Peer &, uint32_t n) noexcept;
 unsigned progress(Host *);
 void take_all(Host *);
 void recycle_in(Remote &, uint32_t slot, uint32_t use) noexcept;
+Arrived arrived(const Remote &, uint32_t slot) noexcept;
 /// A message has been written whole: `at` is its place, in units; `bytes` how long it is. False: it is not
 /// one.
 bool take_message(Peer &, uint32_t at, uint32_t bytes) noexcept;

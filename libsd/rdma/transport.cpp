@@ -36,6 +36,7 @@ struct Attached {
         greeted, ///< our Hello is at the monitor
         joined,  ///< and we have theirs
         running, ///< they can receive as well
+        carried, ///< the queue pair has ended; what is left goes by way of the monitor
         over
     };
     std::atomic<Step> step;
@@ -44,9 +45,9 @@ constinit Attached attached[kMaxLinks]{};
 /// Links whose step is greeted or joined
 std::atomic<uint32_t> unsettled{0};
 std::atomic<uint32_t> endings_seen{0};
+/// Another monitor is there, which knows nothing of links that have ended.
+std::atomic<bool> monitor_is_another{false};
 SD_FORK_STATE constinit Lock settling;
-
-Remote *remote_of(const LinkMap &l) noexcept { return attached[l.index].remote; }
 
 // For LinkCalls.
 uint8_t *ring(void *link, uint32_t slot, unsigned sender, unsigned cls) noexcept {
@@ -90,6 +91,21 @@ void count_settled(Attached &a, Attached::Step now) noexcept {
     unsettled.fetch_sub(1, std::memory_order_seq_cst);
 }
 
+template <class Fn> void for_each_open(const LinkMap &l, Fn fn) noexcept {
+    for (uint32_t slot = 0; slot < kLinkSlots; ++slot) {
+        const Slot &s = l.view.slot(slot);
+        if (s.identity.state.load(std::memory_order_relaxed) == static_cast<uint32_t>(SlotState::accepted) &&
+            !(s.side[l.side].control.flags.load(std::memory_order_relaxed) & kFlagReleased))
+            fn(slot);
+    }
+}
+
+uint32_t count_open(const LinkMap &l) noexcept {
+    uint32_t n = 0;
+    for_each_open(l, [&](uint32_t) { ++n; });
+    return n;
+}
+
 /// The next steps that the other side's make possible. With `settling`.
 void advance(LinkMap &l, Attached &a, wire::GreetingReply theirs) noexcept {
     if (a.step.load() == Attached::greeted && theirs.step != wire::kNotGreeted) {
@@ -97,6 +113,7 @@ void advance(LinkMap &l, Attached &a, wire::GreetingReply theirs) noexcept {
         memcpy(&hello, theirs.hello, sizeof hello);
         if (plugin->join(a.peer, hello) != 0) {
             count_settled(a, Attached::over);
+            refusals.fetch_add(count_open(l), std::memory_order_relaxed);
             return;
         }
         a.step.store(Attached::joined);
@@ -126,42 +143,128 @@ void settle_links() noexcept {
     settling.unlock_unmasked();
 }
 
-/// The queue pair has ended, and not because the other process has: all that it carried is reset. Nothing
-/// goes back to the kernel's sockets yet.
-void end_link(LinkMap &l, Attached &a) noexcept {
-    plugin->end(a.peer);
-    control::request(wire::Op::ends, nullptr, 0); // of those who have ended the monitor says so
-    for (uint32_t slot = 0; slot < kLinkSlots; ++slot) {
-        Slot &s = l.view.slot(slot);
-        constexpr uint32_t kOver = kFlagClosed | kFlagDead | kFlagReleased;
-        if (s.identity.state.load(std::memory_order_relaxed) != static_cast<uint32_t>(SlotState::accepted) ||
-            (s.side[l.side].control.flags.load(std::memory_order_relaxed) & kFlagReleased))
-            continue;
-        auto &flags = s.side[1 - l.side].control.flags;
-        if ((flags.load(std::memory_order_relaxed) & kOver) == 0)
-            flags.fetch_or(kFlagReset | kFlagClosed | kFlagDead, std::memory_order_seq_cst);
-        else
-            flags.fetch_or(kFlagDead, std::memory_order_seq_cst);
-        wake(&l, slot, true, true);
+// A queue pair that has ended. Each side says how far the other's records have come, and the monitor goes on
+// from there, since it has both memories (monitor/operations/lost_links.cpp). Both call the other one home,
+// so that what is sent from here on goes over the socket, behind all that is in the ring.
+//
+// What is published meanwhile: who does not see the step below has written before it, and is carried here.
+
+/// False: what is in the rings cannot go on.
+bool ask_to_carry(const LinkMap &l, uint32_t slot, const Arrived *arrived) noexcept {
+    wire::Carry c{l.id, l.side, slot, arrived != nullptr, 0, 0, 0};
+    if (arrived) {
+        c.cls = arrived->cls;
+        c.position = arrived->position;
+        c.base = arrived->base;
     }
+    control::Reply r = control::request(wire::Op::carry, &c, sizeof c);
+    control::close_received(r);
+    return r.status >= 0;
 }
 
-void end_links() noexcept {
-    if (!settling.try_lock_unmasked())
+/// Does what is sent go by the socket, and has its receiver followed? It stays so unless both say otherwise.
+bool is_home(const SlotSide &sender, const SlotSide &receiver) noexcept {
+    const auto offer = static_cast<uint32_t>(sender.credit.path.offer.load(std::memory_order_acquire));
+    const uint32_t step = offer & 0xff;
+    return (step == kPathNone || step == kPathKernel) &&
+           static_cast<uint32_t>(receiver.credit.path.taken.load(std::memory_order_acquire)) == offer;
+}
+
+/// Where nobody carries, the connection ends as one whose network does not answer any more; but for one that
+/// is back in its socket, or that the other side has ended. A dead one that has not is marked as closed by
+/// the monitor. `ends`: a flag that says more.
+void reset_slot_of(const LinkMap &l, uint32_t slot, uint32_t ends = 0) noexcept {
+    const Slot &s = l.view.slot(slot);
+    if (is_home(s.side[0], s.side[1]) && is_home(s.side[1], s.side[0]))
         return;
+    constexpr uint32_t kClosed = kFlagClosed | kFlagWriteShut;
+    auto &flags = l.view.slot(slot).side[1 - l.side].control.flags;
+    const uint32_t now = flags.load(std::memory_order_acquire);
+    const bool over = (now & (kFlagReset | kFlagReleased | ends)) || (now & kClosed) == kClosed;
+    flags.fetch_or(over ? kFlagDead : kFlagReset | kFlagClosed | kFlagDead | kFlagLost,
+                   std::memory_order_seq_cst);
+}
+
+void say_arrived(LinkMap &l, const Attached &a, uint32_t slot) noexcept {
+    l.view.slot(slot).side[l.side].control.flags.fetch_or(kFlagHome, std::memory_order_seq_cst);
+    Arrived so_far = plugin->arrived(a.remote, slot);
+    if (so_far.use != static_cast<uint32_t>(l.view.slot(slot).identity.arrival))
+        so_far = {}; // of the connection before, and nothing has come of this one
+    if (!ask_to_carry(l, slot, &so_far))
+        reset_slot_of(l, slot);
+    wake(&l, slot, true, true);
+}
+
+/// Has the other side ended it, or died, as the monitor says?
+bool is_lost_there(const LinkMap &l) noexcept {
+    return l.view.header().side[1 - l.side].flags.load(std::memory_order_acquire) &
+           (kLinkLost | kLinkClientDead | kLinkServerDead);
+}
+
+/// With `settling`.
+void end_link(LinkMap &l, Attached &a) noexcept {
+    plugin->end(a.peer);
+    if (a.step.exchange(Attached::carried, std::memory_order_seq_cst) < Attached::running) {
+        unsettled.fetch_sub(1);
+        if (!is_lost_there(l)) // it has never carried anything
+            refusals.fetch_add(count_open(l), std::memory_order_relaxed);
+    }
+    for_each_open(l, [&](uint32_t slot) { say_arrived(l, a, slot); });
+}
+
+bool is_lost_there(const LinkMap &l, const Attached &a) noexcept {
+    const auto step = a.step.load(std::memory_order_relaxed);
+    return step >= Attached::greeted && step <= Attached::running && is_lost_there(l);
+}
+
+bool is_any_ended() noexcept {
+    return plugin->endings(device.load())->load(std::memory_order_seq_cst) != endings_seen.load();
+}
+
+bool is_any_lost() noexcept {
+    if (is_any_ended() || monitor_is_another.load())
+        return true;
+    for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
+        if (const LinkMap *l = link_by_index(i); l && is_remote(*l) && is_lost_there(*l, attached[i]))
+            return true;
+    return false;
+}
+
+/// With `settling`.
+void end_lost_links() noexcept {
     const uint32_t now = plugin->endings(device.load())->load(std::memory_order_seq_cst);
+    const bool is_another = monitor_is_another.exchange(false);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
         Attached &a = attached[i];
-        if (!l || !is_remote(*l) || !a.peer || a.step.load() == Attached::over ||
-            plugin->state(a.peer) != PeerState::ended)
+        if (!l || !is_remote(*l) || !a.peer)
             continue;
-        if (a.step.exchange(Attached::over) < Attached::running)
-            unsettled.fetch_sub(1);
-        end_link(*l, a);
+        const auto step = a.step.load();
+        if (step < Attached::carried && (plugin->state(a.peer) == PeerState::ended || is_lost_there(*l, a)))
+            end_link(*l, a);
+        else if (step == Attached::carried && is_another)
+            for_each_open(*l, [&](uint32_t slot) { say_arrived(*l, a, slot); });
     }
     endings_seen.store(now);
-    settling.unlock_unmasked();
+}
+
+/// After each call of the plugin's that takes completions: a sleeper's event may have brought it here in
+/// vain, when another thread was at them. Who finds the lock taken leaves it to who has it, and looks once
+/// more after that.
+void end_links() noexcept {
+    while (is_any_lost() && settling.try_lock_unmasked()) {
+        end_lost_links();
+        settling.unlock_unmasked();
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+}
+
+/// Something of the slot has changed, and its queue pair does not say so any more.
+[[gnu::cold]] void publish_carried(LinkMap &l, uint32_t slot) noexcept {
+    if (!ask_to_carry(l, slot, nullptr)) {
+        reset_slot_of(l, slot, kFlagDead); // what the dead had to say has come by now
+        wake(&l, slot, true, true);
+    }
 }
 
 // A child has its parent's links without the device. What it has to say about a slot it marks in the ready
@@ -193,9 +296,25 @@ void take_from_children() noexcept {
     }
 }
 
+void publish(LinkMap &l, uint32_t slot, bool credit_alone) noexcept {
+    const Attached &a = attached[l.index];
+    if (!a.remote) {
+        const uint32_t flags = l.view.header().side[l.side].flags.load(std::memory_order_acquire);
+        if (!(flags & kLinkLost) || !ask_to_carry(l, slot, nullptr))
+            leave_to_parent(l, slot);
+        return;
+    }
+    plugin->publish(a.remote, slot, credit_alone);
+    if (is_any_ended()) [[unlikely]]
+        end_links();
+    if (a.step.load(std::memory_order_seq_cst) == Attached::carried) [[unlikely]] // after that, see above
+        publish_carried(l, slot);
+}
+
 } // namespace
 
 std::atomic<uint32_t> remote_links{0};
+std::atomic<uint32_t> refusals{0};
 
 void read_test_transport(const char *text) noexcept {
     wanted_by_test.store(text && strcmp(text, "rdma") == 0, std::memory_order_relaxed);
@@ -242,12 +361,20 @@ bool begin(LinkMap &l) noexcept {
         a.remote = nullptr;
         return false;
     }
-    const LockGuard g(settling);
-    a.step.store(Attached::greeted);
-    unsettled.fetch_add(1);
-    remote_links.fetch_add(1);
-    advance(l, a, greet(l, wire::kGreets, &ours));
+    {
+        const LockGuard g(settling);
+        a.step.store(Attached::greeted);
+        unsettled.fetch_add(1);
+        remote_links.fetch_add(1);
+        advance(l, a, greet(l, wire::kGreets, &ours));
+    }
+    end_links();
     return true;
+}
+
+bool is_refused(const LinkMap &l) noexcept {
+    const Attached &a = attached[l.index];
+    return a.peer && a.step.load(std::memory_order_relaxed) == Attached::over;
 }
 
 void progress_now() noexcept {
@@ -255,13 +382,12 @@ void progress_now() noexcept {
     if (!h)
         return;
     const PutOff quiet;
-    plugin->progress(h);
+    const bool idle = plugin->progress(h) == 0;
     if (inherited_by_children.load(std::memory_order_relaxed)) [[unlikely]]
         take_from_children();
     if (unsettled.load(std::memory_order_relaxed)) [[unlikely]]
         settle_links();
-    if (plugin->endings(h)->load(std::memory_order_relaxed) != endings_seen.load(std::memory_order_relaxed))
-        [[unlikely]]
+    if (idle || is_any_ended())
         end_links();
 }
 
@@ -275,23 +401,42 @@ void take_events() noexcept {
 }
 
 void take_all() noexcept {
-    const PutOff quiet; // so that the lock is never our own thread's
-    if (Host *h = device.load(std::memory_order_acquire))
-        plugin->take_all(h);
+    const PutOff quiet; // so that the locks are never our own thread's
+    Host *h = device.load(std::memory_order_acquire);
+    if (!h)
+        return;
+    plugin->take_all(h);
+    {
+        const LockGuard g(settling);
+        end_lost_links();
+    }
+    end_links();
+}
+
+void take_last() noexcept {
+    const PutOff quiet;
+    control::request(wire::Op::ends, nullptr, 0); // the monitor may not have seen it yet
+    take_all();
 }
 
 bool may_send(LinkMap &l, uint32_t slot) noexcept {
-    Remote *r = remote_of(l);
+    const Attached &a = attached[l.index];
     const PutOff quiet;
-    return !r || plugin->may_send(r, slot);
+    const auto may = [&] {
+        return !a.remote || a.step.load(std::memory_order_relaxed) == Attached::carried ||
+               plugin->may_send(a.remote, slot);
+    };
+    if (may())
+        return true;
+    progress_now(); // the queue pair may have ended
+    return may();
 }
+
+void monitor_has_changed() noexcept { monitor_is_another.store(true, std::memory_order_seq_cst); }
 
 void tell(LinkMap &l, uint32_t slot) noexcept {
     const PutOff quiet;
-    if (Remote *r = remote_of(l))
-        plugin->publish(r, slot, false);
-    else
-        leave_to_parent(l, slot);
+    publish(l, slot, false);
 }
 
 void before_fork() noexcept {
@@ -361,6 +506,7 @@ void close(LinkMap &l) noexcept {
     a.peer = nullptr;
     a.remote = nullptr;
     remote_links.fetch_sub(1);
+    end_links();
 }
 
 // Connections between hosts begin as the kernel's.
@@ -368,16 +514,11 @@ Offer offer(LinkMap &, uint32_t, uint32_t) noexcept { return Offer::gone; }
 int64_t take(LinkMap &, std::atomic<uint32_t> &, uint32_t, uint32_t) noexcept { return -1; }
 
 void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
-    Remote *r = remote_of(l);
-    if (!r) {
-        leave_to_parent(l, slot);
-        return;
-    }
     const PutOff quiet;
     const Slot &s = l.view.slot(slot);
-    const bool credit_alone = &arm == &s.side[1 - l.side].control.tx_arm &&
-                              s.side[l.side].control.flags.load(std::memory_order_relaxed) == 0;
-    plugin->publish(r, slot, credit_alone);
+    publish(l, slot,
+            &arm == &s.side[1 - l.side].control.tx_arm &&
+                s.side[l.side].control.flags.load(std::memory_order_relaxed) == 0);
 }
 
 void announce(LinkMap &l, unsigned id) noexcept {
@@ -393,8 +534,12 @@ void withdraw(LinkMap &l, unsigned id) noexcept { shm_transport.withdraw(l, id);
 void recycle(LinkMap &l, uint32_t slot) noexcept {
     always_arm(l, slot);
     const PutOff quiet;
-    if (Remote *r = remote_of(l))
-        plugin->recycle(r, slot, static_cast<uint32_t>(l.view.slot(slot).identity.arrival));
+    Attached &a = attached[l.index];
+    if (!a.remote)
+        return;
+    plugin->recycle(a.remote, slot, static_cast<uint32_t>(l.view.slot(slot).identity.arrival));
+    if (a.step.load(std::memory_order_seq_cst) == Attached::carried) [[unlikely]]
+        say_arrived(l, a, slot);
 }
 
 void release(LinkMap &l, uint32_t slot) noexcept {

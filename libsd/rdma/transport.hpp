@@ -24,6 +24,12 @@ void open_device() noexcept;
 /// other side. False: there is no device for it. In an ordinary call.
 [[nodiscard]] bool begin(LinkMap &l) noexcept;
 
+/// Connections that stay in their sockets since the device has refused their link's queue pair to the other
+/// side, and of which nobody has been told yet.
+extern std::atomic<uint32_t> refusals;
+/// Has it refused this one?
+[[nodiscard]] bool is_refused(const LinkMap &l) noexcept;
+
 /// Links of this process that have a queue pair.
 extern std::atomic<uint32_t> remote_links;
 [[gnu::cold]] void progress_now() noexcept;
@@ -34,10 +40,15 @@ inline void progress() noexcept {
 }
 /// After a sleep that the completion channel has ended. For Upward.
 void take_events() noexcept;
-/// What the other side has sent by now has arrived after this, or is lost.
+/// What the other side has sent by now has arrived after this, also what it had not posted when it was
+/// killed.
 void take_all() noexcept;
+/// The same of a peer whose socket has ended without a word in the slot: it may have been killed.
+void take_last() noexcept;
 /// Can a record of any size go out at once? See Plugin::may_send.
 [[nodiscard]] bool may_send(LinkMap &l, uint32_t slot) noexcept;
+/// The monitor is another one now: what it does not know of is not carried.
+void monitor_has_changed() noexcept;
 /// What our side has written of the slot is to be known there.
 void tell(LinkMap &l, uint32_t slot) noexcept;
 

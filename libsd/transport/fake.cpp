@@ -40,7 +40,7 @@ void carry(LinkMap &l, uint32_t slot) noexcept {
     sys::block_signals(&mask);
     fake::lock(d, static_cast<uint32_t>(sys::getpid()), [] { sys::sched_yield(); });
     fake::carry_header(m, l.side);
-    fake::carry_slot(m, slot, l.side);
+    fake::carry_slot(m, slot, l.side, d);
     fake::unlock(d);
     sys::restore_signals(&mask);
 }

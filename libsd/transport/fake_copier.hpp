@@ -45,6 +45,10 @@ inline void copy_piece(uint8_t *to, const uint8_t *from, uint32_t size, uint32_t
     memcpy(to, from, n - first);
 }
 
+/// More than all rings of a direction hold: one who writes as fast as this reads does not keep it busy.
+constexpr uint64_t kMostCarried = 8u << 20;
+static_assert(kMostCarried > 512 + (16u << 10) + (64u << 10) + (256u << 10) + (1u << 20) + (4u << 20));
+
 /// The records from where the last carrying ended.
 inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirection &d) noexcept {
     using namespace ring;
@@ -57,7 +61,7 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
                 .store(word_of(from, d.held_offset).load(std::memory_order_acquire), std::memory_order_release);
         d.held = 0;
     }
-    for (;;) {
+    for (const uint64_t start = d.position; d.position - start < kMostCarried;) {
         if (d.cls >= kRingClasses)
             return;
         for (uint32_t cls = 1; cls < kRingClasses; ++cls)
@@ -105,24 +109,30 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
     }
 }
 
-/// All that side `side` has written about a slot. With the direction's lock.
-inline void carry_slot(Memory m, uint32_t slot, unsigned side) noexcept {
+/// All that side `side` has written about a slot, which has come as far as `d` says. With its lock.
+inline void carry_slot(Memory m, uint32_t slot, unsigned side, FakeDirection &d) noexcept {
     SlotSide &from = m.half(side).slot(slot).side[side], &to = m.half(1 - side).slot(slot).side[side];
-    const auto carry = [](std::atomic<uint64_t> &target, const std::atomic<uint64_t> &source) {
-        const uint64_t now = source.load(std::memory_order_acquire);
+    const auto put = [](std::atomic<uint64_t> &target, uint64_t now) {
         if (target.load(std::memory_order_relaxed) != now)
             target.store(now, std::memory_order_release);
+    };
+    const auto carry = [put](std::atomic<uint64_t> &target, const std::atomic<uint64_t> &source) {
+        put(target, source.load(std::memory_order_acquire));
     };
     // Before the records, flags above all: what they say was so before them is read first.
     const uint32_t flags = from.control.flags.load(std::memory_order_acquire);
     const uint32_t ended = from.control.ended_at.load(std::memory_order_acquire);
     carry(to.control.oob, from.control.oob);
-    carry_records(m, slot, side, m.state().direction[slot][side]);
+    carry_records(m, slot, side, d);
     carry(to.control.back.since, from.control.back.since);
     carry(to.control.back.where, from.control.back.where);
     carry(to.control.back.header, from.control.back.header);
     carry(to.credit.shown, from.credit.shown);
     carry(to.credit.consumed, from.credit.consumed);
+    const uint64_t offer = from.credit.path.offer.load(std::memory_order_acquire); // says that `from` holds
+    carry(to.credit.path.from, from.credit.path.from);
+    put(to.credit.path.offer, offer);
+    carry(to.credit.path.taken, from.credit.path.taken);
     to.control.ended_at.store(ended, std::memory_order_relaxed);
     if (flags & ~to.control.flags.load(std::memory_order_relaxed))
         to.control.flags.fetch_or(flags, std::memory_order_seq_cst);

@@ -71,6 +71,7 @@ void Monitor::detach(Client &client, uint64_t name, unsigned side) {
     client.bells_given -= std::min(client.bells_given, link.take_bells(side, &client));
     link.side[side].attached.erase(&client);
     link.forget_holder(side, client.pid, client.start);
+    owner_gone(link, side, client);
     if (side == 0) {
         ring_acceptors(link);
     }

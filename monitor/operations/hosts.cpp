@@ -42,6 +42,8 @@ void Monitor::tell(const RemoteHost &host, const say::LinkMessage &message) {
 void Monitor::host_is_there(const std::string &name) {
     RemoteHost &host = remote_host(name);
     host.step = RemoteHost::Step::silent;
+    host.carries = peers_->carries(name);
+    host.is_given_up = false;
     host.foreign.clear();
     host.listed.clear();
     tell(host, say::Epoch{epoch_});
@@ -56,6 +58,7 @@ void Monitor::host_is_away(const std::string &name) {
     RemoteHost &host = remote_host(name);
     host.step = RemoteHost::Step::away;
     host.foreign.clear();
+    stop_carrying(host);
 }
 
 void Monitor::host_says(const std::string &name, const say::LinkMessage &message) {
@@ -101,6 +104,9 @@ const char *Monitor::heard(RemoteHost &host, const say::Links &m) {
     }
     host.listed.clear();
     host.step = RemoteHost::Step::running;
+    if (host.patience != 0) {
+        loop_.cancel(std::exchange(host.patience, 0));
+    }
     // What is open, in the order in which it was said before.
     std::vector<say::Joined> asked;
     for (const auto &[number, key] : host.offers) {
@@ -122,6 +128,7 @@ const char *Monitor::heard(RemoteHost &host, const say::Links &m) {
             }
         }
     }
+    begin_carrying(host);
     return nullptr;
 }
 
@@ -153,6 +160,12 @@ void Monitor::lose_links(RemoteHost &host) {
         }
         link->far->host = nullptr;
         link->side[link->far->side].is_far = false;
+        if (link->lost()) {
+            give_up_slots(*link);
+        }
+        if (link->side[1 - link->far->side].empty()) {
+            forget(*link); // what it still had is for nobody
+        }
     }
     host.named.clear();
 }
@@ -242,7 +255,7 @@ Link *Monitor::link_to_host(Client &connector, RemoteHost &host, uint64_t proces
     for (const auto &[name, attachment] : connector.links) {
         Link *link = attachment.link;
         if (attachment.side[0] && link->far && link->far->host == &host && link->far->process == process &&
-            !link->far->is_crowded && link->side[1].is_far && own_process(*link) == &connector) {
+            !link->far->is_crowded && !link->lost() && link->side[1].is_far && own_process(*link) == &connector) {
             return link;
         }
     }
@@ -287,6 +300,9 @@ void Monitor::join_far(Offer &offer, const say::Offer &foreign) {
     const uint64_t theirs = foreign.number, process = foreign.process;
     host.foreign.remove(theirs); // `foreign` may be in there
     Cause cause = far_objects(offer);
+    if (cause == Cause::none && !may_pair_again(*offer.client, host, process)) {
+        cause = Cause::no_rdma;
+    }
     Link *link = cause == Cause::none ? link_to_host(*offer.client, host, process) : nullptr;
     const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
     if (!slot) {
@@ -387,6 +403,9 @@ const char *Monitor::heard(RemoteHost &host, const say::Joined &m) {
             return "a link of another process";
         }
         cause = Cause::crossed; // it has forked: the next connection gets another link
+    }
+    if (cause == Cause::none && link != nullptr && link->lost()) {
+        cause = Cause::no_rdma;
     }
     if (cause == Cause::none && (link == nullptr || !link->take_slot(m.slot, m.use))) {
         cause = Cause::no_slot;
@@ -497,15 +516,21 @@ const char *Monitor::heard(RemoteHost &host, const say::Gone &m) {
 /// As when the last process of a side ends.
 void Monitor::far_side_gone(Link &link) {
     const unsigned side = link.far->side;
+    refuse_asked(link);
+    give_up_slots(link); // those whose end is not known
+    link.side[side].is_far = false;
+    forget_far(link);
+    side_changed(link, side);
+}
+
+/// What its other side has not answered, and does not.
+void Monitor::refuse_asked(Link &link) {
     for (const OfferKey &key : std::set<OfferKey>(link.offers)) {
         if (Offer &offer = offers_.at(key); offer.asked) {
             leave_link(offer);
             stay_with_kernel(offer, Cause::remote_host);
         }
     }
-    link.side[side].is_far = false;
-    forget_far(link);
-    side_changed(link, side);
 }
 
 /// From now on its two ends have nothing to do with each other, for the monitor.
@@ -518,19 +543,28 @@ void Monitor::forget_far(Link &link) {
     if (link.far->number != 0) {
         host->named.erase(link.far->number);
     }
+    if (host->pulling && host->pulling->what.first == link.id) {
+        host->pulling.reset();
+        carry_on_soon(*host);
+    }
 }
 
 /// The last process of the side that is here has ended, or let go.
 void Monitor::own_side_gone(Link &link) {
+    // Of those who live: they have let go of the link since they could not have a queue pair.
+    for (const OfferKey &key : std::set<OfferKey>(link.offers)) {
+        Offer &offer = offers_.at(key);
+        leave_link(offer);
+        stay_with_kernel(offer, Cause::no_rdma);
+    }
+    if (is_kept_for_peer(link)) {
+        link.lose(1 - link.far->side);
+        tell_lost(link);
+        return;
+    }
     const RemoteHost *host = link.far->host;
     if (host != nullptr && host->is_running()) {
         tell(*host, say::Gone{link.id});
-    }
-    for (const OfferKey &key : std::set<OfferKey>(link.offers)) {
-        if (Offer &offer = offers_.at(key); offer.asked) {
-            leave_link(offer);
-            close_offer(offer);
-        }
     }
     forget(link);
 }
@@ -542,6 +576,8 @@ void Monitor::add_host(const std::string &name, nlohmann::json &row) const {
     row["refused"] = host.refused;
     row["strange"] = host.strange;
     row["crowded"] = host.crowded;
+    row["lost"] = host.lost;
+    row["pulled"] = host.pulled;
     row["links"] = host.links.size();
     row["offers"] = host.offers.size();
     row["foreign"] = host.foreign.size();

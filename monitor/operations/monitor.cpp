@@ -130,6 +130,7 @@ const Monitor::Operation *Monitor::find_operation(uint16_t op) {
         {Op::take_back, "take_back", sizeof(wire::Offered), 0, kProcess, &Monitor::take_back},
         {Op::steer, "steer", sizeof(wire::Steer), 0, kNotChild, &Monitor::steer},
         {Op::steer_mine, "steer_mine", sizeof(wire::Steer), 1, kNotChild, &Monitor::steer_mine},
+        {Op::carry, "carry", sizeof(wire::Carry), 0, kProcess, &Monitor::carry},
         {Op::greet, "greet", sizeof(wire::Greeting), 0, kProcess, &Monitor::greet},
         {Op::pool, "pool", sizeof(wire::Pool), 2, kProcess, &Monitor::pool},
         {Op::peer_pool, "peer_pool", sizeof(wire::PoolRef), 0, kProcess, &Monitor::peer_pool},

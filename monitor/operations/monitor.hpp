@@ -223,9 +223,38 @@ class Monitor {
     void withdraw_from_host(Offer &offer);
     void greet_host(const Link &link, uint32_t step);
     void far_side_gone(Link &link);
-    static void forget_far(Link &link);
+    void forget_far(Link &link);
     void own_side_gone(Link &link);
     void add_host(const std::string &name, nlohmann::json &row) const;
+
+    // lost_links.cpp: what a queue pair had not carried when it ended
+    static bool may_pair_again(const Client &connector, const Client &acceptor);
+    static bool may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process);
+    void owner_gone(Link &link, unsigned side, const Client &client);
+    Reply carry(Client &client, Request &request);
+
+    // far_lost_links.cpp: the same between two hosts
+    Reply carry_far(Link &link, uint32_t slot, bool tells);
+    void tell_lost(Link &link);
+    static bool give_up_slot(const Link &link, uint32_t slot);
+    static void give_up_slots(const Link &link);
+    void begin_carrying(RemoteHost &host);
+    void stop_carrying(RemoteHost &host);
+    void give_up_host(RemoteHost &host);
+    void carry_on(RemoteHost &host);
+    void carry_on_soon(RemoteHost &host);
+    void answer_pull(RemoteHost &host, const between_hosts::Pull &m);
+    void ask_next(RemoteHost &host);
+    static bool is_kept_for_peer(const Link &link);
+    bool end_if_read(Link &link);
+    void refuse_asked(Link &link);
+    void review_soon(RemoteHost &host);
+    const char *heard(RemoteHost &host, const between_hosts::Lost &m);
+    const char *heard(RemoteHost &host, const between_hosts::Changed &m);
+    const char *heard(RemoteHost &host, const between_hosts::Pull &m);
+    static const char *heard(RemoteHost &host, const between_hosts::Words &m);
+    static const char *heard(RemoteHost &host, const between_hosts::Records &m);
+    const char *heard(RemoteHost &host, const between_hosts::Pulled &m);
 
     // pools/pools.cpp: memory from which a connection's bytes are handed over
     static void drop_ended_pools(Link &link);

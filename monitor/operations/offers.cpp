@@ -92,10 +92,13 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
 Link *Monitor::link_between(Client &connector, Client &acceptor) {
     for (const auto &[name, attachment] : connector.links) {
         Link *link = attachment.link;
-        if (attachment.side[0] && link->joins && link->side[0].attached.size() == 1 &&
+        if (attachment.side[0] && link->joins && !link->lost() && link->side[0].attached.size() == 1 &&
             link->side[1].attached == std::set<Client *>{&acceptor}) {
             return link;
         }
+    }
+    if (!may_pair_again(connector, acceptor)) {
+        return nullptr;
     }
     const Account *maker = (connector.payer.user ? connector.payer.user : connector.payer.group).get();
     if (fake_.used || connector.links_made >= config_.limits.links_per_client ||
@@ -316,6 +319,7 @@ Reply Monitor::greet(Client &client, Request &request) {
     if (body.step == wire::kGreets && ours.step == wire::kNotGreeted) {
         std::copy(std::begin(body.hello), std::end(body.hello), ours.hello.begin());
         ours.step = wire::kGreets;
+        ours.owner = client.id;
         link->mark(body.side, kLinkGreeted);
         ring_everybody(*link);
         if (link->far) {

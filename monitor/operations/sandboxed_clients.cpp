@@ -13,9 +13,9 @@ using wire::Op;
 
 /// What the connections need that it has, and its children for theirs. `image`: those that stay open over an
 /// exec.
-constexpr Op kWhenSandboxed[] = {Op::ring,  Op::peer_bell, Op::bell,   Op::unbell, Op::drop_link,
-                                 Op::moved, Op::let_go,    Op::fork,   Op::child,  Op::image,
-                                 Op::leave, Op::withdraw,  Op::sandbox};
+constexpr Op kWhenSandboxed[] = {Op::ring,      Op::carry, Op::peer_bell, Op::bell,   Op::unbell,
+                                 Op::drop_link, Op::moved, Op::let_go,    Op::fork,   Op::child,
+                                 Op::image,     Op::leave, Op::withdraw,  Op::sandbox};
 
 } // namespace
 

@@ -170,6 +170,11 @@ void PeersHelper::send(const std::string &host, const between_hosts::LinkMessage
     order(one);
 }
 
+bool PeersHelper::carries(const std::string &host) const {
+    const auto index = index_of(host);
+    return index && peers_[*index].session != 0 && peers_[*index].version >= kCarryVersion;
+}
+
 void PeersHelper::refuse(const std::string &host, const std::string &why) {
     const auto index = index_of(host);
     if (!index || peers_[*index].session == 0) {

@@ -41,6 +41,10 @@ class PeersHelper {
     bool is_address_of(const std::string &host, const uint8_t (&address)[16]) const;
     /// To a peer that is up. What is not taken ends its channel, so nothing is lost in between.
     void send(const std::string &host, const between_hosts::LinkMessage &message);
+    /// Does the peer, which is up, carry what queue pairs had not?
+    bool carries(const std::string &host) const;
+    /// Messages that sd-peers has not taken yet, for all peers.
+    size_t waiting() const { return orders_.size(); }
     /// What the peer has said cannot be: its channel ends.
     void refuse(const std::string &host, const std::string &why);
     /// For "sdctl peers"; `add` adds what else is known of a peer.

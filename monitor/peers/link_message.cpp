@@ -32,6 +32,19 @@ auto fields(auto &m) {
         return std::tie(m.theirs, m.cause, m.reserved);
     } else if constexpr (std::is_same_v<M, Greeting>) {
         return std::tie(m.link, m.step, m.reserved, m.hello);
+    } else if constexpr (std::is_same_v<M, Lost>) {
+        return std::tie(m.link, m.ended, m.reserved);
+    } else if constexpr (std::is_same_v<M, Changed>) {
+        return std::tie(m.link, m.slot, m.reserved);
+    } else if constexpr (std::is_same_v<M, Pull>) {
+        return std::tie(m.link, m.slot, m.use, m.cls, m.reserved, m.position, m.base);
+    } else if constexpr (std::is_same_v<M, Words>) {
+        return std::tie(m.link, m.slot, m.flags, m.ended_at, m.piece, m.oob, m.offer, m.from, m.taken,
+                        m.consumed, m.shown);
+    } else if constexpr (std::is_same_v<M, Records>) {
+        return std::tie(m.link, m.slot, m.size, m.bytes);
+    } else if constexpr (std::is_same_v<M, Pulled>) {
+        return std::tie(m.link, m.slot, m.more);
     } else {
         return std::tie(m.link);
     }
@@ -50,6 +63,17 @@ bool is_sound(const Greeting &m) {
 }
 bool is_sound(const Gone &m) { return m.link != 0; }
 bool is_sound(const Links &m) { return m.link != 0 || m.their_link == 0; }
+bool is_sound(const Lost &m) { return m.link != 0 && m.ended <= 1 && m.reserved == 0; }
+bool is_sound(const Changed &m) { return m.link != 0 && m.slot < kLinkSlots && m.reserved == 0; }
+bool is_sound(const Pull &m) {
+    return m.link != 0 && m.slot < kLinkSlots && m.use != 0 && m.cls < kRingClasses && m.reserved == 0 &&
+           m.position % 8 == 0 && m.base % 8 == 0;
+}
+bool is_sound(const Words &m) { return m.link != 0 && m.slot < kLinkSlots; }
+bool is_sound(const Records &m) {
+    return m.link != 0 && m.slot < kLinkSlots && m.size != 0 && m.size % 8 == 0 && m.size <= sizeof m.bytes;
+}
+bool is_sound(const Pulled &m) { return m.link != 0 && m.slot < kLinkSlots && m.more <= 1; }
 
 void put(std::string &out, uint64_t value, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) {
@@ -57,15 +81,13 @@ void put(std::string &out, uint64_t value, size_t bytes) {
     }
 }
 
-void put_field(std::string &out, const std::array<uint8_t, 48> &bytes) {
-    out.append(bytes.begin(), bytes.end());
+template <typename T, size_t N> void put_field(std::string &out, const std::array<T, N> &many) {
+    for (const T one : many) {
+        put(out, one, sizeof one);
+    }
 }
 template <typename T> void put_field(std::string &out, T value) { put(out, value, sizeof value); }
 
-void get_field(std::string_view &in, std::array<uint8_t, 48> &bytes) {
-    std::copy_n(in.begin(), bytes.size(), bytes.begin());
-    in.remove_prefix(bytes.size());
-}
 template <typename T> void get_field(std::string_view &in, T &value) {
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof value; ++i) {
@@ -73,6 +95,11 @@ template <typename T> void get_field(std::string_view &in, T &value) {
     }
     value = static_cast<T>(sum);
     in.remove_prefix(sizeof value);
+}
+template <typename T, size_t N> void get_field(std::string_view &in, std::array<T, N> &many) {
+    for (T &one : many) {
+        get_field(in, one);
+    }
 }
 
 template <typename M> size_t length_of() {
@@ -125,6 +152,18 @@ std::optional<LinkMessage> decode(MessageKind kind, std::string_view body) {
         return read<Gone>(body);
     case MessageKind::links:
         return read<Links>(body);
+    case MessageKind::lost:
+        return read<Lost>(body);
+    case MessageKind::changed:
+        return read<Changed>(body);
+    case MessageKind::pull:
+        return read<Pull>(body);
+    case MessageKind::words:
+        return read<Words>(body);
+    case MessageKind::records:
+        return read<Records>(body);
+    case MessageKind::pulled:
+        return read<Pulled>(body);
     default:
         return std::nullopt;
     }

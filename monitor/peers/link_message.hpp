@@ -71,9 +71,66 @@ struct Links {
     bool operator==(const Links &) const = default;
 };
 
-using LinkMessage = std::variant<Epoch, Offer, Withdrawn, Joined, Taken, Refused, Greeting, Gone, Links>;
+// Of a link whose queue pair has ended, from kCarryVersion on.
 
-constexpr size_t kMostLinkBody = 64;
+/// The queue pair has ended for the sender's process, or the process has.
+struct Lost {
+    uint64_t link = 0;
+    uint32_t ended = 0; ///< 1: nobody is there any more who could go on
+    uint32_t reserved = 0;
+    bool operator==(const Lost &) const = default;
+};
+/// The sender's process has written something about the slot.
+struct Changed {
+    uint64_t link = 0;
+    uint32_t slot = 0;
+    uint32_t reserved = 0;
+    bool operator==(const Changed &) const = default;
+};
+/// What the receiver's process has written of the slot is to be told, its records from that position on:
+/// nothing more comes by the queue pair. Answered by words, records and pulled; one question at a time.
+struct Pull {
+    uint64_t link = 0;
+    uint32_t slot = 0;
+    uint32_t use = 0;
+    uint32_t cls = 0; ///< of the ring in which the next record begins
+    uint32_t reserved = 0;
+    uint64_t position = 0;
+    uint64_t base = 0;
+    bool operator==(const Pull &) const = default;
+};
+/// The words, as they were before the records that follow.
+struct Words {
+    uint64_t link = 0;
+    uint32_t slot = 0;
+    uint32_t flags = 0;
+    uint32_t ended_at = 0;
+    std::array<uint32_t, 5> piece{}; ///< of classes 1 to 5
+    uint64_t oob = 0;
+    uint64_t offer = 0, from = 0, taken = 0;
+    uint64_t consumed = 0, shown = 0;
+    bool operator==(const Words &) const = default;
+};
+/// A piece of the records, as they stand in the ring.
+struct Records {
+    uint64_t link = 0;
+    uint32_t slot = 0;
+    uint32_t size = 0; ///< of what is used of `bytes`
+    std::array<uint8_t, 96> bytes{};
+    bool operator==(const Records &) const = default;
+};
+/// The last word of an answer.
+struct Pulled {
+    uint64_t link = 0;
+    uint32_t slot = 0;
+    uint32_t more = 0; ///< 1: there are more records; the words count when all have come
+    bool operator==(const Pulled &) const = default;
+};
+
+using LinkMessage = std::variant<Epoch, Offer, Withdrawn, Joined, Taken, Refused, Greeting, Gone, Links, Lost,
+                                 Changed, Pull, Words, Records, Pulled>;
+
+constexpr size_t kMostLinkBody = 112;
 
 MessageKind kind_of(const LinkMessage &message);
 /// The body alone.

@@ -11,9 +11,11 @@
 
 namespace sd::monitor {
 
-constexpr uint16_t kOldestPeerVersion = 1, kPeerVersion = 2;
+constexpr uint16_t kOldestPeerVersion = 1, kPeerVersion = 3;
 /// From this one on they speak of connections between their hosts (link_message.hpp).
 constexpr uint16_t kLinksVersion = 2;
+/// From this one on what a queue pair had not carried goes by way of the monitors.
+constexpr uint16_t kCarryVersion = 3;
 
 enum class MessageKind : uint16_t {
     hello = 1,
@@ -31,10 +33,23 @@ enum class MessageKind : uint16_t {
     greeting = 22,
     gone = 23,
     links = 24,
+    lost = 25,
+    changed = 26,
+    pull = 27,
+    words = 28,
+    records = 29,
+    pulled = 30,
 };
 
 constexpr bool is_about_links(MessageKind kind) {
-    return kind >= MessageKind::epoch && kind <= MessageKind::links;
+    return kind >= MessageKind::epoch && kind <= MessageKind::pulled;
+}
+
+/// The version that has such messages.
+constexpr uint16_t version_of(MessageKind kind) {
+    return kind >= MessageKind::lost    ? kCarryVersion
+           : kind >= MessageKind::epoch ? kLinksVersion
+                                        : kOldestPeerVersion;
 }
 
 constexpr size_t kMessageHeader = 8;

@@ -179,7 +179,7 @@ bool Session::take(const Message &message) {
         }
         return fail(PeerCause::malformed, "a key that is none");
     default:
-        if (version_ < kLinksVersion || !between_hosts::decode(message.kind, message.body)) {
+        if (version_ < version_of(message.kind) || !between_hosts::decode(message.kind, message.body)) {
             return fail(PeerCause::malformed, "a message about links that is none");
         }
         if (events_.message) {

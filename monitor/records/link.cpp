@@ -55,7 +55,7 @@ void carry(const Link &link, unsigned slot, unsigned side) {
     FakeDirection &direction = m.state().direction[slot][side];
     fake::lock(direction, static_cast<uint32_t>(getpid()), [] { sched_yield(); });
     fake::carry_header(m, side);
-    fake::carry_slot(m, slot, side);
+    fake::carry_slot(m, slot, side, direction);
     fake::unlock(direction);
 }
 
@@ -258,6 +258,40 @@ std::optional<uint32_t> Link::take_joined_slot() {
     return std::nullopt;
 }
 
+void Link::lose(unsigned side_index) const {
+    if (!lost_) {
+        lost_ = std::chrono::steady_clock::now();
+    }
+    mark(side_index, kLinkLost);
+}
+
+Link::Carried *Link::carried(uint32_t slot) const {
+    const auto it = carried_.find(slot);
+    return it == carried_.end() ? nullptr : &it->second;
+}
+
+bool Link::arrived(uint32_t slot, unsigned sender, uint32_t cls, uint64_t position, uint64_t base) const {
+    if (cls >= kRingClasses || position % 8 != 0 || base % 8 != 0) {
+        return false;
+    }
+    Carried &made = carried_[slot];
+    if (!made.known[sender]) {
+        made.known[sender] = true;
+        made.direction[sender].cls = cls;
+        made.direction[sender].position = position;
+        made.direction[sender].base = base;
+    }
+    return true;
+}
+
+void Link::has_arrived(uint32_t slot, unsigned sender, const RingPlace &place) const {
+    if (Carried *made = carried(slot); made != nullptr && made->known[sender]) {
+        made->direction[sender].cls = place.cls;
+        made->direction[sender].position = place.position;
+        made->direction[sender].base = place.base;
+    }
+}
+
 bool Link::is_let_go(uint32_t slot, unsigned end) const {
     return (view(end).slot(slot).side[end].control.flags.load(std::memory_order_acquire) &
             (kFlagReleased | kFlagDead)) != 0;
@@ -265,6 +299,10 @@ bool Link::is_let_go(uint32_t slot, unsigned end) const {
 
 void Link::begin_slot(uint32_t slot, uint32_t use) {
     joins->set(slot);
+    carried_.erase(slot);
+    if (far) {
+        uses_[slot] = use;
+    }
     for_each_view([&](LinkView view) {
         // The inline rings only need to begin without a record; what else is left there is never read.
         Slot &s = view.slot(slot);
@@ -347,7 +385,14 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     }
     if (link.is_fake()) { // for the dead
         carry(link, slot_index, side);
+    } else if (Link::Carried *carried = link.carried(slot_index);
+               !link.far && carried != nullptr && carried->known[side]) {
+        fake::carry_slot(memory_of(link), slot_index, side, carried->direction[side]);
     } else if (link.is_remote() && flags != 0) {
+        // What it had sent and not posted lies in its memory. The other side ends the queue pair, and asks.
+        if ((flags & kFlagDead) != 0 && (flags & kFlagReleased) == 0) {
+            link.lose(side);
+        }
         link.view(peer).slot(slot_index).side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
     std::atomic_thread_fence(std::memory_order_seq_cst); // (b)

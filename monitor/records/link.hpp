@@ -1,13 +1,15 @@
 // A link as the monitor sees it: who is attached on which side, and the doorbells of each side.
 #pragma once
-#include "libsd/layout/link_layout.hpp"
+#include "libsd/layout/fake_layout.hpp"
 #include "monitor/kernel/domain.hpp"
 #include "monitor/kernel/shared_memory.hpp"
+#include "monitor/peers/far_records.hpp"
 #include "monitor/records/doorbell.hpp"
 
 #include <array>
 #include <bitset>
 #include <chrono>
+#include <map>
 #include <optional>
 #include <set>
 
@@ -78,7 +80,8 @@ class Link {
     uint32_t joined_so_far = 0; ///< connections that had a slot
     /// Over RDMA: what each side has said about itself
     struct Greeted {
-        uint32_t step = 0; ///< wire::GreetingStep
+        uint32_t step = 0;  ///< wire::GreetingStep
+        uint64_t owner = 0; ///< the client that has the queue pair
         std::array<unsigned char, 48> hello{};
     } greeted[2];
     /// One that leads to another host has one memory only, its process's, for both sides: what is written in
@@ -89,6 +92,7 @@ class Link {
         uint64_t process; ///< that monitor's number for it
         uint64_t number;  ///< that monitor's for the link; 0: not told yet
         bool is_crowded = false; ///< several processes have the far side: no more connections get it
+        bool has_ended = false;  ///< the process there, whose monitor still has what it had not sent
     };
     std::optional<Far> far;
     /// Offers that have been given a slot, and of which their processes have not heard
@@ -123,6 +127,20 @@ class Link {
     }
     /// Does each side have a memory of its own that processes alone carry over?
     bool is_remote() const { return is_remote_; }
+    /// A slot of one whose queue pair has ended: by sender, how far its records have come, if the receiver
+    /// has said so. From then on nothing comes but what is carried here.
+    struct Carried {
+        bool known[2] = {};
+        FakeDirection direction[2]{};
+    };
+    Carried *carried(uint32_t slot) const; ///< null: it is not
+    /// False: there is no such place.
+    bool arrived(uint32_t slot, unsigned sender, uint32_t cls, uint64_t position, uint64_t base) const;
+    void has_arrived(uint32_t slot, unsigned sender, const RingPlace &place) const; ///< further than before
+    /// The queue pair of that side has ended.
+    void lose(unsigned side) const;
+    /// When it was lost first; no connection is given a slot of it then.
+    std::optional<std::chrono::steady_clock::time_point> lost() const { return lost_; }
     /// Does it have the fake transport? Then both memories are mapped in one piece, from view(0) on.
     bool is_fake() const { return is_fake_; }
 
@@ -137,6 +155,21 @@ class Link {
     void note_holder(unsigned side, pid_t pid, uint64_t start);
     void forget_holder(unsigned side, pid_t pid, uint64_t start);
 
+    /// Which use of the slot it is, as the monitor has given it out.
+    uint32_t use(uint32_t slot) const {
+        const auto it = uses_.find(slot);
+        return it == uses_.end() ? 0 : it->second;
+    }
+    /// Will that end not touch the slot again?
+    bool is_let_go(uint32_t slot, unsigned end) const;
+    /// Calls fn(slot) for each slot that was given out and that this end has not let go of.
+    template <typename Fn> void for_each_open(unsigned end, Fn fn) const {
+        for (uint32_t slot = 0; joins && slot < kLinkSlots; ++slot) {
+            if (joins->test(slot) && !is_let_go(slot, end)) {
+                fn(slot);
+            }
+        }
+    }
     /// A slot for a connection between the two processes of a link that joins, at rest and all 0; nothing:
     /// all are in use.
     std::optional<uint32_t> take_joined_slot();
@@ -163,12 +196,14 @@ class Link {
     Link() = default;
     void map();
     void lay_out(uint32_t listener_id, uint32_t port_base);
-    bool is_let_go(uint32_t slot, unsigned end) const;
     void begin_slot(uint32_t slot, uint32_t use);
     uint32_t end_of_requests() const;
     Mapping map_; ///< all but the arenas, in which the monitor has no business; over the fake all
     LinkView view_[2];
     uint32_t former_end_ = 0;
+    mutable std::map<uint32_t, Carried> carried_; ///< by slot
+    std::map<uint32_t, uint32_t> uses_;           ///< by slot, of one that leads to another host
+    mutable std::optional<std::chrono::steady_clock::time_point> lost_;
     bool is_fake_ = false;
     bool is_remote_ = false;
     bool paused_ = false;

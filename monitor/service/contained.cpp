@@ -23,7 +23,7 @@ constexpr Op kWhenContained[] = {
     Op::bell, Op::unbell, Op::peer_bell, Op::foreign_bell, Op::ring, Op::accept_bell, Op::mute_bell,
     // Sockets that are passed on, connections that are found to have libsd at both ends, pools of links
     Op::pass, Op::claim, Op::claimed, Op::moved, Op::let_go, Op::offer, Op::other_end, Op::take_back,
-    Op::pool, Op::peer_pool, Op::end_pool};
+    Op::carry, Op::pool, Op::peer_pool, Op::end_pool};
 
 } // namespace
 

@@ -18,7 +18,7 @@ PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segme
     const SlotSide &own = link.view(side).slot(slot).side[side];
     const SlotSide &other = link.view(1 - side).slot(slot).side[1 - side];
     const uint32_t offered = word_of(own.credit.path.offer), taken = word_of(other.credit.path.taken);
-    if (sender == nullptr ? offered == 0 : !sender->has_paths) {
+    if (sender == nullptr ? offered == 0 && !link.joins : !sender->has_paths) {
         if (sender != nullptr && sender->is_adopting) {
             result.hold = Hold::sender;
         }

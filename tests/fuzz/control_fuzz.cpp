@@ -273,6 +273,7 @@ constexpr Shape kShapes[] = {
     {wire::Op::offer, sizeof(wire::Offer), "t"},
     {wire::Op::other_end, 0, "t"},
     {wire::Op::take_back, sizeof(wire::Offered), ""},
+    {wire::Op::carry, sizeof(wire::Carry), ""},
     {wire::Op::pool, sizeof(wire::Pool), "bg"},
     {wire::Op::peer_pool, sizeof(wire::PoolRef), ""},
     {wire::Op::end_pool, sizeof(wire::PoolRef), ""},

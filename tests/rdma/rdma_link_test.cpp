@@ -57,6 +57,15 @@ bool send_some(HostProcess &h, Connection &c, uint64_t n) {
     return true;
 }
 
+/// As one record, in a ring that has room, and tells nobody.
+void put(const HostProcess &h, Connection &c, uint32_t n) {
+    std::vector<uint8_t> piece(n);
+    for (uint8_t &b : piece)
+        b = c.out.next();
+    HOST_REQUIRE(ring::put(c.tx, h.sending(c.slot), piece.data(), n) == 0);
+    c.sent += n;
+}
+
 bool receive_some(HostProcess &h, Connection &c) {
     ring::Record r{};
     auto &consumed = h.mine(c.slot).credit.consumed;
@@ -181,6 +190,38 @@ TEST_CASE("flags and urgent marks of a side arrive, after the bytes that precede
             }
             HOST_REQUIRE(c.received == sent && sent > 0);
             HOST_REQUIRE(h.data_wakes > 0);
+            h.meet_and_serve();
+        }
+        end(h);
+    }));
+}
+
+TEST_CASE("an end comes with the last byte, where not all goes out at once") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection before(side, 5), ending(side, 6);
+        if (side == 0) {
+            for (Connection *c : {&before, &ending})
+                HOST_REQUIRE(h.link->transport->settle(*h.link, c->slot, 3) &&
+                             ring::change_class(c->tx, h.sending(c->slot), 3));
+            for (int i = 0; i < 4; ++i) { // of a mailbox of 256 KiB
+                put(h, before, 50'000);
+                h.tell(before.slot);
+            }
+            for (int i = 0; i < 3; ++i)
+                put(h, ending, 30'000);
+            h.mine(ending.slot).control.flags.fetch_or(kFlagWriteShut);
+            h.tell(ending.slot);
+            h.meet();
+            h.meet_and_serve();
+        } else {
+            h.meet();
+            while (!(h.theirs(ending.slot).control.flags.load() & kFlagWriteShut))
+                h.plugin->progress(h.device);
+            while (receive_some(h, ending)) {
+            }
+            HOST_REQUIRE(ending.received == 90'000);
             h.meet_and_serve();
         }
         end(h);

@@ -71,7 +71,7 @@ class Alpha {
         REQUIRE(::send(channel.get(), &one, sizeof one, 0) == sizeof one);
     }
     /// A new session with beta, which has said nothing.
-    void come_up(uint32_t version = kLinksVersion) {
+    void come_up(uint32_t version = kPeerVersion) {
         PeerReport one;
         one.state = PeerState::up;
         one.version = version;
@@ -159,6 +159,17 @@ TEST_CASE("what is said out of turn ends the channel") {
         alpha.say(late);
         CHECK(alpha.next_refusal() == "a message about links out of turn");
     }
+}
+
+TEST_CASE("what is said of lost links that there are none of is passed over, and answered with nothing") {
+    Alpha alpha;
+    alpha.meet(1);
+    for (const LinkMessage &message :
+         std::initializer_list<LinkMessage>{Lost{1, 1, 0}, Changed{1, 2, 0}, Words{1, 2}, Records{1, 2, 8, {}},
+                                            Pulled{1, 2, 1}, Pull{1, 2, 3}, Pull{4, 2, 3}})
+        alpha.say(message);
+    alpha.say(Epoch{1});
+    CHECK(alpha.next_refusal() == "a message about links out of turn");
 }
 
 TEST_CASE("a message of a form that it cannot have ends the channel, though sd-peers has let it through") {

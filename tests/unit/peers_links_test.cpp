@@ -24,7 +24,13 @@ std::vector<LinkMessage> one_of_each() {
             Refused{1, 5, 0},
             greeting,
             Gone{11},
-            Links{12, 0}};
+            Links{12, 0},
+            Lost{13, 1, 0},
+            Changed{14, 15, 0},
+            Pull{16, 17, 18, sd::kRingClasses - 1, 0, 19 * 8, 20 * 8},
+            Words{21, 22, 23, 24, {25, 26, 27, 28, 29}, 30, 31, 32, 33, 34, 35},
+            Records{36, 37, 16, {1, 2, 3}},
+            Pulled{38, 39, 1}};
 }
 
 } // namespace
@@ -71,6 +77,25 @@ TEST_CASE("a message about links that names nothing, or what cannot be, is none"
         Greeting{1, sd::wire::kGreets, 1, {}},
         Gone{0},
         Links{0, 1},
+        Lost{0, 0, 0},
+        Lost{1, 2, 0},
+        Changed{0, 1, 0},
+        Changed{1, sd::kLinkSlots, 0},
+        Pull{0, 1, 1, 0, 0, 0, 0},
+        Pull{1, sd::kLinkSlots, 1, 0, 0, 0, 0},
+        Pull{1, 1, 0, 0, 0, 0, 0},
+        Pull{1, 1, 1, sd::kRingClasses, 0, 0, 0},
+        Pull{1, 1, 1, 0, 0, 4, 0},
+        Pull{1, 1, 1, 0, 0, 8, 1},
+        Words{0, 1},
+        Words{1, sd::kLinkSlots},
+        Records{0, 1, 8, {}},
+        Records{1, sd::kLinkSlots, 8, {}},
+        Records{1, 1, 0, {}},
+        Records{1, 1, 4, {}},
+        Records{1, 1, 104, {}},
+        Pulled{0, 1, 0},
+        Pulled{1, 1, 2},
     };
     for (const LinkMessage &message : wrong) {
         CAPTURE(message.index());

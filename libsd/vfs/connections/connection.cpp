@@ -108,13 +108,17 @@ uint32_t absorb_flags(File &f) noexcept {
         return seen;
     if ((seen & kSeenPath) && !uses_ring(f)) [[unlikely]]
         return seen; // its socket says what becomes of it
-    if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]]
-        rdma::take_all(); // its last bytes may be on their way into the ring
+    if ((flags & kFlagDead) && rdma::is_remote(*f.link)) [[unlikely]] {
+        rdma::take_all(); // its last bytes may be on their way into the ring, or have to be carried there
+        flags |= f.peer->control.flags.load(std::memory_order_acquire) & (kFlagReleased * 2 - 1);
+    }
     const uint32_t fin = flags & kFlagWriteShut;
     if (flags & kFlagDead)
         flags |= left_unread(f, fin) ? kFlagReset : kFlagWriteShut;
     uint32_t before = o.flags_seen.fetch_or(flags, std::memory_order_acq_rel);
     if ((flags & kFlagReset) && !(before & kFlagReset)) {
+        if (f.peer->control.flags.load(std::memory_order_relaxed) & kFlagLost) [[unlikely]]
+            count_fallback(Cause::queue_pair_lost, nullptr);
         // A side that resets sets no FIN then: one that is there came before it.
         o.so_error.store(fin ? EPIPE : ECONNRESET, std::memory_order_release);
         o.tx_block.fetch_or(kTxReset, std::memory_order_release);

@@ -43,6 +43,7 @@ void restore() noexcept {
             wire::Adopt msg{l->id, l->side, 0, 0, 0};
             control::request(wire::Op::adopt_link, &msg, sizeof msg, &l->memfd, 1);
         }
+    rdma::monitor_has_changed();
     restore_pools();
     restore_listeners();
     restore_bells();

@@ -269,8 +269,15 @@ int write_move_counts(char *to, size_t room) noexcept {
     return n;
 }
 
+void count_refusals() noexcept {
+    for (uint32_t n = rdma::refusals.exchange(0, relaxed); n; --n)
+        count_fallback(Cause::no_rdma, nullptr);
+}
+
 bool prepare_send(int fd, File &f, bool *tell) noexcept {
     Ofd &o = *f.ofd;
+    if (rdma::refusals.load(relaxed) != 0) [[unlikely]]
+        count_refusals();
     const uint32_t now = sending_word(f);
     const PathStep step = path_step(now);
     const auto answer = static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire));
@@ -413,6 +420,34 @@ bool uses_ring(const File &f) noexcept {
 bool is_settled_in_ring(const File &f) noexcept {
     const auto reads = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
     return sends_in_ring(*f.ofd) && path_step(reads) == kPathRing && offered_word(f) == reads;
+}
+
+namespace {
+
+/// Has the peer been told that it may go over to the ring, and not said that it has, nor that it has ended?
+bool may_have_gone_over(const File &f) noexcept {
+    constexpr uint32_t kSaid = kFlagWriteShut | kFlagClosed | kFlagReset | kFlagDead;
+    const auto mine = static_cast<uint32_t>((f.ofd->opt.*kPathRx).load(relaxed));
+    return path_step(mine) == kPathAsked && !sender_is_in_ring(f) &&
+           (f.peer->control.flags.load(std::memory_order_acquire) & kSaid) == 0;
+}
+
+} // namespace
+
+void hear_of_end(File &f) noexcept {
+    constexpr int64_t kPatienceNs = 1'000'000'000;
+    if (may_have_gone_over(f))
+        rdma::take_last();
+    const int64_t until = sys::now_ns() + kPatienceNs;
+    while (may_have_gone_over(f)) {
+        if (sys::now_ns() > until) // what is written for the peer only this process sees
+            f.peer->control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagLost, std::memory_order_seq_cst);
+        constexpr uint32_t nothing = 0; // nobody wakes it
+        timespec nap{0, 1'000'000};
+        sys::futex(&nothing, 128 /*FUTEX_WAIT_PRIVATE*/, nothing, &nap);
+        rdma::progress();
+    }
+    absorb_flags(f); // of the dead, this brings what they had to say
 }
 
 bool sender_is_in_ring(const File &f) noexcept { return path_step(offered_word(f)) == kPathRing; }

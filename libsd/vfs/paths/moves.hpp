@@ -120,9 +120,15 @@ void begin_paths(Ofd &o) noexcept;
 /// With the send token: makes the next step of a move that is wanted. True: what is sent now goes into the
 /// ring. `*tell`: the receiver is to be told.
 bool prepare_send(int fd, File &f, bool *tell) noexcept;
+/// Of rdma::refusals.
+[[gnu::cold]] void count_refusals() noexcept;
 /// With the receive token: makes the next step of a move that the sender has begun. True: it is another path
 /// now that is read.
 bool follow_sender(int fd, File &f) noexcept;
+/// Of a peer on another host whose socket has ended: it may have gone over to the ring before. Waits for its
+/// word, which may be slower than the FIN, or is its monitor's to say. Where nothing is heard in a second the
+/// end may be a false one, and the connection counts as reset.
+void hear_of_end(File &f) noexcept;
 /// With the receive token: does the ring end at a position that a peek has got to, and the socket goes on?
 bool ring_ends_at(const File &f, const RxState &s) noexcept;
 /// The same of the socket, of which `peeked` bytes have been seen and not taken.

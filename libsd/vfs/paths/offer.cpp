@@ -89,8 +89,9 @@ void drop_dead_links() noexcept {
         if (!l || l->listener_id != 0 || !link_use(*l))
             continue;
         const uint32_t flags = l->view.header().side[1 - l->side].flags.load(std::memory_order_acquire);
+        const uint32_t own = l->view.header().side[l->side].flags.load(std::memory_order_acquire);
         // Ours, and the one of link_for()
-        if (l->listener_id == 0 && (flags & (kLinkClientDead | kLinkServerDead)) &&
+        if (l->listener_id == 0 && ((flags & (kLinkClientDead | kLinkServerDead)) || (own & kLinkLost)) &&
             l->users.load(std::memory_order_acquire) == 2)
             link_unuse(*l);
         link_unuse(*l);
@@ -119,6 +120,7 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
     const unsigned side = f.unconnected.side;
     set_state(f, OfferState::given_up);
     if (reply.slot >= kLinkSlots) {
+        count_fallback(Cause::no_slot, nullptr);
         control::close_received(r);
         return false;
     }
@@ -127,6 +129,12 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
     LinkMap *l = link_for(reply, side, r.fd[0], &why);
     if (!l) {
         count_fallback(why, nullptr);
+        return false;
+    }
+    if (rdma::is_remote(*l) && rdma::is_refused(*l)) {
+        let_go(*l, reply.slot, side);
+        count_fallback(Cause::no_rdma, nullptr);
+        link_unuse(*l);
         return false;
     }
     // A call that began before the state was changed is counted; one that begins now finds it given up.
@@ -240,7 +248,9 @@ bool consider_joining(int fd, File &f) noexcept {
         return f.kind == FileKind::stream;
     if (is_state(f, OfferState::marked) && !is_established(fd))
         return false;
-    if (!control::ensure(&why) || !own_segment()) {
+    const bool has_monitor = control::ensure(&why);
+    if (!has_monitor || !own_segment()) {
+        count_fallback(has_monitor ? Cause::no_memory : why, nullptr);
         set_state(f, OfferState::given_up);
         return false;
     }
@@ -276,7 +286,8 @@ bool consider_joining(int fd, File &f) noexcept {
             return false;
         }
     }
-    if (r.fds != 1) {
+    if (r.fds != 1) { // the process had no room for it
+        count_fallback(Cause::no_descriptor, nullptr);
         control::close_received(r);
         set_state(f, OfferState::given_up);
         return false;

@@ -128,8 +128,11 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
 long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end) noexcept {
     Ofd &o = *f.ofd;
     const bool peek = flags & MSG_PEEK;
-    if (rdma::is_remote(*f.link) && !rx_pending(f)) [[unlikely]]
+    if (rdma::is_remote(*f.link) && !rx_pending(f)) [[unlikely]] {
         rdma::progress();
+        if (rdma::refusals.load(std::memory_order_relaxed) != 0) [[unlikely]]
+            count_refusals();
+    }
     const int to_socket = flags & (MSG_PEEK | MSG_TRUNC);
     long done = 0;
     for (unsigned pieces = 0; pieces < 6; ++pieces) { // more than can lie behind each other
@@ -185,6 +188,11 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             if (follow_sender(fd, f))
                 continue;
             return done;
+        }
+        if (r == 0 && rdma::is_remote(*f.link)) [[unlikely]] {
+            hear_of_end(f);
+            if (follow_sender(fd, f))
+                continue;
         }
         if (r == 0)
             learn_of_end(f);
