@@ -16,6 +16,7 @@ import time
 
 import dkms
 import namespaces
+import rdma
 import service
 import system
 from holding import Client, echo, share
@@ -418,12 +419,12 @@ def check_plain_remove():
         text = before.read() + "\n# a line of the administrator's\n"
     configure(text)
     own = configuration_files()
-    apt("remove", "socksdirect", "socksdirect-monitor")
+    apt("remove", *system.PACKAGES)
     client.tell("ask")
     same("the servers' processes", main_pids(), state["pids"])
     same("drop-ins", glob.glob("/etc/systemd/system/*/*socksdirect*"), [])
     same("monitors", system.processes("sd-monitor") + system.processes("sd-bridge"), [])
-    same("libraries and programs", glob.glob("/usr/lib/*/socksdirect/libsd.so") + glob.glob("/usr/*bin/sd*-*monitor*"), [])
+    same("libraries and programs", glob.glob("/usr/lib/*/socksdirect/*.so") + glob.glob("/usr/*bin/sd*-*monitor*"), [])
     same("the configuration's files", configuration_files(), own)
     run("systemctl", "daemon-reload")
     same("failed units", run("systemctl", "list-units", "--failed", "--no-legend", "--plain"), "")
@@ -442,7 +443,7 @@ def check_remove():
     client = Client()
     for service in UNITS:
         client.open(service, 1)
-    apt("purge", "socksdirect", "socksdirect-monitor")
+    apt("purge", *system.PACKAGES)
     client.tell("ask")
     for service in UNITS:
         client.open(service, 2)
@@ -493,6 +494,7 @@ CHECKS = [  # name, what it does, whether the others need it
     ("sdctl doctor finds nothing wrong", check_doctor, False),
     ("a reload applies the configuration, unless it is wrong", check_reload, False),
     ("discovery joins connections between namespaces", namespaces.check, False),
+    ("the package for RDMA: opened where a program is told to, and removed meanwhile", lambda: rdma.check(packages("built")), False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
     *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
     ("the monitor is restarted under load", gone(restart, TIMES), False),

@@ -10,6 +10,7 @@ import time
 
 MONITOR = "sd-monitor.service"
 CONFIG = "/etc/socksdirect/sd-monitor.toml"
+PACKAGES = ("socksdirect", "socksdirect-monitor", "socksdirect-rdma")
 UNITS = {"nginx": "nginx.service", "redis": "redis-server.service", "postgresql": "postgresql@15-main.service"}
 PATIENCE = 120  # seconds until something that has to come is given up
 
@@ -56,7 +57,7 @@ def until(what, condition):
 
 
 def files():
-    """Every file with its kind, rights and owner; those of /etc with what is in them."""
+    """Every file with its kind, rights and owner; links with where they lead, those of /etc with what is in them."""
     found, left_out = {}, [re.compile(pattern) for pattern in CHANGES]
     for folder, folders, names in os.walk("/"):
         folders[:] = [name for name in folders
@@ -68,7 +69,9 @@ def files():
                 continue
             about = os.lstat(path)
             text = f"{about.st_mode:o} {about.st_uid}:{about.st_gid}"
-            if path.startswith("/etc/") and os.path.isfile(path):
+            if os.path.islink(path):
+                text += " " + os.readlink(path)
+            elif path.startswith("/etc/") and os.path.isfile(path):
                 with open(path, "rb") as content:
                     text += " " + hashlib.sha256(content.read()).hexdigest()[:16]
             found[path] = text

@@ -17,6 +17,7 @@ from report import Report
 
 HERE = pathlib.Path(__file__).resolve().parents[3] / "tests/vm"
 LAST_ROUND = 180  # seconds: what booting and a round of tests/vm/install.py may take together
+NAMES = ("socksdirect", "socksdirect-monitor", "socksdirect-rdma")
 OTHER_VERSIONS = {"newer": "+test1", "older": "~test1"}
 
 
@@ -44,16 +45,18 @@ def build_module(report, packages, into):
         print(trouble, file=sys.stderr)
 
 
-def both(packages):
-    others = ("dbgsym", "-dkms_", "-rdma_")
-    found = [path for path in sorted(packages.glob("socksdirect*_*.deb")) if not any(part in path.name for part in others)]
-    if len(found) != 2:
-        raise RuntimeError(f"{packages}: not the two packages of scripts/package")
-    return found
+def under_test(packages):
+    """Those of NAMES that are there: a release may have been before one of them, and never before the first two."""
+    found = {path.name.partition("_")[0]: path for path in packages.glob("socksdirect*_*.deb")}
+    if any(name not in found for name in NAMES[:2]):
+        raise RuntimeError(f"{packages}: not the packages of scripts/package")
+    return [found[name] for name in NAMES if name in found]
 
 
 def prepare(folder, test, packages, previous, arguments):
-    found = both(packages)
+    found = under_test(packages)
+    if len(found) != len(NAMES):
+        raise RuntimeError(f"{packages}: of {', '.join(NAMES)} only {len(found)}")
     (folder / "built").mkdir()
     if test == "autopkgtest":
         shutil.copytree(HERE.parents[1] / "packaging/debian", folder / "source/debian")
@@ -62,7 +65,7 @@ def prepare(folder, test, packages, previous, arguments):
     for name, suffix in OTHER_VERSIONS.items():
         (folder / name).mkdir()
         if name == "older" and previous:
-            for path in both(previous):
+            for path in under_test(previous):
                 shutil.copy(path, folder / name)
             continue
         for path in found:

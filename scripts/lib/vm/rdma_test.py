@@ -120,6 +120,7 @@ def job(folder, build, names, exchange, real, amounts):
         text = BETWEEN.replace("@BYTES@", str(EXCHANGED)).replace("@BUILD@", str(build.absolute()))
         (folder / "between").write_text(text, encoding="utf-8")
     rdma_system.programs(folder / "root", *programs, shutil.which("rdma"))
+    two_hosts.without_lines(folder / "root", [path for path in programs if build in pathlib.Path(path).parents])
     shutil.copy(build / "tests/verbs/verbs_script", folder)
     (folder / "scripts").mkdir()
     for name in names:
@@ -147,7 +148,7 @@ def main():
     if not options.names and not options.measure:
         names = sorted(path.stem for path in SCRIPTS.glob("*.verbs"))
         real = list(two_hosts.PROGRAMS if options.long else two_hosts.USUAL_PROGRAMS)
-    options.limit = options.limit or (3600 if options.long or options.measure else 600)
+    options.limit = options.limit or (3600 if options.long or options.measure or set(real) - set(two_hosts.USUAL_PROGRAMS) else 600)
     amounts = None if options.measure else two_hosts.LONG if options.long else two_hosts.USUAL
     report = Report("vm-rdma", options.results)
     image = rdma_system.make()

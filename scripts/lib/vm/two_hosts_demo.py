@@ -26,15 +26,16 @@ end_monitor
 
 CLIENT = r"""show() { sed 's/^/show /'; }
 prompt() { echo "show "; echo "show alpha# $*"; }
+until_ok sh -c "nc $there 7471 </dev/null" # beta's monitor: a failed try would be its last trouble
 start_monitor true
 meet
 prompt cat /etc/socksdirect/sd-monitor.toml
 sed 's#/tmp/two/#/etc/socksdirect/#' /tmp/two/monitor.toml | show
 prompt sdctl peers
 $build/sdctl peers 2>&1 | show
-prompt sdrun redis-benchmark -h $there -c 4 -n 10000 -t set,get -q
+prompt sdrun redis-benchmark -h $there -c 4 -n 5000 -t set,get -q
 begin_count
-$build/sdrun redis-benchmark -h $there -c 4 -n 10000 -t set,get -q >out 2>&1 &
+$build/sdrun redis-benchmark -h $there -c 4 -n 5000 -t set,get -q >out 2>&1 &
 benchmark=$!
 most=0
 while kill -0 $benchmark 2>/dev/null; do
@@ -48,10 +49,16 @@ done
 wait $benchmark && [ $most = 4 ] && ended=0 || ended=1
 tr '\r' '\n' <out | grep 'requests per second' | show
 prompt "sdstat        # while that ran"
-show </tmp/two/sdstat
-prompt "nft list counters"
-echo "show over TCP:  $(take tcp_out 52) bytes there, $(take tcp_in 52) back"
-echo "show over RDMA: $(take rdma_out 0) bytes there, $(take rdma_in 0) back, with the headers of packets"
+sed '/^$/,$d' /tmp/two/sdstat | show
+tcp_out=$(take tcp_out 52) tcp_in=$(take tcp_in 52)
+rdma_out=$(take rdma_out 0) rdma_in=$(take rdma_in 0)
+[ $rdma_out -gt $tcp_out ] && [ $rdma_in -gt $tcp_in ] || ended=1
+show <<END
+
+Counted by nftables on alpha meanwhile:
+  over RDMA  $rdma_out bytes to beta, $rdma_in back, with the headers of packets
+  over TCP   $tcp_out bytes to beta, $tcp_in back: how the connections began
+END
 meet
 end_monitor
 (exit $ended)
@@ -77,8 +84,9 @@ def main():
         job = folder / "job"
         job.mkdir()
         two_hosts.make_key(job)
-        paths = two_hosts.files(job / "root", ("redis",)) + two_hosts.ours(build) + [build / "sdrun", shutil.which("rdma")]
-        rdma_system.programs(job / "root", *paths)
+        ours = [*two_hosts.ours(build), build / "sdrun"]
+        rdma_system.programs(job / "root", *two_hosts.files(job / "root", ("redis",)), *ours, shutil.which("rdma"))
+        two_hosts.without_lines(job / "root", ours)
         for host in (0, 1):
             (job / f"programs.{host}").write_text(scripts[host], encoding="utf-8")
         (job / "run").write_text(two_hosts.DEVICE + "sh ./programs.$host\n", encoding="utf-8")
