@@ -38,7 +38,9 @@ PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segme
         return result;
     }
     result.path = Path::kernel;
-    if (step == kPathKernel && !is_answered &&
+    // A step to the ring that was asked for and taken back: it has been in the socket all the time.
+    const bool is_taken_back = taken == (offered >> 8 << 8 | kPathAsked) || (taken & kStep) == kPathKernel;
+    if (step == kPathKernel && !is_answered && !is_taken_back &&
         other.credit.consumed.load(std::memory_order_acquire) != result.offset) {
         result.is_over = false;
         result.hold = Hold::unread;
