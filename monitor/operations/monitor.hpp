@@ -413,14 +413,18 @@ class Monitor {
     MovedConnections::iterator adopted_end(const Adoption &adoption, unsigned side);
     static bool is_there(const MovedConnection &moved);
     static bool is_adopting(const MovedConnection &moved);
-    static bool tell_to_begin(const MovedConnection &moved);
+    static bool change_mark(Ofd &words, uint32_t serial, uint32_t set, uint32_t clear);
     static void clear_adoption(Ofd &words);
     void wake_holders(const Segment &segment, uint32_t ofd_index) const;
     void rest_adoption(const std::shared_ptr<Adoption> &adoption);
     void forget_adoption(const std::shared_ptr<Adoption> &adoption);
     std::shared_ptr<Adoption> resting_adoption(const SteeredPair &pair);
+    static bool may_have_names(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server);
     bool make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
                        std::shared_ptr<Adoption> &adoption);
+    uint16_t next_adoption();
+    bool finish_adoption(const SteeredPair &pair, unsigned side);
+    void get_sockets(const std::shared_ptr<Adoption> &adoption, bool all);
     void review_adoption(const std::shared_ptr<Adoption> &adoption);
     void copy_fetched(const Client &from, const Client &to);
 
@@ -570,7 +574,8 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
-    uint16_t last_adoption_ = 0;
+    /// Some process may still have one of a former monitor's: so not from 0 on
+    uint16_t last_adoption_ = static_cast<uint16_t>(epoch_ >> 16);
     /// For tests, by SD_TEST_PATHS in the monitor's environment as well: joins what discovery has not found.
     const bool joins_all_ = std::getenv("SD_TEST_PATHS") != nullptr;
     Offers offers_;

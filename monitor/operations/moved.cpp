@@ -51,17 +51,36 @@ int Monitor::move_holders(Parcel &parcel, ClientSocket socket) {
     return error;
 }
 
-/// Somebody comes for the socket.
+namespace {
+
+void note_fetched(Adoption &adoption, const std::pair<const Segment *, uint32_t> &end, const Client &client) {
+    for (unsigned side = 0; side < 2; ++side) {
+        if (adoption.end[side] == end) {
+            adoption.fetched[side].insert(client.id);
+        }
+    }
+}
+
+} // namespace
+
+/// Somebody comes for the socket. EAGAIN: there are none yet, and he has none of a former adoption; where
+/// there are some later, the mark is another one.
 Reply Monitor::moved(Client &client, Request &request) {
     const auto body = request.as<wire::Moved>();
     const auto it = find_moved(client, body);
     if (it == moved_.end() || (it->second.adoption ? it->second.adoption->serial : 0) != body.adoption) {
         return Reply::error(ENOENT);
     }
+    const std::shared_ptr<Adoption> adoption = it->second.adoption;
+    if (adoption && !adoption->has_sockets) {
+        note_fetched(*adoption, it->first, client);
+        review_adoption(adoption);
+        return Reply::error(EAGAIN);
+    }
     Reply reply;
     reply.fds.push_back(it->second.socket.get());
-    if (it->second.adoption) {
-        it->second.adoption->is_given = true;
+    if (adoption) {
+        adoption->is_given = true;
     }
     return reply;
 }
@@ -73,12 +92,8 @@ Reply Monitor::let_go(Client &client, Request &request) {
         return {};
     }
     if (const std::shared_ptr<Adoption> adoption = it->second.adoption) {
-        if (body.adoption == adoption->serial) {
-            for (unsigned side = 0; side < 2; ++side) {
-                if (adoption->end[side] == it->first) {
-                    adoption->fetched[side].insert(client.id);
-                }
-            }
+        if (body.adoption == adoption->serial && adoption->has_sockets) {
+            note_fetched(*adoption, it->first, client);
         }
         review_adoption(adoption);
     } else if (it->second.is_adopted) { // it has the socket, or will not have it

@@ -1,6 +1,7 @@
 // A connection whose holders share a kernel socket from now on: see BridgeStart::for_all in
 // libsd/layout/protocol.hpp.
 #pragma once
+#include "libsd/layout/link_layout.hpp"
 #include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/segment.hpp"
 
@@ -15,9 +16,13 @@ namespace sd::monitor {
 struct Adoption {
     uint32_t serial = 0; ///< adoption_of() both Ofds
     std::pair<const Segment *, uint32_t> end[2];
-    std::set<uint64_t> fetched[2]; ///< clients that have the socket
-    bool is_given = false;         ///< somebody may have one of the sockets
-    bool rests = false;            ///< the marks have been taken away, and may be set again
+    /// Clients that have the socket; while there are none, those that have none of a former adoption
+    std::set<uint64_t> fetched[2];
+    bool has_sockets = false;
+    SlotAddress client{}, server{}; ///< the names that they are to have
+    int family = 0;                 ///< AF_INET or AF_INET6
+    bool is_given = false;          ///< somebody may have one of the sockets
+    bool rests = false;             ///< the marks have been taken away, and may be set again
 };
 
 struct MovedConnection {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sys/socket.h>
 
 namespace sd::monitor {
 
@@ -34,7 +35,31 @@ bool agrees(const ListenAddress &listener, const SlotAddress &name) {
     return takes(listener, written);
 }
 
+/// A closed socket with the names would keep them for a minute. So what nobody has begun to use ends at once.
+void end_at_once(int socket, bool does) {
+    const linger how{does ? 1 : 0, 0};
+    setsockopt(socket, SOL_SOCKET, SO_LINGER, &how, sizeof how);
+}
+
 } // namespace
+
+/// A name of TCP_REPAIR is anybody's name: none is taken from a client's word alone. Of a former monitor's
+/// link we do not know the listener; it may be any that a process at the server's side has.
+bool Monitor::may_have_names(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server) {
+    if (client.port < kFirstFreePort) {
+        return false;
+    }
+    const Link &link = *pair.link;
+    if (link.listener != nullptr) {
+        return agrees(link.listener->address, server);
+    }
+    const auto &processes = link.side[1].attached;
+    return link.was_adopted && std::any_of(processes.begin(), processes.end(), [&](const Client *process) {
+               return std::any_of(process->listeners.begin(), process->listeners.end(), [&](const Listener *each) {
+                   return each->ns == process->ns && agrees(each->address, server);
+               });
+           });
+}
 
 /// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.
 Hold Monitor::adoption_objects(const SteeredPair &pair) const {
@@ -74,18 +99,20 @@ Hold Monitor::adoption_objects(const SteeredPair &pair) const {
         link.is_fake()) {
         return Hold::receiver;
     }
-    // A name of TCP_REPAIR is anybody's name: none is taken from a client's word alone.
-    if (link.listener == nullptr || !agrees(link.listener->address, slot.identity.server) ||
-        slot.identity.client.port < kFirstFreePort) {
-        return Hold::no_names;
-    }
     return Hold::none;
 }
 
-/// The sockets, and the record of both ends. `adoption`: null where it is not done by steps.
+uint16_t Monitor::next_adoption() {
+    last_adoption_ = last_adoption_ == UINT16_MAX ? 1 : static_cast<uint16_t>(last_adoption_ + 1);
+    return last_adoption_;
+}
+
+/// The sockets, and the record of both ends. `adoption`: null where it is not done by steps. Where somebody
+/// has sockets with these names, left by a former monitor, there are none until he has been here.
 bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
                             std::shared_ptr<Adoption> &adoption) {
     const bool is_v4 = pair.end[0]->words().family == AF_INET && pair.end[1]->words().family == AF_INET;
+    const int family = is_v4 ? AF_INET : AF_INET6;
     Charge paid[2];
     try {
         for (unsigned side = 0; side < 2; ++side) {
@@ -94,17 +121,27 @@ bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, 
     } catch (const OverShare &) {
         return false;
     }
-    int made[2];
-    if (const long r = kernel_pair(client, server, is_v4 ? AF_INET : AF_INET6, made); r < 0) {
+    int made[2] = {-1, -1};
+    const bool by_steps = goes_by_steps(pair);
+    long r = by_steps ? named_pair(client, server, family, made) : -EPERM;
+    const bool waits = r == -EADDRNOTAVAIL || r == -EADDRINUSE;
+    if (r < 0 && !waits) {
+        r = kernel_pair(client, server, family, made);
+    }
+    if (r < 0 && !waits) {
         log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));
         return false;
     }
-    if (goes_by_steps(pair)) {
+    if (by_steps) {
         adoption = std::make_shared<Adoption>();
-        last_adoption_ = last_adoption_ == UINT16_MAX ? 1 : static_cast<uint16_t>(last_adoption_ + 1);
-        adoption->serial = last_adoption_;
+        adoption->serial = next_adoption();
+        adoption->has_sockets = !waits;
+        adoption->family = family;
+        adoption->client = client;
+        adoption->server = server;
         for (unsigned side = 0; side < 2; ++side) {
             adoption->end[side] = {pair.end[side]->segment.get(), pair.end[side]->ofd.index};
+            end_at_once(made[side], true);
         }
     }
     for (unsigned side = 0; side < 2; ++side) {
@@ -115,6 +152,36 @@ bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, 
         moved_[{end.segment.get(), end.ofd.index}] = std::move(moved);
     }
     return true;
+}
+
+/// Somebody has let go of sockets with these names, or has gone. `all`: nobody who holds either end can have
+/// some: then they are somebody else's, and others have to do. Whoever has asked is told by a new mark.
+void Monitor::get_sockets(const std::shared_ptr<Adoption> &adoption, bool all) {
+    int made[2];
+    long r = named_pair(adoption->client, adoption->server, adoption->family, made);
+    if (r < 0 && !all) {
+        return;
+    }
+    if (r < 0) {
+        r = kernel_pair(adoption->client, adoption->server, adoption->family, made);
+    }
+    if (r < 0) {
+        log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));
+        rest_adoption(adoption);
+        return;
+    }
+    const uint32_t former = adoption->serial;
+    adoption->serial = next_adoption();
+    adoption->has_sockets = true;
+    for (unsigned side = 0; side < 2; ++side) {
+        adoption->fetched[side].clear();
+        end_at_once(made[side], true);
+        MovedConnection &moved = adopted_end(*adoption, side)->second;
+        moved.socket = UniqueFd(made[side]);
+        change_mark(moved.segment->view().ofd(moved.ofd), former, adoption->serial << kTxSerialShift,
+                    ~uint32_t{0} << kTxSerialShift);
+        wake_holders(*moved.segment, moved.ofd);
+    } // where a holder has taken the mark away, the next look ends it
 }
 
 /// One of the same connection that has been ended after somebody had got a socket: it goes on, since the
@@ -152,10 +219,10 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
         return Hold::elsewhere;
     }
     const Slot &slot = pair.link->view(1).slot(pair.slot);
-    SlotAddress client, server; // private copies, of which the listener's part is looked at again
+    SlotAddress client, server; // private copies
     memcpy(&client, &slot.identity.client, sizeof client);
     memcpy(&server, &slot.identity.server, sizeof server);
-    if (!agrees(pair.link->listener->address, server) || client.port < kFirstFreePort) {
+    if (!may_have_names(pair, client, server)) {
         return Hold::no_names;
     }
     std::shared_ptr<Adoption> adoption = resting_adoption(pair);
@@ -212,15 +279,31 @@ bool Monitor::is_adopting(const MovedConnection &moved) {
            adoption_of(block) == moved.adoption->serial;
 }
 
-/// False: a holder has taken the marks away. What is not marked is not told, or every send would look why.
-bool Monitor::tell_to_begin(const MovedConnection &moved) {
-    std::atomic<uint32_t> &word = moved.segment->view().ofd(moved.ofd).tx_block;
-    uint32_t block = word.load(std::memory_order_seq_cst);
+/// Of the adoption `serial`, as long as nobody has been told to begin. False: a holder has taken the marks
+/// away. What is not marked is not told, or every send would look why.
+bool Monitor::change_mark(Ofd &words, uint32_t serial, uint32_t set, uint32_t clear) {
+    uint32_t block = words.tx_block.load(std::memory_order_seq_cst);
     do {
-        if ((block & kTxAdopt) == 0 || adoption_of(block) != moved.adoption->serial) {
+        if ((block & (kTxAdopt | kTxBegin)) != kTxAdopt || adoption_of(block) != serial) {
             return false;
         }
-    } while (!word.compare_exchange_weak(block, block | kTxBegin, std::memory_order_seq_cst));
+    } while (!words.tx_block.compare_exchange_weak(block, (block & ~clear) | set, std::memory_order_seq_cst));
+    return true;
+}
+
+/// A former monitor was killed between telling the one end to begin and the other: everybody has the sockets.
+bool Monitor::finish_adoption(const SteeredPair &pair, unsigned side) {
+    const std::optional<SteeredEnd> &end = pair.end[side], &other = pair.end[1 - side];
+    const uint32_t block = end->words().tx_block.load(std::memory_order_seq_cst);
+    const uint32_t others = other ? other->words().tx_block.load(std::memory_order_seq_cst) : 0;
+    const bool was_told =
+        other && (other->ofd.has_paths || ((others & (kTxAdopt | kTxBegin)) == (kTxAdopt | kTxBegin) &&
+                                           adoption_of(others) == adoption_of(block)));
+    if (!was_told || !change_mark(end->words(), adoption_of(block), kTxBegin, 0)) {
+        return false;
+    }
+    mark_and_ring(*pair.link, pair.slot, side, 0);
+    mark_and_ring(*pair.link, pair.slot, 1 - side, 0);
     return true;
 }
 
@@ -290,11 +373,22 @@ void Monitor::review_adoption(const std::shared_ptr<Adoption> &adoption) {
     if (!is_marked && !adoption->rests) {
         rest_adoption(adoption); // a holder has taken the marks away
     }
-    if (!all || !is_marked) {
+    if (!is_marked) {
         return;
     }
+    if (!adoption->has_sockets) {
+        get_sockets(adoption, all);
+        return;
+    }
+    if (!all) {
+        return;
+    }
+    for (unsigned side = 0; side < 2; ++side) { // from now on its end is the connection's
+        end_at_once(adopted_end(*adoption, side)->second.socket.get(), false);
+    }
     for (unsigned side = 0; side < 2; ++side) {
-        if (!tell_to_begin(adopted_end(*adoption, side)->second) && side == 0) {
+        const MovedConnection &moved = adopted_end(*adoption, side)->second;
+        if (!change_mark(moved.segment->view().ofd(moved.ofd), adoption->serial, kTxBegin, 0) && side == 0) {
             rest_adoption(adoption);
             return;
         } // if it is the second one, the first begins alone, and nobody leaves the ring

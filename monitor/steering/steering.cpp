@@ -137,7 +137,11 @@ bool Monitor::goes_on_adopting(const SteeredPair &pair, bool to_kernel) {
         if (adoption_of(block) == 0 || (block & kTxBegin) != 0) {
             goes_on = true;
         } else if (!adoption) {
-            clear_adoption(end->words());
+            if (finish_adoption(pair, static_cast<unsigned>(&end - pair.end))) {
+                goes_on = true;
+            } else {
+                clear_adoption(end->words());
+            }
         } else if (!to_kernel) {
             rest_adoption(adoption);
         } else {

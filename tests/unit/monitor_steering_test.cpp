@@ -67,6 +67,22 @@ struct LivePair : Pair {
     void let_go(TestProcess &process, uint16_t adoption) {
         REQUIRE(process.channel.ask(Op::let_go, wire::Moved{0, kOfd, 0, adoption}).header.status == 0);
     }
+    /// Another monitor, to which both processes come back.
+    void restart(bool listens = true) {
+        monitor.stop(SIGKILL);
+        monitor.start();
+        client.hello(monitor);
+        server.hello(monitor);
+        for (const uint32_t side : {0u, 1u}) {
+            const Answer a =
+                (side == 0 ? client : server)
+                    .channel.ask(Op::adopt_link, wire::Adopt{link, side, 0, 0, 0}, {made->fd.get()});
+            REQUIRE(a.header.status == 0);
+        }
+        if (listens) {
+            REQUIRE(server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()}).header.status == 0);
+        }
+    }
     bool begins(TestProcess &process) {
         return (process.segment.view.ofd(kOfd).tx_block.load() & kTxBegin) != 0;
     }
@@ -121,6 +137,17 @@ TEST_CASE("a connection with paths is told where to go, and counted once it is t
     CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().there == 0);
     pair.slot().side[1].credit.consumed = 100;
     CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().there == 1);
+
+    // It had asked to go to the ring again, and stays in the socket: nobody has to answer that first.
+    for (const uint64_t answer : {2 << 8 | kPathKernel, 3 << 8 | kPathAsked}) {
+        words.offer = 3 << 8 | kPathKernel;
+        words.from = 0;
+        pair.slot().side[1].credit.path.taken = answer;
+        CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().there == 1);
+    }
+    words.from = 100;
+    words.offer = 2 << 8 | kPathKernel;
+    pair.slot().side[1].credit.path.taken = 1 << 8 | kPathRing;
 
     a = pair.steer(SteerTo::shm);
     REQUIRE(a.header.status == 0);
@@ -228,7 +255,101 @@ TEST_CASE("an adoption that has ended goes on with the sockets that somebody has
         pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
         pair.let_go(pair.client, 0);
         char byte;
-        CHECK(recv(client.get(), &byte, 1, 0) == 0); // the monitor has not kept the other one
+        // The monitor has not kept the other one, and nobody had begun to use them.
+        CHECK((recv(client.get(), &byte, 1, 0) == -1 && errno == ECONNRESET));
+    }
+}
+
+TEST_CASE("another monitor makes the sockets anew once nobody has those of the one before") {
+    if (geteuid() != 0) {
+        return; // the names are not promised
+    }
+    LivePair pair;
+    pair.knows_shared();
+    REQUIRE(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+    const uint16_t former = adoption_of(pair.client_ofd().tx_block);
+    const auto ask = [&](TestProcess &process) {
+        const uint16_t adoption = adoption_of(process.segment.view.ofd(LivePair::kOfd).tx_block);
+        return process.channel.ask(Op::moved, wire::Moved{0, LivePair::kOfd, 0, adoption}).header.status;
+    };
+    UniqueFd client, server;
+    SECTION("nobody had one") { pair.restart(); }
+    SECTION("one end had it: it is reset") {
+        client = pair.adopt(pair.client);
+        REQUIRE(client);
+        pair.restart();
+        char byte;
+        CHECK((recv(client.get(), &byte, 1, 0) == -1 && errno == ECONNRESET));
+    }
+    SECTION("both ends have it") {
+        client = pair.adopt(pair.client);
+        server = pair.adopt(pair.server);
+        REQUIRE(client);
+        REQUIRE(server);
+        pair.let_go(pair.client, former);
+        pair.restart();
+        REQUIRE(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+        const uint16_t without = adoption_of(pair.client_ofd().tx_block);
+        CHECK(without != former);
+        CHECK(ask(pair.client) == -EAGAIN); // still has it
+        CHECK(adoption_of(pair.client_ofd().tx_block) == without);
+        SECTION("whoever asks has let go, and the other end as well") {
+            server.reset();
+            client.reset();
+        }
+        SECTION("the names are somebody else's") {}
+        CHECK(ask(pair.server) == -EAGAIN);
+        CHECK(adoption_of(pair.client_ofd().tx_block) != without);
+    }
+    CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+    const uint16_t adoption = adoption_of(pair.client_ofd().tx_block);
+    CHECK(adoption != former);
+    CHECK(adoption_of(pair.server_ofd().tx_block) == adoption);
+    UniqueFd now[2] = {pair.adopt(pair.client), pair.adopt(pair.server)};
+    REQUIRE(now[0]);
+    REQUIRE(now[1]);
+    pair.let_go(pair.client, adoption);
+    CHECK(!pair.begins(pair.client));
+    pair.let_go(pair.server, adoption);
+    CHECK(pair.begins(pair.client));
+    CHECK(pair.begins(pair.server));
+    // What is the connection's ends as ever.
+    now[0].reset();
+    char byte;
+    CHECK(recv(now[1].get(), &byte, 1, 0) == 0);
+}
+
+TEST_CASE("a monitor killed between telling the ends to begin is followed by one that tells the other") {
+    LivePair pair;
+    pair.knows_shared();
+    const uint32_t marks = kTxMoved | kTxAdopt | 77u << kTxSerialShift;
+    pair.client_ofd().tx_block = marks | kTxBegin;
+    pair.server_ofd().tx_block = marks;
+    SECTION("who has not begun") {}
+    SECTION("who has") {
+        pair.client_ofd().tx_block = 0;
+        pair.client_ofd().flags_seen = kSeenPath;
+    }
+    pair.restart();
+    REQUIRE(pair.steer(SteerTo::kernel).header.status == 0);
+    CHECK(pair.server_ofd().tx_block == (marks | kTxBegin));
+}
+
+TEST_CASE("after a restart the names are those of a listener that the server's process has") {
+    LivePair pair;
+    SECTION("it has one") {
+        pair.restart();
+        CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+        CHECK((pair.client_ofd().tx_block & kTxAdopt) != 0);
+    }
+    SECTION("it has another one, or none") {
+        pair.restart(false);
+        const Answer a = pair.steer(SteerTo::kernel);
+        CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == monitor::Hold::no_names);
+        TestListener another;
+        REQUIRE(pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {another.fd.get()}).header.status == 0);
+        CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 2);
+        CHECK(pair.client_ofd().tx_block == 0);
     }
 }
 

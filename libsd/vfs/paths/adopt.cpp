@@ -18,6 +18,7 @@ namespace {
 
 constexpr auto relaxed = std::memory_order_relaxed;
 constexpr uint32_t kInRing = path_word(1, kPathRing);
+constexpr uint8_t kClosed = 7; ///< tcpi_state
 
 /// Has a direction ended, or may another process go on with the placeholder? Then it stays what it is.
 bool stands_in_the_way(const File &f, uint32_t block) noexcept {
@@ -131,19 +132,38 @@ bool is_begun(const Ofd &o, uint32_t serial) noexcept {
     return (block & kTxBegin) && adoption_of(block) == serial;
 }
 
+/// Of an adoption that has ended before anybody began: a monitor that is gone has made it, and ours makes
+/// another with the same names, which the kernel has to have free for it. It is the same socket for all who
+/// hold the end, and its reset ends the other one. It stays under the numbers, and is nobody's.
+void let_go_of_socket(File &f, int number) noexcept {
+    tcp_info info{};
+    socklen_t n = sizeof info;
+    if (!f.real_socket || sys::getsockopt(number, IPPROTO_TCP, TCP_INFO, &info, &n) < 0 ||
+        info.tcpi_state == kClosed)
+        return;
+    sockaddr none{};
+    none.sa_family = AF_UNSPEC;
+    sys::connect(number, &none, sizeof none);
+}
+
 /// The first step. A child does it again: what its parent has told the monitor may not count for it. False:
 /// the monitor has no socket for us, or cannot be asked.
 bool fetch(File &f, uint32_t serial) noexcept {
-    if (sandboxed() || any_number(f) < 0)
+    const int number = sandboxed() ? -1 : any_number(f);
+    if (number < 0)
         return false;
+    if (f.stream.fetched != 0 && f.stream.fetched != serial)
+        let_go_of_socket(f, number);
     const long made = ask_for_socket(f, serial);
-    if (made < 0)
+    if (made < 0 && made != -EAGAIN)
         return false;
-    take_socket(f, static_cast<int>(made));
-    sys::close(static_cast<int>(made));
+    if (made >= 0) {
+        take_socket(f, static_cast<int>(made));
+        sys::close(static_cast<int>(made));
+    }
     f.stream.fetched = static_cast<uint16_t>(serial);
     f.stream.fetched_in = fork_generation.load(relaxed);
-    return say_has_socket(f, serial);
+    return made < 0 || say_has_socket(f, serial); // EAGAIN: the next mark tells that there are sockets
 }
 
 } // namespace

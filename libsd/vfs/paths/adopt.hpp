@@ -23,6 +23,9 @@
 // the second one, it leaves the marks, and whoever comes next finishes: kSeenPath tells that the words are
 // set. Nobody works with them before the marks are gone.
 //
+// Another monitor knows nothing of the sockets. It sets another mark, at which whoever has one lets go of it,
+// so that the names are free, and is told EAGAIN until there are others, for which there is one more mark.
+//
 // The monitor does both steps at once (serial 0) where an end is of a library that knows only that.
 #pragma once
 #include "libsd/vfs/descriptors/file.hpp"

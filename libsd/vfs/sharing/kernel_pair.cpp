@@ -241,6 +241,10 @@ bool is_shortage(long r) noexcept { return r == -EMFILE || r == -ENFILE || r == 
 
 } // namespace
 
+long named_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept {
+    return craft(local, peer, family, out);
+}
+
 long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept {
     const long r = craft(local, peer, family, out);
     if (r >= 0 || is_shortage(r))

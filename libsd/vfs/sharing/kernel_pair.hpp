@@ -11,6 +11,10 @@ namespace sd {
 /// any thread, async-signal-safe.
 [[nodiscard]] long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family,
                                int out[2]) noexcept;
+/// The same with exactly those names, or not at all: -EADDRNOTAVAIL where the kernel has sockets that are
+/// connected under them, -EPERM without the right.
+[[nodiscard]] long named_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family,
+                              int out[2]) noexcept;
 /// A kernel socket that has asked the kernel's listener at `peer` for a connection, under the name `local` as
 /// far as it can be had. Close-on-exec, blocking. Its descriptor or -errno.
 [[nodiscard]] long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept;
