@@ -34,8 +34,10 @@ MODELS = {
         },
     },
     "adoption": {
-        "sizes": [dict(FORKS=0), dict(FORKS=1, ENDINGS=0), dict(FORKS=1, ENDINGS=0, FAILS=1), dict(FORKS=0, DEATHS=1), dict(FORKS=1, ENDINGS=0, DEATHS=1)],
-        "thorough": [dict(FORKS=1), dict(FORKS=0, ENDINGS=0, DEATHS=2), dict(FORKS=0, ENDINGS=0, FAILS=1, DEATHS=1)],
+        "sizes": [dict(FORKS=0), dict(FORKS=1, ENDINGS=0), dict(FORKS=1, ENDINGS=0, FAILS=1), dict(FORKS=0, DEATHS=1), dict(FORKS=1, ENDINGS=0, DEATHS=1),
+                  dict(FORKS=0, ENDINGS=0, RESTARTS=1)],
+        "thorough": [dict(FORKS=1), dict(FORKS=0, ENDINGS=0, DEATHS=2), dict(FORKS=0, ENDINGS=0, FAILS=1, DEATHS=1),
+                     dict(FORKS=1, ENDINGS=0, RESTARTS=1)],
         "mutants": {
             1: "one end begins before all at the other have the socket",
             2: "a child that does not run yet does not count",
@@ -46,6 +48,8 @@ MODELS = {
             7: "a child counts its parent's step as its own",
             8: "an adoption goes on, and nobody looks whether all have the sockets already",
             9: "an end is told to begin that is not marked any more",
+            10: "holders keep the sockets of a former monitor's adoption",
+            11: "the other end of one that a former monitor has told to begin is not told",
         },
     },
     "fenced": {
