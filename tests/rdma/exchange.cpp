@@ -7,7 +7,8 @@
 //
 // With an address (else it is that of lo) the two may be on two hosts: each looks whether what it received is
 // what the other one's seed says, and the connection stays, whole, until standard input ends.
-#include <arpa/inet.h>
+#include "tests/rdma/tcp_connection.hpp"
+
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -17,11 +18,6 @@
 #include <unistd.h>
 
 namespace {
-
-[[noreturn]] void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 /// A stream of bytes that the seed says, and pieces of it of 1 byte to 64 KiB.
 struct Stream {
@@ -41,36 +37,6 @@ struct Sum {
             value = (value ^ bytes[i]) * 0x100000001b3;
     }
 };
-
-int connection(bool serves, uint16_t port, const char *ip) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port = htons(port);
-    if (inet_pton(AF_INET, ip, &at.sin_addr) != 1)
-        exit(2);
-    const auto *address = reinterpret_cast<const sockaddr *>(&at);
-    if (serves) {
-        const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-        if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-            bind(listener, address, sizeof at) != 0 || listen(listener, 1) != 0)
-            fail("listen");
-        const int fd = accept(listener, nullptr, nullptr);
-        if (fd < 0)
-            fail("accept");
-        return fd;
-    }
-    for (int tries = 0;; ++tries) {
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (fd < 0)
-            fail("socket");
-        if (connect(fd, address, sizeof at) == 0)
-            return fd;
-        if (tries == 600)
-            fail("connect");
-        close(fd); // nobody listens yet
-        usleep(50'000);
-    }
-}
 
 constexpr int kTurns = 300;
 

@@ -7,7 +7,8 @@
 // SECONDS, 0: never, each ends its direction. A reset is an answer for who says so (`may reset` in the
 // output); another byte never is. `call` keeps in FILE how many bytes its sends have accepted, for the day on
 // which it is killed; `one_way` in place of `serve` sends nothing after the turns.
-#include <arpa/inet.h>
+#include "tests/rdma/tcp_connection.hpp"
+
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -24,11 +25,6 @@
 
 namespace {
 
-[[noreturn]] void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
 /// The byte at a place of a stream.
 struct Stream {
     uint64_t seed;
@@ -39,36 +35,6 @@ struct Stream {
         return static_cast<uint8_t>(x >> (i % 8 * 8));
     }
 };
-
-int connection(bool serves, uint16_t port) {
-    sockaddr_in at{};
-    at.sin_family = AF_INET;
-    at.sin_port = htons(port);
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const auto *address = reinterpret_cast<const sockaddr *>(&at);
-    if (serves) {
-        const int listener = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-        if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-            bind(listener, address, sizeof at) != 0 || listen(listener, 1) != 0)
-            fail("listen");
-        printf("listening\n");
-        const int fd = accept(listener, nullptr, nullptr);
-        if (fd < 0)
-            fail("accept");
-        return fd;
-    }
-    for (int tries = 0;; ++tries) {
-        const int fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (fd < 0)
-            fail("socket");
-        if (connect(fd, address, sizeof at) == 0)
-            return fd;
-        if (tries == 600)
-            fail("connect");
-        close(fd); // nobody listens yet
-        usleep(50'000);
-    }
-}
 
 /// What begins in the kernel has moved by then.
 void take_turns(int fd, bool serves) {
@@ -175,7 +141,7 @@ int main(int argc, char **argv) {
             fail(argv[5]);
         accepted = static_cast<uint64_t *>(mmap(nullptr, 8, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
     }
-    const int fd = connection(serves, static_cast<uint16_t>(atoi(argv[2])));
+    const int fd = connection(serves, static_cast<uint16_t>(atoi(argv[2])), "127.0.0.1", "listening\n");
     take_turns(fd, serves);
     printf("moved\n");
     std::thread sender;

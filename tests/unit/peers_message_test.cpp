@@ -50,7 +50,7 @@ TEST_CASE("what is no message is seen by its header, before a body is waited for
     CHECK(state_of(ping) == State::message);
     for (const auto &[at, byte] :
          {std::pair(4, 0), std::pair(4, 6), std::pair(5, 1), std::pair(6, 1), std::pair(2, 1),
-          std::pair(3, 255), std::pair(1, 17), std::pair(4, 15), std::pair(4, 25)}) {
+          std::pair(3, 255), std::pair(1, 17), std::pair(4, 15), std::pair(4, 31)}) {
         std::string wrong = ping;
         wrong[static_cast<size_t>(at)] = static_cast<char>(byte);
         CAPTURE(at, byte);
