@@ -428,7 +428,9 @@ bool may_send(LinkMap &l, uint32_t slot) noexcept {
     };
     if (may())
         return true;
-    progress_now(); // the queue pair may have ended
+    if (!is_any_lost()) // it has looked at the device itself: who has no room asks again and again
+        return false;
+    end_links();
     return may();
 }
 
