@@ -174,11 +174,11 @@ bool is_home(const SlotSide &sender, const SlotSide &receiver) noexcept {
 /// is back in its socket, or that the other side has ended. A dead one that has not is marked as closed by
 /// the monitor. `ends`: a flag that says more.
 void reset_slot_of(const LinkMap &l, uint32_t slot, uint32_t ends = 0) noexcept {
-    const Slot &s = l.view.slot(slot);
+    Slot &s = l.view.slot(slot);
     if (is_home(s.side[0], s.side[1]) && is_home(s.side[1], s.side[0]))
         return;
     constexpr uint32_t kClosed = kFlagClosed | kFlagWriteShut;
-    auto &flags = l.view.slot(slot).side[1 - l.side].control.flags;
+    auto &flags = s.side[1 - l.side].control.flags;
     const uint32_t now = flags.load(std::memory_order_acquire);
     const bool over = (now & (kFlagReset | kFlagReleased | ends)) || (now & kClosed) == kClosed;
     flags.fetch_or(over ? kFlagDead : kFlagReset | kFlagClosed | kFlagDead | kFlagLost,

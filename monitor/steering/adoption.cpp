@@ -158,12 +158,10 @@ bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, 
 /// some: then they are somebody else's, and others have to do. Whoever has asked is told by a new mark.
 void Monitor::get_sockets(const std::shared_ptr<Adoption> &adoption, bool all) {
     int made[2];
-    long r = named_pair(adoption->client, adoption->server, adoption->family, made);
+    const auto make = all ? kernel_pair : named_pair; // the first tries these names first, too
+    const long r = make(adoption->client, adoption->server, adoption->family, made);
     if (r < 0 && !all) {
         return;
-    }
-    if (r < 0) {
-        r = kernel_pair(adoption->client, adoption->server, adoption->family, made);
     }
     if (r < 0) {
         log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));

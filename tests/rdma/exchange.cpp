@@ -38,22 +38,6 @@ struct Sum {
     }
 };
 
-constexpr int kTurns = 300;
-
-/// Single bytes to and fro; who does not serve begins.
-void take_turns(int fd, bool serves) {
-    for (int i = 0; i < 2 * kTurns; ++i) {
-        auto byte = static_cast<uint8_t>(i);
-        if ((i % 2 == 0) == serves) {
-            byte = static_cast<uint8_t>(~i);
-            if (recv(fd, &byte, 1, 0) != 1 || byte != static_cast<uint8_t>(i))
-                fail("another byte than was sent");
-        } else if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) {
-            fail("send");
-        }
-    }
-}
-
 } // namespace
 
 int main(int argc, char **argv) {

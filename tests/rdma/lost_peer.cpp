@@ -36,20 +36,6 @@ struct Stream {
     }
 };
 
-/// What begins in the kernel has moved by then.
-void take_turns(int fd, bool serves) {
-    for (int i = 0; i < 600; ++i) {
-        auto byte = static_cast<uint8_t>(i);
-        if ((i % 2 == 0) == serves) {
-            byte = static_cast<uint8_t>(~i);
-            if (recv(fd, &byte, 1, 0) != 1 || byte != static_cast<uint8_t>(i))
-                fail("another byte than was sent");
-        } else if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) {
-            fail("send");
-        }
-    }
-}
-
 /// For what `wait` waits for. Who was stopped and goes on may hear of that as of a signal.
 template <class Fn> bool waits(Fn wait) {
     int n;

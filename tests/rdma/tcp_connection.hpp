@@ -43,3 +43,17 @@ inline int connection(bool serves, uint16_t port, const char *ip, const char *li
         usleep(50'000);
     }
 }
+
+/// Single bytes to and fro; who does not serve begins. What begins in the kernel has moved by then.
+inline void take_turns(int fd, bool serves) {
+    for (int i = 0; i < 600; ++i) {
+        auto byte = static_cast<uint8_t>(i);
+        if ((i % 2 == 0) == serves) {
+            byte = static_cast<uint8_t>(~i);
+            if (recv(fd, &byte, 1, 0) != 1 || byte != static_cast<uint8_t>(i))
+                fail("another byte than was sent");
+        } else if (send(fd, &byte, 1, MSG_NOSIGNAL) != 1) {
+            fail("send");
+        }
+    }
+}
