@@ -31,4 +31,5 @@ KNOWN = {
 
 
 def run(build_dir, source_dir, record):
-    return behaviours(build_dir, source_dir, record, "behaviours over the fake transport", {"SD_TEST_TRANSPORT": "fake"}, KNOWN)
+    return behaviours("fake", build_dir, source_dir, record, "behaviours over the fake transport", {"SD_TEST_TRANSPORT": "fake"},
+                      KNOWN)

@@ -1,8 +1,12 @@
 """All behaviours with each forked side as another user, for good (SD_E2E_STRANGERS), in both runs."""
 import os
 import pathlib
+import re
 import subprocess
+import sys
 import tempfile
+
+from long import Budget, State
 
 USER = "60002"
 # Differ, and why.
@@ -20,20 +24,42 @@ KNOWN = {
 }
 
 
-def behaviours(build_dir, source_dir, record, what, how, known):
-    """Runs them all with `how` in the environment; `known` are those that differ."""
+def run_piece(name, programs, build_dir, source_dir, how):
+    """The cases of one program, or those of none. Each with its verdict."""
+    chosen = [f"[{name}]"] if name else ["".join(f"~[{p}]" for p in programs)]
     with tempfile.TemporaryDirectory() as results:
-        environment = {**os.environ, "SD_BUILD_DIR": build_dir, "SD_SOURCE_DIR": source_dir, "SD_TEST_RESULTS": results, **how}
-        subprocess.run([f"{build_dir}/tests/e2e/behaviour_test", "--name", "all"], env=environment, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.DEVNULL, check=False)
+        environment = {**os.environ, "SD_BUILD_DIR": build_dir, "SD_SOURCE_DIR": source_dir, "SD_TEST_RESULTS": results,
+                       "SD_E2E_PROGRAMS": name, **how}
+        subprocess.run([f"{build_dir}/tests/e2e/behaviour_test", "--name", "all", *chosen], env=environment,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         file = pathlib.Path(results, "all.results")
         cases = [line.split(" ", 1) for line in file.read_text("utf-8").splitlines()] if file.exists() else []
-    count = {verdict: sum(v == verdict for v, _ in cases) for verdict in ("passed", "failed", "skipped")}
-    wrong = [name for verdict, name in cases if verdict == "failed" and name not in known]
+    return {case: verdict for verdict, case in cases} or {f"{name}: it has no results": "failed"}
+
+
+def behaviours(part, build_dir, source_dir, record, what, how, known):
+    """Runs them all with `how` in the environment, one program after the other; `known` are those that differ. There is a
+    row once all have run."""
+    state, budget = State(build_dir, part), Budget()
+    programs = re.findall(r'"([^"]+)"', pathlib.Path(build_dir, "tests/e2e/programs.h").read_text("utf-8"))
+    done = state.setdefault("done", {})
+    for name in [*programs, ""]:
+        if name not in done and budget.left() > 0:
+            done[name] = run_piece(name, programs, build_dir, source_dir, how)
+            state.save()
+    verdicts = {case: verdict for cases in done.values() for case, verdict in cases.items()}
+    wrong = [case for case, verdict in verdicts.items() if verdict == "failed" and case not in known]
+    if not set(programs) | {""} <= set(done):
+        print(f"{len(done)} of {len(programs) + 1} programs so far, not known: {wrong}", file=sys.stderr)
+        return False
+    count = {verdict: sum(v == verdict for v in verdicts.values()) for verdict in ("passed", "failed", "skipped")}
+    same = [case for case in known if verdicts.get(case) == "passed"]
     record(what, f"{count['passed']} passed, {count['failed']} failed, {count['skipped']} skipped"
-           + (f"; not known: {'; '.join(wrong)}" if wrong else ""))
-    return bool(cases) and not wrong
+           + (f"; not known: {'; '.join(wrong)}" if wrong else "") + (f"; do not differ: {'; '.join(same)}" if same else ""))
+    state.clear()
+    state.save()
+    return not wrong
 
 
 def run(build_dir, source_dir, record):
-    return behaviours(build_dir, source_dir, record, "behaviours, one side another user", {"SD_E2E_STRANGERS": USER}, KNOWN)
+    return behaviours("strangers", build_dir, source_dir, record, "behaviours, one side another user", {"SD_E2E_STRANGERS": USER}, KNOWN)

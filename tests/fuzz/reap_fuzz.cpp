@@ -1,9 +1,7 @@
 // A family segment and a link in which everything may be a lie, and the monitor, who counts, shows, and ends
-// what a dead process held.
-#include "monitor/records/listener.hpp"
-#include "monitor/records/segment.hpp"
-#include "tests/fuzz/input.hpp"
-#include "tests/fuzz/memory.hpp"
+// what a dead process held. The input's last byte may choose a link of another kind (monitor_links.hpp).
+#include "monitor/records/client.hpp"
+#include "tests/fuzz/monitor_links.hpp"
 
 #include <sys/eventfd.h>
 
@@ -18,19 +16,51 @@ constexpr unsigned kMany = sizeof kUsed / sizeof kUsed[0];
 struct World {
     int segment_fd = sdfuzz::segment_memory();
     std::shared_ptr<Segment> segment = Segment::open(UniqueFd(sdfuzz::copy_of(segment_fd)));
-    std::unique_ptr<Link> link = Link::create(1, 3, 40000);
+    std::unique_ptr<Link> usual = sdfuzz::make_link(sdfuzz::LinkKind::shared), other;
+    Link *link = usual.get();
     Listener listener{3, ListenProof{}, nullptr};
     std::shared_ptr<BellFd> bell = std::make_shared<BellFd>();
+    std::array<Client, 4> clients; ///< that of each ProcRecord
     World() {
         sdfuzz::must(segment != nullptr);
+        bell->id = 1;
         bell->fd.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-        for (const unsigned side : {0u, 1u}) {
-            sdfuzz::must(link->give_bell(side, 5, bell, nullptr) == 5);
+        give_bells();
+    }
+    /// The link of this input: of the usual kind there is one for all.
+    void choose(sdfuzz::LinkKind kind) {
+        if (kind != sdfuzz::LinkKind::shared) {
+            other = sdfuzz::make_link(kind);
+            link = other.get();
+            give_bells();
         }
+    }
+    void end_other() {
+        link = usual.get();
+        other.reset();
     }
     const Link *find(uint64_t id, unsigned side) const {
         sdfuzz::must(side < 2);
-        return id == 1 ? link.get() : nullptr;
+        return id == 1 ? link : nullptr;
+    }
+    Segment::Member member(unsigned proc) const { return {&clients[proc], proc}; }
+    /// All but those that there were at first.
+    void take_bells() const {
+        for (const unsigned side : {0u, 1u}) {
+            for (const Client &client : clients) {
+                link->take_bells(side, &client);
+            }
+            link->take_bells(side, nullptr);
+            link->side[side].last_bell = kLastDoorbell;
+        }
+        give_bells();
+    }
+
+  private:
+    void give_bells() const {
+        for (const unsigned side : {0u, 1u}) {
+            sdfuzz::must(link->give_bell(side, 5, bell, nullptr) == 5);
+        }
     }
 };
 
@@ -102,7 +132,11 @@ void scribble(sdfuzz::Input &in, World &w) {
         break;
     }
     default:
-        scribble_link(in, *w.link);
+        if (w.other != nullptr && in.below(4) != 0) {
+            sdfuzz::scribble_memory(in, *w.link);
+        } else {
+            scribble_link(in, *w.link);
+        }
     }
 }
 
@@ -118,15 +152,63 @@ void end(sdfuzz::Input &in, World &w, Segment::Reaping at) {
     }
 }
 
+/// Of the first byte of an operation: from here on it is about the link, its bells and its slots.
+constexpr uint8_t kOfLinks = 224;
+
+void operate_link(sdfuzz::Input &in, World &w, unsigned what) {
+    Link &link = *w.link;
+    const unsigned side = in.below(2), id = in.below(4) != 0 ? in.below(8) : in.take<uint8_t>();
+    const Client *owner = in.below(2) != 0 ? &w.clients[in.below(4)] : nullptr;
+    switch (what % 16) {
+    case 0:
+    case 1:
+        if (const int given = link.give_bell(side, id, w.bell, owner); given > 0) {
+            sdfuzz::must(given <= static_cast<int>(kLastDoorbell));
+        }
+        break;
+    case 2:
+        link.take_bell(side, id, owner);
+        break;
+    case 3:
+        sdfuzz::must(link.take_bells(side, owner) < kDoorbells);
+        break;
+    case 4:
+        if (link.listener != nullptr) {
+            link.pause_requests();
+        }
+        break;
+    case 5:
+        link.resume_requests();
+        break;
+    case 6:
+        if (link.listener != nullptr) {
+            (void)link.had_no_request();
+        }
+        break;
+    case 7:
+        show_everybody(link, in.below(8));
+        break;
+    case 8:
+    case 9:
+        sdfuzz::join(in, link);
+        break;
+    default:
+        sdfuzz::lose_or_carry(in, link);
+    }
+}
+
 void operate(sdfuzz::Input &in, World &w) {
     Segment &s = *w.segment;
     const auto find = [&w](uint64_t id, unsigned side) { return w.find(id, side); };
-    switch (in.below(16)) {
-    case 0: {
-        const Segment::Member who{nullptr, in.below(4)};
-        end(in, w, s.reap(who));
-        break;
+    const uint8_t what = in.take<uint8_t>();
+    if (what >= kOfLinks) {
+        operate_link(in, w, what - kOfLinks);
+        return;
     }
+    switch (what % 16) {
+    case 0:
+        end(in, w, s.reap(w.member(in.below(4))));
+        break;
     case 1: {
         std::vector<uint64_t> kept(in.below(2) != 0 ? kOfds / 64 : in.below(4));
         for (unsigned n = in.below(4); n > 0; --n) {
@@ -134,7 +216,7 @@ void operate(sdfuzz::Input &in, World &w) {
                 kept[i / 64] |= uint64_t{1} << i % 64;
             }
         }
-        end(in, w, s.retain({nullptr, in.below(4)}, kept));
+        end(in, w, s.retain(w.member(in.below(4)), kept));
         break;
     }
     case 2: {
@@ -147,7 +229,8 @@ void operate(sdfuzz::Input &in, World &w) {
         for (const Segment::OpenOfd &o : s.open_ofds()) {
             sdfuzz::must(!o.holders.empty());
         }
-        (void)s.held_by_members([](const Client &) { return true; });
+        (void)s.held_by_members([&](const Client &c) { return &c != w.clients.data(); });
+        (void)s.holders(any(in), [&](const Client &c) { return &c != w.clients.data(); });
         break;
     case 4: {
         std::bitset<kLinkSlots> held;
@@ -212,7 +295,7 @@ void operate(sdfuzz::Input &in, World &w) {
         break;
     default:
         if (s.members.size() < 3) {
-            s.members.push_back({nullptr, in.below(4)});
+            s.members.push_back(w.member(in.below(4)));
         } else {
             s.members.clear();
         }
@@ -248,8 +331,15 @@ void bring(sdfuzz::Input &in) {
 
 } // namespace
 
+/// The last byte of an input from here on chooses the kind of the link.
+constexpr uint8_t kOtherLinks = 240;
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static World w;
+    if (size != 0 && data[size - 1] >= kOtherLinks) {
+        --size;
+        w.choose(static_cast<sdfuzz::LinkKind>(1 + data[size] % sdfuzz::kOtherKinds));
+    }
     sdfuzz::Input in(data, size);
     for (unsigned step = 0; step < 64 && !in.empty(); ++step) {
         if (in.below(64) == 0) {
@@ -267,7 +357,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         w.listener.remove(*w.link);
         w.link->listener = nullptr;
         w.link->requests_end.reset();
+        w.link->resume_requests();
     }
+    w.end_other();
+    w.take_bells();
     sdfuzz::wipe(w.segment_fd, 4096, kSegmentBytes);
     SegmentHeader &h = w.segment->view().header();
     memset(static_cast<void *>(&h.ofd_high), 0, sizeof h - offsetof(SegmentHeader, ofd_high));
