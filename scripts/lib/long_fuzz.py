@@ -4,7 +4,7 @@ The runs of a target are cut into pieces with seeds 1, 2, 3 and so on. After eac
 BUILD/long-fuzz/done.json, so an interrupted run goes on where it was. What a piece found to reach more stays in
 BUILD/long-fuzz/TARGET and is where the next one begins; an input that breaks something stays in BUILD/long-fuzz/found.
 
-By hand: scripts/lib/long_fuzz.py --build build-fuzz [--seconds N] [TARGET...]; with --show it only tells.
+By hand: scripts/lib/long_fuzz.py --build build-fuzz [--seconds N] [--piece N] [TARGET...]; with --show it only tells.
 """
 import argparse
 import datetime
@@ -21,8 +21,9 @@ from long import Budget, revision
 LEAST = 5_000_000
 ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
+# Of a piece. The corpus is read anew in each: at the lowest priority on a busy machine that alone takes longer than this.
 PIECE_SECONDS = 120
-# That a piece may take longer: at the lowest priority on a busy machine the corpus alone takes minutes to be read.
+# That a piece may take longer.
 PATIENCE = 3600
 
 
@@ -109,7 +110,7 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     return status == 0
 
 
-def run_targets(names, build_dir, source_dir, until):
+def run_targets(names, build_dir, source_dir, until, piece=PIECE_SECONDS):
     """Those first that are done soonest. True: all have what they should, and nothing was found."""
     notes = Notes(build_dir)
 
@@ -120,7 +121,7 @@ def run_targets(names, build_dir, source_dir, until):
     broken = set()
     while True:
         left = [n for n in names if n not in broken and notes.of(n)["executions"] < wanted(n)]
-        seconds = int(min(PIECE_SECONDS, until - time.monotonic()))
+        seconds = int(min(piece, until - time.monotonic()))
         if not left or seconds < 1:
             break
         name = min(left, key=seconds_left)
@@ -163,6 +164,7 @@ def main():
     parser = argparse.ArgumentParser(description="Long runs of the fuzzers.")
     parser.add_argument("--build", required=True, help="a build directory with fuzzers (scripts/test makes build-fuzz)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="ends after that time")
+    parser.add_argument("--piece", type=int, default=PIECE_SECONDS, help="seconds of one piece")
     parser.add_argument("--show", action="store_true", help="only says what was done so far")
     parser.add_argument("target", nargs="*")
     args = parser.parse_args()
@@ -170,7 +172,7 @@ def main():
     names = args.target or targets(source_dir)
     done = True
     if not args.show:
-        done = run_targets(names, args.build, source_dir, time.monotonic() + args.seconds)
+        done = run_targets(names, args.build, source_dir, time.monotonic() + args.seconds, args.piece)
         print(datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
     print("\n".join(table(names, args.build)))
     return 0 if done else 1

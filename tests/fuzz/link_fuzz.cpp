@@ -20,7 +20,20 @@ constexpr unsigned kSteps = 64;
 constexpr unsigned kHasMoved = 12, kHandsOver = 13, kInRing = 14, kInSocket = 15;
 /// The last byte of an input from here on says what there is besides.
 constexpr uint8_t kBesides = 240;
-constexpr unsigned kCaptured = 1, kOtherHost = 2, kNewborn = 4, kConnected = 8;
+constexpr unsigned kCaptured = 1, kOtherHost = 2, kConnected = 8;
+/// Captured are new connections, too; without kCaptured: a connection is about to be joined.
+constexpr unsigned kNewborn = 4;
+
+/// What waits asks for an id, on each side's link.
+void wait_once(sdfuzz::Process &process) {
+    for (const unsigned side : {0U, 1U}) {
+        const wire::BellReply thread{5, 1, 0, 0}, set{6, 1, 0, 0};
+        process.monitor.answer(&thread, sizeof thread, nullptr, 0);
+        process.monitor.answer(&set, sizeof set, nullptr, 0);
+        sdfuzz::Program(process, side).wait_once();
+        process.reset();
+    }
+}
 
 } // namespace
 
@@ -28,14 +41,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static sdfuzz::Process process;
     // It waits for work when all ends.
     static sdfuzz::Scribbler &scribbler = *new sdfuzz::Scribbler(process.link[0]->view);
-    static bool bells = [] { // ids for the thread and for the set, which they keep
-        const wire::BellReply reply{5, 1, 0, 0}, other{6, 1, 0, 0};
-        process.monitor.answer(&reply, sizeof reply, nullptr, 0);
-        process.monitor.answer(&other, sizeof other, nullptr, 0);
-        return true;
-    }();
+    static const bool waited = (wait_once(process), true);
     static const bool recovers = (sdfuzz::recover_from_bad_pointers(), true);
-    (void)bells;
+    (void)waited;
     (void)recovers;
     const unsigned besides = size > 1 && data[size - 1] >= kBesides ? data[--size] : 0;
     sdfuzz::Answers answers;
@@ -61,6 +69,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         if ((besides & kCaptured) != 0) {
             capture.begin(*file_of(program.first()), (besides & kNewborn) != 0);
+        } else if ((besides & kNewborn) != 0 && !far.is_open()) {
+            program.add(far.begin_in_kernel(process, side));
         }
         if ((how & 6) == 6) {
             scribbler.begin(in.take<uint64_t>());
@@ -82,6 +92,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             }
             if (who >= 176 && who < 184 && device.is_used()) {
                 sdfuzz::Device::act(in);
+                continue;
+            }
+            if (who >= 168 && who < 176 && besides != 0) {
+                program.act_otherwise(in);
                 continue;
             }
             switch (who % 8) {

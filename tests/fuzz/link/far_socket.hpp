@@ -3,6 +3,7 @@
 #pragma once
 #include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/process.hpp"
@@ -34,6 +35,20 @@ class FarSocket {
             sd::begin_paths(*f.ofd);
         }
         ::close(near);
+    }
+    /// A connection that began in the kernel, and the answer by which it gets a slot of the link with the
+    /// next call that moves data. Its number.
+    int begin_in_kernel(Process &process, unsigned side) {
+        const int near = make_pair();
+        sd::install_accepted(near, AF_INET, SOCK_NONBLOCK);
+        sd::File *const f = sd::file_of(near);
+        must(f != nullptr);
+        sd::mark_offered(*f, side);
+        f->unconnected.calls = 100; // it has lasted
+        const sd::wire::OfferReply reply{.link_id = kLinkId, .slot = kFirstSlot + 3};
+        process.monitor.begin();
+        process.monitor.answer(&reply, sizeof reply, &process.link_fd, 1);
+        return near;
     }
     bool is_open() const { return fd_ >= 0; }
     /// `mine`, `theirs`: the words of the peer, and of the connection it is the peer of; `tail`: where the

@@ -46,10 +46,33 @@ class Program {
     Program &operator=(const Program &) = delete;
 
     int first() const { return fds_.front(); }
+    /// Waits in a call and in the set, so that both have ids for the link, which they keep.
+    void wait_once() const {
+        const timeval soon{0, 1};
+        const timespec wait{0, 1000};
+        epoll_event e{EPOLLIN, {}};
+        (void)vfs::setsockopt(first(), SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+        (void)vfs::recv(first(), file_of(first()), in_room.last(1), 1, 0);
+        (void)vfs::epoll_ctl(set_, EPOLL_CTL_ADD, first(), &e);
+        (void)vfs::epoll_wait(set_, &e, 1, &wait, nullptr);
+    }
+    void add(int fd) { fds_.push_back(fd); }
+    void act_otherwise(Input &in) {
+        const int fd = any(in);
+        File *f = file_of(fd);
+        if (f != nullptr && f->kind == FileKind::stream && end_otherwise(fd, *f, in)) {
+            std::erase(fds_, fd);
+            begin_next();
+        }
+    }
 
     void act(Input &in) {
         const int fd = any(in);
         File *f = file_of(fd);
+        if (f != nullptr && may_be_joined(*f)) {
+            call_unjoined(fd, *f, in);
+            return;
+        }
         if (f == nullptr || f->kind != FileKind::stream) {
             return;
         }
@@ -139,10 +162,7 @@ class Program {
             } else if (in.below(4) == 0) {           // ends one, begins another
                 vfs::close(fd);
                 std::erase(fds_, fd);
-                if (fds_.empty()) {
-                    process_.slot(1).side[0].control.flags = process_.slot(1).side[1].control.flags = 0;
-                    fds_.push_back(process_.connection(1, side_));
-                }
+                begin_next();
             }
         }
     }
@@ -150,6 +170,13 @@ class Program {
   private:
   private:
     static constexpr uint8_t kRarer = 244;
+    /// Where none is left.
+    void begin_next() {
+        if (fds_.empty()) {
+            process_.slot(1).side[0].control.flags = process_.slot(1).side[1].control.flags = 0;
+            fds_.push_back(process_.connection(1, side_));
+        }
+    }
     int any(Input &in) const { return fds_[in.below(static_cast<unsigned>(fds_.size()))]; }
     /// More than was asked for has never been received.
     static void must_fit(long got, size_t n) {

@@ -1,5 +1,6 @@
 // What the program of link_fuzz seldom does.
 #pragma once
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "tests/fuzz/input.hpp"
@@ -113,6 +114,104 @@ inline void act_rarely(int fd, File &f, unsigned what, Input &in, int flags) {
                                 : vfs::sendv(fd, &f, v.data(), 2, flags));
     }
     }
+}
+
+/// On a socket of the kernel that may be joined, with this call or the next one.
+inline void call_unjoined(int fd, File &f, Input &in) {
+    const unsigned how = in.below(8);
+    const size_t n = call_size(in);
+    const std::array<iovec, 2> v{iovec{in_room.last(n), n}, iovec{in_room.last(1), 1}};
+    constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+    if (how >= 6) { // it has asked already, and is asked for
+        f.unconnected.offer = static_cast<uint8_t>(OfferState::offered);
+        f.unconnected.joined = in.below(2);
+    }
+    switch (how % 4) {
+    case 0:
+        (void)vfs::send(fd, &f, out_room.last(n), n, kFlags);
+        break;
+    case 1:
+        (void)vfs::recv(fd, &f, in_room.last(n), n, kFlags);
+        break;
+    case 2:
+        (void)vfs::sendv(fd, &f, v.data(), 2, kFlags);
+        break;
+    default:
+        (void)vfs::recvv(fd, &f, v.data(), 2, kFlags);
+    }
+}
+
+/// One byte with the mark on it, and how it is received.
+inline void send_mark(int fd, File &f, Input &in) {
+    static char *const nowhere = static_cast<char *>(no_memory());
+    const timeval soon{0, 1};
+    const unsigned how = in.below(8);
+    switch (how) {
+    case 0:
+    case 1:
+        (void)vfs::send(fd, &f, out_room.last(1), 1, MSG_OOB | MSG_DONTWAIT | (how == 0 ? MSG_NOSIGNAL : 0));
+        break;
+    case 2: // waits for room
+        (void)vfs::fcntl(fd, F_SETFL, 0);
+        (void)vfs::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &soon, sizeof soon);
+        (void)vfs::send(fd, &f, out_room.last(1), 1, MSG_OOB | MSG_NOSIGNAL);
+        break;
+    case 3: // a byte, and then none that can be read
+        (void)vfs::send(fd, &f, nowhere - in.below(2), 2, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL);
+        break;
+    case 4:
+        (void)vfs::recv(fd, &f, nowhere, in.below(2), MSG_OOB | MSG_DONTWAIT);
+        break;
+    default:
+        (void)vfs::recv(fd, &f, in_room.last(4), in.below(4), MSG_OOB | MSG_DONTWAIT | (how == 5 ? MSG_PEEK : 0));
+    }
+}
+
+inline void disconnect(int fd) {
+    sockaddr nobody{};
+    nobody.sa_family = AF_UNSPEC;
+    (void)vfs::connect(fd, &nobody, sizeof nobody);
+}
+
+/// A call waits, and another thread closes the connection, or has it forget its peer. True: closed.
+inline bool end_meanwhile(int fd, File &f, Input &in) {
+    const unsigned how = in.below(8);
+    if (how >= 4) { // it takes long
+        return false;
+    }
+    const bool closes = (how & 1) != 0;
+    const timeval brief{0, 20000};
+    (void)vfs::fcntl(fd, F_SETFL, 0);
+    (void)vfs::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &brief, sizeof brief);
+    (void)vfs::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &brief, sizeof brief);
+    std::thread other([=] {
+        usleep(50);
+        closes ? (void)vfs::close(fd) : disconnect(fd);
+    });
+    if ((how & 2) != 0) {
+        (void)vfs::recv(fd, &f, in_room.last(4), 4, 0);
+    } else {
+        (void)vfs::send(fd, &f, out_room.last(Room::kBytes), Room::kBytes, MSG_NOSIGNAL);
+    }
+    other.join();
+    return closes;
+}
+
+/// What ends a connection in other ways than close(). True: it is closed, and the number free.
+inline bool end_otherwise(int fd, File &f, Input &in) {
+    switch (in.below(4)) {
+    case 0: // as connect() does, of which nobody has seen anything
+        (void)unbind_stream(f);
+        break;
+    case 1:
+        disconnect(fd);
+        break;
+    case 2:
+        return end_meanwhile(fd, f, in);
+    default:
+        send_mark(fd, f, in);
+    }
+    return false;
 }
 
 } // namespace sdfuzz
