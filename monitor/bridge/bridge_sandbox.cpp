@@ -28,6 +28,8 @@ bool enter_bridge_sandbox() {
           SYS_exit,         SYS_exit_group}) {
         filter.allow(call);
     }
+    // Whether a pool, whose bytes have not been read yet, can be mapped.
+    filter.allow(SYS_fstatfs);
     filter.allow_memory();
     // F_SETOWN and the like would send signals.
     filter.allow_with(SYS_fcntl, 1,

@@ -1,7 +1,8 @@
 // Operations on pools: who is given the memory from which a connection's bytes are handed over.
 //
 // A pool is named to the processes of its owner's side, and shown to those of the other side alone, if they
-// are of the owner's trust domain: they read in place what the owner could still write.
+// are of the owner's trust domain: they read in place what the owner could still write. To a bridge it is
+// shown if it carries that domain's connections: what lies in it unread when one crosses goes on as bytes.
 #include "libsd/layout/pool_layout.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/operations/monitor.hpp"
@@ -87,7 +88,11 @@ Reply Monitor::peer_pool(Client &client, Request &request) {
     if (found == link->pools.end() || found->second.side != body.side) {
         return Reply::error(ENOENT);
     }
-    if (found->second.domain != bell_domain(client)) {
+    // A bridge has fewer rights than those whose connections it carries, but no others to tell of them.
+    const BridgeProgram *bridge = bridge_of(client);
+    const bool carries =
+        bridge != nullptr && bridge->domain.known && bell_domain_of(bridge->domain) == found->second.domain;
+    if (!carries && found->second.domain != bell_domain(client)) {
         return Reply::error(EXDEV);
     }
     Reply reply;

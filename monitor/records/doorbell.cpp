@@ -19,19 +19,24 @@
 
 namespace sd::monitor {
 
+BellDomain bell_domain_of(const Domain &d) {
+    return {d.uid,      d.gid,     d.permitted,
+            d.user.ino, d.pid.ino, d.mount.ino,
+            d.label,    d.filters, d.filters != 0 ? d.lineage : 0};
+}
+
 const BellDomain &bell_domain(const Client &client) {
     const std::pair now(client.who.uid, client.who.gid);
     if (client.bell_domain && client.bell_domain_of == now) {
         return *client.bell_domain;
     }
-    const Domain d = client.pid > 0 ? read_domain(client.pid) : Domain{};
+    Domain d = client.pid > 0 ? read_domain(client.pid) : Domain{};
+    d.lineage = client.lineage;
     BellDomain &made = client.bell_domain.emplace();
     client.bell_domain_of = now;
     // With a filter of its own it shares with children that it has from now on, which get this from it.
     if (d.known && is_alive(client.pidfd) && d.filters == client.filters) {
-        made = {d.uid,      d.gid,     d.permitted,
-                d.user.ino, d.pid.ino, d.mount.ino,
-                d.label,    d.filters, d.filters != 0 ? client.lineage : 0};
+        made = bell_domain_of(d);
     } else {
         made.alone = client.id;
     }

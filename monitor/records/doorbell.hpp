@@ -1,6 +1,7 @@
 // A waiter's doorbell as the monitor keeps it, and who may have which end of it.
 #pragma once
 #include "monitor/kernel/client_socket.hpp"
+#include "monitor/kernel/domain.hpp"
 #include "monitor/records/accounts.hpp"
 
 #include <array>
@@ -28,6 +29,8 @@ struct BellDomain {
     uint64_t alone = 0;
     auto operator<=>(const BellDomain &) const = default;
 };
+/// Of one that is known.
+BellDomain bell_domain_of(const Domain &domain);
 /// Read when it is needed first, and again when the client has become another user or executed something.
 const BellDomain &bell_domain(const Client &client);
 bool may_share_bell(const Client &one, const Client &other);

@@ -14,12 +14,18 @@ KNOWN = {
     # in the library
     "held_back: processes that share a corked connection": "what is held back goes out when the connection becomes the kernel's",
     "passing: the sender keeps it": "for another user it is a bridge's, and what the two write is not in order",
+    "buffers: a view outlives its connection, and its sender": "another user's pool is not mapped: its bytes are copied",
     "growth: connections that children close last leave nothing": "15,000 bridged connections take longer than the test may",
     # in the test: what it does needs root, or looks at what only root's processes count
     "demoted: connections that crossed are counted, and what stayed shared": "nobody is root who could give it up",
     "identity: rules see the user that a process has become": "it has become another one",
     "limited: little memory may be locked (RLIMIT_MEMLOCK)": "setgid",
     "forking: a monitor that is stopped for a while": "asks a private monitor that is root's",
+    "buffers: a receiver that keeps everything meets a quota": "the connection crosses, and then nothing is in place",
+    "buffers: after a fork both processes send and receive": "that the connection crosses is counted",
+    "buffers: a connection is passed on with bytes in a buffer": "the same",
+    "buffers: a buffer behind the urgent byte is peeked at by who has not seen its like": "the same",
+    "forking: a child closes its parent's listener while the monitor is stopped": "asks a private monitor that is root's",
     "accept pool: processes in accept on one listener, in every mixture": "the acceptors' statistics",
 }
 
