@@ -26,8 +26,8 @@
 	/* what there is now */                                                                       \
 	X(pools) X(regions) X(channels) X(handles) X(pages) X(stock) X(accounts)                       \
 	/* what has happened */                                                                       \
-	X(faults) X(write_faults) X(cow_copies) X(cow_reuses) X(forks) X(fork_copies)                  \
-	X(given) X(given_copied) X(copied_in) X(taken) X(taken_copied) X(read) X(exchanged) X(discarded) X(shrunk)  \
+	X(faults) X(write_faults) X(around) X(cow_copies) X(cow_reuses) X(forks) X(fork_copies)                  \
+	X(given) X(given_copied) X(copied_in) X(taken) X(taken_copied) X(read) X(exchanged) X(discarded) X(frozen) X(shrunk)  \
 	X(refused)
 
 enum sdzc_counter {
@@ -126,6 +126,8 @@ int sdzc_region_give(u64 address, unsigned long pages, bool move, struct page **
 int sdzc_region_take(u64 address, unsigned long pages, struct page **from, struct sdzc_pool *origin,
 		     bool populate, u32 *copied);
 int sdzc_region_discard(u64 address, unsigned long pages);
+int sdzc_region_freeze(u64 address, unsigned long pages, bool thaw);
+int sdzc_region_copy_out(u64 address, unsigned long pages, u64 to);
 
 /* ------------------------------------------------------------------ channels */
 

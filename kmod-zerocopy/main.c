@@ -81,6 +81,27 @@ static long sdzc_discard(void __user *argument)
 	return sdzc_region_discard(discard.address, discard.length >> PAGE_SHIFT);
 }
 
+static long sdzc_freeze(void __user *argument)
+{
+	struct sdzc_freeze freeze;
+	unsigned long pages;
+	int error;
+
+	if (copy_from_user(&freeze, argument, sizeof(freeze)))
+		return -EFAULT;
+	if (freeze.flags & ~SDZC_FREEZE_THAW || freeze.reserved || (freeze.flags && freeze.to) ||
+	    !sdzc_whole_pages(freeze.address, freeze.length, sdzc_max_map))
+		return -EINVAL;
+	pages = freeze.length >> PAGE_SHIFT;
+	error = sdzc_region_freeze(freeze.address, pages, freeze.flags & SDZC_FREEZE_THAW);
+	if (error || !freeze.to)
+		return error;
+	error = sdzc_region_copy_out(freeze.address, pages, freeze.to);
+	if (error)
+		sdzc_region_freeze(freeze.address, pages, true);
+	return error;
+}
+
 static long sdzc_ioctl(struct file *file, unsigned int command, unsigned long argument)
 {
 	void __user *pointer = (void __user *)argument;
@@ -92,6 +113,8 @@ static long sdzc_ioctl(struct file *file, unsigned int command, unsigned long ar
 		return sdzc_channel_new(file->private_data, pointer);
 	case SDZC_DISCARD:
 		return sdzc_discard(pointer);
+	case SDZC_FREEZE:
+		return sdzc_freeze(pointer);
 	}
 	return -ENOTTY;
 }

@@ -143,6 +143,20 @@ static inline int drop(int end, uint64_t handle)
 	return ioctl(end, SDZC_DROP, &drop);
 }
 
+static inline int freeze_and_copy(int pool, void *address, size_t length, void *to)
+{
+	struct sdzc_freeze freeze = { .address = (uintptr_t)address, .length = length, .to = (uintptr_t)to };
+
+	return ioctl(pool, SDZC_FREEZE, &freeze);
+}
+
+static inline int freeze(int pool, void *address, size_t length, unsigned int flags)
+{
+	struct sdzc_freeze freeze = { .address = (uintptr_t)address, .length = length, .flags = flags };
+
+	return ioctl(pool, SDZC_FREEZE, &freeze);
+}
+
 static inline int discard(int pool, void *address, size_t length)
 {
 	struct sdzc_discard discard = { .address = (uintptr_t)address, .length = length };

@@ -215,6 +215,21 @@ static void use_for_io(void)
 	}
 }
 
+/* For a moment. Who has moved what is frozen meanwhile would leave those who wait there for ever. */
+static void freeze_some(void)
+{
+	char *address = some_address();
+	size_t length = some_length();
+
+	if (one_in(4) ? freeze_and_copy(pool[below(2)], address, length, some_address()) :
+			freeze(pool[below(2)], address, length, one_in(16) ? (unsigned int)any() : 0))
+		return;
+	if (one_in(2))
+		sched_yield();
+	if (freeze(pool[0], address, length, SDZC_FREEZE_THAW))
+		mmap(place, 2ul * SLOTS * SLOT_PAGES * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
 static void call(void)
 {
 	uint64_t handle;
@@ -254,6 +269,8 @@ static void call(void)
 	case 14:
 		if (one_in(16))
 			renew_channel();
+		else if (one_in(8))
+			freeze_some();
 		break;
 	default: { /* the struct itself lies in memory of the device */
 		struct sdzc_give *in_device = (void *)(slot[below(SLOTS)] + below(SLOT_PAGES) * PAGE + 40 * below(100));

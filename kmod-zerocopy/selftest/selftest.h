@@ -9,6 +9,8 @@
 #define SDZC_CHECKS(X) \
 	X(info) X(mapping_rules) X(contents_are_handed_over) X(populated_memory_is_copied_on_write) \
 	X(moved_pages_leave) X(copies_in_the_call) X(rewritten_pages_are_counted) \
+	X(one_fault_for_many_pages) X(around_a_fault_nothing_shows) X(frozen_memory_waits) X(freezing_is_refused) \
+	X(frozen_memory_is_replaced) \
 	X(parts_of_a_handle) X(bad_arguments) X(handles_belong_to_one_end) \
 	X(ends_that_close) X(the_giver_may_die) X(nothing_of_others_shows) X(fork_gives_copies) \
 	X(fork_with_threads_that_write) X(give_with_threads_that_write) X(take_with_threads_that_read) \

@@ -22,7 +22,7 @@
  * Raised when something is added that a program can ask for. What a version has, all later ones have: a
  * program works with any module whose version is not below the one that it needs.
  */
-#define SDZC_VERSION 2
+#define SDZC_VERSION 3
 
 /* INFO, on any of the descriptors: what this module can do. */
 struct sdzc_info {
@@ -67,7 +67,8 @@ struct sdzc_give {
 	__u32 flags;
 	/*
 	 * out: pages that had to be copied, as the kernel used them for I/O. With SDZC_GIVE_COUNT (version 2) also
-	 * those that were written to since they were shared last: each has cost a page fault, and most a copy.
+	 * those that became writable since they were shared last, by a copy or a page fault of their own. What one
+	 * fault made writable without a copy, as nobody else had it any more, costs little and is not counted.
 	 */
 	__u32 copied;
 	__aligned_u64 handle;		/* out */
@@ -117,7 +118,7 @@ struct sdzc_drop {
 
 /*
  * DISCARD, on a pool: memory of the caller holds zeros afterwards, as MADV_DONTNEED does it with anonymous
- * memory. Pages that the kernel uses for I/O stay mapped and are filled with zeros.
+ * memory. Pages that the kernel uses for I/O stay mapped and are filled with zeros. EBUSY: it is frozen.
  * (madvise(MADV_DONTNEED) itself leaves the contents alone, as with any shared mapping.)
  */
 struct sdzc_discard {
@@ -127,10 +128,29 @@ struct sdzc_discard {
 	__u32 reserved;
 };
 
+/*
+ * FREEZE, on a pool (version 3): until it is thawed, or unmapped, whoever writes to this memory waits; it can be
+ * read. So a program with threads running can put other memory in its place (mremap). What it holds is copied to
+ * "to", if that is not 0, but for pages that were never touched. The caller must not write to it itself; a child of
+ * a fork does not wait: its memory is not frozen. One range of a mapping at a time. Meanwhile TAKE and DISCARD fail there (EBUSY), and so do writes for which the kernel cannot wait
+ * (by a debugger).
+ *
+ * EBUSY: something else in the mapping is frozen, or the kernel uses pages of it for I/O. EFAULT: not memory of the device, in one mapping, or "to" cannot be written; then nothing is frozen.
+ */
+struct sdzc_freeze {
+	__aligned_u64 address;
+	__aligned_u64 length;
+	__aligned_u64 to;
+	__u32 flags;
+	__u32 reserved;
+};
+#define SDZC_FREEZE_THAW	(1U << 0)	/* the opposite; EINVAL: it is not frozen */
+
 #define SDZC_MAGIC	0xBA
 #define SDZC_INFO	_IOR(SDZC_MAGIC, 0x60, struct sdzc_info)
 #define SDZC_CHANNEL	_IOWR(SDZC_MAGIC, 0x61, struct sdzc_channel)
 #define SDZC_DISCARD	_IOW(SDZC_MAGIC, 0x62, struct sdzc_discard)
+#define SDZC_FREEZE	_IOW(SDZC_MAGIC, 0x63, struct sdzc_freeze)
 #define SDZC_GIVE	_IOWR(SDZC_MAGIC, 0x68, struct sdzc_give)
 #define SDZC_TAKE	_IOWR(SDZC_MAGIC, 0x69, struct sdzc_take)
 #define SDZC_READ	_IOW(SDZC_MAGIC, 0x6a, struct sdzc_read)
