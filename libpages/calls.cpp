@@ -7,7 +7,7 @@ namespace sd::pages {
 namespace {
 
 constinit PageCalls calls{
-    kPageCallsVersion, sizeof(PageCalls), 0, kWindow, make_channel, call_end, 1, 0, 0, 0};
+    kPageCallsVersion, sizeof(PageCalls), 0, kWindow, make_channel, call_end, 1, 0, 0, 0, leave_device};
 
 } // namespace
 } // namespace sd::pages

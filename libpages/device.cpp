@@ -1,6 +1,7 @@
 #include "libpages/device.hpp"
 
 #include "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"
+#include "libpages/changes.hpp"
 #include "libpages/next.hpp"
 #include "libpages/window.hpp"
 #include "libsd/control/sys.hpp"
@@ -18,20 +19,15 @@ constinit Module module{1, 0, 0};
 
 namespace {
 
-constexpr char kDevice[] = "/dev/socksdirect-zerocopy";
-/// One below it can be replaced by the program with dup2() before it knows: not used for long.
-constexpr rlim_t kHighNumber = 1000, kSmallTable = 4096;
-
-constinit std::atomic<int> device{-1};
-/// How often it may be opened again after the program has closed it, as daemons close what they do not know.
-constinit std::atomic<int> reopens{4};
-
 struct KeepErrno {
     int saved = errno;
     ~KeepErrno() { errno = saved; }
 };
 
+} // namespace
+
 bool is_device(int fd) noexcept {
+    const KeepErrno keep;
     sdzc_info info{};
     if (next().ioctl(fd, SDZC_INFO, &info) != 0 || info.version < 1 || info.page_size != kPage)
         return false;
@@ -40,6 +36,16 @@ bool is_device(int fd) noexcept {
     module.least_copy.store(info.least_copy, std::memory_order_relaxed);
     return true;
 }
+
+namespace {
+
+constexpr char kDevice[] = "/dev/socksdirect-zerocopy";
+/// One below it can be replaced by the program with dup2() before it knows: not used for long.
+constexpr rlim_t kHighNumber = 1000, kSmallTable = 4096;
+
+constinit std::atomic<int> device{-1};
+/// How often it may be opened again after the program has closed it, as daemons close what they do not know.
+constinit std::atomic<int> reopens{4};
 
 /// A number that is out of the program's way: beyond its limit, where that may be, and the kernel's table of
 /// descriptors stays small. Ownership of `fd` passes.
@@ -229,8 +235,16 @@ bool make_anonymous(uintptr_t at, size_t length) noexcept {
     return false;
 }
 
+int take_descriptor() noexcept {
+    reopens.store(0, std::memory_order_relaxed);
+    const int fd = usable();
+    device.store(-1, std::memory_order_relaxed);
+    return fd;
+}
+
 long make_channel(int end[2]) noexcept {
     const KeepErrno keep;
+    const Change guard;
     const int fd = usable();
     if (fd < 0)
         return -ENODEV;

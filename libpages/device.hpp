@@ -37,6 +37,18 @@ struct Module {
 };
 extern Module module;
 
+/// Is this a descriptor of the device, with a module that fits? Asks it. Leaves errno alone.
+bool is_device(int fd) noexcept;
+/// Nothing comes from the device any more: its descriptor, if it is still that, is the caller's; else -1.
+/// Nobody uses it at the moment.
+int take_descriptor() noexcept;
+
+/// Puts anonymous memory in the place of all that is the device's, whatever other threads do with it; from
+/// now on nothing comes from the device, and its descriptor is closed. 0, also where the module cannot do it;
+/// -EBUSY: some of it could not be had (the kernel uses it for I/O, a stack lies there, no memory), and may
+/// be had later. leave.cpp.
+long leave_device() noexcept;
+
 /// A new channel: its two ends, close-on-exec. 0, or -errno. Any thread; leaves errno alone.
 long make_channel(int end[2]) noexcept;
 /// A call on an end of a channel. 0, or -errno. Async-signal-safe; leaves errno alone.

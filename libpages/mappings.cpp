@@ -1,5 +1,6 @@
 // mmap and what changes mappings: large private anonymous ones are memory of the device, and what that cannot
 // do as anonymous memory does it is made up for here. docs/design/zero-copy.md has a table.
+#include "libpages/changes.hpp"
 #include "libpages/device.hpp"
 #include "libpages/next.hpp"
 #include "libpages/settings.hpp"
@@ -143,6 +144,7 @@ SD_PAGES_EXPORT void *mmap(void *at, size_t length, int protection, int flags, i
             return ours;
     if (!next().mmap)
         return refused(ENOSYS);
+    const Change guard(flags & MAP_FIXED && meets_window(at, length));
     void *const got = next().mmap(at, length, protection, flags, fd, offset);
     if (flags & MAP_FIXED && got != MAP_FAILED && meets_window(got, length))
         worn(got, length);
@@ -158,6 +160,7 @@ SD_PAGES_EXPORT int munmap(void *at, size_t length) noexcept {
         errno = ENOSYS;
         return -1;
     }
+    const Change guard(meets_window(at, length));
     const int result = next().munmap(at, length);
     if (result == 0 && meets_window(at, length))
         unmapped(at, length);
@@ -169,6 +172,7 @@ SD_PAGES_EXPORT void *mremap(void *old, size_t before, size_t length, int flags,
     va_start(list, flags);
     void *const to = flags & MREMAP_FIXED ? va_arg(list, void *) : nullptr;
     va_end(list);
+    const Change guard(in_window(old) || (flags & MREMAP_FIXED && meets_window(to, length)));
     if (in_window(old))
         return change(old, before, length, flags, to);
     if (!next().mremap)
@@ -184,6 +188,7 @@ SD_PAGES_EXPORT int mprotect(void *at, size_t length, int protection) noexcept {
         errno = ENOSYS;
         return -1;
     }
+    const Change guard(meets_window(at, length));
     const int result = next().mprotect(at, length, protection);
     return meets_window(at, length) ? change_protection(at, length, protection, result) : result;
 }
@@ -193,12 +198,14 @@ SD_PAGES_EXPORT int pkey_mprotect(void *at, size_t length, int protection, int k
         errno = ENOSYS;
         return -1;
     }
+    const Change guard(meets_window(at, length));
     if (meets_window(at, length))
         worn(at, length);
     return next().pkey_mprotect(at, length, protection, key);
 }
 
 SD_PAGES_EXPORT int madvise(void *at, size_t length, int advice) noexcept {
+    const Change guard(meets_window(at, length));
     if (meets_window(at, length) && next().madvise && reinterpret_cast<uintptr_t>(at) % kPage == 0)
         return advise(at, length, advice);
     if (next().madvise)

@@ -1,7 +1,9 @@
 #include "libpages/slots.hpp"
 
+#include "libpages/changes.hpp"
 #include "libpages/device.hpp"
 #include "libpages/next.hpp"
+#include "libpages/settings.hpp"
 
 #include <cerrno>
 
@@ -95,6 +97,17 @@ void leave(Place p) noexcept {
     classes[p.kind].free.push(p.kind, p.number);
 }
 
+/// A block that nobody has, and that is on no list.
+void unmap_slot(Place p, size_t length) noexcept {
+    const int saved = errno;
+    {
+        const Change guard;
+        next().munmap(reinterpret_cast<void *>(p.address()), length);
+    }
+    errno = saved;
+    leave(p);
+}
+
 /// A slot with memory of the device, `taken`. False: there is none.
 bool take_slot(unsigned kind, size_t length, Place &p) noexcept {
     if (taken.fetch_add(1, std::memory_order_relaxed) >= kMostTaken) {
@@ -114,6 +127,7 @@ bool take_slot(unsigned kind, size_t length, Place &p) noexcept {
         p.number = fresh;
     }
     slot_at(p).word.store(word_of(State::taken, 0, 0), std::memory_order_relaxed);
+    const Change guard;
     const int error = map_device(p.address(), length);
     if (error == EEXIST) { // somebody has mapped something here by himself: the slot is his
         taken.fetch_sub(1, std::memory_order_relaxed);
@@ -194,7 +208,8 @@ bool release_block(void *at) noexcept {
         return false;
     uint64_t word = s->word.load(std::memory_order_relaxed);
     const size_t length = end_of(word) * kPage;
-    const unsigned list = word & kWorn ? kSteps : step_of(p.kind, length);
+    const bool keeps = !(word & kWorn) && least_block.load(std::memory_order_relaxed) != kNever;
+    const unsigned list = keeps ? step_of(p.kind, length) : kSteps;
     // Of two threads that free it, one does.
     if (!s->word.compare_exchange_strong(word, word_of(State::kept, 0, length / kPage)))
         return state_of(word) == State::block && release_block(at);
@@ -205,11 +220,18 @@ bool release_block(void *at) noexcept {
         }
         kept_bytes.fetch_sub(length, std::memory_order_relaxed);
     }
-    const int saved = errno;
-    next().munmap(at, length);
-    errno = saved;
-    leave(p);
+    unmap_slot(p, length);
     return true;
+}
+
+void release_kept() noexcept {
+    for (unsigned kind = 0; kind < kClasses; ++kind)
+        for (auto &list : classes[kind].kept)
+            for (Place p{kind, 0}; list.pop(kind, p.number);) {
+                const size_t length = end_of(slot_at(p).word.load(std::memory_order_relaxed)) * kPage;
+                kept_bytes.fetch_sub(length, std::memory_order_relaxed);
+                unmap_slot(p, length);
+            }
 }
 
 void shrink_block(void *at, size_t length) noexcept {
@@ -223,6 +245,7 @@ void shrink_block(void *at, size_t length) noexcept {
                                           std::memory_order_relaxed)) {
     }
     const int saved = errno;
+    const Change guard;
     next().munmap(static_cast<char *>(at) + length, before - length);
     errno = saved;
 }

@@ -27,6 +27,9 @@ bool release_block(void *at) noexcept;
 /// Cuts a block to `length` bytes, whole pages, fewer than it has.
 void shrink_block(void *at, size_t length) noexcept;
 
+/// Unmaps the blocks that are kept for later.
+void release_kept() noexcept;
+
 /// Memory of the device for a mapping of the program's own, in whole pages; null: there is none.
 void *take_mapping(size_t length) noexcept;
 /// The kernel has unmapped this; parts of it may lie outside of the window, or in blocks.

@@ -20,8 +20,12 @@ struct PageCalls {
     /// What the module says in INFO; of a library that does not say it the table ends before.
     uint32_t module_version, unused;
     uint64_t least_give, least_copy;
+    /// Puts anonymous memory in the place of all that is the device's, with the program's threads running. 0;
+    /// -EBUSY: some is left, to be tried again. No token is held, nor anything that a thread waits for.
+    long (*leave)() noexcept;
 };
-constexpr size_t kFirstPageCalls = offsetof(PageCalls, module_version);
+constexpr size_t kFirstPageCalls = offsetof(PageCalls, module_version),
+                 kMeasuredPageCalls = offsetof(PageCalls, leave);
 
 } // namespace sd
 

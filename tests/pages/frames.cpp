@@ -1,6 +1,9 @@
 // A program that sends video frames, and one that receives them. Neither knows of the zero-copy device.
 //   pages_frames receive FRAMES BUFFERS WHAT     prints "port N", then "seconds S"; 0: all frames were right
 //   pages_frames send PORT FRAMES BUFFERS WHAT
+//   pages_frames alone FRAMES BUFFERS    how long writing and reading each byte takes where nothing is sent:
+//                                        what is left when all copies are taken out
+// BUFFERS: of both, or of the sender and of the receiver: 4:1
 // WHAT: `all`: each byte of a frame is written before it is sent, overwritten at a random moment after, and
 // looked at by the receiver. `stamp`: only one word of each frame. `read`: one word is written, each byte is
 // looked at.
@@ -53,6 +56,13 @@ double now() {
     return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
 }
 
+/// Until counts and mappings were looked at.
+void wait_to_be_told() {
+    char c;
+    if (getenv("PAGES_WAIT"))
+        (void)!read(0, &c, 1);
+}
+
 void send_frames(int fd, size_t frames, size_t count, const std::string &what) {
     const auto all = buffers(count);
     Random random{frames};
@@ -74,6 +84,7 @@ void send_frames(int fd, size_t frames, size_t count, const std::string &what) {
     }
     char end;
     REQUIRE(recv(fd, &end, 1, 0) == 1);
+    wait_to_be_told();
 }
 
 void receive_frames(int fd, size_t frames, size_t count, const std::string &what) {
@@ -101,22 +112,37 @@ void receive_frames(int fd, size_t frames, size_t count, const std::string &what
     }
     printf("seconds %.6f %lx\n", now() - since, sum & 1);
     REQUIRE(send(fd, "", 1, 0) == 1);
-    if (getenv("PAGES_WAIT")) { // until the counts were looked at
-        fflush(stdout);
-        char c;
-        (void)!read(0, &c, 1);
-    }
+    fflush(stdout);
+    wait_to_be_told();
+}
+
+void write_and_read_alone(size_t frames, size_t count) {
+    const auto all = buffers(count);
+    const double since = now();
+    for (size_t i = 0; i < frames; ++i)
+        draw(all[i % count], i);
+    const double written = now();
+    uint64_t sum = 0;
+    for (size_t i = 0; i < frames; ++i)
+        sum += hash(all[i % count], kWords);
+    printf("seconds %.6f writing, %.6f reading %lx\n", written - since, now() - written, sum & 1);
 }
 
 } // namespace
 
 int main(int argc, char **argv) {
+    if (argc == 4 && strcmp(argv[1], "alone") == 0) {
+        write_and_read_alone(strtoul(argv[2], nullptr, 10), strtoul(argv[3], nullptr, 10));
+        return 0;
+    }
     if (argc < 5)
         return 2;
     alarm(300);
     const bool receives = strcmp(argv[1], "receive") == 0;
     char **const rest = argv + (receives ? 2 : 3);
-    const size_t frames = strtoul(rest[0], nullptr, 10), count = strtoul(rest[1], nullptr, 10);
+    // BUFFERS of both, or those of the sender and of the receiver: "4:1"
+    const char *const own = receives && strchr(rest[1], ':') ? strchr(rest[1], ':') + 1 : rest[1];
+    const size_t frames = strtoul(rest[0], nullptr, 10), count = strtoul(own, nullptr, 10);
     const std::string what = rest[2];
     sockaddr_in a{};
     a.sin_family = AF_INET;

@@ -23,6 +23,7 @@
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -177,8 +178,10 @@ Cause decide(const File &f, const SlotAddress &to, SlotAddress *source, Listener
         return Cause::foreign_namespace;
     if (landlocked.load(std::memory_order_relaxed))
         return Cause::landlocked;
-    if (is_detached())
+    if (is_detached()) {
+        leave_pages_if_told();
         return Cause::detached;
+    }
     bool loopback = is_loopback(to.ip);
     if (!loopback && !is_any(to.ip) && !is_on_this_host(to, source))
         return Cause::remote_host;

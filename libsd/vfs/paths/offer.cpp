@@ -12,6 +12,7 @@
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <cstring>
@@ -229,8 +230,10 @@ bool consider_joining(int fd, File &f) noexcept {
         give_up_joining(f);
         return false;
     }
-    if (is_detached()) [[unlikely]]
+    if (is_detached()) [[unlikely]] {
+        leave_pages_if_told();
         return false;
+    }
     if (is_state(f, OfferState::offered) &&
         f.unconnected.joined == joined_word().load(std::memory_order_acquire)) [[likely]]
         return false;

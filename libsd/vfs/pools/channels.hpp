@@ -9,6 +9,7 @@
 #include "libsd/layout/page_calls.hpp"
 #include "libsd/queue/ring.hpp"
 #include "libsd/vfs/descriptors/file.hpp"
+#include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 
 namespace sd {
@@ -78,6 +79,15 @@ void stop_own_channels() noexcept;
 void restore_channels() noexcept;
 void channels_moved(int from, int to) noexcept;
 void channels_fork_child() noexcept;
+
+// leave_pages.cpp
+/// Has anonymous memory put in the place of the device's in a process that `sdctl detach` has put back on
+/// kernel TCP, once. Without a token, nor a lock; any thread. Where it may be so: leave_pages_if_told().
+[[gnu::cold]] void leave_pages() noexcept;
+inline void leave_pages_if_told() noexcept {
+    if (may_use_channels() && is_detached()) [[unlikely]]
+        leave_pages();
+}
 
 // taken_channels.cpp
 /// Before a large read into that memory, without a token: takes the channel that the peer has made.

@@ -191,7 +191,7 @@ void watch_rewriting(OwnChannel &c, uint64_t given, uint64_t rewritten) noexcept
 /// From which size on pages are given as they are, or copied once: measured on this machine, or not. All
 /// ones: never.
 uint64_t least_given(const PageCalls &calls, bool once) noexcept {
-    const bool known = calls.size >= sizeof(PageCalls);
+    const bool known = calls.size >= kMeasuredPageCalls;
     const uint32_t version = known ? __atomic_load_n(&calls.module_version, __ATOMIC_RELAXED) : 1;
     if (version < 2)
         return once ? ~uint64_t{0} : kLeastGiven;
@@ -273,7 +273,7 @@ Handed hand_pages(File &f, const iovec &piece, bool plain, bool grow_far) noexce
     if (whole < kLeastGiven)
         return r;
     r.full = false;
-    const bool counts = calls->size >= sizeof(PageCalls) && calls->module_version >= 2;
+    const bool counts = calls->size >= kMeasuredPageCalls && calls->module_version >= 2;
     const uint32_t flags = once ? SDZC_GIVE_COPY : counts ? SDZC_GIVE_COUNT : 0;
     sdzc_give give{.address = at, .length = whole, .flags = flags, .copied = 0, .handle = 0};
     const long error = call_channel(c->end, SDZC_GIVE, &give);

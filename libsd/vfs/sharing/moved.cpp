@@ -6,6 +6,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 
 namespace sd {
@@ -75,6 +76,7 @@ bool follow(File &f) noexcept {
         }
     }
     release_file(&f);
+    leave_pages_if_told();
     return done;
 }
 

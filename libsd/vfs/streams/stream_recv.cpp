@@ -333,6 +333,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 capture_end(f, true, CaptureKind::fin);
         }
         // From here on without the token, so that the File may become another's.
+        leave_pages_if_told();
         if (r == 0 && done == 0 && !end && nonblocking)
             return -EAGAIN;
         if ((r <= 0 || static_cast<size_t>(done) + static_cast<size_t>(r) < target) && !pin.acquire(f, fd)) {

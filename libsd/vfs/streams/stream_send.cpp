@@ -280,6 +280,7 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         }
         if (tell)
             reader.tell();
+        leave_pages_if_told();
         if (failed) [[unlikely]] {
             if (failed == -EPIPE && !(flags & MSG_NOSIGNAL))
                 raise_sigpipe();

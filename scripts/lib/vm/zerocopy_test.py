@@ -14,6 +14,7 @@ import tempfile
 
 import kernels
 import machine
+import zerocopy_programs
 from report import Report
 
 MODULE = pathlib.Path(__file__).resolve().parents[3] / "kmod-zerocopy"
@@ -90,6 +91,21 @@ until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 until port=$(sed -n 's/^port //p' between) && [ -n "$port" ]; do usleep 50000; done
 ./pages_relay send $port 33554432 && wait $middle && wait $taker && grep -q 'all arrived' got
 end
+# Both programs are detached while frames go; what they have is looked at while they wait for their end.
+cat >detached <<'end'
+rm -f hold; mkfifo hold; exec 7<>hold; : >got
+PAGES_WAIT=1 ./pages_frames receive 60 3 all >>got <hold & taker=$!
+until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
+PAGES_WAIT=1 ./pages_frames send $port 60 3 all <hold & giver=$!
+until grep -q socksdirect-zerocopy /proc/$taker/maps && [ $(cat $counters/taken) -gt $had ]; do usleep 50000; done
+./sdctl detach $taker && ./sdctl detach $giver || exit 1
+until grep -q seconds got; do kill -0 $taker && kill -0 $giver || exit 1; usleep 50000; done
+usleep 200000; bad=0
+for pid in $taker $giver; do
+    grep socksdirect-zerocopy /proc/$pid/maps && bad=1; ls -l /proc/$pid/fd | grep dev/socksdirect-zerocopy && bad=1
+done
+echo >&7; echo >&7; wait $giver && wait $taker && exit $bad
+end
 if [ -z "$MEASURE" ]; then
     ./sdrun --zero-copy ./pages_exchange 1 $SEEDS | sed 's/^/# /' >exchanged; grep -q 'passed pages' exchanged
     check "sends: $SEEDS seeds of overwritten buffers, forks and kills" $? "$(cat exchanged)"
@@ -105,12 +121,15 @@ if [ -z "$MEASURE" ]; then
     took=$(($(count taken) - had))
     [ $((took * 4096 * 10)) -ge $((2 * 33554432 * 8)) ]; check "relay: 80 of 100 bytes were moved, twice" $? "$took pages"
     ./sdrun --zero-copy sh relayed 1000; check "relay: through an unaligned buffer" $? "$(cat got)"
+    export counters had=$(count taken)
+    ./sdrun --zero-copy sh detached; check "detach: frames of two programs, detached in between" $? "$(cat got)"
     ./sdctl calibrate | sed 's/^/# /'; cat /sys/module/$name/parameters/least_give | grep -qv '^0$'
     check "calibrate: the module has been told" $? "least_give is 0"
     SHOW=1 ./sdrun --zero-copy sh frames 20 3 all; check "calibrate: frames afterwards" $? "$(cat got)"
 else
-    ./sdctl calibrate | sed 's/^/# /'
-    for what in "stamp 4" "read 4" "all 4" "all 1"; do
+    ./sdctl calibrate --all-sizes | sed 's/^/# /'
+    ./pages_frames alone 48 4 | sed 's/^/# frames alone 4 /'
+    for what in "stamp 4" "read 4" "all 4" "all 1" "all 4:1"; do
         set -- $what
         for round in 1 2 3 4 5 6 7; do
             ./sdrun --zero-copy sh frames 60 $2 $1; sed -n "s/^seconds/# frames $1 $2 pages/p" got
@@ -118,6 +137,8 @@ else
             sh frames 60 $2 $1; sed -n "s/^seconds/# frames $1 $2 kernel/p" got
         done
     done
+    ROUNDS="1 2 3" REDIS=60 NGINX=6
+    . ./programs
 fi
 kill $monitor; wait $monitor
 """
@@ -174,6 +195,8 @@ def main():
                 print(trouble, file=sys.stderr)
                 continue
             copy_pages(folder, options.build)
+            if options.measure:
+                zerocopy_programs.copy_programs(folder)
             calls = options.calls or (10_000_000 if options.long else 60_000)
             seeds = 500 if options.long else 20
             settings = f"FUZZ_CALLS={calls} SEEDS={seeds} MEASURE={'yes' if options.measure else ''}\n"
