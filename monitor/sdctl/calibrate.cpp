@@ -2,110 +2,43 @@
 
 #include "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"
 #include "monitor/kernel/unique_fd.hpp"
+#include "monitor/sdctl/measuring.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <functional>
 #include <limits>
-#include <linux/membarrier.h>
 #include <nlohmann/json.hpp>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <thread>
 #include <unistd.h>
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 
 namespace sd::ctl {
 namespace {
 
 using monitor::UniqueFd;
-using Clock = std::chrono::steady_clock;
 
 constexpr char kDevice[] = "/dev/socksdirect-zerocopy";
 constexpr char kParameters[] = "/sys/module/socksdirect_zerocopy/parameters/";
-constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20, kLeast = 64 << 10, kMost = 4 << 20,
-                 kMostPages = kMost / kPage;
-
-[[noreturn]] void fail(const std::string &what) {
-    throw Failure(Exit::failed, fmt::format("calibrate: {}: {}", what, strerror(errno)));
-}
-
-/// Memory that is mapped for as long as this lives.
-class Memory {
-  public:
-    Memory(size_t bytes, int flags, int fd) : bytes_(bytes) {
-        void *got = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd, 0);
-        if (got == MAP_FAILED) {
-            fail("memory");
-        }
-        at_ = static_cast<char *>(got);
-    }
-    Memory(const Memory &) = delete;
-    Memory &operator=(const Memory &) = delete;
-    ~Memory() { munmap(at_, bytes_); }
-    char *at() const { return at_; }
-
-  private:
-    char *at_;
-    size_t bytes_;
-};
-
-/// Keeps another processor of this process busy, as programs with threads do: flushes have to reach it.
-class Spinner {
-  public:
-    Spinner() {
-        if (std::thread::hardware_concurrency() > 1) {
-            thread_ = std::thread([this] {
-                while (!stop_.load(std::memory_order_relaxed)) {
-                }
-            });
-        }
-    }
-    Spinner(const Spinner &) = delete;
-    Spinner &operator=(const Spinner &) = delete;
-    ~Spinner() {
-        stop_.store(true, std::memory_order_relaxed);
-        if (thread_.joinable()) {
-            thread_.join();
-        }
-    }
-
-  private:
-    std::atomic<bool> stop_{false};
-    std::thread thread_;
-};
-
-double seconds_of(const std::function<void()> &what, unsigned times) {
-    const auto begun = Clock::now();
-    for (unsigned i = 0; i < times; ++i) {
-        what();
-    }
-    return std::chrono::duration<double>(Clock::now() - begun).count() / times;
-}
+constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20;
+/// Of messages: those that matter, and all that anybody may want to know of.
+constexpr size_t kLeast = 64 << 10, kMost = 4 << 20, kLeastOfAll = kPage, kMostOfAll = 64 << 20;
 
 /// Both ends of a channel in one thread.
 class Bench {
   public:
-    Bench()
+    explicit Bench(size_t most)
         : pool_(open(kDevice, O_RDWR | O_CLOEXEC)), ring_(kRing, MAP_SHARED | MAP_ANONYMOUS, -1),
-          from_(kMost, MAP_SHARED, pool_.get()), to_(kMost, MAP_SHARED, pool_.get()) {
+          from_(most, MAP_SHARED, pool_.get()), to_(most, MAP_SHARED, pool_.get()) {
         sdzc_channel made{};
         if (ioctl(pool_.get(), SDZC_CHANNEL, &made) != 0) {
-            fail("a channel");
+            cannot_measure("a channel");
         }
         end_[0] = UniqueFd(made.end[0]);
         end_[1] = UniqueFd(made.end[1]);
-        memset(from_.at(), 1, kMost);
-        memset(to_.at(), 1, kMost);
+        memset(from_.at(), 1, most);
+        memset(to_.at(), 1, most);
         memset(ring_.at(), 1, kRing);
     }
 
@@ -122,16 +55,7 @@ class Bench {
             sum_ += words[i];
         }
     }
-    /// The fences keep the compiler from leaving copies out.
-    void copy(size_t n) {
-        for (size_t at = 0; at < n; at += kRing) {
-            const size_t part = std::min(n - at, kRing);
-            memcpy(ring_.at(), from_.at() + at, part);
-            std::atomic_signal_fence(std::memory_order_seq_cst);
-            memcpy(to_.at() + at, ring_.at(), part);
-            std::atomic_signal_fence(std::memory_order_seq_cst);
-        }
-    }
+    void copy(size_t n) { copy_through(ring_.at(), kRing, from_.at(), to_.at(), n); }
     void hand_over(size_t n, uint32_t flags) {
         for (size_t at = 0; at < n; at += kCall) {
             const size_t part = std::min(n - at, kCall);
@@ -140,7 +64,7 @@ class Bench {
             give.length = part;
             give.flags = flags;
             if (ioctl(end_[0].get(), SDZC_GIVE, &give) != 0) {
-                fail("giving pages");
+                cannot_measure("giving pages");
             }
             sdzc_take take{};
             take.handle = give.handle;
@@ -148,13 +72,10 @@ class Bench {
             take.length = part;
             take.flags = SDZC_TAKE_POPULATE;
             if (ioctl(end_[1].get(), SDZC_TAKE, &take) != 0) {
-                fail("taking pages");
+                cannot_measure("taking pages");
             }
         }
     }
-    int pool() const { return pool_.get(); }
-    char *from() const { return from_.at(); }
-    char *ring() const { return ring_.at(); }
 
   private:
     UniqueFd pool_, end_[2];
@@ -162,11 +83,11 @@ class Bench {
     uint64_t sum_ = 0;
 };
 
-std::vector<Costs> measure(Bench &b) {
+std::vector<Costs> measure(Bench &b, size_t from, size_t to) {
     constexpr int kRounds = 8;
     constexpr double kNone = std::numeric_limits<double>::max();
     std::vector<Costs> all;
-    for (size_t n = kLeast; n <= kMost; n *= 2) {
+    for (size_t n = from; n <= to; n *= 2) {
         const auto way = [&b, n](bool whole, const std::function<void()> &moves) {
             return [&b, n, whole, moves] {
                 whole ? b.write_all(n) : b.write_word(n);
@@ -196,58 +117,6 @@ std::vector<Costs> measure(Bench &b) {
     return all;
 }
 
-Primitives measure_primitives(Bench &b) {
-    constexpr int kRounds = 12;
-    constexpr size_t kPages = kCall / kPage;
-    constexpr double kNone = std::numeric_limits<double>::max();
-    Primitives p{kNone, kNone, kNone, kNone, kNone, kNone, kNone};
-    const UniqueFd file(memfd_create("calibrate", MFD_CLOEXEC));
-    if (!file || ftruncate(file.get(), kCall) != 0) {
-        fail("memory");
-    }
-    const Memory shared(kCall, MAP_SHARED, file.get());
-    memset(shared.at(), 1, kCall);
-    syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0);
-    const auto least = [](double &to, double value) { to = std::min(to, value); };
-    for (int round = 0; round < kRounds; ++round) {
-        sdzc_info info;
-        least(p.call, seconds_of([&] { ioctl(b.pool(), SDZC_INFO, &info); }, 200));
-        least(p.flush, seconds_of([] { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }, 50));
-        least(p.unmap, seconds_of([&] { madvise(shared.at(), kCall, MADV_DONTNEED); }, 1) / kPages);
-        least(p.map, seconds_of([&] { madvise(shared.at(), kCall, MADV_POPULATE_READ); }, 1) / kPages);
-        least(p.access, seconds_of(
-                            [&] {
-                                for (size_t at = 0; at < kCall; at += kPage) {
-                                    (void)static_cast<volatile char *>(shared.at())[at];
-                                }
-                            },
-                            1) /
-                            kPages);
-        {
-            const Memory own(kCall, MAP_PRIVATE, file.get());
-            madvise(own.at(), kCall, MADV_POPULATE_READ);
-            least(p.fault_copy, seconds_of(
-                                    [&] {
-                                        for (size_t at = 0; at < kCall; at += kPage) {
-                                            own.at()[at] = 1;
-                                        }
-                                    },
-                                    1) /
-                                    kPages);
-        }
-        least(p.page_copy, seconds_of(
-                               [&] {
-                                   for (size_t at = 0; at < kMost; at += kRing) {
-                                       memcpy(b.ring(), b.from() + at, kRing);
-                                       std::atomic_signal_fence(std::memory_order_seq_cst);
-                                   }
-                               },
-                               1) /
-                               static_cast<double>(kMostPages));
-    }
-    return p;
-}
-
 /// The largest share by which a prediction misses what was measured.
 double worst_miss(const Primitives &p, const std::vector<Costs> &costs) {
     double worst = 0;
@@ -262,7 +131,7 @@ void tell_module(const char *name, uint64_t bytes) {
     const std::string path = std::string(kParameters) + name, text = std::to_string(bytes);
     const UniqueFd file(open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (!file || write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-        fail(path);
+        cannot_measure(path);
     }
 }
 
@@ -272,37 +141,102 @@ std::string size_text(uint64_t bytes) {
 
 } // namespace
 
-void calibrate(bool only_look, bool if_needed, bool as_json) {
+namespace {
+
+nlohmann::json as_json(const Primitives &p) {
+    return {{"call", p.call},
+            {"flush", p.flush},
+            {"unmap", p.unmap},
+            {"map", p.map},
+            {"access", p.access},
+            {"atomic", p.atomic},
+            {"fault_copy", p.fault_copy},
+            {"object", p.object},
+            {"copy", p.page_copy.front().page},
+            {"copy_far", p.page_copy.back().page}};
+}
+
+void print(const Primitives &p) {
+    fmt::print(
+        "A page: unmapped {:.3f} us, mapped {:.3f}, copied at a write {:.2f}, copied {:.2f} (of {} KiB "
+        "{:.2f}), looked at {:.3f}; a call {:.2f}, flush {:.2f}, a word {:.3f}, an object {:.2f}.\n",
+        p.unmap * 1e6, p.map * 1e6, p.fault_copy * 1e6, p.page_copy.front().page * 1e6,
+        p.page_copy.back().bytes >> 10, p.page_copy.back().page * 1e6, p.access * 1e6, p.call * 1e6,
+        p.flush * 1e6, p.atomic * 1e6, p.object * 1e6);
+}
+
+/// What the model alone says.
+void predict(bool json) {
+    Primitives p;
+    {
+        const Spinner busy;
+        p = measure_primitives(kMostOfAll);
+    }
+    std::vector<Costs> costs;
+    nlohmann::json sizes = nlohmann::json::array();
+    for (size_t n = kLeastOfAll; n <= kMostOfAll; n *= 2) {
+        const Predicted said = predicted(p, n);
+        costs.push_back({n, said.copy, said.give, 0, said.rewritten, 0});
+        sizes.push_back({{"bytes", n}, {"copy", said.copy}, {"give", said.give}, {"rewritten", said.rewritten}});
+    }
+    const uint64_t give = crossing(costs, &Costs::copy_word, &Costs::give_word);
+    if (json) {
+        fmt::print("{}\n",
+                   nlohmann::json{{"primitives", as_json(p)},
+                                  {"costs", sizes},
+                                  {"least_give", give == kNeverPays ? nlohmann::json() : nlohmann::json(give)}}
+                       .dump(2));
+        return;
+    }
+    fmt::print("Predicted microseconds for a message of which one word of each page is used\n"
+               "{:>8}  {:>10} {:>10} {:>14}\n",
+               "KiB", "copied", "pages", "copied / pages");
+    for (const Costs &c : costs) {
+        fmt::print("{:>8}  {:>10.1f} {:>10.1f} {:>14.2f}\n", c.bytes >> 10, c.copy_word * 1e6,
+                   c.give_word * 1e6, c.copy_word / c.give_word);
+    }
+    fmt::print("Handing over pages should pay {}.\n", size_text(give));
+    print(p);
+}
+
+} // namespace
+
+void calibrate(const Calibration &how) {
+    if (how.predict) {
+        predict(how.as_json);
+        return;
+    }
     const UniqueFd device(open(kDevice, O_RDWR | O_CLOEXEC));
     sdzc_info info{};
-    if (!device && errno == ENOENT && if_needed) {
+    if (!device && errno == ENOENT && how.if_needed) {
         return;
     }
     if (!device || ioctl(device.get(), SDZC_INFO, &info) != 0) {
-        fail(kDevice);
+        cannot_measure(kDevice);
     }
     if (info.version < 2) {
         throw Failure(Exit::failed, "calibrate: the module is too old: it cannot be told");
     }
-    if (if_needed && info.least_give != 0 && info.least_copy != 0) {
+    if (how.if_needed && info.least_give != 0 && info.least_copy != 0) {
         return;
     }
-    Bench bench;
+    const size_t from = how.all_sizes ? kLeastOfAll : kLeast, to = how.all_sizes ? kMostOfAll : kMost;
+    Bench bench(to);
     std::vector<Costs> costs;
     Primitives p;
     {
         const Spinner busy;
-        costs = measure(bench);
-        p = measure_primitives(bench);
+        costs = measure(bench, from, to);
+        p = measure_primitives(to);
     }
     const uint64_t give = crossing(costs, &Costs::copy_word, &Costs::give_word),
                    once = crossing(costs, &Costs::copy_all, &Costs::once_all);
-    if (!only_look) {
+    if (!how.only_look) {
         tell_module("least_give", give);
         tell_module("least_copy", once);
     }
     const double miss = worst_miss(p, costs);
-    if (as_json) {
+    if (how.as_json) {
         nlohmann::json sizes = nlohmann::json::array();
         for (const Costs &c : costs) {
             const Predicted said = predicted(p, c.bytes);
@@ -320,6 +254,7 @@ void calibrate(bool only_look, bool if_needed, bool as_json) {
                    nlohmann::json{{"least_give", give == kNeverPays ? nlohmann::json() : nlohmann::json(give)},
                                   {"least_copy", once == kNeverPays ? nlohmann::json() : nlohmann::json(once)},
                                   {"model_misses_by", miss},
+                                  {"primitives", as_json(p)},
                                   {"costs", sizes}}
                        .dump(2));
         return;
@@ -334,11 +269,7 @@ void calibrate(bool only_look, bool if_needed, bool as_json) {
     }
     fmt::print("Handing over pages pays {}; copying once into pages, for senders that write them anew, {}.\n",
                size_text(give), size_text(once));
-    fmt::print("A page: call {:.2f} us, unmapped {:.3f}, mapped {:.3f}, copied at a write {:.2f}, copied "
-               "{:.2f}, looked "
-               "at {:.3f}; flush {:.2f}.\n",
-               p.call * 1e6, p.unmap * 1e6, p.map * 1e6, p.fault_copy * 1e6, p.page_copy * 1e6,
-               p.access * 1e6, p.flush * 1e6);
+    print(p);
     for (const Costs &c : costs) {
         const Predicted said = predicted(p, c.bytes);
         fmt::print("{:>8} KiB  predicted / measured: copied {:.2f}, pages {:.2f}\n", c.bytes >> 10,

@@ -30,7 +30,7 @@ struct Options {
     std::vector<std::string> processes;
     double seconds = 2;
     bool user = false, now = false, all = false, json = false, stays = false, force = false;
-    bool only_look = false, if_needed = false;
+    Calibration calibration;
 };
 
 void list(const Options &options) {
@@ -146,8 +146,11 @@ int main(int argc, char **argv) {
     CLI::App *peers_ = app.add_subcommand("peers", "the hosts whose monitors this one talks with");
     CLI::App *calibrate_ = app.add_subcommand(
         "calibrate", "measure from which sizes on handing over pages pays, and have it so");
-    calibrate_->add_flag("--dry-run", options.only_look, "measure and print, and change nothing");
-    calibrate_->add_flag("--if-needed", options.if_needed, "only if it was not done since the module was loaded");
+    Calibration &how = options.calibration;
+    calibrate_->add_flag("--dry-run", how.only_look, "measure and print, and change nothing");
+    calibrate_->add_flag("--if-needed", how.if_needed, "only if it was not done since the module was loaded");
+    calibrate_->add_flag("--all-sizes", how.all_sizes, "from 4 KiB to 64 MiB");
+    calibrate_->add_flag("--predict", how.predict, "what a model says, without the module");
     for (CLI::App *sub : {list_, doctor_, peers_, calibrate_}) {
         sub->add_flag("--json", options.json, "print one JSON document");
     }
@@ -214,7 +217,8 @@ int main(int argc, char **argv) {
         } else if (peers_->parsed()) {
             status = show_peers(options.json);
         } else if (calibrate_->parsed()) {
-            calibrate(options.only_look, options.if_needed, options.json);
+            options.calibration.as_json = options.json;
+            calibrate(options.calibration);
         } else if (report_->parsed()) {
             const std::string path = options.output.empty() ? report_name() : options.output;
             write_report(path, report_parts());

@@ -341,10 +341,11 @@ TEST_CASE("pages are handed over from where they always cost clearly less") {
 }
 
 TEST_CASE("a message costs what its calls and pages cost") {
-    const Primitives p{100, 1, 2, 50, 10, 3, 7};
+    const Primitives p{100, 1, 2, 50, 3, 7, 5, 11, {{4096, 10}, {1 << 20, 20}}};
     const Predicted one = predicted(p, 4096), many = predicted(p, 2 << 20);
     CHECK(one.copy == 23);
-    CHECK(one.give == 2 * (100 + 7) + 2 + 2 + 3 + 50);
-    CHECK(many.give == 4 * (100 + 7) + 512 * 7 + 50);
-    CHECK(many.rewritten == many.give + 512 * 50);
+    CHECK(one.give == 2 * (100 + 7 + 11) + 1 + 2 + 3 + 8 * 5 + 50);
+    CHECK(many.copy == 512 * (2 * 20 + 3)); // it does not fit into the caches any more
+    CHECK(many.give == 4 * (100 + 7 + 11) + 512 * (6 + 8 * 5) + 50);
+    CHECK(many.rewritten == many.give + 512 * (20 + 1 + 2));
 }
