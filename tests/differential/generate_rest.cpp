@@ -163,6 +163,11 @@ bool Generator::option_step(int actor) {
         }
         return true;
     }
+    // What was sent before would come in windows below a segment: LIMITS.md, "timers of the kernel".
+    const bool narrows = option.level == SOL_SOCKET && option.name == SO_RCVBUF && found != nullptr;
+    if (narrows && model_.at(found->object).filled_by >= 0) {
+        return false;
+    }
     // A linger time only right before a close: LIMITS.md, "SO_LINGER and exec".
     const bool lingers = option.kind == OptionKind::linger && (value & 3) == 3;
     const int id = emit(actor, Op::setsockopt, {fd, index, lingers ? 1 : value});
@@ -172,7 +177,7 @@ bool Generator::option_step(int actor) {
             model_.at(found->object).timed = true;
         }
     }
-    if (option.level == SOL_SOCKET && option.name == SO_RCVBUF && found != nullptr) {
+    if (narrows) {
         model_.at(found->object).small_window = true;
     }
     if (random_.chance(60)) {

@@ -175,6 +175,7 @@ void Generator::accept_from(int actor, const Descriptor &descriptor) {
     model_.at(object).ended = model_.at(client).references <= 0;
     // Its address stays for ever
     model_.at(object).bound = listener.form != v4_any && listener.form != v6_any;
+    model_.at(object).small_window = listener.small_window;
     model_.at(object).incoming = model_.at(client).early;
     model_.at(client).peer = object;
 }
