@@ -125,6 +125,76 @@ BEHAVIOUR("one that executes, or is killed, has not read what it was sent", unre
     }
 }
 
+BEHAVIOUR("the same of one that has sent much, and was sent little", unread_in_socket, any) {
+    for (const bool executes : {true, false}) {
+        for (const bool shuts : {false, true}) {
+            for (const int messages : {0, 1, 2, 3, 5}) {
+                const int listener = make_listener();
+                const pid_t server = fork();
+                if (server == 0) {
+                    const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+                    for (int i = 0; i <= messages; ++i) {
+                        send_all(end, "to the client");
+                        sleep_ms(1);
+                    }
+                    wait_for(end, POLLIN);
+                    if (shuts) {
+                        shutdown(end, SHUT_WR);
+                    }
+                    if (executes) {
+                        execlp("true", "true", nullptr);
+                    }
+                    kill(getpid(), SIGKILL);
+                }
+                const int client = connect_to(listener);
+                close(listener);
+                for (int i = 0; i <= messages; ++i) {
+                    receive(client, 13);
+                }
+                send_all(client, "not read");
+                MUST(waitpid(server, nullptr, 0));
+                char byte;
+                wait_for(client, POLLHUP);
+                SHOW(recv(client, &byte, 1, 0));
+                SHOW(recv(client, &byte, 1, 0));
+                say("SO_ERROR %s", socket_error(client).c_str());
+                SHOW(send(client, "x", 1, MSG_NOSIGNAL));
+            }
+        }
+    }
+}
+
+BEHAVIOUR("one that executes, or is killed, is sent more", sent_after_the_end, any) {
+    for (const bool executes : {true, false}) {
+        for (const int messages : {0, 1, 2, 3, 5}) {
+            const int listener = make_listener();
+            const pid_t server = fork();
+            if (server == 0) {
+                const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+                for (int i = 0; i <= messages; ++i) {
+                    send_all(end, "to the client");
+                    sleep_ms(1);
+                }
+                if (executes) {
+                    execlp("true", "true", nullptr);
+                }
+                kill(getpid(), SIGKILL);
+            }
+            const int client = connect_to(listener);
+            close(listener);
+            for (int i = 0; i <= messages; ++i) {
+                receive(client, 13);
+            }
+            MUST(waitpid(server, nullptr, 0));
+            wait_for(client, POLLRDHUP);
+            SHOW(send(client, "not read", 8, MSG_NOSIGNAL));
+            char byte;
+            SHOW(recv(client, &byte, 1, 0));
+            SHOW(recv(client, &byte, 1, 0));
+        }
+    }
+}
+
 BEHAVIOUR("an urgent byte is next, and nothing behind it", urgent_is_next, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);

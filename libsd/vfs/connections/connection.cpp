@@ -90,12 +90,13 @@ int take_error(Ofd &o) noexcept {
 namespace {
 
 /// Of a peer that was killed (`fin`: it had ended its direction): had it left unread what it was sent? A
-/// kernel closing its socket sends RST then instead of FIN. What went by the socket that has told.
+/// kernel closing its socket sends RST then instead of FIN. Of what went by the socket that one tells.
 bool left_unread(const File &f, bool fin) noexcept {
     const Ofd &o = *f.ofd;
     if (fin && (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagWriteShut))
         return false;
-    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit);
+    return !ring::all_uncorked_taken(o.tx.s, f.mine->control.back, f.peer->credit) ||
+           (has_paths(o) && death_was_reset(f));
 }
 
 } // namespace

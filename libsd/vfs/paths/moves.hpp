@@ -210,6 +210,9 @@ long shut_socket(int fd, File &f, int how) noexcept;
 /// With the receive token, when the socket has ended: does the link know of more than a FIN? Of a peer that
 /// was killed, or has executed another program, with what it was sent unread in the ring, this is a reset.
 void learn_of_end(File &f) noexcept;
+/// Of a dead peer whose direction goes by the ring: was its socket closed with a reset? Then it had not read
+/// what came by it. A reset that answers what was sent after its end comes behind a FIN, which counts.
+bool death_was_reset(const File &f) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.
 int take_path_error(int fd, File &f) noexcept;
 /// A reset is told once, though link and socket both know of it. With either token, when the socket has told

@@ -2,6 +2,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
+#include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
@@ -248,6 +249,25 @@ void learn_of_end(File &f) noexcept {
     o.tx_block.fetch_or(kTxReset, std::memory_order_release);
 }
 
+bool death_was_reset(const File &f) noexcept {
+    constexpr uint8_t kClosed = 7; // tcpi_state
+    // The monitor may hear of a death before the kernel has closed all sockets of the dead.
+    timespec patience{0, 20'000'000};
+    const int fd = path_socket(f);
+    if (fd < 0 || !sender_is_in_ring(f))
+        return false;
+    const uint64_t written = f.peer->credit.path.from.load(std::memory_order_relaxed);
+    for (bool waited = rdma::is_remote(*f.link);; waited = true) {
+        tcp_info info{};
+        if (!ask_info(fd, &info) || info.tcpi_bytes_received > written)
+            return false;
+        if (info.tcpi_state == kClosed || waited)
+            return info.tcpi_state == kClosed;
+        pollfd end{fd, POLLRDHUP, 0};
+        sys::ppoll(&end, 1, &patience, nullptr);
+    }
+}
+
 int take_path_error(int fd, File &f) noexcept {
     Ofd &o = *f.ofd;
     const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
@@ -257,6 +277,8 @@ int take_path_error(int fd, File &f) noexcept {
     const int ours = take_error(o);
     if (by_link)
         return ours;
+    if (kernels == ECONNRESET && (f.peer->control.flags.load(std::memory_order_acquire) & kFlagWriteShut))
+        kernels = EPIPE; // of an end that came by the ring the kernel does not know
     if (kernels == ECONNRESET || kernels == EPIPE)
         kernels = static_cast<int>(-tell_reset(f, -kernels));
     return ours ? ours : kernels;
