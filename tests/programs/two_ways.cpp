@@ -195,6 +195,25 @@ BEHAVIOUR("one that executes, or is killed, is sent more", sent_after_the_end, a
     }
 }
 
+BEHAVIOUR("who reads no more, and whose peer has not read all", reading_shut, any) {
+    for (const int messages : {0, 1, 2, 3, 5}) {
+        const Pair pair = make_pair();
+        for (int i = 0; i < messages; ++i) {
+            send_all(pair.server, "to the client");
+            receive(pair.client, 13);
+        }
+        send_all(pair.server, "unread");
+        SHOW(shutdown(pair.server, SHUT_RD));
+        char byte;
+        SHOW(recv(pair.server, &byte, 1, 0));
+        SHOW(send(pair.server, "more", 4, MSG_NOSIGNAL));
+        SHOW(send(pair.client, "x", 1, MSG_NOSIGNAL));
+        wait_for(pair.server, POLLIN);
+        say("%s", receive(pair.client, 10).c_str());
+        show_ready("at the end", pair.server);
+    }
+}
+
 BEHAVIOUR("an urgent byte is next, and nothing behind it", urgent_is_next, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);

@@ -39,12 +39,24 @@ int64_t written(int fd, bool counts_syn, bool half_closed) noexcept {
     return -1;
 }
 
+namespace {
+
+bool is_open(const tcp_info &info) noexcept {
+    return info.tcpi_state == kEstablished || info.tcpi_state == kFinWait1 || info.tcpi_state == kFinWait2;
+}
+
+} // namespace
+
+bool is_open_at_peer(int fd) noexcept {
+    tcp_info info{};
+    return ask_info(fd, &info) && is_open(info);
+}
+
 bool ask_came(int fd, Came *came) noexcept {
     tcp_info info{};
     if (!ask_info(fd, &info))
         return false;
-    const bool open =
-        info.tcpi_state == kEstablished || info.tcpi_state == kFinWait1 || info.tcpi_state == kFinWait2;
+    const bool open = is_open(info);
     came->most = info.tcpi_bytes_received;
     came->least = open || came->most == 0 ? came->most : came->most - 1; // the FIN counts
     return true;

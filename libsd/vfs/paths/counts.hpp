@@ -24,5 +24,8 @@ struct Came {
     uint64_t least, most;
 };
 [[nodiscard]] bool ask_came(int fd, Came *came) noexcept;
+/// Has the peer's socket neither sent a FIN nor a reset? Else a read of 0 bytes need not be due to our own
+/// shutdown().
+[[nodiscard]] bool is_open_at_peer(int fd) noexcept;
 
 } // namespace sd

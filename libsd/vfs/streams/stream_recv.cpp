@@ -6,6 +6,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/pools/channels.hpp"
@@ -187,6 +188,10 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         if (r == 0 && is_reading_stopped(o)) { // by the socket has come what can; the end is in the ring
             if (follow_sender(fd, f))
                 continue;
+            return done;
+        }
+        if (r == 0 && o.rx_shut.load(std::memory_order_acquire) && is_open_at_peer(fd)) {
+            *end = true; // our own shutdown() ends it, for now
             return done;
         }
         if (r == 0 && rdma::is_remote(*f.link)) [[unlikely]] {
