@@ -135,10 +135,6 @@ bool Generator::recv_step(int actor, const Descriptor &stream) {
         variant = may_request(actor) ? variant : 1;
     }
     const int wanted = variant == 5 ? std::max(size, 4) : size; // each of its two messages asks for something
-    // Splice leaves urgent data where it is: LIMITS.md, "urgent data"
-    if (variant == 7 && object.urgent) {
-        variant = 1;
-    }
     const bool needs_more = (flags & 0x100) != 0 && object.incoming < size;
     // An interrupted recvmmsg keeps the error for later: LIMITS.md, "recvmmsg".
     if (variant == 5) {

@@ -118,8 +118,15 @@ bool ring_ends_at(const File &f, const RxState &s) noexcept {
 
 bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
     const uint32_t mine = (f.ofd->opt.*kPathRx).load(relaxed);
-    return path_step(mine) == kPathAsked && senders_word(f) == path_word(mine >> 8, kPathRing) &&
-           is_read_up_to(fd, f.peer->credit.path.from.load(relaxed), peeked);
+    if (path_step(mine) != kPathAsked || senders_word(f) != path_word(mine >> 8, kPathRing))
+        return false;
+    const uint64_t written = f.peer->credit.path.from.load(relaxed);
+    if (peeked == 0 || is_inline(f) || !socket_at_mark(fd))
+        return is_read_up_to(fd, written, peeked);
+    // At a mark nothing counts as waiting, and the peek has passed it.
+    Came came{};
+    return ask_came(fd, &came) && (came.least == written || came.most == written) &&
+           pending_in_line(fd) == peeked + 1;
 }
 
 bool socket_has_too_much(int fd, const File &f) noexcept {
@@ -457,7 +464,7 @@ ReadingPlace reading_place(const File &f) noexcept {
             offered_word(f)};
 }
 
-bool next_is_in_ring(int fd, File &f) noexcept {
+bool next_is_in_ring(int fd, const File &f) noexcept {
     return receives_in_ring(*f.ofd) ? !ring_is_left(f) : socket_is_left(fd, f);
 }
 
@@ -490,7 +497,11 @@ long pending_in_both(int fd, const File &f, uint64_t limit) noexcept {
     const auto passed = static_cast<long>(stopped ? already_came(fd, f) : 0);
     const long in_ring =
         ring || stopped ? ring::available(o.rx.s, f.rx_place, limit + static_cast<uint64_t>(passed), mark) : 0;
-    return (in_ring > passed ? in_ring - passed : 0) + (socket ? socket_pending(fd) : 0);
+    const long in_socket = socket ? socket_pending(fd) : 0;
+    // In the kernel, nothing counts that lies behind an urgent byte.
+    if (socket && !reads_ring && in_ring > 0 && !is_inline(f) && is_urgent_in_socket(fd))
+        return in_socket;
+    return (in_ring > passed ? in_ring - passed : 0) + in_socket;
 }
 
 } // namespace sd

@@ -159,7 +159,7 @@ inline void note_more(Ofd &o, bool more) noexcept {
 /// the way has changed the stream, and where it goes on in the ring cannot be told.
 bool socket_has_too_much(int fd, const File &f) noexcept;
 /// Hint without the token: is what comes next in the ring?
-bool next_is_in_ring(int fd, File &f) noexcept;
+bool next_is_in_ring(int fd, const File &f) noexcept;
 /// Where the receiver is. Looks without the token that find another afterwards may have taken one moment's
 /// path for another's, and missed what is there.
 struct ReadingPlace {
@@ -178,6 +178,13 @@ long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 /// Is the next byte of the socket the urgent one? A receive ends there.
 bool socket_at_mark(int fd) noexcept;
+/// Has the socket an urgent byte that nobody has taken or passed?
+bool is_urgent_in_socket(int fd) noexcept;
+/// With the receive token, of one whose marks are not in line: what would wait if they were. -1: not to be
+/// had.
+long pending_in_line(int fd) noexcept;
+/// With the receive token: has a peek of so many bytes ended at a mark?
+bool peek_met_mark(int fd, long peeked, bool in_line) noexcept;
 /// Has the peer's end of the socket sent its FIN, or a reset?
 bool socket_has_ended(int fd) noexcept;
 /// Has a reset ended it, of which nobody has been told yet?

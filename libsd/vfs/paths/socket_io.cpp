@@ -184,6 +184,29 @@ bool socket_at_mark(int fd) noexcept {
     return sys::ioctl(fd, SIOCATMARK, &at) == 0 && at != 0;
 }
 
+bool is_urgent_in_socket(int fd) noexcept { return socket_events(fd) & POLLPRI; }
+
+// Whoever asks for the urgent byte meanwhile may be told that there is none: here nobody can take it that has
+// not been peeked at, or was taken before.
+long pending_in_line(int fd) noexcept {
+    const auto set = [fd](int on) { return sys::setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on); };
+    if (sandboxed() || set(1) < 0)
+        return -1;
+    const long waiting = socket_pending(fd);
+    (void)set(0);
+    return waiting;
+}
+
+bool peek_met_mark(int fd, long peeked, bool in_line) noexcept {
+    if (socket_at_mark(fd)) // which it has passed
+        return false;
+    if (is_urgent_in_socket(fd))
+        return true;
+    // One that recv(MSG_OOB) has taken ends a read, too. Nothing tells of it but that it would be counted.
+    return !in_line && socket_pending(fd) == peeked && pending_in_line(fd) > peeked &&
+           socket_pending(fd) == peeked;
+}
+
 bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }
 
 bool socket_was_reset(int fd) noexcept {

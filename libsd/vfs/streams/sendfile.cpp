@@ -10,6 +10,7 @@
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
+#include "libsd/vfs/streams/stream_recv.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <linux/fs.h>
@@ -322,7 +323,9 @@ long splice_from_stream(int in, File &f, int out, size_t n, unsigned flags) noex
         const size_t want = n - done < kBounce ? n - done : kBounce;
         // Only a file mode keeps this from waiting for data, not SPLICE_F_NONBLOCK: that one is about the
         // pipe.
-        r = vfs::recv(in, &f, p, want, MSG_PEEK | (done ? MSG_DONTWAIT : 0));
+        iovec v{p, want};
+        IoCursor to{&v, 1};
+        r = stream_recv(in, f, to, want, MSG_PEEK | kUpToMark | (done ? MSG_DONTWAIT : 0));
         if (r <= 0)
             return result(r);
         long w = write_now(out, p, static_cast<size_t>(r));

@@ -126,7 +126,8 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
 }
 
 /// The same of a connection with paths: what they have, one after the other. `*end`: there will be no more.
-long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end) noexcept {
+/// `*mark`: a peek has ended at an urgent byte; only known where it may have to wait for more.
+long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end, bool *mark) noexcept {
     Ofd &o = *f.ofd;
     const bool peek = flags & MSG_PEEK;
     if (rdma::is_remote(*f.link) && !rx_pending(f)) [[unlikely]] {
@@ -135,6 +136,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             count_refusals();
     }
     const int to_socket = flags & (MSG_PEEK | MSG_TRUNC);
+    const bool minds_mark = peek && ((flags & MSG_WAITALL) || low_water(o) > 1);
     long done = 0;
     for (unsigned pieces = 0; pieces < 6; ++pieces) { // more than can lie behind each other
         const size_t left = want - static_cast<size_t>(done);
@@ -152,37 +154,62 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             done += r;
             if (static_cast<size_t>(done) == want)
                 return done;
-            if (peek ? ring_ends_at(f, copy) : follow_sender(fd, f)) {
-                if (!peek)
-                    continue;
+            if (peek && r > 0 && ring_at_mark(f, copy)) {
+                *mark = true;
+                return done;
+            }
+            // A peek that has seen nothing follows like a read.
+            if (!(peek && r != 0) && follow_sender(fd, f)) {
+                if (done != 0 && at_urgent_mark(f))
+                    return done;
+                continue;
+            }
+            if (peek && ring_ends_at(f, copy)) {
+                *mark = done != 0 && socket_at_mark(fd);
+                if (*mark)
+                    return done;
                 const long more = receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket);
+                *mark = more > 0 && minds_mark && peek_met_mark(fd, more, is_inline(f));
                 *end = socket_has_ended(fd);
                 return more > 0 ? done + more : done;
             }
             *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
             return done;
         }
-        if (follow_sender(fd, f))
+        if (follow_sender(fd, f)) {
+            if (done != 0 && at_urgent_mark(f))
+                return done;
             continue;
+        }
         if (done == 0 && socket_has_too_much(fd, f)) [[unlikely]]
             return -EPROTO;
         const long r = receive_from_socket(fd, to, left, to_socket);
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
             o.rx.s.bytes += static_cast<uint64_t>(r);
-        if (static_cast<size_t>(done) == want || (r > 0 && socket_at_mark(fd)))
+        if (static_cast<size_t>(done) == want || (r > 0 && !peek && socket_at_mark(fd)))
             return done;
-        if (peek && socket_ends_after(fd, f, r > 0 ? r : 0)) {
+        const bool ends = peek && socket_ends_after(fd, f, r > 0 ? r : 0);
+        if (r > 0 && (minds_mark || ends)) {
+            *mark = peek_met_mark(fd, r, is_inline(f)) || (ends && ring_at_mark(f, o.rx.s));
+            if (*mark)
+                return done;
+        }
+        if (ends) {
             const uint32_t seen = absorb_flags(f);
             RxState copy = o.rx.s;
             std::atomic<uint64_t> scratch{0};
             *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
             const long more =
                 read_some(f, copy, scratch, to, want - static_cast<size_t>(done), flags & MSG_TRUNC, false);
+            *mark = more > 0 && ring_at_mark(f, copy);
             return more > 0 ? done + more : done;
         }
-        if (!peek && follow_sender(fd, f))
+        if (!peek && follow_sender(fd, f)) {
+            if (done != 0 && at_urgent_mark(f))
+                return done;
             continue;
+        }
         if (r > 0 && !peek && sender_is_in_ring(f))
             continue;                          // what is left in the socket, and then what is in the ring
         if (r == 0 && is_reading_stopped(o)) { // by the socket has come what can; the end is in the ring
@@ -282,6 +309,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
     // As the call found it, whoever changes O_NONBLOCK meanwhile
     const bool nonblocking = is_nonblocking(f, flags);
     long done = 0;
+    uint32_t events = 0;
     int64_t deadline = 0;
     int32_t low = low_water(o);
     size_t target = flags & MSG_WAITALL                ? total
@@ -289,7 +317,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                                                        : total;
     for (;;) {
         long r;
-        bool end = false;
+        bool end = false, peeked_to_mark = false;
         Recipient writer;
         {
             ReceiveClaim c(b, f);
@@ -311,7 +339,10 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 IoCursor again = to;
                 const bool peek = flags & MSG_PEEK;
                 done = peek ? 0 : done;
-                r = read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags, &path_end);
+                r = done != 0 && at_urgent_mark(f)
+                        ? 0
+                        : read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags,
+                                     &path_end, &peeked_to_mark);
                 if (r > 0 && !peek)
                     ++o.rx.s.messages;
                 if (r > 0)
@@ -321,7 +352,10 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 std::atomic<uint64_t> scratch{0};
                 IoCursor again = to;
                 r = read_some(f, copy, scratch, again, total, flags & MSG_TRUNC, false);
+                peeked_to_mark = r > 0 && ring_at_mark(f, copy);
                 done = 0;
+            } else if (done != 0 && at_urgent_mark(f)) [[unlikely]] {
+                r = 0; // it has come meanwhile
             } else {
                 r = read_some(f, o.rx.s, f.mine->credit.consumed, to, total - static_cast<size_t>(done),
                               flags & MSG_TRUNC, is_receive_captured(o));
@@ -364,7 +398,13 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             if (!(flags & MSG_PEEK))
                 notify_room(f); // of whatever it is by now: one wake-up too many at worst
         }
-        if (static_cast<size_t>(done) >= target || (done && at_urgent_mark(f)))
+        if ((flags & kUpToMark) && at_urgent_mark(f)) [[unlikely]] {
+            if (!end)
+                return nonblocking ? -EAGAIN : 0;
+            done = 0; // what was seen lies behind it
+        }
+        if (static_cast<size_t>(done) >= target || peeked_to_mark ||
+            (done && !(flags & MSG_PEEK) && at_urgent_mark(f)))
             return done;
         if (end) {
             if (done)
@@ -399,7 +439,10 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         }
         if (r == 0)
             fall_behind(o);
-        long w = wait_stream(f, EPOLLIN | EPOLLRDHUP, done ? unrestartable(deadline) : deadline, interrupts);
+        // A mark ends the call, or is passed, as soon as it is next, however little is there.
+        const bool told_in_vain = r == 0 && (events & EPOLLPRI) && urgent_unread(f);
+        events = EPOLLIN | EPOLLRDHUP | (told_in_vain ? 0u : EPOLLPRI);
+        long w = wait_stream(f, events, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
             return done ? done : w == -ETIMEDOUT ? -EAGAIN : w;
     }
@@ -543,7 +586,7 @@ long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
     }
     iovec v{p, clamp_transfer(n)};
     IoCursor cur{&v, 1};
-    return stream_recv(fd, *f, cur, v.iov_len, flags, interrupts);
+    return stream_recv(fd, *f, cur, v.iov_len, flags & ~kUpToMark, interrupts);
 }
 
 long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
@@ -558,7 +601,7 @@ long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept {
         if (first.advance() > 0)
             prepare_to_map(fd, *f, first.now.iov_base, first.now.iov_len);
     }
-    return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags);
+    return stream_recv(fd, *f, cur, static_cast<size_t>(total), flags & ~kUpToMark);
 }
 
 } // namespace vfs

@@ -92,12 +92,22 @@ long urgent_to_socket(int fd, File &f, IoCursor &from, int flags) noexcept {
 } // namespace
 
 bool at_urgent_mark(const File &f) noexcept {
-    if (has_paths(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]]
-        return socket_at_mark(path_socket(f));
+    if (has_paths(*f.ofd)) [[unlikely]] { // what is next may be on the other path, and nobody have followed
+        const int fd = path_socket(f);
+        const bool in_ring = next_is_in_ring(fd, f);
+        if ((!in_ring || !receives_in_ring(*f.ofd)) && socket_at_mark(fd))
+            return true;
+        if (!in_ring)
+            return false;
+    }
+    return ring_at_mark(f, f.ofd->rx.s);
+}
+
+bool ring_at_mark(const File &f, const RxState &s) noexcept {
     const uint64_t mark = urgent_mark(f);
     if (mark == kNoMark) [[likely]]
         return false;
-    RxState copy = f.ofd->rx.s;
+    RxState copy = s;
     std::atomic<uint64_t> scratch{0};
     ring::Record rec;
     const ring::Place place = f.rx_place; // without the token nothing is remembered in the File's

@@ -22,6 +22,8 @@ inline bool is_inline(const File &f) noexcept { return f.ofd->opt.oobinline.load
 
 /// Is the urgent byte the next one to read (hint without the token)?
 bool at_urgent_mark(const File &f) noexcept;
+/// The same of what is next in the ring, for one who stands there.
+bool ring_at_mark(const File &f, const RxState &s) noexcept;
 /// Is there an urgent byte that recv(MSG_OOB) has not taken yet: EPOLLPRI.
 bool urgent_unread(const File &f) noexcept;
 
