@@ -371,6 +371,9 @@ class Monitor {
     // adopt.cpp: links that outlived a former monitor
     Reply adopt_link(Client &client, Request &request);
     void await_holders(const Client &payer, Link &link, unsigned side);
+    void await_listener(Link &link);
+    bool give_to_listener(Link &link);
+    void take_waiting_links();
     bool find_attached(const Link &link, unsigned side, pid_t pid) const;
     void stop_awaiting(uint64_t watch);
     void stop_awaiting(Link &link, unsigned side, pid_t pid);

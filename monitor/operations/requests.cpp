@@ -88,6 +88,7 @@ Reply Monitor::listen(Client &client, Request &request) {
     client.listeners.insert(listener);
     listener->holders.insert(&client);
     review_listing(*listener);
+    take_waiting_links();
     Reply reply;
     reply.set(wire::ListenReply{listener->id, was_orphan});
     reply.fds.push_back(listener->memfd.get());

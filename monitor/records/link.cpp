@@ -377,6 +377,22 @@ bool Link::has_pending_syn() const {
     return found;
 }
 
+bool Link::had_no_holder(unsigned side_index) const {
+    const auto &table = header(side_index).holder[side_index];
+    return std::all_of(std::begin(table), std::end(table),
+                       [](const auto &holder) { return holder.pid.load(std::memory_order_acquire) == 0; });
+}
+
+std::optional<std::pair<SlotAddress, uint32_t>> Link::first_request() const {
+    const uint32_t named = view(1).syn(0).load(std::memory_order_acquire); // its own words: 1 + slot
+    if (named == 0 || named > kLinkSlots) {
+        return std::nullopt;
+    }
+    SlotAddress server; // a private copy
+    memcpy(&server, &view(1).slot(named - 1).identity.server, sizeof server);
+    return std::pair{server, 0u};
+}
+
 void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_t flags) {
     const unsigned peer = 1 - side;
     if (flags != 0) {

@@ -100,6 +100,7 @@ class Link {
     bool was_adopted = false;           ///< made by a former monitor
     std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};
+    bool awaits_listener = false; ///< adopted, with requests that nobody has come for
 
     /// Makes a new one. Throws std::system_error.
     static std::unique_ptr<Link> create(uint64_t id, uint32_t listener_id, uint32_t port_base,
@@ -178,6 +179,10 @@ class Link {
 
     /// Whether a connection request waits for being accepted.
     bool has_pending_syn() const;
+    /// Of one that no acceptor has had yet: the address that its first request is for, and where that stands.
+    std::optional<std::pair<SlotAddress, uint32_t>> first_request() const;
+    /// Has nobody at that side ever been noted as attached?
+    bool had_no_holder(unsigned side) const;
     /// The client makes no further request: acceptors take those that are there, and none that comes later.
     void withdraw_requests();
     /// Whether no request has come since this was asked for.

@@ -82,6 +82,12 @@ bool takes(const ListenAddress &listener, const ListenAddress &name) {
     return listener.port == name.port && (memcmp(listener.ip, name.ip, 16) == 0 || covers);
 }
 
+bool takes(const ListenAddress &listener, const SlotAddress &name) {
+    ListenAddress written{name.port, static_cast<uint8_t>(name.family), false, {}};
+    memcpy(written.ip, name.ip, sizeof name.ip);
+    return takes(listener, written);
+}
+
 bool overlap(const ListenAddress &a, const ListenAddress &b) { return takes(a, b) || takes(b, a); }
 
 int examine_listener(int fd, ListenProof &proof, Cause &cause) {

@@ -30,6 +30,8 @@ uint64_t netns_cookie(int fd);
 uint64_t proven_netns(int fd);
 /// Whether a connection to that address would come to the listener.
 bool takes(const ListenAddress &listener, const ListenAddress &name);
+/// The same of a name that a client has written down.
+bool takes(const ListenAddress &listener, const SlotAddress &name);
 /// Whether a connection could be meant for both.
 bool overlap(const ListenAddress &a, const ListenAddress &b);
 

@@ -28,13 +28,6 @@ template <typename Pair> bool goes_by_steps(const Pair &pair) {
     });
 }
 
-/// Does the listener's address, which was proven, allow for the name that the client has written down?
-bool agrees(const ListenAddress &listener, const SlotAddress &name) {
-    ListenAddress written{name.port, static_cast<uint8_t>(name.family), false, {}};
-    memcpy(written.ip, name.ip, sizeof name.ip);
-    return takes(listener, written);
-}
-
 /// A closed socket with the names would keep them for a minute. So what nobody has begun to use ends at once.
 void end_at_once(int socket, bool does) {
     const linger how{does ? 1 : 0, 0};
@@ -51,12 +44,12 @@ bool Monitor::may_have_names(const SteeredPair &pair, const SlotAddress &client,
     }
     const Link &link = *pair.link;
     if (link.listener != nullptr) {
-        return agrees(link.listener->address, server);
+        return takes(link.listener->address, server);
     }
     const auto &processes = link.side[1].attached;
     return link.was_adopted && std::any_of(processes.begin(), processes.end(), [&](const Client *process) {
                return std::any_of(process->listeners.begin(), process->listeners.end(), [&](const Listener *each) {
-                   return each->ns == process->ns && agrees(each->address, server);
+                   return each->ns == process->ns && takes(each->address, server);
                });
            });
 }

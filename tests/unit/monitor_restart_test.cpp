@@ -158,6 +158,46 @@ TEST_CASE("of several processes on a side one died while no monitor ran: only it
     REQUIRE(lost.side[0].control.flags == 0);
 }
 
+TEST_CASE("a request that nobody has accepted outlives the monitor") {
+    for (const bool server_first : {true, false}) {
+        MonitorProcess monitor;
+        TestListener socket;
+        TestProcess server(monitor), client(monitor);
+        const auto listen = [&] {
+            return server.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()})
+                .as<wire::ListenReply>()
+                .listener_id;
+        };
+        Answer a = client.channel.ask(Op::connect, wire::Connect{listen(), wire::kLoopbackAddresses});
+        const uint64_t id = a.as<wire::ConnectReply>().link_id;
+        const TestLink link(std::move(a.fds.at(0)));
+        Slot &slot = link.view.slot(4);
+        client.segment.open(1, id, 4, 0);
+        slot.identity.server = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}, socket.port, AF_INET};
+        slot.identity.state = static_cast<uint32_t>(SlotState::syn);
+        link.view.syn(0) = 5;
+        monitor.stop(SIGKILL);
+        monitor.start();
+        uint32_t listener = 0;
+        const auto come_back = [&](bool is_server) {
+            if (is_server) {
+                server.hello(monitor);
+                listener = listen();
+            } else {
+                client.hello(monitor);
+                REQUIRE(
+                    client.channel.ask(Op::adopt_link, wire::Adopt{id, 0, 0, 0, 0}, {link.fd.get()}).header.status ==
+                    0);
+            }
+        };
+        come_back(server_first);
+        REQUIRE(slot.side[1].control.flags == 0);
+        come_back(!server_first);
+        REQUIRE(slot.side[1].control.flags == 0);
+        REQUIRE(server.channel.ask(Op::links, wire::Links{listener, 0}).as<wire::LinksReply>().count == 1);
+    }
+}
+
 TEST_CASE("processes that a returning segment names are looked after") {
     Restarted r;
     Sleeper alive, dead;
