@@ -1,7 +1,14 @@
 // The copy routine that survives a bad pointer; see copy.hpp. Written in assembly so that every instruction
 // that touches memory lies between the two labels and the return address is always at the top of the stack.
+//
+// From 1 KiB on the processor's own string copy is the quickest way, if it says that it is (ERMS, a bit of
+// cpuid); on one that does not, an emulated one among them, that goes byte by byte. The first such copy asks.
 #include "libsd/cpu/copy.hpp"
 #include <ucontext.h>
+
+extern "C" {
+unsigned char sd_copy_how = 0;
+}
 
 asm(R"(
     .pushsection .text.sd_copy,"ax",@progbits
@@ -58,7 +65,7 @@ sd_copy:
     ret
 5:  cmpq $1024, %rdx
     jae 8f
-    movups -64(%rsi,%rdx), %xmm4
+10: movups -64(%rsi,%rdx), %xmm4
     movups -48(%rsi,%rdx), %xmm5
     movups -32(%rsi,%rdx), %xmm6
     movups -16(%rsi,%rdx), %xmm7
@@ -82,10 +89,30 @@ sd_copy:
     movups %xmm7, 48(%r8)
     xorl %eax, %eax
     ret
-8:  movq %rdx, %rcx
+8:  movzbl sd_copy_how(%rip), %eax
+    cmpl $1, %eax
+    jb 11f
+    je 10b
+    movq %rdx, %rcx
     rep movsb
     xorl %eax, %eax
     ret
+11: movq %rbx, %r8
+    movq %rdx, %r9
+    movl $1, %r10d
+    xorl %eax, %eax
+    cpuid
+    cmpl $7, %eax
+    jb 12f
+    movl $7, %eax
+    xorl %ecx, %ecx
+    cpuid
+    btl $9, %ebx
+    adcl $0, %r10d
+12: movq %r8, %rbx
+    movq %r9, %rdx
+    movb %r10b, sd_copy_how(%rip)
+    jmp 8b
     .cfi_endproc
 sd_copy_end:
     .size sd_copy, .-sd_copy

@@ -14,6 +14,8 @@ extern "C" {
 /// 0, or 1 if either side could not be accessed (part of the bytes may have been copied). Async-signal-safe.
 [[nodiscard]] int sd_copy(void *to, const void *from, size_t n) noexcept;
 extern const char sd_copy_begin[], sd_copy_end[];
+/// How large pieces are copied: 0 not known yet, 1 in a loop, 2 by the processor's string copy.
+[[gnu::visibility("hidden")]] extern unsigned char sd_copy_how;
 }
 
 namespace sd {

@@ -146,14 +146,18 @@ TEST_CASE("copies of every small size and alignment are exact") {
     uint8_t from[1200], to[1200];
     for (size_t i = 0; i < sizeof from; ++i)
         from[i] = static_cast<uint8_t>(i * 31 + 1);
-    for (size_t n = 0; n <= 1100; ++n)
-        for (size_t shift : {0u, 1u, 5u}) {
-            memset(to, 0, sizeof to);
-            REQUIRE(sd_copy(to + shift, from + 2 * shift, n) == 0);
-            REQUIRE(memcmp(to + shift, from + 2 * shift, n) == 0);
-            REQUIRE(to[shift + n] == 0);
-            REQUIRE((shift == 0 || to[shift - 1] == 0));
-        }
+    for (const unsigned char how : {0, 1, 2})
+        for (size_t n = how ? 1000 : 0; n <= 1100; ++n)
+            for (size_t shift : {0u, 1u, 5u}) {
+                sd_copy_how = how;
+                memset(to, 0, sizeof to);
+                REQUIRE(sd_copy(to + shift, from + 2 * shift, n) == 0);
+                REQUIRE(memcmp(to + shift, from + 2 * shift, n) == 0);
+                REQUIRE(to[shift + n] == 0);
+                REQUIRE((shift == 0 || to[shift - 1] == 0));
+                if (how == 0) // it has asked the processor, for a large piece, and knows from then on
+                    REQUIRE((sd_copy_how != 0) == (n >= 1024));
+            }
 }
 
 TEST_CASE("a sender that dies between publishing and counting a record loses and repeats nothing") {
