@@ -416,8 +416,8 @@ struct Log {
 };
 
 struct Offer {
-    uint32_t side; ///< 0: it has connected, 1: it was accepted
-    uint32_t pad;
+    uint32_t side;    ///< 0: it has connected, 1: it was accepted
+    uint32_t no_rdma; ///< why nothing can move to another host from here: a Cause; 0: it can
 };
 struct OfferReply {
     uint64_t link_id; ///< 0: the other end has not been offered yet

@@ -1,8 +1,10 @@
-// The device of this process: the first one whose port is up, and the address to use on it.
+// The device of this process: the first one whose port is up, real ones before those that the kernel
+// emulates; and the address to use on it.
 #include "libsd/rdma/state.hpp"
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
+#include <initializer_list>
 #include <new>
 
 namespace sd::rdma {
@@ -32,10 +34,16 @@ bool choose_address(Host &h, int entries) {
     return best >= 0;
 }
 
+/// soft-RoCE (rdma_rxe) has a vendor that no maker of devices can have, 0 in old kernels; siw has its own.
+bool is_soft(const ibv_device_attr &d) {
+    return d.vendor_id == 0 || d.vendor_id == 0xffffff || d.vendor_id == 0x626d74;
+}
+
 bool port_is_up(Host &h) {
     ibv_device_attr d{};
     if (ibv_query_device(h.context, &d) != 0)
         return false;
+    h.is_soft = is_soft(d);
     for (h.port = 1; h.port <= d.phys_port_cnt; ++h.port) {
         ibv_port_attr p{};
         if (ibv_query_port(h.context, h.port, &p) == 0 && p.state == IBV_PORT_ACTIVE) {
@@ -60,19 +68,25 @@ int open_host(const Limits &limits, Host **out) {
     if (!list)
         return -ENODEV;
     auto *h = new (std::nothrow) Host;
-    for (int i = 0; h && i < n && !h->context; ++i) {
-        h->context = ibv_open_device(list[i]);
-        if (h->context && !port_is_up(*h)) {
-            ibv_close_device(h->context);
-            h->context = nullptr;
+    bool any_soft = false;
+    for (const bool soft : {false, true})
+        for (int i = 0; h && i < n && !h->context && (!soft || any_soft); ++i) {
+            h->context = ibv_open_device(list[i]);
+            if (!h->context)
+                continue;
+            const bool is_up = port_is_up(*h);
+            any_soft = any_soft || (is_up && h->is_soft);
+            if (!is_up || h->is_soft != soft || (soft && !limits.soft)) {
+                ibv_close_device(h->context);
+                h->context = nullptr;
+            }
         }
-    }
     ibv_free_device_list(list);
     if (!h)
         return -ENOMEM;
     if (!h->context) {
         delete h;
-        return -ENODEV;
+        return any_soft ? -ENXIO : -ENODEV;
     }
     h->limits = limits;
     // Room for all that can be outstanding of as many peers as the limit on memory allows.

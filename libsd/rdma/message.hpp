@@ -13,14 +13,14 @@ constexpr uint32_t kUnit = 64;
 constexpr uint32_t kMaxRecords = (64u << 10) + 8;
 
 enum MessageFlag : uint16_t {
-    kHasWords = 1, ///< Words follow
+    kHasWords = 1, ///< Words follow the records
 };
 
 struct Message {
     uint32_t link;
     uint16_t slot;
     uint16_t flags;
-    uint32_t records;  ///< bytes of them, behind the words; each with its header, as in the ring
+    uint32_t records;  ///< bytes of them, right behind this; each with its header, as in the ring
     uint32_t receives; ///< that the sender of this has posted in all; with the next, credit
     uint64_t emptied;  ///< of its mailbox, how far it has read
     uint64_t position; ///< of the first record

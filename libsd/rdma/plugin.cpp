@@ -26,6 +26,7 @@ void close(Host *h) {
     const KeepErrno keep;
     close_host(h);
 }
+bool is_soft(const Host *h) { return h->is_soft; }
 int event_fd(Host *h) { return h->channel->fd; }
 
 unsigned descriptors(Host *h, int **number, unsigned most) {
@@ -45,11 +46,16 @@ void abandon(Host *h) {
         syscall(SYS_close, *number[i]); // no function that somebody has put in front of it
 }
 
-// Nobody sleeps without an event to come. Once armed, the queue is armed, or its event can be read; who takes
-// the event arms again, and looks after that (take_events). What comes in between finds nothing armed, and is
-// found by that look, which wakes whom it concerns.
+// Nobody sleeps without an event to come. `armed` says that the queue is armed or its event can be read: each
+// request for one follows a change from false to true, each change back follows a read, so there is one at
+// most. Who sleeps is counted (by the caller), then finds the word true or arms, then looks. Who takes the
+// event clears the word, and then arms if anybody is counted. If the sleeper was counted by then, that is for
+// it; else it comes to the word after it was cleared. What came before the queue was armed raises no event,
+// and is found by the look that follows: the sleeper's own, or that of who has taken the event, which wakes
+// whom it concerns.
 void arm(Host *h) {
     const KeepErrno keep;
+    h->tells.store(true, std::memory_order_seq_cst);
     if (!h->armed.exchange(true, std::memory_order_seq_cst))
         ibv_req_notify_cq(h->queue, 0);
 }
@@ -58,9 +64,10 @@ void take_events(Host *h) {
     const KeepErrno keep;
     ibv_cq *queue;
     void *user;
-    while (ibv_get_cq_event(h->channel, &queue, &user) == 0)
-        ibv_ack_cq_events(queue, 1);
-    ibv_req_notify_cq(h->queue, 0);
+    if (ibv_get_cq_event(h->channel, &queue, &user) != 0)
+        return; // another thread has it
+    ibv_ack_cq_events(queue, 1);
+    h->armed.store(false, std::memory_order_seq_cst);
 }
 
 int peer(Host *h, Hello *ours, Peer **p) {
@@ -167,10 +174,10 @@ Arrived arrived_of(const Remote *r, uint32_t slot) {
     return a;
 }
 
-constexpr Plugin kPlugin = {kPluginVersion, open,     close,     descriptors, abandon, event_fd, arm,
-                            take_events,    progress, take_all,  peer,        join,    start,    state,
-                            endings,        end,      drop,      counts,      attach,  detach,   recycle,
-                            publish_slot,   may_send, arrived_of};
+constexpr Plugin kPlugin = {
+    kPluginVersion, open,     close,  is_soft, descriptors,  abandon,  event_fd,  arm, take_events,
+    progress,       take_all, peer,   join,    start,        state,    endings,   end, drop,
+    counts,         attach,   detach, recycle, publish_slot, may_send, arrived_of};
 
 } // namespace
 } // namespace sd::rdma

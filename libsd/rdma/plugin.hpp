@@ -8,7 +8,7 @@
 
 namespace sd::rdma {
 
-constexpr uint32_t kPluginVersion = 3;
+constexpr uint32_t kPluginVersion = 4;
 
 struct Host;   ///< the device, as this process has it: one completion queue for all
 struct Peer;   ///< a process of another host, and the queue pair to it
@@ -38,6 +38,7 @@ struct Limits {
     uint64_t registered_bytes; ///< at most, of this process, in all
     uint32_t mailbox_bytes;    ///< of each peer: what can be under way to us; a power of two
     uint32_t receives;         ///< of each peer, posted
+    bool soft = true;          ///< a device that the kernel emulates will do
 };
 constexpr Limits kUsualLimits = {2u << 20, 256u << 10, 128};
 
@@ -69,9 +70,10 @@ enum class PeerState : uint32_t {
 struct Plugin {
     uint32_t version;
 
-    /// ENODEV: there is no device, or none that is up.
+    /// ENODEV: there is no device, or none that is up. ENXIO: only such as the kernel emulates, see Limits.
     int (*open)(const Limits &, Host **);
     void (*close)(Host *); ///< with no peer left
+    bool (*is_soft)(const Host *);
     /// The descriptors that the device has in this process, `most` at most; how many. The caller may give
     /// them other numbers, as long as nothing else is called.
     unsigned (*descriptors)(Host *, int **number, unsigned most);
@@ -79,10 +81,11 @@ struct Plugin {
     void (*abandon)(Host *);
     /// Readable when progress() may have something to do; armed by arm().
     int (*event_fd)(Host *);
-    /// Has the next completion raise an event; then progress() is called once more before anybody sleeps.
-    /// Costs next to nothing where it is armed.
+    /// Has the next completion raise an event; then progress() is called once more before anybody sleeps,
+    /// which tells the other side of all credit. Costs next to nothing where it is armed.
     void (*arm)(Host *);
-    /// After a sleep that the descriptor has ended: takes the events, and arms again for others who sleep.
+    /// After a sleep that the descriptor has ended: takes the event. If others sleep, arm() and progress()
+    /// follow.
     void (*take_events)(Host *);
     /// Takes what has come, and sends what could not be sent before. How many completions. Any thread.
     unsigned (*progress)(Host *);
@@ -109,8 +112,9 @@ struct Plugin {
     /// than the last one's. What the other side has said about it already stays. Waits for other threads.
     void (*recycle)(Remote *, uint32_t slot, uint32_t use);
     /// Something of the slot has changed that its other side has to know. Any thread, any time; repeated
-    /// without harm. `credit_alone`: it is what was consumed, which may go with what comes next. False: it
-    /// waits for credit, and goes out with what comes until then.
+    /// without harm. `credit_alone`: who waits for room is to know; if what was consumed is all that has
+    /// changed, that may go with what comes next. False: it waits for credit, and goes out with what comes
+    /// until then.
     bool (*publish)(Remote *, uint32_t slot, bool credit_alone);
     /// Can a record of any size go out at once? False: LinkCalls::wake says when. Other threads may take what
     /// there is.

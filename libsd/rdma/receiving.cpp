@@ -152,16 +152,14 @@ bool take_message(Peer &p, uint32_t at, uint32_t bytes) noexcept {
     if (bytes < sizeof m || bytes > size - at * kUnit)
         return false;
     memcpy(&m, from, sizeof m); // what follows looks at this copy
-    uint32_t used = sizeof m;
+    const uint8_t *const records = from + sizeof m;
+    const uint32_t rest = bytes - static_cast<uint32_t>(sizeof m);
     Words w;
-    if (m.flags & kHasWords) {
-        if (bytes - used < sizeof w)
-            return false;
-        memcpy(&w, from + used, sizeof w);
-        used += sizeof w;
-    }
-    if (m.records != bytes - used)
+    const uint32_t words = m.flags & kHasWords ? sizeof w : 0;
+    if (m.records > rest || rest - m.records != words)
         return false;
+    if (words)
+        memcpy(&w, records + m.records, sizeof w);
     // Credit that nobody gave does no harm: its sender would only spoil what it sends, or what it is sent.
     if (m.emptied - p.their_emptied.load(std::memory_order_relaxed) <= size)
         p.their_emptied.store(m.emptied, std::memory_order_release);
@@ -173,7 +171,7 @@ bool take_message(Peer &p, uint32_t at, uint32_t bytes) noexcept {
     else if (m.slot >= kLinkSlots)
         sound = false;
     else if (Remote *r = m.link < p.links.size() ? p.links[m.link] : nullptr) // else it has been detached
-        sound = put_message(*r, m.slot, m, m.flags & kHasWords ? &w : nullptr, from + used);
+        sound = put_message(*r, m.slot, m, words ? &w : nullptr, records);
     p.emptied.store(read + uint64_t{in_units(bytes)} * kUnit, std::memory_order_release);
     return sound;
 }
@@ -181,6 +179,7 @@ bool take_message(Peer &p, uint32_t at, uint32_t bytes) noexcept {
 namespace {
 
 constexpr int kLook = 32;
+constexpr uint32_t kLooksBeforeTelling = 2;
 
 /// One completion. True: the peer has something to send now, or may have.
 bool take_completion(const ibv_wc &wc) noexcept {
@@ -291,8 +290,12 @@ unsigned progress(Host *h) {
     h->wanted.store(true, std::memory_order_seq_cst);
     while (h->wanted.load(std::memory_order_seq_cst) && h->polling.get()) {
         h->wanted.store(false, std::memory_order_seq_cst);
-        sum += take_completions(h);
-        if (sum == 0) // there is time for it
+        const unsigned n = take_completions(h);
+        sum += n;
+        // Who answers what it has read does so before its second look in vain, and the answer takes the
+        // credit along; who sleeps may not look again for long.
+        h->idle_looks = n ? 0 : h->idle_looks + 1;
+        if (h->tells.exchange(false, std::memory_order_seq_cst) || h->idle_looks >= kLooksBeforeTelling)
             for (Peer *p : h->peers)
                 tell_owed(*p);
         h->polling.let_go();

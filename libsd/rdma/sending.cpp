@@ -2,8 +2,10 @@
 // are.
 #include "libsd/layout/record.hpp"
 #include "libsd/rdma/state.hpp"
+#include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 namespace sd::rdma {
 
@@ -182,6 +184,13 @@ void give_credit(Peer &p, Message &m) noexcept {
     m.receives = p.told_receives = p.receives.load(std::memory_order_acquire);
 }
 
+/// With `sending`; is_told() reads it without.
+void remember(Words &told, const Words &w) noexcept {
+    const auto whole = std::bit_cast<std::array<uint64_t, sizeof w / 8>>(w);
+    for (size_t i = 0; i < whole.size(); ++i)
+        std::atomic_ref(reinterpret_cast<uint64_t *>(&told)[i]).store(whole[i], std::memory_order_relaxed);
+}
+
 enum class Sent { all, more, no_room };
 
 Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
@@ -206,9 +215,8 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     w.shown_as = s.words.shown_as;
     release_held(r, slot, s, w);
     m.position = s.out.position;
-    uint8_t *records = at + kFront; // moved forward where no words precede them
     uint64_t count = 0;
-    m.records = collect(r, slot, s, records, room - kFront, &count);
+    m.records = collect(r, slot, s, at + sizeof m, room - kFront, &count);
     if (next_size(r, slot, s) != 0) { // an end is none before the last record
         w.flags = s.words.flags;
         w.ended_at = s.words.ended_at;
@@ -222,25 +230,23 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     w.held_place = w.held ? mine.control.back.where.load(std::memory_order_acquire) : 0;
     w.shown = mine.credit.shown.load(std::memory_order_acquire);
     m.consumed = mine.credit.consumed.load(std::memory_order_acquire);
-    uint32_t bytes = sizeof m;
+    uint32_t bytes = sizeof m + m.records;
     const bool words = memcmp(&w, &s.words, sizeof w) != 0;
     if (words) {
         m.flags |= kHasWords;
         memcpy(at + bytes, &w, sizeof w);
         bytes += sizeof w;
-        s.words = w;
-    } else if (m.records) {
-        memmove(at + bytes, records, m.records);
+        remember(s.words, w);
     }
     if (!words && m.records == 0 && m.consumed == s.consumed)
         return Sent::all;
-    s.consumed = m.consumed;
+    std::atomic_ref(s.consumed).store(m.consumed, std::memory_order_relaxed);
     r.owing[slot / 64].fetch_and(~(uint64_t{1} << slot % 64), std::memory_order_relaxed);
     give_credit(p, m);
     memcpy(at, &m, sizeof m);
     p.counts.records += count;
     p.counts.bytes += m.records;
-    send(p, b, bytes + m.records);
+    send(p, b, bytes);
     // What is put there from here on is published after it.
     return m.records && next_size(r, slot, s) != 0 ? Sent::more : Sent::all;
 }
@@ -304,17 +310,35 @@ void serve(Peer &p) noexcept {
     }
 }
 
+namespace {
+
+/// Has the other side been told of all but credit and records? Any thread: what is told just now may count.
+bool is_told(const Remote &r, uint32_t slot) noexcept {
+    const SlotSide &mine = r.view.slot(slot).side[r.side];
+    const auto is = [](const auto &told, const auto &word) {
+        using T = std::remove_cvref_t<decltype(told)>;
+        return std::atomic_ref(const_cast<T &>(told)).load(std::memory_order_relaxed) ==
+               word.load(std::memory_order_relaxed);
+    };
+    const Words &w = r.slot[slot].words;
+    return is(w.flags, mine.control.flags) && is(w.oob, mine.control.oob) && is(w.shown, mine.credit.shown) &&
+           is(w.offer, mine.credit.path.offer) && is(w.from, mine.credit.path.from) &&
+           is(w.taken, mine.credit.path.taken);
+}
+
+} // namespace
+
 bool publish(Remote *r, uint32_t slot, bool credit_alone) {
-    if (credit_alone) {
-        // Its sender waits for a quarter of the ring. What is told here is read without a lock, and may be
-        // old: then it is told once more, or when nothing else is to do.
+    if (credit_alone && is_told(*r, slot)) {
+        // What is told here is read without a lock, and may be old: then it is told once more, or when
+        // nothing else is to do.
         const SlotState &s = r->slot[slot];
         const uint64_t consumed =
             r->view.slot(slot).side[r->side].credit.consumed.load(std::memory_order_relaxed);
         const uint32_t cls = std::atomic_ref(const_cast<uint32_t &>(s.in.cls)).load(std::memory_order_relaxed);
         const uint64_t told =
             std::atomic_ref(const_cast<uint64_t &>(s.consumed)).load(std::memory_order_relaxed);
-        if (consumed - told < kRingSize[cls < kRingClasses ? cls : 0] / 8) {
+        if (consumed - told < may_owe(cls < kRingClasses ? cls : 0)) {
             if (!has_slot(r->owing, slot))
                 add_slot(r->owing_words, r->owing, slot);
             return true;
@@ -373,8 +397,8 @@ void recycle_out(Remote &r, uint32_t slot, uint32_t use) noexcept {
     if (s.use == use)
         return;
     s.out = {};
-    s.consumed = 0;
-    s.words = {};
+    std::atomic_ref(s.consumed).store(0, std::memory_order_relaxed);
+    remember(s.words, {});
     s.held = {};
     s.use = use;
 }

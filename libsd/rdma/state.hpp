@@ -73,6 +73,9 @@ struct Remote {
 static_assert(kLinkSlots / 64 <= 64);
 
 constexpr uint32_t kSendDepth = 128, kSignalEach = 16, kBatch = 16;
+/// What is owed of a ring for as long as nobody sleeps is less. Its sender waits for a quarter, or has a
+/// larger ring than the smallest one.
+constexpr uint32_t may_owe(uint32_t cls) { return cls == 0 ? kRingSize[0] / 4 * 3 : kRingSize[cls] / 4; }
 
 struct alignas(64) Peer {
     Host *host = nullptr;
@@ -119,12 +122,15 @@ struct Host {
     ibv_comp_channel *channel = nullptr;
     ibv_cq *queue = nullptr;
     uint8_t port = 1, address_index = 0;
+    bool is_soft = false; ///< the device is one that the kernel emulates
     ibv_gid address{};
     ibv_mtu mtu = IBV_MTU_1024;
     TryLock polling;
     std::atomic<bool> wanted{false};  ///< somebody has found it taken
     std::atomic<uint32_t> endings{0}; ///< of peers
-    std::atomic<bool> armed{false};   ///< once, and then whenever an event is taken
+    std::atomic<bool> armed{false};   ///< the queue is, or its event has not been taken yet
+    std::atomic<bool> tells{false};   ///< somebody is about to sleep: what is owed is told with the next look
+    uint32_t idle_looks = 0;          ///< in a row; of who has `polling`
     std::vector<Peer *> peers;        ///< changed with `polling`
     std::atomic<uint64_t> registered{0};
 };

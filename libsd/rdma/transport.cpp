@@ -8,6 +8,7 @@
 #include "libsd/queue/token.hpp"
 #include "libsd/rdma/root.hpp"
 #include "libsd/transport/slots.hpp"
+#include <cerrno>
 #include <cstring>
 
 namespace sd::rdma {
@@ -19,12 +20,24 @@ std::atomic<bool> tried{false};
 const Plugin *plugin = nullptr; ///< as `device`: nothing before `tried`, then it stays
 std::atomic<Host *> device{nullptr};
 
+/// The device is one that the kernel emulates, or there is none but such, which was not wanted.
+std::atomic<bool> is_soft{false};
+
 std::atomic<bool> wanted_by_test{false};
 
-bool is_wanted() noexcept {
+/// `what`: of the discovery word.
+bool is_wanted(uint32_t what) noexcept {
     const Directory *d = control::directory();
     return wanted_by_test.load(std::memory_order_relaxed) ||
-           (d && (d->discovery.load(std::memory_order_relaxed) & kDiscoveryRdma) != 0);
+           (d && (d->discovery.load(std::memory_order_relaxed) & what) == what);
+}
+constexpr uint32_t kSoftToo = kDiscoveryRdma | kDiscoverySoft;
+
+/// Since then a reload of the monitor may have changed what is wanted.
+bool has_tried() noexcept {
+    return tried.load(std::memory_order_acquire) &&
+           !(is_soft.load(std::memory_order_relaxed) && !device.load(std::memory_order_acquire) &&
+             is_wanted(kSoftToo));
 }
 
 /// What a link of the table is in the plugin.
@@ -314,6 +327,7 @@ void publish(LinkMap &l, uint32_t slot, bool credit_alone) noexcept {
 } // namespace
 
 std::atomic<uint32_t> remote_links{0};
+std::atomic<uint32_t> MaySleep::count{0};
 std::atomic<uint32_t> refusals{0};
 
 void read_test_transport(const char *text) noexcept {
@@ -321,16 +335,20 @@ void read_test_transport(const char *text) noexcept {
 }
 
 void open_device() noexcept {
-    if (tried.load(std::memory_order_acquire) || !is_wanted())
+    if (has_tried() || !is_wanted(kDiscoveryRdma))
         return;
     const PutOff quiet; // a handler that connects would wait for its own thread
     const LockGuard g(opening);
-    if (tried.load(std::memory_order_relaxed))
+    if (has_tried())
         return;
     Host *h = nullptr;
     SpareNumbers spare;
     const auto *p = is_root_as_ever() ? static_cast<const Plugin *>(upward.open_plugin(kPluginVersion)) : nullptr;
-    if (p && p->open(kUsualLimits, &h) == 0) {
+    Limits limits = kUsualLimits;
+    limits.soft = is_wanted(kSoftToo);
+    const int failed = p ? p->open(limits, &h) : -ENODEV;
+    is_soft.store(failed == -ENXIO || (failed == 0 && p->is_soft(h)), std::memory_order_relaxed);
+    if (failed == 0) {
         int *number[8];
         for (unsigned i = 0, n = p->descriptors(h, number, 8); i < n; ++i)
             if (const long hidden = hide_fd(*number[i]); hidden >= 0)
@@ -339,6 +357,12 @@ void open_device() noexcept {
         device.store(h, std::memory_order_release);
     }
     tried.store(true, std::memory_order_release);
+}
+
+Cause why_not() noexcept {
+    if (is_soft.load(std::memory_order_relaxed) && !is_wanted(kSoftToo))
+        return Cause::soft_rdma;
+    return device.load(std::memory_order_acquire) ? Cause::none : Cause::no_rdma;
 }
 
 bool begin(LinkMap &l) noexcept {
@@ -397,6 +421,8 @@ void take_events() noexcept {
         return;
     const PutOff quiet;
     plugin->take_events(h);
+    if (MaySleep::count.load(std::memory_order_seq_cst) != 0)
+        plugin->arm(h);
     progress_now();
 }
 
@@ -517,17 +543,17 @@ int64_t take(LinkMap &, std::atomic<uint32_t> &, uint32_t, uint32_t) noexcept { 
 
 void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
     const PutOff quiet;
-    const Slot &s = l.view.slot(slot);
-    publish(l, slot,
-            &arm == &s.side[1 - l.side].control.tx_arm &&
-                s.side[l.side].control.flags.load(std::memory_order_relaxed) == 0);
+    publish(l, slot, &arm == &l.view.slot(slot).side[1 - l.side].control.tx_arm);
 }
 
 void announce(LinkMap &l, unsigned id) noexcept {
     shm_transport.announce(l, id);
     if (Host *h = device.load(std::memory_order_acquire)) {
-        const PutOff quiet;
-        plugin->arm(h);
+        {
+            const PutOff quiet;
+            plugin->arm(h);
+        }
+        progress(); // the look that follows may find something without it
     }
 }
 void withdraw(LinkMap &l, unsigned id) noexcept { shm_transport.withdraw(l, id); }

@@ -7,6 +7,7 @@
 //
 // A process's device is its own. A child that is forked has none of its parent's (device_in_child()).
 #pragma once
+#include "libsd/layout/causes.hpp"
 #include "libsd/rdma/plugin.hpp"
 #include "libsd/transport/link.hpp"
 
@@ -19,6 +20,9 @@ void read_test_transport(const char *text) noexcept;
 /// Opens the plugin and its device, once, if the monitor says that connections may come to need one. In an
 /// ordinary connect() or accept().
 void open_device() noexcept;
+
+/// Why no further connection of this process can move to another host; none: it can, as far as is known.
+[[nodiscard]] Cause why_not() noexcept;
 
 /// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the
 /// other side. False: there is no device for it. In an ordinary call.
@@ -40,6 +44,31 @@ inline void progress() noexcept {
 }
 /// After a sleep that the completion channel has ended. For Upward.
 void take_events() noexcept;
+/// A thread that may sleep until a peer of another host has something for it: counted from before it
+/// announces that until the kernel has let it go, so that the completion queue is armed for it whoever takes
+/// the event. What a handler jumps out of, or a cancelled thread leaves, stays counted, as does what a child
+/// inherits: then the queue is armed more often than it need be.
+class MaySleep {
+  public:
+    MaySleep() = default;
+    ~MaySleep() { is_awake(); }
+    MaySleep(const MaySleep &) = delete;
+    MaySleep &operator=(const MaySleep &) = delete;
+    void begins() noexcept {
+        if (!counted_)
+            count.fetch_add(1, std::memory_order_seq_cst);
+        counted_ = true;
+    }
+    void is_awake() noexcept {
+        if (counted_)
+            count.fetch_sub(1, std::memory_order_seq_cst);
+        counted_ = false;
+    }
+    static std::atomic<uint32_t> count;
+
+  private:
+    bool counted_ = false;
+};
 /// What the other side has sent by now has arrived after this, also what it had not posted when it was
 /// killed.
 void take_all() noexcept;

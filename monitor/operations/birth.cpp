@@ -248,11 +248,14 @@ Reply Monitor::renew(Client &client, Request &request) {
 
 /// Without discovery no connection with another host is found to be one.
 bool Monitor::is_rdma_on() const {
-    return fake_.rdma || (config_.peers.rdma && config_.peers.is_used() && discovery_.is_on());
+    return fake_.rdma || (config_.peers.rdma != UseRdma::never && config_.peers.is_used() && discovery_.is_on());
 }
 
+bool Monitor::takes_soft_devices() const { return fake_.rdma || config_.peers.rdma == UseRdma::always; }
+
 uint32_t Monitor::discovery_word() const {
-    return discovery_.is_on() ? kDiscoveryMarks | (is_rdma_on() ? kDiscoveryRdma : 0) : 0;
+    const uint32_t rdma = is_rdma_on() ? kDiscoveryRdma | (takes_soft_devices() ? kDiscoverySoft : 0) : 0;
+    return discovery_.is_on() ? kDiscoveryMarks | rdma : 0;
 }
 
 void Monitor::say_discovery() {

@@ -195,11 +195,15 @@ Cause Monitor::far_objects(const Offer &offer) const {
 }
 
 /// An end whose other end is on that host. Its process hears later, by SegmentHeader::joined.
-Reply Monitor::offer_to_host(Client &client, uint32_t side, const ConnectedSocket &socket,
+Reply Monitor::offer_to_host(Client &client, uint32_t side, uint32_t no_rdma, const ConnectedSocket &socket,
                              const ForeignEnd &end, const std::string &name) {
     RemoteHost &host = remote_host(name);
     if (!is_rdma_on() || !host.is_running() || end.has_connected != (side == 0)) {
         return Reply::error(EACCES, Cause::remote_host);
+    }
+    if (no_rdma != 0) { // the process knows better than to have it joined
+        const bool is_soft = no_rdma == static_cast<uint32_t>(Cause::soft_rdma);
+        return Reply::error(EACCES, is_soft ? Cause::soft_rdma : Cause::no_rdma);
     }
     const OfferKey key(socket.names.netns, socket.cookie);
     if (const auto known = offers_.find(key); known != offers_.end()) {

@@ -210,8 +210,8 @@ class Monitor {
     static const char *learn_number(RemoteHost &host, uint64_t here, uint64_t there);
     void lose_links(RemoteHost &host);
     Cause far_objects(const Offer &offer) const;
-    Reply offer_to_host(Client &client, uint32_t side, const ConnectedSocket &socket, const ForeignEnd &end,
-                        const std::string &name);
+    Reply offer_to_host(Client &client, uint32_t side, uint32_t no_rdma, const ConnectedSocket &socket,
+                        const ForeignEnd &end, const std::string &name);
     Link *link_to_host(Client &connector, RemoteHost &host, uint64_t process);
     Link *make_far_link(Client &own, const Link::Far &far);
     void join_far(Offer &offer, const between_hosts::Offer &foreign);
@@ -333,6 +333,7 @@ class Monitor {
     /// To the log, and to the directories of clients.
     void say_discovery();
     bool is_rdma_on() const;
+    bool takes_soft_devices() const; ///< those that the kernel emulates, with is_rdma_on()
     uint32_t discovery_word() const; ///< for directories
 
     // doorbells.cpp

@@ -224,7 +224,7 @@ std::optional<ConnectedSocket> Monitor::examine(const Request &request) const {
 }
 
 Reply Monitor::offer(Client &client, Request &request) {
-    const uint32_t side = request.as<wire::Offer>().side;
+    const auto [side, no_rdma] = request.as<wire::Offer>();
     const auto socket = examine(request);
     const uint64_t ns = client.ns == nullptr ? 0 : client.ns->cookie;
     DiscoveredEnd end;
@@ -245,7 +245,7 @@ Reply Monitor::offer(Client &client, Request &request) {
         uint8_t ip[16];
         std::copy(socket->names.peer.ip.begin(), socket->names.peer.ip.end(), std::begin(ip));
         if (const std::string *host = peers_->host_of(*foreign, ip)) {
-            return offer_to_host(client, side, *socket, *foreign, *host);
+            return offer_to_host(client, side, no_rdma, *socket, *foreign, *host);
         }
     }
     if (!found && !joins_all_) {

@@ -92,6 +92,7 @@ json Monitor::status_json(const Viewer &viewer) {
         root["peers"] = peers_->json([this](const std::string &name, json &row) { add_host(name, row); });
         if (!root["peers"].is_null()) {
             root["peers"]["rdma"] = is_rdma_on();
+            root["peers"]["soft_devices"] = is_rdma_on() && takes_soft_devices();
         }
     }
 

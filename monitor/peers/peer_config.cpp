@@ -39,7 +39,9 @@ class PeerReader {
         if (const toml::node *node = table.get("deadline")) {
             settings.deadline = static_cast<unsigned>(reader_.number(*node, "peers.deadline", 1, 3600));
         }
-        reader_.flag(table, "rdma", "peers.", settings.rdma);
+        if (const toml::node *node = table.get("rdma")) {
+            settings.rdma = use_of_rdma(*node);
+        }
         const toml::node *certificate = table.get("certificate"), *key = table.get("private_key");
         if ((certificate == nullptr) != (key == nullptr)) {
             const toml::node &given = certificate == nullptr ? *key : *certificate;
@@ -102,6 +104,16 @@ class PeerReader {
             reader_.fail(table.source(), prefix + what, "must be given");
         }
         return *node;
+    }
+
+    UseRdma use_of_rdma(const toml::node &node) const {
+        if (node.is_boolean()) {
+            return node.as_boolean()->get() ? UseRdma::always : UseRdma::never;
+        }
+        if (!node.is_string() || node.as_string()->get() != "auto") {
+            reader_.fail(node.source(), "peers.rdma", "must be true, false or \"auto\"");
+        }
+        return UseRdma::automatic;
     }
 
     std::string name(const toml::node &node, const std::string &key) const {

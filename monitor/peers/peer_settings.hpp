@@ -21,13 +21,20 @@ struct PeerSettings {
     bool operator==(const PeerSettings &) const = default;
 };
 
+/// Whether connections with these hosts may go over RDMA.
+enum class UseRdma : uint8_t {
+    never,
+    automatic, ///< over devices that are ones, not over those that the kernel emulates
+    always,
+};
+
 struct PeersSettings {
     std::string name; ///< of this host, for its peers
     std::string listen = "::";
     uint16_t port = 7471;
     unsigned deadline = 15;               ///< seconds without a word, after which a host counts as gone
     std::string certificate, private_key; ///< PEM, of this host; empty: it has keys only
-    bool rdma = false; ///< connections with these hosts may go over it; of no concern to sd-peers
+    UseRdma rdma = UseRdma::automatic;    ///< of no concern to sd-peers
     std::vector<PeerSettings> peers;
     bool operator==(const PeersSettings &) const = default;
     bool is_used() const { return !peers.empty(); }

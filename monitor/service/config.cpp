@@ -139,8 +139,9 @@ Config load_config(const std::string &file, Config config) {
         read_paths(reader, *table, config.paths);
     }
     read_peers(reader, root, config.peers);
-    if (config.peers.rdma && !config.paths.discovery) {
-        reader.fail(root["peers"]["rdma"].node()->source(), "peers.rdma",
+    if (const toml::node *rdma = root["peers"]["rdma"].node();
+        rdma != nullptr && config.peers.rdma != UseRdma::never && !config.paths.discovery) {
+        reader.fail(rdma->source(), "peers.rdma",
                     "needs paths.discovery = true: connections between hosts are joined by what it finds");
     }
     return config;

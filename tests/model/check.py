@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Has spin look at every state of the models beside this file, and at broken variants of them, in which it must find something.
 
-check.py [--thorough] MODEL: token, arming, fenced, adoption or moves; thoroughly, it takes minutes and some gigabytes."""
+check.py [--thorough] MODEL: token, arming, events, fenced, adoption or moves; thoroughly, it takes minutes and some gigabytes."""
 import os
 import re
 import shutil
@@ -31,6 +31,17 @@ MODELS = {
             4: "a change does not wake who sleeps",
             5: "nobody rings for those that wait in the kernel since before the first member",
             6: "marks are not collected once the sleep is announced",
+        },
+    },
+    "events": {
+        "sizes": [dict(THREADS=2, MESSAGES=2)],
+        "thorough": [dict(THREADS=2, MESSAGES=4), dict(THREADS=3, MESSAGES=1)],
+        "mutants": {
+            1: "who takes the event does not arm for others",
+            2: "a thread is counted after it has armed",
+            3: "who takes the event does not arm for a thread that finds the word true",
+            4: "nobody looks once the queue is armed",
+            5: "who finds somebody else at the queue leaves no mark",
         },
     },
     "adoption": {

@@ -73,13 +73,14 @@ void forge(int socket, const Forged &f) {
     std::vector<uint8_t> bytes(sizeof f.m + sizeof f.w + f.records.size() * 8);
     size_t n = sizeof f.m;
     memcpy(bytes.data(), &f.m, sizeof f.m);
+    if (!f.records.empty())
+        memcpy(bytes.data() + n, f.records.data(), f.records.size() * 8);
+    n += f.records.size() * 8;
     if (f.m.flags & rdma::kHasWords) {
         memcpy(bytes.data() + n, &f.w, sizeof f.w);
         n += sizeof f.w;
     }
-    if (!f.records.empty())
-        memcpy(bytes.data() + n, f.records.data(), f.records.size() * 8);
-    n += f.records.size() * 8 - static_cast<size_t>(f.cut_off);
+    n -= static_cast<size_t>(f.cut_off);
     ibv_mr *memory = ibv_reg_mr(d.domain, bytes.data(), bytes.size(), 0);
     HOST_REQUIRE(memory);
     ibv_sge s = {reinterpret_cast<uint64_t>(bytes.data()), static_cast<uint32_t>(n), memory->lkey};

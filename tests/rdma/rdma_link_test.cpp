@@ -243,10 +243,98 @@ TEST_CASE("a sleeper on the completion channel is woken by what comes after it h
                     break;
                 pollfd p = {h.plugin->event_fd(h.device), POLLIN, 0};
                 HOST_REQUIRE(poll(&p, 1, 20'000) == 1);
+                h.plugin->take_events(h.device);
                 h.plugin->progress(h.device);
             }
             if (side == 1)
                 HOST_REQUIRE(send_some(h, c, 8));
+        }
+        h.meet_and_serve();
+        end(h);
+    }));
+}
+
+TEST_CASE("an event is raised for who has armed, and for nobody after it was taken") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 1);
+        const auto is_raised = [&](int ms) {
+            pollfd p = {h.plugin->event_fd(h.device), POLLIN, 0};
+            return poll(&p, 1, ms) == 1;
+        };
+        for (int i = 0; i < 3; ++i) {
+            if (side == 0) {
+                h.meet(); // it is armed
+                HOST_REQUIRE(send_some(h, c, 8));
+                h.meet(); // it is not
+                HOST_REQUIRE(send_some(h, c, 8));
+                h.meet();
+                continue;
+            }
+            h.plugin->arm(h.device);
+            h.plugin->progress(h.device);
+            h.meet();
+            HOST_REQUIRE(is_raised(20'000));
+            h.plugin->take_events(h.device);
+            while (!receive_some(h, c))
+                h.plugin->progress(h.device);
+            h.meet();
+            while (!receive_some(h, c))
+                h.plugin->progress(h.device);
+            HOST_REQUIRE(!is_raised(0));
+            h.meet();
+        }
+        h.meet_and_serve();
+        end(h);
+    }));
+}
+
+TEST_CASE("what was consumed is told by itself with the second look in vain, or before a sleep") {
+    TwoHosts hosts;
+    CHECK(hosts.run([](unsigned side, int other) {
+        HostProcess h(side, other);
+        Connection c(side, 1);
+        const auto messages = [&] {
+            rdma::Counts n{};
+            h.plugin->counts(h.peer, &n);
+            return n.messages;
+        };
+        const auto take = [&] { // as a program that reads
+            ring::Record r{};
+            auto &consumed = h.mine(1).credit.consumed;
+            while (ring::next_record(c.rx, h.receiving(1), consumed, &r) == 0)
+                h.plugin->progress(h.device);
+            HOST_REQUIRE(ring::skip(c.rx, r, 8) == 8);
+            consumed.store(ring::read_up_to(c.rx), std::memory_order_release);
+            notify(*h.link, 1, h.theirs(1).control.tx_arm);
+        };
+        enum What { second_look, answer, sleep };
+        for (const What what : {second_look, answer, sleep, answer, second_look}) {
+            if (side == 0) {
+                HOST_REQUIRE(send_some(h, c, 8));
+                const uint64_t told = c.tx.tail;
+                while (h.theirs(1).credit.consumed.load(std::memory_order_acquire) != told)
+                    h.plugin->progress(h.device);
+                h.meet();
+                continue;
+            }
+            take();
+            const uint64_t before = messages();
+            HOST_REQUIRE(h.plugin->progress(h.device) == 0);
+            HOST_REQUIRE(messages() == before);
+            if (what == answer) {
+                h.mine(1).control.oob.fetch_add(1); // something that is sent
+                h.tell(1);
+            } else if (what == sleep) {
+                h.plugin->arm(h.device);
+            }
+            h.plugin->progress(h.device);
+            HOST_REQUIRE(messages() == before + 1);
+            for (int i = 0; i < 5; ++i)
+                h.plugin->progress(h.device);
+            HOST_REQUIRE(messages() == before + 1);
+            h.meet();
         }
         h.meet_and_serve();
         end(h);

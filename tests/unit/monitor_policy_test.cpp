@@ -177,12 +177,19 @@ TEST_CASE("errors name the file, the line and the key") {
     REQUIRE_THROWS_AS(load_config("/nonexistent/file", Config{}), ConfigError);
 }
 
-TEST_CASE("RDMA is off unless it is turned on, and needs discovery") {
-    REQUIRE_FALSE(load("[paths]\ndiscovery = true\n").peers.rdma);
-    REQUIRE(load("[paths]\ndiscovery = true\n[peers]\nrdma = true\n").peers.rdma);
-    REQUIRE_THAT(error_of("[peers]\nport = 7471\nrdma = true\n"),
-                 Catch::StartsWith("FILE:3: peers.rdma: needs paths.discovery = true"));
-    REQUIRE(error_of("[peers]\nrdma = 'yes'\n") == "FILE:2: peers.rdma: must be true or false");
+TEST_CASE("RDMA is left to the devices unless something else is said, and needs discovery") {
+    const std::string peers = "[paths]\ndiscovery = true\n[peers]\n";
+    REQUIRE(load(peers).peers.rdma == UseRdma::automatic);
+    REQUIRE(load(peers + "rdma = 'auto'\n").peers.rdma == UseRdma::automatic);
+    REQUIRE(load(peers + "rdma = true\n").peers.rdma == UseRdma::always);
+    REQUIRE(load(peers + "rdma = false\n").peers.rdma == UseRdma::never);
+    REQUIRE(error_of("[peers]\nrdma = false\n") == "no error");
+    for (const std::string said : {"true", "'auto'"})
+        REQUIRE_THAT(error_of("[peers]\nport = 7471\nrdma = " + said + "\n"),
+                     Catch::StartsWith("FILE:3: peers.rdma: needs paths.discovery = true"));
+    for (const std::string wrong : {"'yes'", "1"})
+        REQUIRE(error_of("[peers]\nrdma = " + wrong + "\n") ==
+                "FILE:2: peers.rdma: must be true, false or \"auto\"");
 }
 
 TEST_CASE("addresses") {

@@ -137,7 +137,7 @@ def check(packages):
 
     with peers() as tell:
         same("mapped, as it was installed", Talk.once(), [])
-        tell("", False)
+        tell("rdma = false", False)
         same("mapped without rdma", Talk.once(), [])
         tell("rdma = true", True)
         until("what is wrong with the channel", lambda: said()["peers"][0]["cause"] == "unreachable")

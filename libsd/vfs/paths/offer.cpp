@@ -262,7 +262,7 @@ bool consider_joining(int fd, File &f) noexcept {
     if (is_state(f, OfferState::marked)) {
         note_lasting(f.unconnected.destination);
         f.unconnected.cookie = cookie_of(fd);
-        const wire::Offer msg{f.unconnected.side, 0};
+        const wire::Offer msg{f.unconnected.side, static_cast<uint32_t>(rdma::why_not())};
         r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);
         f.unconnected.joined = joined;
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {

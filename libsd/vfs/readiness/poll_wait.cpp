@@ -187,6 +187,8 @@ void arm(Poll &p, Bell &bell, Sleep &sleep) noexcept {
     const uint64_t handled = self.handled;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     bool unfenced = p.sets;
+    if (p.sets)
+        sleep.any_link_may_ring();
     for_each_link(p, [&](LinkMap &l, std::atomic<uint64_t> *syn) {
         if (const unsigned id = sleep.announce(l); id && syn)
             unfenced |= Sleeper::arm(*syn, id);

@@ -36,6 +36,7 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
             got = sys::ppoll(list, n - 1, limit, asleep);
         return got == -EINVAL ? poll_by_select(list, n, limit, asleep) : got;
     });
+    is_awake();
     bool rung = false;
     for (size_t i = bell_at; r > 0 && i < bell_end; ++i)
         rung = rung || list[i].revents;

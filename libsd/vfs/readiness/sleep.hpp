@@ -1,6 +1,7 @@
 // The sleep itself (step 5 of queue/sleeper.hpp), and what libsd does for a process's connections around it.
 #pragma once
 #include "libsd/queue/sleeper.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -80,8 +81,21 @@ class Sleep : public Sleeper {
     [[nodiscard]] long in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handled,
                                void (*undo)(void *) = nothing_to_undo, void *arg = nullptr) noexcept;
 
-    /// After a sleep in another call, which began at `start`. `rung`: the bell was among what ended it.
+    /// Sleeper::announce, which counts the thread first.
+    unsigned announce(LinkMap &l) noexcept {
+        if (rdma::is_remote(l))
+            may_sleep_.begins();
+        return Sleeper::announce(l);
+    }
+    /// Before sets of connections are announced.
+    void any_link_may_ring() noexcept { may_sleep_.begins(); }
+    /// At once after a sleep in another call, before anything is drained.
+    void is_awake() noexcept { may_sleep_.is_awake(); }
+    /// After it; it began at `start`. `rung`: the bell was among what ended it.
     void over(int64_t start, bool rung) noexcept;
+
+  private:
+    rdma::MaySleep may_sleep_;
 };
 
 } // namespace sd

@@ -46,13 +46,13 @@ until_ok() {
 }
 listens() { cat /proc/net/tcp /proc/net/tcp6 | grep -q ":$(printf %04X $1) .* 0A "; }
 sd() { LD_PRELOAD=$build/libsd.so "$@"; }
-configure() { # RDMA
+configure() { # RDMA: true, false or default
     cat >/tmp/two/monitor.toml <<END
 [paths]
 discovery = true
 [peers]
 name = "$own"
-rdma = $1
+$([ $1 = default ] || echo "rdma = $1")
 [[peer]]
 name = "$other"
 address = "10.77.0.$((2 - host))"
@@ -73,9 +73,9 @@ is_up() { $build/sdctl peers | grep -q "^$other .* up "; }
 reconfigure() { # RDMA
     configure $1
     kill -HUP $monitor
-    until_ok says_rdma $1
+    until_ok takes_soft_devices $1
 }
-says_rdma() { $build/sdctl peers --json | grep -q "\"rdma\": *$1"; }
+takes_soft_devices() { $build/sdctl peers --json | grep -q "\"soft_devices\": *$1"; }
 end_monitor() {
     kill $monitor
     wait $monitor
@@ -177,6 +177,7 @@ look() {
 """
 
 BOTH_WAYS = r"""
+counted() { $build/sdstat --json | tr -d ' \n' | grep -q "\"$1\""; }
 device_counters() { for c in /sys/class/infiniband/rxe0/ports/1/hw_counters/*_*; do echo "${c##*/} $(cat $c)"; done; }
 run_load() { # NAME, how
     begin_count
@@ -201,7 +202,7 @@ run_load() { # NAME, how
 """
 
 SERVERS = r"""
-start_monitor false
+start_monitor default
 @SERVED@
 meet
 meet
@@ -222,7 +223,7 @@ listens $port || { echo "failed host 1: @NAME@ listens"; tail -n 20 /tmp/two/log
 """
 
 CLIENTS = r"""
-start_monitor false
+start_monitor default
 meet
 @DEFAULT@
 meet
@@ -234,6 +235,7 @@ end_monitor
 """
 BY_DEFAULT = r"""run_load @NAME@ "by default"
 check "@NAME@ between two machines, by default: over TCP" [ $most = 0 -a $got -gt 0 ]
+check "@NAME@ between two machines, by default: it is counted why" counted soft_rdma
 sent_@NAME@=$sent got_@NAME@=$got
 """
 OVER_RDMA = r"""run_load @NAME@ "with RDMA"
@@ -252,9 +254,13 @@ FORK = ("postgresql",)
 MEASURED_SERVERS = r"""start_monitor true
 redis-server --port 6380 --bind 0.0.0.0 --protected-mode no --save '' >/dev/null 2>&1 &
 sd redis-server --port 6379 --bind 0.0.0.0 --protected-mode no --save '' >/dev/null 2>&1 &
+for round in $(seq 1 $rounds); do
+    $build/tests/rdma/turns serve $((7200 + round)) $there &
+    sd $build/tests/rdma/turns serve $((7300 + round)) $there &
+done
 iperf3 -s -p 5202 >/dev/null 2>&1 &
 sd iperf3 -s -p 5201 >/dev/null 2>&1 &
-for port in 6379 6380 5201 5202; do until_ok listens $port; done
+for port in 6379 6380 5201 5202 7201 7301; do until_ok listens $port; done
 meet
 ib_write_lat -x $(address) -s 8 -n 2000 >/dev/null 2>&1
 ib_write_bw -x $(address) -s 65536 -n 1000 >/dev/null 2>&1
@@ -270,17 +276,23 @@ sleep 1
 ib_write_bw -x $(address) -s 65536 -n 1000 $there 2>&1 | grep -A1 '#bytes' | sed 's/^/# 64 KiB: /'
 requests() { sed -n 's/^"GET","\([0-9.]*\)".*/\1/p'; }
 rate() { sed -n '/"sum_received"/,$p' | sed -n 's/.*"bits_per_second":\t*\([0-9]*\).*/\1/p' | head -n 1; }
+# Packets there and back since the last time, of both.
+packets() { for c in rdma_out rdma_in tcp_out tcp_in; do nft reset counter ip sums $c | sed -n 's/.*packets \([0-9]*\) bytes.*/\1/p'; done | tr '\n' ' '; }
 for round in $(seq 1 $rounds); do
     for how in kernel RDMA; do
-        with=sd redis=6379 iperf=5201
-        [ $how = RDMA ] || { with= redis=6380 iperf=5202; }
-        one=$($with redis-benchmark -h $there -p $redis -c 1 -n 2000 -t get --csv | requests)
-        many=$($with redis-benchmark -h $there -p $redis -c 50 -n 10000 -t get --csv | requests)
-        stream=$($with iperf3 -c $there -p $iperf -l 64K -n 50M -J | rate)
+        with=sd redis=6379 iperf=5201 port=$((7300 + round))
+        [ $how = RDMA ] || { with= redis=6380 iperf=5202 port=$((7200 + round)); }
+        packets >/dev/null
+        turns=$($with $build/tests/rdma/turns call $port $there 1000) turns_packets=$(packets)
+        one=$($with redis-benchmark -h $there -p $redis -c 1 -n 2000 -t get --csv | requests) one_packets=$(packets)
+        many=$($with redis-benchmark -h $there -p $redis -c 50 -n 10000 -t get --csv | requests) many_packets=$(packets)
+        stream=$($with iperf3 -c $there -p $iperf -l 64K -n 50M -J | rate) stream_packets=$(packets)
+        echo "# $how: $turns"
         echo "# $how: Redis with one connection $one/s, with 50 $many/s, stream $((stream / 8000)) kB/s"
+        echo "# $how: packets there and back, the device's and TCP's: 1600 turns $turns_packets; 2000 requests $one_packets;" \
+            "10000 requests $many_packets; 50 MB $stream_packets"
     done
 done
-echo "# of the device's packets $(take rdma_out 0) and $(take rdma_in 0) bytes, of TCP $(take tcp_out 52) and $(take tcp_in 52)"
 meet
 end_monitor
 """
@@ -374,7 +386,7 @@ def measuring_job(folder, build, rounds):
     """The same for figures."""
     common = COMMON.replace("@BUILD@", str(build)) + ADDRESS + COUNTERS + f"rounds={rounds}\n"
     paths = files(folder / "root", ("redis", "iperf3")) + [shutil.which(name) for name in ("ib_write_lat", "ib_write_bw")]
-    put(folder, build, paths, (common + MEASURED_CLIENTS, common.replace(COUNTERS, "") + MEASURED_SERVERS))
+    put(folder, build, paths, (common + MEASURED_CLIENTS, common.replace(COUNTERS, "") + MEASURED_SERVERS), [build / "tests/rdma/turns"])
 
 
 def without_lines(root, paths):
@@ -383,9 +395,9 @@ def without_lines(root, paths):
         subprocess.run(["strip", "--strip-debug", root / str(path).lstrip("/")], check=True)
 
 
-def put(folder, build, paths, texts):
-    rdma_system.programs(folder / "root", *paths, *ours(build))
-    without_lines(folder / "root", ours(build))
+def put(folder, build, paths, texts, more=()):
+    rdma_system.programs(folder / "root", *paths, *ours(build), *more)
+    without_lines(folder / "root", [*ours(build), *more])
     for host, text in enumerate(texts):
         (folder / f"programs.{host}").write_text(text, encoding="utf-8")
     make_key(folder)

@@ -181,6 +181,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
     Epoll &x = w.x;
     provide_bells(x);
     Sleep sleep(*x.bell, deadline);
+    sleep.any_link_may_ring();
     bool ready, listens;
     const unsigned mark = CleanupStack::mark();
     {
@@ -214,6 +215,7 @@ long sleep_once(Wait &w, int64_t deadline) noexcept {
             return kernel_wait(w.ep, w.user, w.room, left, asleep);
         });
     }
+    sleep.is_awake();
     {
         SetGuard g(x);
         CleanupStack::forget_to(mark);
@@ -269,6 +271,8 @@ long wait_accelerated(Wait &w) noexcept {
     Epoll &x = w.x;
     for (;;) {
         const unsigned mark = CleanupStack::mark();
+        rdma::MaySleep may_sleep; // a connection may be added meanwhile, see hand_over()
+        may_sleep.begins();
         {
             SetGuard g(x);
             if (!only_kernel_can_have_news(x))
@@ -279,6 +283,7 @@ long wait_accelerated(Wait &w) noexcept {
         // As cheap as without us: servers whose clients are not accelerated live here.
         const int64_t start = w.timeout > 0 ? sys::now_ns() : 0;
         long r = kernel_sleep(w, w.timeout);
+        may_sleep.is_awake();
         {
             SetGuard g(x);
             CleanupStack::forget_to(mark);
