@@ -124,7 +124,7 @@ int join_peer(Peer *p, const Hello &theirs) {
         return -EIO;
     m = {};
     m.qp_state = IBV_QPS_RTS;
-    m.timeout = 14;
+    m.timeout = 17;  // 0.5 s: a busy machine answers late
     m.retry_cnt = 6; // 7 would be for ever with soft-RoCE
     m.rnr_retry = 7; // the other side may get here later; after that credits see to it
     m.max_rd_atomic = 1;

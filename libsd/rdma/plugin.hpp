@@ -9,6 +9,8 @@
 namespace sd::rdma {
 
 constexpr uint32_t kPluginVersion = 4;
+/// So many calls of progress() in a row that find nothing tell the other side of credit by itself.
+constexpr uint32_t kLooksBeforeTelling = 1000;
 
 struct Host;   ///< the device, as this process has it: one completion queue for all
 struct Peer;   ///< a process of another host, and the queue pair to it

@@ -179,7 +179,6 @@ bool take_message(Peer &p, uint32_t at, uint32_t bytes) noexcept {
 namespace {
 
 constexpr int kLook = 32;
-constexpr uint32_t kLooksBeforeTelling = 2;
 
 /// One completion. True: the peer has something to send now, or may have.
 bool take_completion(const ibv_wc &wc) noexcept {
@@ -292,8 +291,8 @@ unsigned progress(Host *h) {
         h->wanted.store(false, std::memory_order_seq_cst);
         const unsigned n = take_completions(h);
         sum += n;
-        // Who answers what it has read does so before its second look in vain, and the answer takes the
-        // credit along; who sleeps may not look again for long.
+        // Who answers what it has read does so soon, and the answer takes the credit along; a call may look
+        // once for each connection before that. Who sleeps may not look again for long.
         h->idle_looks = n ? 0 : h->idle_looks + 1;
         if (h->tells.exchange(false, std::memory_order_seq_cst) || h->idle_looks >= kLooksBeforeTelling)
             for (Peer *p : h->peers)
