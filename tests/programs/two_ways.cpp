@@ -92,25 +92,48 @@ BEHAVIOUR("who has ended both directions is told of a reset", ended_is_told, any
     }
 }
 
+namespace {
+
+struct Served {
+    int client;
+    pid_t server;
+};
+
+/// A client whose server does what `serve` says with its end, then executes another program or is killed.
+template <class F> Served served_by_one_that_ends(bool executes, F serve) {
+    const int listener = make_listener();
+    const pid_t server = fork();
+    if (server == 0) {
+        serve(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+        if (executes) {
+            execlp("true", "true", nullptr);
+        }
+        kill(getpid(), SIGKILL);
+    }
+    const int client = connect_to(listener);
+    close(listener);
+    return {client, server};
+}
+
+void send_apart(int end, int messages) {
+    for (int i = 0; i <= messages; ++i) {
+        send_all(end, "to the client");
+        sleep_ms(1);
+    }
+}
+
+} // namespace
+
 BEHAVIOUR("one that executes, or is killed, has not read what it was sent", unread_at_exec, any) {
     for (const bool executes : {true, false}) {
         for (const int messages : {0, 1, 2, 3, 5}) {
-            const int listener = make_listener();
-            const pid_t server = fork();
-            if (server == 0) {
-                const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+            const auto [client, server] = served_by_one_that_ends(executes, [=](int end) {
                 for (int i = 0; i <= messages; ++i) {
                     receive(end, 13);
                 }
                 send_all(end, "all there");
                 wait_for(end, POLLIN);
-                if (executes) {
-                    execlp("true", "true", nullptr);
-                }
-                kill(getpid(), SIGKILL);
-            }
-            const int client = connect_to(listener);
-            close(listener);
+            });
             for (int i = 0; i <= messages; ++i) {
                 send_all(client, "to the server");
             }
@@ -129,25 +152,13 @@ BEHAVIOUR("the same of one that has sent much, and was sent little", unread_in_s
     for (const bool executes : {true, false}) {
         for (const bool shuts : {false, true}) {
             for (const int messages : {0, 1, 2, 3, 5}) {
-                const int listener = make_listener();
-                const pid_t server = fork();
-                if (server == 0) {
-                    const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-                    for (int i = 0; i <= messages; ++i) {
-                        send_all(end, "to the client");
-                        sleep_ms(1);
-                    }
+                const auto [client, server] = served_by_one_that_ends(executes, [=](int end) {
+                    send_apart(end, messages);
                     wait_for(end, POLLIN);
                     if (shuts) {
                         shutdown(end, SHUT_WR);
                     }
-                    if (executes) {
-                        execlp("true", "true", nullptr);
-                    }
-                    kill(getpid(), SIGKILL);
-                }
-                const int client = connect_to(listener);
-                close(listener);
+                });
                 for (int i = 0; i <= messages; ++i) {
                     receive(client, 13);
                 }
@@ -167,21 +178,8 @@ BEHAVIOUR("the same of one that has sent much, and was sent little", unread_in_s
 BEHAVIOUR("one that executes, or is killed, is sent more", sent_after_the_end, any) {
     for (const bool executes : {true, false}) {
         for (const int messages : {0, 1, 2, 3, 5}) {
-            const int listener = make_listener();
-            const pid_t server = fork();
-            if (server == 0) {
-                const int end = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-                for (int i = 0; i <= messages; ++i) {
-                    send_all(end, "to the client");
-                    sleep_ms(1);
-                }
-                if (executes) {
-                    execlp("true", "true", nullptr);
-                }
-                kill(getpid(), SIGKILL);
-            }
-            const int client = connect_to(listener);
-            close(listener);
+            const auto [client, server] =
+                served_by_one_that_ends(executes, [=](int end) { send_apart(end, messages); });
             for (int i = 0; i <= messages; ++i) {
                 receive(client, 13);
             }
