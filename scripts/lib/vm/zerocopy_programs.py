@@ -9,7 +9,7 @@ import subprocess
 
 NAMES = ("redis-server", "redis-benchmark", "nginx", "ab")
 
-# Who is asked and who asks go the same way.
+# Who is asked and who asks go the same way. A redis-benchmark that was refused once waits for ever, with or without libsd.
 PROGRAMS = r"""way() { w=$1; shift; case $w in pages) ./sdrun --zero-copy "$@" ;; copied) ./sdrun "$@" ;; kernel) "$@" ;; esac; }
 pid_of() { for p in /proc/[0-9]*; do [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && echo ${p#/proc/}; done; }
 gone() { for p in $(pid_of $1); do kill $p 2>/dev/null; done; while [ -n "$(pid_of $1)" ]; do usleep 50000; done; }
@@ -31,7 +31,7 @@ sed -i 's|SENDFILE|off|' behind.conf
 for round in $ROUNDS; do for w in pages copied kernel; do
     before
     way $w ./redis-server --port 7000 --save "" --appendonly no --daemonize no >/dev/null 2>&1 &
-    until ./redis-benchmark -p 7000 -n 1 -t ping >/dev/null 2>&1; do usleep 100000; done
+    until timeout 5 ./redis-benchmark -p 7000 -n 1 -t ping >/dev/null 2>&1; do usleep 100000; done
     way $w ./redis-benchmark -p 7000 -n $REDIS -c 2 -d 1048576 -t set,get --csv 2>/dev/null | sed -n "s/^\"\([SG]ET\)\",\"\([0-9.]*\)\".*/# redis \1 $w \2/p"
     gone redis-server; handed $w redis
     before
