@@ -135,7 +135,7 @@ bool Monitor::give_to_listener(Link &link) {
             return false;
         }
         link.awaits_listener = false;
-        link.for_each_view([&, id = id](LinkView view) {
+        link.for_each_view([id = id](LinkView view) {
             std::atomic_ref<uint32_t>(view.header().listener_id).store(id, std::memory_order_release);
         });
         listener->ring_accept_bells();
