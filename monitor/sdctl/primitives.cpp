@@ -51,7 +51,8 @@ void measure_copies(Primitives &p, uint64_t most) {
         for (int round = 0; round < kRounds; ++round) {
             least(cost, seconds_of([&] { copy_through(ring.at(), kRing, from.at(), to.at(), n); }, times));
         }
-        p.page_copy.push_back({n, cost / 2 / static_cast<double>(n / kPage)});
+        const uint64_t pages = n / kPage;
+        p.page_copy.push_back({n, cost / 2 / static_cast<double>(pages)});
     }
 }
 
