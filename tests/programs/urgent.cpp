@@ -9,6 +9,29 @@ using namespace sdtest;
 
 namespace {
 
+/// A thread in a call that waits.
+class Waiting {
+  public:
+    template <class F> explicit Waiting(F call)
+        : thread_([this, call] {
+              entered_ = thread_id();
+              call();
+              returned_ = true;
+          }) {}
+    bool blocked() { return wait_until_blocked(entered_, returned_); }
+    bool returns_in_time() const {
+        for (Stopwatch watch; !returned_ && watch.ms() < kPatience;)
+            usleep(200);
+        return returned_;
+    }
+    void join() { thread_.join(); }
+
+  private:
+    std::atomic<pid_t> entered_{0};
+    std::atomic<bool> returned_{false};
+    std::thread thread_;
+};
+
 /// A thread in splice() from the socket into a pipe.
 class Splicer {
   public:
@@ -189,15 +212,9 @@ BEHAVIOUR("recv that waits for what is behind an urgent byte", waiting_receive, 
                 const Pair pair = with_messages(messages);
                 set_option(pair.server, SOL_SOCKET, SO_OOBINLINE, is_inline);
                 char bytes[8] = {};
-                std::atomic<pid_t> entered{0};
-                std::atomic<bool> returned{false};
                 long n = 0;
-                std::thread reader([&] {
-                    entered = thread_id();
-                    n = recv(pair.server, bytes, 2, flags);
-                    returned = true;
-                });
-                SHOW_BOOL(wait_until_blocked(entered, returned));
+                Waiting reader([&] { n = recv(pair.server, bytes, 2, flags); });
+                SHOW_BOOL(reader.blocked());
                 send_urgent(pair.client, "!");
                 sleep_ms(5);
                 send_all(pair.client, "a");
@@ -219,20 +236,12 @@ BEHAVIOUR("recv that waits for more ends when an urgent byte comes", waiting_for
                 if (!(flags & MSG_WAITALL))
                     set_option(pair.server, SOL_SOCKET, SO_RCVLOWAT, 4);
                 char bytes[8] = {};
-                std::atomic<pid_t> entered{0};
-                std::atomic<bool> returned{false};
                 long n = 0;
                 send_all(pair.client, "a");
-                std::thread reader([&] {
-                    entered = thread_id();
-                    n = recv(pair.server, bytes, 5, flags);
-                    returned = true;
-                });
-                SHOW_BOOL(wait_until_blocked(entered, returned));
+                Waiting reader([&] { n = recv(pair.server, bytes, 5, flags); });
+                SHOW_BOOL(reader.blocked());
                 send_urgent(pair.client, "b!");
-                for (Stopwatch watch; !returned && watch.ms() < kPatience;)
-                    usleep(200);
-                SHOW_BOOL(returned.load());
+                SHOW_BOOL(reader.returns_in_time());
                 shutdown(pair.server, SHUT_RD);
                 reader.join();
                 say("%ld %.*s", n, n > 0 ? static_cast<int>(n) : 0, bytes);
@@ -246,14 +255,8 @@ BEHAVIOUR("recv that waits passes an urgent byte", waiting_passes, any) {
         for (const int messages : {0, 1, 2, 3, 5}) {
             const Pair pair = with_messages(messages);
             char bytes[8] = {};
-            std::atomic<pid_t> entered{0};
-            std::atomic<bool> returned{false};
-            std::thread reader([&] {
-                entered = thread_id();
-                SHOW(recv(pair.server, bytes, 2, flags));
-                returned = true;
-            });
-            SHOW_BOOL(wait_until_blocked(entered, returned));
+            Waiting reader([&] { SHOW(recv(pair.server, bytes, 2, flags)); });
+            SHOW_BOOL(reader.blocked());
             send_urgent(pair.client, "!");
             for (Stopwatch watch;
                  poll_now(pair.server, POLLPRI) && watch.ms() < (flags & MSG_PEEK ? 20 : kPatience);)
