@@ -7,6 +7,7 @@
 #include "monitor/kernel/shared_memory.hpp"
 #include "monitor/tools/paths.hpp"
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -71,7 +72,7 @@ class MonitorProcess {
             execv(argv[0], argv.data());
             _exit(127);
         }
-        for (int i = 0; i < 5000; ++i) {
+        for (int i = 0; i < 60000; ++i) { // a busy machine may not run it for seconds
             if (const int fd = monitor::connect_monitor(socket.c_str()); fd >= 0) {
                 close(fd);
                 return;
@@ -253,16 +254,25 @@ struct TestProcess {
     }
 };
 
-/// A listening socket at 127.0.0.1 and a port of the kernel's choice.
+/// A listening socket at 127.0.0.1. Its port is none that the kernel chooses for others, so that a test that
+/// runs beside takes none that this one has just closed and binds again.
 struct TestListener {
     UniqueFd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
     uint16_t port = 0;
-    TestListener() {
+    /// `any_port`: the kernel chooses the port, and chooses again when the socket is disconnected.
+    explicit TestListener(bool any_port = false) {
+        constexpr uint16_t kFirst = 10000, kPorts = 20000; // below ip_local_port_range
+        static uint16_t next = static_cast<uint16_t>(getpid() * 64 % kPorts);
         sockaddr_in name{};
         name.sin_family = AF_INET;
         name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        int status;
+        do {
+            name.sin_port = any_port ? 0 : htons(static_cast<uint16_t>(kFirst + next++ % kPorts));
+            status = bind(fd.get(), reinterpret_cast<sockaddr *>(&name), sizeof name);
+        } while (status != 0 && errno == EADDRINUSE);
         socklen_t length = sizeof name;
-        if (bind(fd.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) != 0 || ::listen(fd.get(), 16) != 0 ||
+        if (status != 0 || ::listen(fd.get(), 16) != 0 ||
             getsockname(fd.get(), reinterpret_cast<sockaddr *>(&name), &length) != 0) {
             throw std::runtime_error("listen");
         }

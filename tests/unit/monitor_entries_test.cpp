@@ -114,7 +114,7 @@ TEST_CASE("somebody else who still has the socket keeps the entry") {
 TEST_CASE("whoever registers a listener takes the place of one that ended") {
     const MonitorProcess monitor;
     TestProcess first(monitor), second(monitor), client(monitor);
-    TestListener socket;
+    TestListener socket(true);
     const TestLink link = connect_to(client, announce(first, socket.fd.get()));
     const Directory *directory = client.directory();
     const auto check_second = [&](const char *host) {
@@ -144,7 +144,7 @@ TEST_CASE("whoever registers a listener takes the place of one that ended") {
 TEST_CASE("a socket that listens elsewhere now is another listener") {
     const MonitorProcess monitor;
     TestProcess server(monitor), client(monitor);
-    TestListener socket;
+    TestListener socket(true);
     const uint32_t id = announce(server, socket.fd.get());
     sockaddr nothing{};
     nothing.sa_family = AF_UNSPEC;
