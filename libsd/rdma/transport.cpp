@@ -157,7 +157,7 @@ void settle_links() noexcept {
 }
 
 // A queue pair that has ended. Each side says how far the other's records have come, and the monitor goes on
-// from there, since it has both memories (monitor/operations/lost_links.cpp). Both call the other one home,
+// from there, since it has both memories (monitor/hosts/lost_links.cpp). Both call the other one home,
 // so that what is sent from here on goes over the socket, behind all that is in the ring.
 //
 // What is published meanwhile: who does not see the step below has written before it, and is carried here.

@@ -192,7 +192,7 @@ class Monitor {
     static void name_slot(Link &link, uint32_t slot, const ConnectionNames::Name &client,
                           const ConnectionNames::Name &server);
 
-    // hosts.cpp: those whose other end is on another host. heard() says what is wrong with it, if it is
+    // hosts/hosts.cpp: the monitors of other hosts. heard() says what is wrong with a message, if it is
     RemoteHost &remote_host(const std::string &name);
     void tell(const RemoteHost &host, const between_hosts::LinkMessage &message);
     void host_is_there(const std::string &name);
@@ -200,20 +200,19 @@ class Monitor {
     void host_says(const std::string &name, const between_hosts::LinkMessage &message);
     const char *heard(RemoteHost &host, const between_hosts::Epoch &m);
     const char *heard(RemoteHost &host, const between_hosts::Links &m);
+    static const char *learn_number(RemoteHost &host, uint64_t here, uint64_t there);
+    void lose_links(RemoteHost &host);
+    void add_host(const std::string &name, nlohmann::json &row) const;
+
+    // hosts/far_offers.cpp: ends whose other end is on another host
     const char *heard(RemoteHost &host, const between_hosts::Offer &m);
     static const char *heard(RemoteHost &host, const between_hosts::Withdrawn &m);
     const char *heard(RemoteHost &host, const between_hosts::Joined &m);
     const char *heard(RemoteHost &host, const between_hosts::Taken &m);
     const char *heard(RemoteHost &host, const between_hosts::Refused &m);
-    const char *heard(RemoteHost &host, const between_hosts::Greeting &m);
-    const char *heard(RemoteHost &host, const between_hosts::Gone &m);
-    static const char *learn_number(RemoteHost &host, uint64_t here, uint64_t there);
-    void lose_links(RemoteHost &host);
     Cause far_objects(const Offer &offer) const;
     Reply offer_to_host(Client &client, uint32_t side, uint32_t no_rdma, const ConnectedSocket &socket,
                         const ForeignEnd &end, const std::string &name);
-    Link *link_to_host(Client &connector, RemoteHost &host, uint64_t process);
-    Link *make_far_link(Client &own, const Link::Far &far);
     void join_far(Offer &offer, const between_hosts::Offer &foreign);
     static void begin_far_slot(Offer &offer, Link &link, uint32_t slot);
     static void leave_link(Offer &offer);
@@ -221,19 +220,24 @@ class Monitor {
     static void wake_offerer(Client &client);
     static void close_offer(const Offer &offer);
     void withdraw_from_host(Offer &offer);
+
+    // hosts/far_links.cpp: links between a process here and one there
+    const char *heard(RemoteHost &host, const between_hosts::Greeting &m);
+    const char *heard(RemoteHost &host, const between_hosts::Gone &m);
+    Link *link_to_host(Client &connector, RemoteHost &host, uint64_t process);
+    Link *make_far_link(Client &own, const Link::Far &far);
     void greet_host(const Link &link, uint32_t step);
     void far_side_gone(Link &link);
     void forget_far(Link &link);
     void own_side_gone(Link &link);
-    void add_host(const std::string &name, nlohmann::json &row) const;
 
-    // lost_links.cpp: what a queue pair had not carried when it ended
+    // hosts/lost_links.cpp: what a queue pair had not carried when it ended
     static bool may_pair_again(const Client &connector, const Client &acceptor);
     static bool may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process);
     void owner_gone(Link &link, unsigned side, const Client &client);
     Reply carry(Client &client, Request &request);
 
-    // far_lost_links.cpp: the same between two hosts
+    // hosts/far_lost_links.cpp: the same between two hosts
     Reply carry_far(Link &link, uint32_t slot, bool tells);
     void tell_lost(Link &link);
     static bool give_up_slot(const Link &link, uint32_t slot);

@@ -95,6 +95,11 @@ class Link {
         bool has_ended = false;  ///< the process there, whose monitor still has what it had not sent
     };
     std::optional<Far> far;
+    /// Of a link between hosts: the process of the side that is here; null: nobody, or several.
+    Client *own_process() const {
+        const auto &own = side[1 - far->side].attached;
+        return own.size() == 1 ? *own.begin() : nullptr;
+    }
     /// Offers that have been given a slot, and of which their processes have not heard
     std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor

@@ -21,7 +21,7 @@ struct Offer {
     uint32_t slot = 0;
     std::shared_ptr<Charge> charge{}; ///< of one that is kept
 
-    /// For one whose other end is on another host (hosts.cpp)
+    /// For one whose other end is on another host (hosts/far_offers.cpp)
     RemoteHost *host = nullptr;
     uint64_t number = 0; ///< among those of `host`
     PairKey pair{};
