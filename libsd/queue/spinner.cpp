@@ -132,6 +132,8 @@ Spinner::Spinner(Bell &b) noexcept : bell_(b), start_(sys::now_ns()) {
                           : pays ? kSpin
                                  : kShortSpin); // on a shared core looking keeps the other side away
     yield_end_ = spin_end_ + (always ? kLongYield : pays ? kYield : 0);
+    if (tries_) // what is seen later does not pay
+        yield_end_ = start_ + kWorth;
     // Among processor-bound threads, a thread that yields waits for all their slices, while one that sleeps
     // is run soon after it is woken.
     if (start_ < crowded_until.load(std::memory_order_relaxed)) {

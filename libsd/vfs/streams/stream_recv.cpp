@@ -3,6 +3,7 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/queue/answer_hope.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
@@ -455,16 +456,18 @@ namespace {
 struct Asked {
     const Ofd *ofd;
     uint64_t sent;
+    AnswerHope hope;
 };
 constinit thread_local Asked asked{};
-constexpr unsigned kBriefLooks = 256; ///< some one or two microseconds
 
 /// Has nothing been sent since this was last asked of the connection? The first to ask after each message may
 /// wait for the answer in a short way.
 bool nothing_asked(const Ofd &o) noexcept {
     if (asked.ofd == &o && asked.sent == o.tx.s.messages)
         return true;
-    asked = {&o, o.tx.s.messages};
+    asked.ofd = &o;
+    asked.sent = o.tx.s.messages;
+    asked.hope.begin();
     return false;
 }
 
@@ -473,14 +476,17 @@ bool nothing_asked(const Ofd &o) noexcept {
 /// falls behind as above.
 bool answer_came(const File &f) noexcept {
     if (rdma::is_remote(*f.link)) [[unlikely]] {
-        for (unsigned looks = 0; looks < kBriefLooks / 8; ++looks) {
+        for (unsigned looks = 0; looks < AnswerHope::kWhole / 8; ++looks) {
             rdma::progress();
             if (ring::peek_header(f.ofd->rx.s, f.rx_place) != 0)
                 return true;
         }
         return false;
     }
-    return sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), kBriefLooks) != 0;
+    if (sd_await_word(&ring::next_header(f.ofd->rx.s, f.rx_place), asked.hope.looks()) != 0)
+        return true;
+    asked.hope.in_vain();
+    return false;
 }
 
 enum class Brief { no, looked, shared_core };
