@@ -3,6 +3,7 @@
 import os
 
 from bench_model import Bar, Case, Variant, both, size_name
+from bench_forking import forking_cases
 from bench_programs import program_cases
 
 FRAME = 1920 * 1080 * 3 // 2  # a picture of 4:2:0 video, 3.1 MB
@@ -169,7 +170,7 @@ def rpc(build):
 
 
 GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "sharing": sharing, "silence": silence, "paced": part_load,
-          "pass": nothing_to_gain, "pipeline": pipelines, "programs": None}
+          "pass": nothing_to_gain, "pipeline": pipelines, "forking": lambda _build: forking_cases(), "programs": None}
 
 
 def all_cases(build, groups=None):

@@ -8,7 +8,8 @@ from bench_plot import plots_of
 from table import nanos, number, ratio, render
 
 TITLES = {"rtt": "Round trips", "stream": "Streams", "connections": "Connections", "sharing": "Sharing a core or a connection",
-          "silence": "Silence", "paced": "Requests at a fixed rate", "pass": "What is not accelerated", "pipeline": "Pipelines", "programs": "Real programs"}
+          "silence": "Silence", "paced": "Requests at a fixed rate", "pass": "What is not accelerated", "pipeline": "Pipelines",
+          "forking": "A process for each connection", "programs": "Real programs"}
 
 
 def show(unit, value):
