@@ -1,6 +1,6 @@
-/* What is compared with between containers: kernel TCP whose bytes a sockmap takes past the rest of the stack.
- * Each connection over IPv4 of the control group is entered by its addresses; what one end sends goes straight
- * into the receive queue of the other, as far as that is entered. */
+/* What is compared with between containers: kernel TCP whose bytes a sockmap takes past the rest of the
+ * stack. Each connection over IPv4 of the control group is entered by its addresses; what one end sends
+ * goes straight into the receive queue of the other, as far as that is entered. */
 #include <linux/bpf.h>
 
 #include <bpf/bpf_endian.h>

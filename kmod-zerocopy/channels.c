@@ -30,7 +30,10 @@ struct sdzc_handle {
 };
 
 struct sdzc_end {
-	/* Inside it: nothing but page->private. Faults, mmap_lock and region->lock are never waited for inside. */
+	/*
+	 * Inside it: nothing but page->private. Faults, mmap_lock and region->lock are never waited for
+	 * inside.
+	 */
 	struct mutex lock;
 	bool open;
 	unsigned int handles;
@@ -128,7 +131,10 @@ static void sdzc_handle_kill(struct sdzc_end *end, struct sdzc_handle *handle)
 
 /* -------------------------------------------------------------------- calls */
 
-/* Bytes of any memory of the caller, in pages of the pool. What is in "to" after an error is the caller's to free. */
+/*
+ * Bytes of any memory of the caller, in pages of the pool. What is in "to" after an error is the caller's to
+ * free.
+ */
 static int sdzc_copy_in(u64 address, unsigned long pages, struct page **to, struct sdzc_pool *pool)
 {
 	unsigned long i;

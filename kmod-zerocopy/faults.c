@@ -29,7 +29,10 @@ enum sdzc_use sdzc_page_use(struct page *page)
 	long state = atomic_long_read_acquire(sdzc_state(page));
 	bool only_ours;
 
-	/* After the page tables have been cleared: get_user_pages_fast() looks at them after it took its reference. */
+	/*
+	 * After the page tables have been cleared: get_user_pages_fast() looks at them after it took its
+	 * reference.
+	 */
 	smp_mb();
 	only_ours = page_ref_count(page) == 1;
 	if (!(state & SDZC_SHARED))
@@ -59,9 +62,9 @@ void sdzc_thaw(struct sdzc_region *region)
 }
 
 /*
- * A write to what is frozen: the lock is held, and given back. mmap_lock is given back as well, so that what is
- * here can be replaced; then the access is tried again. A shared mapping without map_pages() has no faults under
- * the lock of the mapping alone.
+ * A write to what is frozen: the lock is held, and given back. mmap_lock is given back as well, so that what
+ * is here can be replaced; then the access is tried again. A shared mapping without map_pages() has no faults
+ * under the lock of the mapping alone.
  */
 static vm_fault_t sdzc_wait_until_thawed(struct sdzc_region *region, struct vm_fault *vmf)
 {
@@ -106,8 +109,8 @@ static struct page *sdzc_copy_on_write(struct sdzc_region *region, unsigned long
 #define SDZC_AROUND_WRITE 64
 
 /*
- * As vm_insert_pages(), but for writing if "prot" says so: a shared mapping whose first writes somebody wants to
- * hear of has page protection for reading. Where something is mapped already it stops; faults do the rest.
+ * As vm_insert_pages(), but for writing if "prot" says so: a shared mapping whose first writes somebody wants
+ * to hear of has page protection for reading. Where something is mapped already it stops; faults do the rest.
  */
 static void sdzc_insert(const struct vm_area_struct *vma, unsigned long address, struct page **page, unsigned long pages,
 			pgprot_t prot)
@@ -135,9 +138,9 @@ static void sdzc_read_around(struct sdzc_region *region, struct vm_fault *vmf, u
 }
 
 /*
- * Who writes one page after the other, and they were shared, will write those behind, too: more of them each time,
- * they become writable with one fault. Pages that the others have let go of are the region's own again, without a
- * copy. The lock is held, and no page's.
+ * Who writes one page after the other, and they were shared, will write those behind, too: more of them each
+ * time, they become writable with one fault. Pages that the others have let go of are the region's own again,
+ * without a copy. The lock is held, and no page's.
  */
 static void sdzc_write_around(struct sdzc_region *region, struct vm_fault *vmf, unsigned long at)
 {
@@ -245,8 +248,8 @@ vm_fault_t sdzc_page_mkwrite(struct vm_fault *vmf)
 	at = vmf->pgoff - region->first;
 	mutex_lock(&region->lock);
 	/*
-	 * It was replaced meanwhile: the access is tried again, and finds the other. Or it is to wait, for which
-	 * sdzc_fault() is the place.
+	 * It was replaced meanwhile: the access is tried again, and finds the other. Or it is to wait, for
+	 * which sdzc_fault() is the place.
 	 */
 	if (region->table[at] != page || sdzc_is_frozen(region, at, 1)) {
 		unmap_mapping_pages(region->pool->inode->i_mapping, vmf->pgoff, 1, true);
@@ -262,9 +265,9 @@ vm_fault_t sdzc_page_mkwrite(struct vm_fault *vmf)
 		goto writable;
 	if (state == (SDZC_SHARED | 1)) {
 		/*
-		 * The others are gone, and have unmapped it first. What they may have left is a reference: through
-		 * it they would see what is written now. Ours, the caller's, and one of each mapping, which can
-		 * only become fewer; so they are looked at last.
+		 * The others are gone, and have unmapped it first. What they may have left is a reference:
+		 * through it they would see what is written now. Ours, the caller's, and one of each mapping,
+		 * which can only become fewer; so they are looked at last.
 		 */
 		refs = page_ref_count(page);
 		smp_rmb();

@@ -111,7 +111,8 @@ static inline bool sdzc_page_is_shared(struct page *page)
 }
 
 #define SDZC_GFP_FAULT (GFP_USER | __GFP_ACCOUNT) /* as for anonymous memory */
-#define SDZC_GFP_CALL (SDZC_GFP_FAULT | __GFP_NORETRY | __GFP_NOWARN) /* fails rather than have anybody killed */
+/* Fails rather than have anybody killed. */
+#define SDZC_GFP_CALL (SDZC_GFP_FAULT | __GFP_NORETRY | __GFP_NOWARN)
 
 struct page *sdzc_page_new(struct sdzc_pool *pool, gfp_t gfp, bool zero);
 void sdzc_page_share(struct page *page);

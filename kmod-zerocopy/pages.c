@@ -130,7 +130,7 @@ struct page *sdzc_page_new(struct sdzc_pool *pool, gfp_t gfp, bool zero)
 void sdzc_page_share(struct page *page)
 {
 	if (!sdzc_page_is_shared(page))
-		atomic_long_set(sdzc_state(page), SDZC_SHARED | 1); /* it has one owner, which is the caller */
+		atomic_long_set(sdzc_state(page), SDZC_SHARED | 1); /* its one owner is the caller */
 	atomic_long_inc(sdzc_state(page));
 }
 

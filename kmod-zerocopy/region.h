@@ -34,9 +34,15 @@ struct sdzc_region {
 	/* mremap() has moved these: its munmap() of the old place is not the end of them. mmap_lock. */
 	pgoff_t moved;
 	unsigned long moved_pages;
-	/* Writes from page to page: the last one, the next, and how many became writable with the last. The lock. */
+	/*
+	 * Writes from page to page: the last one, the next, and how many became writable with the last. The
+	 * lock.
+	 */
 	unsigned long last_write, next_write, around;
-	/* Writes to these wait (FREEZE), without the lock. Changed with the lock, looked at by who waits without. */
+	/*
+	 * Writes to these wait (FREEZE), without the lock. Changed with the lock, looked at by who waits
+	 * without.
+	 */
 	unsigned long frozen, frozen_pages;
 	wait_queue_head_t thawed;
 	struct page *table[]; /* NULL: zeros, so far; SDZC_LOST */

@@ -181,7 +181,8 @@ const struct vm_operations_struct sdzc_vm_ops = {
 
 /*
  * The file's own offset, 0, is replaced by one that no other mapping of the pool has had: unmapping goes by
- * page offsets. Mappings neither grow nor merge (VM_DONTEXPAND), so that each page has one place in a process.
+ * page offsets. Mappings neither grow nor merge (VM_DONTEXPAND), so that each page has one place in a
+ * process.
  */
 int sdzc_mmap(struct file *file, struct vm_area_struct *vma)
 {

@@ -56,9 +56,9 @@ typedef struct sd_piece {
     const sd_buffer *buffer;
 } sd_piece;
 
-/* As sendmsg() of the pieces, one behind the other, with its flags; how many bytes were sent. From the call on,
- * the bytes in buffers are not changed before sd_buffer_is_read() says 0. The buffers stay the caller's: one may
- * be sent again, also in part. Small pieces are copied. */
+/* As sendmsg() of the pieces, one behind the other, with its flags; how many bytes were sent. From the
+ * call on, the bytes in buffers are not changed before sd_buffer_is_read() says 0. The buffers stay the
+ * caller's: one may be sent again, also in part. Small pieces are copied. */
 SD_BUFFERS_API ssize_t sd_buffers_send(sd_buffers *connection, const sd_piece *pieces, size_t count, int flags);
 
 /* Bytes that were received. */
@@ -71,12 +71,12 @@ typedef struct sd_view {
     uint64_t reserved3;
 } sd_view;
 
-/* As recv() of up to `most` bytes: waits for the first ones, unless it is told otherwise; with MSG_WAITALL for
- * all of them. 0 at the end of the stream. Flags: MSG_DONTWAIT, MSG_WAITALL, MSG_NOSIGNAL.
+/* As recv() of up to `most` bytes: waits for the first ones, unless it is told otherwise; with MSG_WAITALL
+ * for all of them. 0 at the end of the stream. Flags: MSG_DONTWAIT, MSG_WAITALL, MSG_NOSIGNAL.
  *
- * The bytes lie back to back at view->data, and do not change, until sd_view_release(), also if the connection
- * is closed before. Bytes that have to be copied go to `spare`, if it is not null and has room for `most`
- * bytes, and otherwise to memory of the view's own. */
+ * The bytes lie back to back at view->data, and do not change, until sd_view_release(), also if the
+ * connection is closed before. Bytes that have to be copied go to `spare`, if it is not null and has room
+ * for `most` bytes, and otherwise to memory of the view's own. */
 SD_BUFFERS_API ssize_t sd_buffers_recv(sd_buffers *connection, size_t most, int flags, void *spare, size_t spare_size,
                         sd_view *view);
 /* Soon, please: what is held on to is missing in the sender's pool. Also for a view of size 0. */

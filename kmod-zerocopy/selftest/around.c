@@ -206,7 +206,10 @@ void freezing_is_refused(void)
 	fill(memory, 8 * PAGE, 3);
 }
 
-/* What it is for: other memory is put in the place of the device's, with threads that write to it all the time. */
+/*
+ * What it is for: other memory is put in the place of the device's, with threads that write to it all the
+ * time.
+ */
 void frozen_memory_is_replaced(void)
 {
 	int pool = pool_open();

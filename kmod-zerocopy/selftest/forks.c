@@ -93,7 +93,10 @@ void give_with_threads_that_write(void)
 	pthread_join(thread, NULL);
 }
 
-/* A receiver whose threads touch its buffer all the time sees the old contents or the new ones, at last the new. */
+/*
+ * A receiver whose threads touch its buffer all the time sees the old contents or the new ones, at last the
+ * new.
+ */
 static void *reads_all_the_time(void *memory)
 {
 	while (!atomic_load_explicit(&stop_writing, memory_order_relaxed))

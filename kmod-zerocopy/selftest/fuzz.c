@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * fuzz CALLS [SEED]: makes about that many calls, most of them nearly right and the rest at random, by several
- * processes of two users with several threads each, that share pools and channels, fork, and are killed at random.
- * It fails if something is left in the module afterwards; what the kernel says meanwhile is for the caller to
- * look at.
+ * fuzz CALLS [SEED]: makes about that many calls, most of them nearly right and the rest at random, by
+ * several processes of two users with several threads each, that share pools and channels, fork, and are
+ * killed at random. It fails if something is left in the module afterwards; what the kernel says meanwhile is
+ * for the caller to look at.
  */
 #include "common.h"
 
@@ -330,7 +330,7 @@ static void fork_some(int depth)
 		}
 		if (child > 0) {
 			if (one_in(3))
-				kill(child, SIGKILL); /* then the number of processes is too high, for a while */
+				kill(child, SIGKILL); /* "processes" is too high then, for a while */
 			waitpid(child, NULL, one_in(2) ? WNOHANG : 0);
 			return;
 		}

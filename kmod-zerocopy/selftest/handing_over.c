@@ -29,7 +29,7 @@ void mapping_rules(void)
 	char *memory = map(pool, 64 * PAGE);
 
 	REQUIRE(memory != MAP_FAILED && is_zero(memory, 64 * PAGE));
-	REQUIRE(map(pool, PAGE) != MAP_FAILED && map(pool, PAGE) != MAP_FAILED); /* beside each other, not one */
+	REQUIRE(map(pool, PAGE) != MAP_FAILED && map(pool, PAGE) != MAP_FAILED); /* two mappings, not one */
 	fill(memory, 64 * PAGE, 1);
 	REQUIRE(holds(memory, 64 * PAGE, 1));
 	close(pool); /* the memory stays */

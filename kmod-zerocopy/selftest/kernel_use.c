@@ -126,8 +126,8 @@ static const char *wanted_of_device(void)
 }
 
 /*
- * Whether the device was still at it shows in the number of copies. Where it was not, on a machine that is busy,
- * that shows nothing, and is tried again.
+ * Whether the device was still at it shows in the number of copies. Where it was not, on a machine that is
+ * busy, that shows nothing, and is tried again.
  */
 static void with_slow_device(bool (*try)(int pool, const char *wanted))
 {

@@ -8,8 +8,8 @@
  * read      give, take, and the receiver reads a word of each page; "p" with SDZC_TAKE_POPULATE
  * stream    the sender writes all of its buffer anew, give, take, the receiver reads a word of each page
  * move      the same with SDZC_GIVE_MOVE: each page is a new one to the sender
- * eager     as stream; right after the give all pages are copied and mapped in one call (MADV_POPULATE_WRITE),
- *           so that the sender's writes fault no more
+ * eager     as stream; right after the give all pages are copied and mapped in one call
+ *           (MADV_POPULATE_WRITE), so that the sender's writes fault no more
  * once      as stream with SDZC_GIVE_COPY: one copy, in the call, and the sender's pages stay mapped
  * (copy+w   the sender's writing included in copying, to compare with stream, move, eager and once)
  */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 */
-/* For the checks of selftest: what memory holds, and children that look. Each check runs in a process of its own. */
+/*
+ * For the checks of selftest: what memory holds, and children that look. Each check runs in a process of its
+ * own.
+ */
 #ifndef SDZC_SELFTEST_H
 #define SDZC_SELFTEST_H
 

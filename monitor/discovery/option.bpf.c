@@ -1,8 +1,9 @@
-/* Two BPF programs: one lets libsd mark its sockets, the other puts the option into the SYN and the SYN-ACK of
- * marked ones and keeps what the other end said.
+/* Two BPF programs: one lets libsd mark its sockets, the other puts the option into the SYN and the SYN-ACK
+ * of marked ones and keeps what the other end said.
  *
- * Other programs may be attached to the same hooks. So flags of a socket are only added to, and only what was
- * added is taken away; `reply` is nobody's here; space in a header is used only where it was reserved here. */
+ * Other programs may be attached to the same hooks. So flags of a socket are only added to, and only what
+ * was added is taken away; `reply` is nobody's here; space in a header is used only where it was reserved
+ * here. */
 #include "option_hash.h"
 #include "option_layout.h"
 
@@ -23,8 +24,8 @@
 
 char licence[] SEC("license") = "Apache-2.0";
 
-/* The host's key and the one that peer hosts are told, new at each start of the monitor. Set before the programs
- * are loaded. */
+/* The host's key and the one that peer hosts are told, new at each start of the monitor. Set before the
+ * programs are loaded. */
 const volatile __u64 keys[4];
 
 struct {
@@ -232,8 +233,9 @@ static __always_inline void reserve(struct bpf_sock_ops *ops) {
             set_state(end, bpf_reserve_hdr_opt(ops, sizeof(struct sd_option), 0) ? SD_NO_ROOM : SD_RESERVED);
         return;
     }
-    /* The listener is not to be had here. An option is answered by a listener that nobody has marked only where
-     * another program has set its flag; nobody offers what such a one accepts, and nothing comes of it. */
+    /* The listener is not to be had here. An option is answered by a listener that nobody has marked only
+     * where another program has set its flag; nobody offers what such a one accepts, and nothing comes of
+     * it. */
     if (flags != (TCP_FLAG_SYN | TCP_FLAG_ACK) || ops->is_fullsock ||
         ops->args[0] == BPF_WRITE_HDR_TCP_SYNACK_COOKIE)
         return;

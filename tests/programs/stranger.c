@@ -1,4 +1,5 @@
-/* A program that cannot be preloaded: statically linked. It does with a descriptor it inherits, or is passed, what its first argument says. */
+/* A program that cannot be preloaded: statically linked. It does with a descriptor it inherits, or is
+ * passed, what its first argument says. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -34,8 +34,9 @@ struct sdzc_info {
 	__aligned_u64 max_process;	/* most that one process may have mapped */
 	__aligned_u64 max_user;		/* most that one user may have mapped, or given and not taken */
 	/*
-	 * Version 2: from which sizes on it pays on this machine to hand pages over, and to have them copied by
-	 * GIVE (SDZC_GIVE_COPY), rather than to copy twice. 0: nobody has measured it; all ones: it never pays.
+	 * Version 2: from which sizes on it pays on this machine to hand pages over, and to have them copied
+	 * by GIVE (SDZC_GIVE_COPY), rather than to copy twice. 0: nobody has measured it; all ones: it never
+	 * pays.
 	 */
 	__aligned_u64 least_give;
 	__aligned_u64 least_copy;
@@ -50,13 +51,13 @@ struct sdzc_channel {
 
 /*
  * GIVE, on an end: hands pages to the other end. The memory must lie in one mapping of the caller, readable.
- * Its contents stay as they are: what the caller writes afterwards, it writes to a copy. With
- * SDZC_GIVE_MOVE they need not stay: afterwards the memory holds zeros, or what it held, page by page; no
- * copy is ever made of a page that is moved, except where the kernel still uses it for I/O.
+ * Its contents stay as they are: what the caller writes afterwards, it writes to a copy. With SDZC_GIVE_MOVE
+ * they need not stay: afterwards the memory holds zeros, or what it held, page by page; no copy is ever made
+ * of a page that is moved, except where the kernel still uses it for I/O.
  *
- * With SDZC_GIVE_COPY (version 2) the call itself copies, into pages of the pool that the channel was made on.
- * The memory may then be any that the caller can read, also not at a page; it stays mapped, so that writing it
- * again costs nothing. The receiver sees no difference.
+ * With SDZC_GIVE_COPY (version 2) the call itself copies, into pages of the pool that the channel was made
+ * on. The memory may then be any that the caller can read, also not at a page; it stays mapped, so that
+ * writing it again costs nothing. The receiver sees no difference.
  *
  * EPIPE: the other end is closed. EFAULT: not memory of the device, or not readable. EDQUOT: the user has
  * given too much. ENOBUFS: this end has. ENOMEM.
@@ -66,9 +67,10 @@ struct sdzc_give {
 	__aligned_u64 length;		/* 0 < length <= max_give */
 	__u32 flags;
 	/*
-	 * out: pages that had to be copied, as the kernel used them for I/O. With SDZC_GIVE_COUNT (version 2) also
-	 * those that became writable since they were shared last, by a copy or a page fault of their own. What one
-	 * fault made writable without a copy, as nobody else had it any more, costs little and is not counted.
+	 * out: pages that had to be copied, as the kernel used them for I/O. With SDZC_GIVE_COUNT (version 2)
+	 * also those that became writable since they were shared last, by a copy or a page fault of their
+	 * own. What one fault made writable without a copy, as nobody else had it any more, costs little and
+	 * is not counted.
 	 */
 	__u32 copied;
 	__aligned_u64 handle;		/* out */
@@ -92,7 +94,7 @@ struct sdzc_take {
 	__aligned_u64 address;
 	__aligned_u64 length;
 	__u32 flags;
-	__u32 copied;			/* out: pages that were copied, as the kernel uses those they replace for I/O */
+	__u32 copied;			/* out: pages that were copied, as those there are in use for I/O */
 };
 #define SDZC_TAKE_POPULATE	(1U << 0)
 
@@ -129,13 +131,15 @@ struct sdzc_discard {
 };
 
 /*
- * FREEZE, on a pool (version 3): until it is thawed, or unmapped, whoever writes to this memory waits; it can be
- * read. So a program with threads running can put other memory in its place (mremap). What it holds is copied to
- * "to", if that is not 0, but for pages that were never touched. The caller must not write to it itself; a child of
- * a fork does not wait: its memory is not frozen. One range of a mapping at a time. Meanwhile TAKE and DISCARD fail there (EBUSY), and so do writes for which the kernel cannot wait
- * (by a debugger).
+ * FREEZE, on a pool (version 3): until it is thawed, or unmapped, whoever writes to this memory waits; it can
+ * be read. So a program with threads running can put other memory in its place (mremap). What it holds is
+ * copied to "to", if that is not 0, but for pages that were never touched. The caller must not write to it
+ * itself; a child of a fork does not wait: its memory is not frozen. One range of a mapping at a time.
+ * Meanwhile TAKE and DISCARD fail there (EBUSY), and so do writes for which the kernel cannot wait (by a
+ * debugger).
  *
- * EBUSY: something else in the mapping is frozen, or the kernel uses pages of it for I/O. EFAULT: not memory of the device, in one mapping, or "to" cannot be written; then nothing is frozen.
+ * EBUSY: something else in the mapping is frozen, or the kernel uses pages of it for I/O. EFAULT: not memory
+ * of the device, in one mapping, or "to" cannot be written; then nothing is frozen.
  */
 struct sdzc_freeze {
 	__aligned_u64 address;
