@@ -46,6 +46,7 @@ struct OwnChannel {
     uint32_t next = 0;              ///< number that is tried next
     uint64_t judged = 0;            ///< bytes given when the receiver's ways were looked at last
     uint64_t mapped = 0, read = 0;  ///< what it had mapped and read by then
+    bool proven = false;            ///< it has mapped something since it was tried anew
     uint64_t pause = 0, pauses = 0; ///< bytes to copy before it is tried again; how many times it was so
     // Of pages that were handed over as they are, lately
     uint64_t watched = 0, rewrote = 0; ///< bytes; of those the program had written since it was done last

@@ -93,6 +93,7 @@ void prepare_channel(int fd, File &f) noexcept {
     if (!made)
         return;
     made->name = made->judged = made->mapped = made->read = made->pause = made->pauses = 0;
+    made->proven = false;
     made->watched = made->rewrote = made->once = made->onces = made->well = 0;
     made->next = 0;
     made->stopped.store(false, std::memory_order_relaxed);
@@ -116,7 +117,7 @@ void prepare_channel(int fd, File &f) noexcept {
 
 namespace {
 
-constexpr uint64_t kJudgedEvery = 8u << 20, kFirstPause = 16u << 20;
+constexpr uint64_t kTried = 1u << 20, kJudgedEvery = 8u << 20, kFirstPause = 16u << 20;
 constexpr unsigned kLongestPause = 6; ///< doublings
 
 /// How much may be given and not read yet: about what the ring itself would hold.
@@ -149,21 +150,32 @@ void take_back(const OwnChannel &c) noexcept {
     }
 }
 
-/// Does the receiver copy what it is given? Then so does the sender, which costs less, for a while.
+void pause_giving(OwnChannel &c) noexcept {
+    c.pause = kFirstPause << (c.pauses < kLongestPause ? c.pauses++ : kLongestPause);
+    c.proven = false;
+}
+
+/// Does the receiver copy what it is given? Then so does the sender, which costs less, for a while. Tried
+/// with a little: until some of that was mapped the rest is copied, and when none was it is enough.
 bool is_paused(OwnChannel &c) noexcept {
     if (c.pause != 0)
         return true;
     const uint64_t given = c.ledger->given.load(std::memory_order_relaxed);
-    if (given - c.judged < kJudgedEvery)
+    if (given - c.judged < (c.proven ? kJudgedEvery : kTried))
         return false;
     const uint64_t mapped = c.ledger->mapped.load(std::memory_order_relaxed),
                    read = c.ledger->read.load(std::memory_order_relaxed);
-    if (mapped + read - c.mapped - c.read < kJudgedEvery / 4)
-        return false; // it has not got to them
-    if (mapped - c.mapped >= read - c.read)
-        c.pauses = 0;
+    if (!c.proven && mapped != c.mapped) {
+        c.proven = true;
+        return false;
+    }
+    // Has it got to them?
+    if (mapped + read - c.mapped - c.read < (c.proven ? kJudgedEvery / 4 : kTried / 2))
+        return !c.proven;
+    if (mapped - c.mapped < read - c.read)
+        pause_giving(c);
     else
-        c.pause = kFirstPause << (c.pauses < kLongestPause ? c.pauses++ : kLongestPause);
+        c.pauses = 0;
     c.judged = given;
     c.mapped = mapped;
     c.read = read;
