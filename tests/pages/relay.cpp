@@ -116,7 +116,7 @@ void receives(size_t bytes) {
 int main(int argc, char **argv) {
     if (argc < 3)
         return 2;
-    alarm(300);
+    alarm(600);
     if (strcmp(argv[1], "receive") == 0)
         receives(strtoul(argv[2], nullptr, 10));
     else if (argc < 4)

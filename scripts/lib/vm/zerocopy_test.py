@@ -24,8 +24,8 @@ PROGRAMS = ("selftest", "fuzz", "measure")
 PAGES = ("libsd-pages.so", "tests/pages/pages_torture", "libsd.so", "sdrun", "sd-monitor", "sdstat",
          "sdctl", "tests/pages/pages_exchange", "tests/pages/pages_frames", "tests/pages/pages_relay")
 
-# What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
-RUN = r"""name=socksdirect_zerocopy
+# What every machine's script begins with (zerocopy_long.py has others).
+BEGIN = r"""name=socksdirect_zerocopy
 counters=/sys/class/misc/socksdirect-zerocopy/counters
 # MemFree does not have what a processor keeps to allocate again: megabytes, with 6.12.
 memory() {
@@ -41,8 +41,10 @@ programs() {
     mount -t tmpfs -o size=64m none /dev/shm 2>/dev/null
     ip link set lo up
 }
+"""
 
-insmod ./$name.ko; check "load the module" $?
+# What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
+RUN = r"""insmod ./$name.ko; check "load the module" $?
 export SLOW_DEVICE=/dev/vdb
 if [ -n "$MEASURE" ]; then ./measure; programs; . ./sends; clean; exit; fi
 programs
@@ -69,10 +71,21 @@ clean; check "the kernel has nothing to say" $? "see above"
 
 
 # What libsd hands over. The shell is static: nothing is preloaded into it.
-SENDS = r"""mkdir -p /run/socksdirect
+MONITOR = r"""mkdir -p /run/socksdirect
 ./sd-monitor >monitor.log 2>&1 & monitor=$!
 until ./sdstat >/dev/null 2>&1; do usleep 50000; done
-count() { cat $counters/$1; }
+"""
+RELAYED = r"""# relayed SHIFT: bytes from one program through another to a third
+cat >relayed <<'end'
+: >got; : >between
+./pages_relay receive ${BYTES:-33554432} >>got & taker=$!
+until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
+./pages_relay relay $port $1 >>between & middle=$!
+until port=$(sed -n 's/^port //p' between) && [ -n "$port" ]; do usleep 50000; done
+./pages_relay send $port ${BYTES:-33554432} && wait $middle && wait $taker && grep -q 'all arrived' got
+end
+"""
+SENDS = MONITOR + RELAYED + r"""count() { cat $counters/$1; }
 # frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in `shown`
 cat >frames <<'end'
 rm -f shown hold; mkfifo hold; exec 7<>hold; : >got
@@ -81,15 +94,6 @@ until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 ./pages_frames send $port $1 $2 $3; status=$?
 [ -z "$SHOW" ] || ./sdstat --json >shown
 echo >&7; wait $! && exit $status
-end
-# relayed SHIFT: bytes from one program through another to a third
-cat >relayed <<'end'
-: >got; : >between
-./pages_relay receive 33554432 >>got & taker=$!
-until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
-./pages_relay relay $port $1 >>between & middle=$!
-until port=$(sed -n 's/^port //p' between) && [ -n "$port" ]; do usleep 50000; done
-./pages_relay send $port 33554432 && wait $middle && wait $taker && grep -q 'all arrived' got
 end
 # Both programs are detached while frames go; what they have is looked at while they wait for their end.
 cat >detached <<'end'
@@ -200,7 +204,7 @@ def main():
             calls = options.calls or (10_000_000 if options.long else 60_000)
             seeds = 500 if options.long else 20
             settings = f"FUZZ_CALLS={calls} SEEDS={seeds} MEASURE={'yes' if options.measure else ''}\n"
-            (folder / "run").write_text(settings + RUN, encoding="utf-8")
+            (folder / "run").write_text(settings + BEGIN + RUN, encoding="utf-8")
             limit = options.limit or (6 * 3600 if options.long else 600)
             status, console = machine.boot(kernel, folder, limit, line_seen, "" if options.measure else CHECKED)
         report.machine_ended(status, console, limit, f"{name}: ")
