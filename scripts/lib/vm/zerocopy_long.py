@@ -57,7 +57,7 @@ done
     # Large is what has a page: few of these tests have blocks of 128 KiB. jemalloc's run with its allocator in front, whose
     # memory is then the device's by mmap, and behind. A test of the C library's that writes in front of a freed block, so
     # that its allocator notices, needs a small one.
-    "allocators": r"""export LD_LIBRARY_PATH=$PWD/jemalloc; pages=$PWD/libsd-pages.so number=0
+    "allocators": r"""export TIMEOUTFACTOR=20 LD_LIBRARY_PATH=$PWD/jemalloc; pages=$PWD/libsd-pages.so number=0
 # one NAME FROM PRELOADED COMMAND...: the test of that name is the next one
 one() {
     number=$((number + 1))
@@ -73,7 +73,7 @@ one() {
 }
 for test in glibc/*; do
     case $test in */tst-malloc-backtrace) from=131072 ;; *) from=4096 ;; esac
-    one $test $from $pages ./$test --direct
+    one $test $from $pages ./$test
 done
 for conf in jemalloc/*.conf; do
     test=${conf%.conf}
