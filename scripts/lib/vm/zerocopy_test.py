@@ -95,12 +95,13 @@ until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 [ -z "$SHOW" ] || ./sdstat --json >shown
 echo >&7; wait $! && exit $status
 end
-# Both programs are detached while frames go; what they have is looked at while they wait for their end.
+# Both programs are detached while frames go, of which there are more than pass until then: who makes no call does not
+# leave. What they have is looked at while they wait for their end.
 cat >detached <<'end'
 rm -f hold; mkfifo hold; exec 7<>hold; : >got
-PAGES_WAIT=1 ./pages_frames receive 60 3 all >>got <hold & taker=$!
+PAGES_WAIT=1 ./pages_frames receive 200 3 all >>got <hold & taker=$!
 until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
-PAGES_WAIT=1 ./pages_frames send $port 60 3 all <hold & giver=$!
+PAGES_WAIT=1 ./pages_frames send $port 200 3 all <hold & giver=$!
 until grep -q socksdirect-zerocopy /proc/$taker/maps && [ $(cat $counters/taken) -gt $had ]; do usleep 50000; done
 ./sdctl detach $taker && ./sdctl detach $giver || exit 1
 until grep -q seconds got; do kill -0 $taker && kill -0 $giver || exit 1; usleep 50000; done
