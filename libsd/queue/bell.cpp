@@ -294,9 +294,13 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
     }
 }
 
-bool drain(Bell &b) noexcept {
+bool drain_eventfd(const Bell &b) noexcept {
     uint64_t n;
-    bool rung = sys::read(b.efd, &n, sizeof n) > 0;
+    return sys::read(b.efd, &n, sizeof n) > 0;
+}
+
+bool drain(Bell &b) noexcept {
+    bool rung = drain_eventfd(b);
     if (b.foreign.set.load(std::memory_order_acquire) >= 0) [[unlikely]]
         rung |= drain_foreign_ends(b);
     return rung;

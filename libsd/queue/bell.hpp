@@ -51,6 +51,8 @@ void restore_bells() noexcept;
 void drop_bells_in_child() noexcept;
 /// Upward::hidden_moved, for the doorbells of this process.
 void bells_moved(int from, int to) noexcept;
+/// Empties the eventfd alone. False: there was nothing.
+bool drain_eventfd(const Bell &b) noexcept;
 /// Empties the eventfd after a wake-up, and takes what peers of other domains sent. False: there was nothing.
 bool drain(Bell &b) noexcept;
 /// Before a sandbox: from now on the monitor rings for peers of other domains.

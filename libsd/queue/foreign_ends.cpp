@@ -147,8 +147,9 @@ void watch_as_well(Bell &b, int fd) noexcept {
     epoll_event e{};
     e.events = EPOLLIN;
     e.data.u32 = kMostForeignEnds;
-    if (make_set(b.foreign))
-        sys::epoll_ctl(b.foreign.set.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &e);
+    if (make_set(b.foreign) &&
+        sys::epoll_ctl(b.foreign.set.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &e) == 0)
+        b.foreign.other.store(fd, std::memory_order_release);
 }
 
 void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept {
@@ -210,6 +211,7 @@ void close_foreign_ends(Bell &b) noexcept {
     const int set = f.set.exchange(-1, std::memory_order_acq_rel);
     if (set < 0)
         return;
+    f.other.store(-1, std::memory_order_relaxed);
     close_hidden(set);
     for (uint32_t used = f.used.exchange(0, std::memory_order_acq_rel); used; used &= used - 1)
         if (const int fd = f.end[__builtin_ctz(used)]; may_be_closed(fd))
@@ -222,6 +224,7 @@ SD_FORK_CODE void drop_foreign_ends_in_child(Bell &b) noexcept {
     f.busy.store(false, std::memory_order_relaxed);
     if (f.set.load(std::memory_order_relaxed) < 0)
         return;
+    f.other.store(-1, std::memory_order_relaxed);
     close_hidden(f.set.exchange(-1, std::memory_order_relaxed));
     for (uint32_t used = f.used.exchange(0, std::memory_order_relaxed); used; used &= used - 1)
         close_hidden(f.end[__builtin_ctz(used)]);
@@ -232,6 +235,8 @@ void foreign_ends_moved(Bell &b, int from, int to) noexcept {
     ForeignEnds &f = b.foreign;
     int set = from;
     f.set.compare_exchange_strong(set, to);
+    int other = from;
+    f.other.compare_exchange_strong(other, to);
     for (uint32_t used = f.used.load(std::memory_order_acquire); used; used &= used - 1)
         if (int &fd = f.end[__builtin_ctz(used)]; fd == from)
             fd = to;

@@ -9,6 +9,9 @@
 namespace sd::rdma {
 
 constexpr uint32_t kPluginVersion = 4;
+/// Of a larger write each record has so much, at most: several messages are under way then, and the receiver
+/// copies one while the next arrives.
+constexpr uint32_t kMostAtOnce = 4 * 4096 - 64;
 /// So many calls of progress() in a row that find nothing tell the other side of credit by itself.
 constexpr uint32_t kLooksBeforeTelling = 1000;
 
@@ -118,8 +121,8 @@ struct Plugin {
     /// changed, that may go with what comes next. False: it waits for credit, and goes out with what comes
     /// until then.
     bool (*publish)(Remote *, uint32_t slot, bool credit_alone);
-    /// Can a record of any size go out at once? False: LinkCalls::wake says when. Other threads may take what
-    /// there is.
+    /// Can a record of kMostAtOnce bytes go out at once? False: LinkCalls::wake says when. Other threads may
+    /// take what there is.
     bool (*may_send)(Remote *, uint32_t slot);
     /// How far the peer's records have come. After end() it is the last word.
     Arrived (*arrived)(const Remote *, uint32_t slot);

@@ -97,6 +97,14 @@ uint64_t now_ns() noexcept {
     return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
+/// Does who waits for room want to be woken for that much? As peers on one host ask (wake_armed()): what it
+/// wants is written before it arms.
+bool is_enough(const SlotSide::Control &waiter, uint64_t consumed) noexcept {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    return waiter.tx_arm.load(std::memory_order_acquire) != 0 &&
+           consumed >= waiter.tx_want.load(std::memory_order_relaxed);
+}
+
 bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, const uint8_t *records) noexcept {
     SlotSide &theirs = r.view.slot(slot).side[1 - r.side];
     SlotState &s = r.slot[slot];
@@ -116,8 +124,9 @@ bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, con
     if (m.records &&
         (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->held : 0)))
         return false;
-    const bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
+    bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
     theirs.credit.consumed.store(m.consumed, std::memory_order_release);
+    room = room && is_enough(r.view.slot(slot).side[r.side].control, m.consumed);
     if (w) {
         Corked &back = theirs.control.back;
         const uint64_t held = s.in_held.header; // what has not come is not held back

@@ -370,7 +370,8 @@ void tell_owed(Peer &p) noexcept {
 }
 
 bool may_send(Remote *r, uint32_t slot) {
-    constexpr uint32_t kEnough = kMaxMessage + (16u << 10); ///< what one call gathers before it publishes
+    // A record, and what one call gathers before it publishes
+    constexpr uint32_t kEnough = sizeof(Message) + sizeof(Words) + kMostAtOnce + (16u << 10);
     Peer &p = *r->peer;
     const auto enough = [&] {
         const uint64_t room = room_in_mailbox(p), sent = p.sent.load(std::memory_order_relaxed);

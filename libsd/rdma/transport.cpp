@@ -84,6 +84,11 @@ void wake(void *link, uint32_t slot, bool data, bool room) noexcept {
         l.view.ready_summary(l.side, id).fetch_or(uint64_t{1} << slot / 64, std::memory_order_seq_cst);
     }
     ids &= l.view.header().side[l.side].sleep_mask.load(std::memory_order_seq_cst);
+    // Not this thread's own: who makes progress looks at all that it waits for before it sleeps. It makes
+    // none between that look and the sleep, and where a handler does, the sleep does not begin
+    // (sleep_in_kernel()), or the signal ends it.
+    if (const Bell *own = self.bell)
+        ids &= ~(uint64_t{1} << own->id[l.index]);
     if (ids)
         ring_own(l, slot, ids);
 }
@@ -328,10 +333,27 @@ void publish(LinkMap &l, uint32_t slot, bool credit_alone) noexcept {
 
 std::atomic<uint32_t> remote_links{0};
 std::atomic<uint32_t> MaySleep::count{0};
+std::atomic<bool> MaySleep::all_are{false}, MaySleep::some_are_not{false};
 std::atomic<uint32_t> refusals{0};
 
 void read_test_transport(const char *text) noexcept {
     wanted_by_test.store(text && strcmp(text, "rdma") == 0, std::memory_order_relaxed);
+}
+
+// What is wanted is asked so that the threads of most programs that will open a device are counted from the
+// first. It may change at any time; what decides is `all_are`.
+bool MaySleep::is_to_be_counted() noexcept {
+    const auto is_one = [] { return all_are.load(std::memory_order_seq_cst) || is_wanted(kDiscoveryRdma); };
+    if (is_one())
+        return true;
+    if (!some_are_not.load(std::memory_order_seq_cst))
+        some_are_not.store(true, std::memory_order_seq_cst);
+    return is_one();
+}
+
+void MaySleep::count_all() noexcept {
+    if (!all_are.exchange(true, std::memory_order_seq_cst) && some_are_not.load(std::memory_order_seq_cst))
+        count.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void open_device() noexcept {
@@ -341,6 +363,7 @@ void open_device() noexcept {
     const LockGuard g(opening);
     if (has_tried())
         return;
+    MaySleep::count_all();
     Host *h = nullptr;
     SpareNumbers spare;
     const auto *p = is_root_as_ever() ? static_cast<const Plugin *>(upward.open_plugin(kPluginVersion)) : nullptr;
@@ -509,6 +532,7 @@ void always_arm(LinkMap &l, uint32_t slot) noexcept {
 }
 
 void attach_for_test(LinkMap &l, const Plugin *with, Host *h, Remote *remote) noexcept {
+    MaySleep::count_all();
     plugin = with;
     device.store(h);
     attached[l.index].remote = remote;

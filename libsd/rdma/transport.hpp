@@ -48,6 +48,12 @@ void take_events() noexcept;
 /// announces that until the kernel has let it go, so that the completion queue is armed for it whoever takes
 /// the event. What a handler jumps out of, or a cancelled thread leaves, stays counted, as does what a child
 /// inherits: then the queue is armed more often than it need be.
+///
+/// Where RDMA is not wanted nobody is counted, which would cost each sleep of an epoll set two locked
+/// instructions. Such a thread says so for good (`some_are_not`) and then looks once more whether sleeps
+/// count (`all_are`); who opens the device makes them count first, and then looks for such threads. Both are
+/// sequentially consistent: so either the thread counts itself, or the opener sees that there may be one,
+/// and adds one for it that stays. tests/model/events.pml has this, too.
 class MaySleep {
   public:
     MaySleep() = default;
@@ -55,9 +61,10 @@ class MaySleep {
     MaySleep(const MaySleep &) = delete;
     MaySleep &operator=(const MaySleep &) = delete;
     void begins() noexcept {
-        if (!counted_)
+        if (!counted_ && is_to_be_counted()) {
             count.fetch_add(1, std::memory_order_seq_cst);
-        counted_ = true;
+            counted_ = true;
+        }
     }
     void is_awake() noexcept {
         if (counted_)
@@ -65,8 +72,13 @@ class MaySleep {
         counted_ = false;
     }
     static std::atomic<uint32_t> count;
+    /// Before a device is opened.
+    static void count_all() noexcept;
 
   private:
+    static bool is_to_be_counted() noexcept;
+
+    static std::atomic<bool> all_are, some_are_not;
     bool counted_ = false;
 };
 /// What the other side has sent by now has arrived after this, also what it had not posted when it was
@@ -74,7 +86,7 @@ class MaySleep {
 void take_all() noexcept;
 /// The same of a peer whose socket has ended without a word in the slot: it may have been killed.
 void take_last() noexcept;
-/// Can a record of any size go out at once? See Plugin::may_send.
+/// Can a record of kMostAtOnce bytes go out at once? See Plugin::may_send.
 [[nodiscard]] bool may_send(LinkMap &l, uint32_t slot) noexcept;
 /// The monitor is another one now: what it does not know of is not carried.
 void monitor_has_changed() noexcept;

@@ -43,6 +43,8 @@ MODELS = {
             3: "who takes the event does not arm for a thread that finds the word true",
             4: "nobody looks once the queue is armed",
             5: "who finds somebody else at the queue leaves no mark",
+            6: "who opens the device counts nobody who sleeps already",
+            7: "a thread that is not counted does not look again once it has said so",
         },
     },
     "adoption": {

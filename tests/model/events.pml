@@ -5,6 +5,9 @@
  * channel and on its own bell. Whoever makes progress takes all completions, and rings those that have armed. Between any two steps a thread may be away for
  * as long as it likes: so whoever takes the event may not come to what follows before everybody else sleeps. Checked: when nothing can go on any more, all has come.
  *
+ * The device is opened at any time. A thread that goes to sleep before that is in an epoll set, and is not counted (MaySleep); who has opened the device adds
+ * a connection to the set, and arms in its name (hand_over()).
+ *
  * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
  */
 #ifndef THREADS
@@ -24,6 +27,8 @@ bool event;              /* the channel can be read */
 
 /* The process. */
 bool armed, polling, wanted;
+bool all_are, some_are_not, opened; /* MaySleep; the device is there */
+bool plain[THREADS];     /* asleep without having armed, as Epoll::sleepers says */
 byte count;              /* MaySleep */
 bool ring[THREADS];      /* a message that its thread has not read */
 bool arm_word[THREADS];
@@ -60,8 +65,19 @@ inline arm_queue() {
     fi
 }
 
+/* As MaySleep::begins() does. */
+inline begins() {
+    counted = all_are;
+    if
+    :: !counted -> some_are_not = true;
+        if :: MUTANT == 7 :: else -> counted = all_are fi
+    :: else
+    fi;
+    if :: counted -> count++ :: else fi
+}
+
 proctype Thread(byte me) {
-    bool taken;
+    bool taken, counted;
 
     do
     :: told[me] == MESSAGES -> break
@@ -69,19 +85,23 @@ proctype Thread(byte me) {
         if
         :: atomic { ring[me] -> ring[me] = false; told[me]++ }
         :: else ->
-            if :: MUTANT == 2 :: else -> count++ fi;
-            arm_queue();
-            if :: MUTANT == 2 -> count++ :: else fi;
-            arm_word[me] = true;
-            if :: MUTANT == 4 :: else -> progress() fi;
+            if :: MUTANT == 2 -> counted = false :: else -> begins() fi;
+            if
+            :: atomic { !opened -> plain[me] = true }
+            :: atomic { opened -> plain[me] = false };
+                arm_queue();
+                if :: MUTANT == 2 -> begins() :: else fi;
+                arm_word[me] = true;
+                if :: MUTANT == 4 :: else -> progress() fi
+            fi;
             if
             :: ring[me]
             :: else ->
 end_asleep:
                 event || bell[me]
             fi;
-            count--;
-            bell[me] = false;
+            if :: counted -> count--; counted = false :: else fi;
+            atomic { plain[me] = false; bell[me] = false };
             atomic { taken = event; event = false };
             if
             :: taken && MUTANT != 3 -> armed = false;
@@ -95,9 +115,30 @@ end_asleep:
     od
 }
 
+/* In the name of a thread that sleeps without having armed. */
+inline hand_over(t) {
+    if
+    :: plain[t] -> arm_queue(); arm_word[t] = true; progress();
+        if :: ring[t] -> bell[t] = true :: else fi
+    :: else
+    fi
+}
+
+active proctype Opener() {
+    all_are = true;
+    if :: some_are_not && MUTANT != 6 -> count++ :: else fi;
+    opened = true;
+    hand_over(0);
+    hand_over(1);
+#if THREADS > 2
+    hand_over(2)
+#endif
+}
+
 /* The next message of a thread, once it has read the last one. */
 active proctype Device() {
     byte left[THREADS];
+    opened;
     left[0] = MESSAGES;
     left[1] = MESSAGES;
 #if THREADS > 2

@@ -19,8 +19,10 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
     const size_t bell_at = n;
     list[n++] = {bell_.efd, POLLIN, 0};
     const int foreign = bell_.foreign.set.load(std::memory_order_acquire);
+    const int other = bell_.foreign.other.load(std::memory_order_acquire);
+    const bool only_other = other >= 0 && bell_.foreign.used.load(std::memory_order_acquire) == 0;
     if (foreign >= 0) [[unlikely]]
-        list[n++] = {foreign, POLLIN, 0};
+        list[n++] = {only_other ? other : foreign, POLLIN, 0};
     const size_t bell_end = n;
     if (const int channel = control::channel(); channel >= 0)
         list[n++] = {channel, 0, 0};
@@ -37,11 +39,16 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
         return got == -EINVAL ? poll_by_select(list, n, limit, asleep) : got;
     });
     is_awake();
-    bool rung = false;
-    for (size_t i = bell_at; r > 0 && i < bell_end; ++i)
-        rung = rung || list[i].revents;
-    if (rung)
+    const bool bell_rung = r > 0 && list[bell_at].revents;
+    const bool rung = bell_rung || (r > 0 && bell_end > bell_at + 1 && list[bell_at + 1].revents);
+    if (rung && !only_other) {
         drain(bell_);
+    } else if (rung) { // each is a system call: only what is readable is asked
+        if (bell_rung)
+            drain_eventfd(bell_);
+        if (list[bell_at + 1].revents)
+            upward.take_events();
+    }
     over(start, rung);
     if (r > 0 && n > bell_end && list[bell_end].revents && !blind())
         control::maintain();

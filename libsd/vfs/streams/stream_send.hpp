@@ -1,5 +1,6 @@
 // Sending over an accelerated connection: what the send, sendfile and urgent calls share.
 #pragma once
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 
 namespace sd {
@@ -22,6 +23,8 @@ long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexc
         const uint64_t most = most_at_once(f, cork);
         n = n < most ? n : most;
     }
+    if (n > rdma::kMostAtOnce && rdma::is_remote(*f.link)) [[unlikely]]
+        n = rdma::kMostAtOnce;
     return n;
 }
 /// Whether a sender that would sleep otherwise may take a larger ring. A hint without the token.
