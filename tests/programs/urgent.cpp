@@ -216,9 +216,12 @@ BEHAVIOUR("recv that waits for what is behind an urgent byte", waiting_receive, 
                 Waiting reader([&] { n = recv(pair.server, bytes, 2, flags); });
                 SHOW_BOOL(reader.blocked());
                 send_urgent(pair.client, "!");
-                sleep_ms(5);
+                sleep_ms(5); // so that it mostly meets this alone
+                if (is_inline && !(flags & MSG_WAITALL))
+                    SHOW_BOOL(reader.returns_in_time());
                 send_all(pair.client, "a");
-                sleep_ms(5);
+                if (!(flags & MSG_WAITALL))
+                    SHOW_BOOL(reader.returns_in_time());
                 send_all(pair.client, "b");
                 reader.join();
                 say("%ld %.*s", n, n > 0 ? static_cast<int>(n) : 0, bytes);
@@ -247,6 +250,37 @@ BEHAVIOUR("recv that waits for more ends when an urgent byte comes", waiting_for
                 say("%ld %.*s", n, n > 0 ? static_cast<int>(n) : 0, bytes);
             }
         }
+    }
+}
+
+// The bytes come in the midst of the peeks of a call that waits.
+BEHAVIOUR("peek for more sees all before an urgent byte", all_before_the_mark, any) {
+    for (const int is_inline : {0, 1}) {
+        const Pair pair = with_messages(3);
+        set_option(pair.server, SOL_SOCKET, SO_OOBINLINE, is_inline);
+        int wrong = 0;
+        for (int i = 0; i < 600; ++i) {
+            char bytes[8] = {};
+            long n = 0;
+            send_all(pair.client, "a");
+            std::atomic<bool> looks{false};
+            std::thread reader([&] {
+                looks = true;
+                n = recv(pair.server, bytes, 5, MSG_PEEK | MSG_WAITALL);
+            });
+            while (!looks)
+                sched_yield();
+            usleep(static_cast<unsigned>(20 + i % 300));
+            send_urgent(pair.client, "b!");
+            reader.join();
+            wrong += n != 2 || strcmp(bytes, "ab") != 0;
+            receive(pair.server, 2 + static_cast<unsigned>(is_inline));
+            if (!is_inline) {
+                MUST(recv(pair.server, bytes, 1, MSG_OOB));
+                recv(pair.server, bytes, 1, MSG_DONTWAIT); // which passes it
+            }
+        }
+        SHOW(wrong);
     }
 }
 

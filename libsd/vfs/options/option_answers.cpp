@@ -147,8 +147,13 @@ long stream_get(int fd, File &f, int level, int name, void *value, socklen_t *n,
             return give(&t, sizeof t, value, n, room);
         }
     }
-    if (has_paths(o)) [[unlikely]]
+    if (has_paths(o)) [[unlikely]] {
+        if (level == IPPROTO_TCP && name == TCP_INQ) { // not while a peek has it on (pending_behind_mark)
+            const Claim rx(f.seg, o.rx.token, f.rx_token_id(), Claim::patient);
+            return ask_kernel(fd, f, level, name, value, n);
+        }
         return ask_kernel(fd, f, level, name, value, n);
+    }
     if (level == IPPROTO_TCP && name == TCP_INFO)
         return get_tcp_info(f, value, n, room);
     constexpr int32_t kLoopbackMtu = 65535;

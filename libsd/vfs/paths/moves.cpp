@@ -125,8 +125,10 @@ bool socket_ends_after(int fd, const File &f, long peeked) noexcept {
         return is_read_up_to(fd, written, peeked);
     // At a mark nothing counts as waiting, and the peek has passed it.
     Came came{};
-    return ask_came(fd, &came) && (came.least == written || came.most == written) &&
-           pending_in_line(fd) == peeked + 1;
+    if (!ask_came(fd, &came) || (came.least != written && came.most != written))
+        return false;
+    const long behind = pending_behind_mark(fd) - (peeked + 1);
+    return behind == 0 || (behind == 1 && came.least != came.most); // the FIN
 }
 
 bool socket_has_too_much(int fd, const File &f) noexcept {

@@ -180,11 +180,12 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 bool socket_at_mark(int fd) noexcept;
 /// Has the socket an urgent byte that nobody has taken or passed?
 bool is_urgent_in_socket(int fd) noexcept;
-/// With the receive token, of one whose marks are not in line: what would wait if they were. -1: not to be
-/// had.
-long pending_in_line(int fd) noexcept;
-/// With the receive token: has a peek of so many bytes ended at a mark?
-bool peek_met_mark(int fd, long peeked, bool in_line) noexcept;
+/// With the receive token, where a peek has seen something: what waits, also behind a mark that is not in
+/// line, and one more for a FIN. -1: not to be had.
+long pending_behind_mark(int fd) noexcept;
+/// With the receive token: has a peek of so many bytes ended at a mark? `was_urgent`: is_urgent_in_socket(),
+/// as asked before the peek.
+bool peek_met_mark(int fd, long peeked, bool in_line, bool was_urgent) noexcept;
 /// Has the peer's end of the socket sent its FIN, or a reset?
 bool socket_has_ended(int fd) noexcept;
 /// Has a reset ended it, of which nobody has been told yet?

@@ -7,6 +7,8 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
+#include <cstring>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -186,25 +188,42 @@ bool socket_at_mark(int fd) noexcept {
 
 bool is_urgent_in_socket(int fd) noexcept { return socket_events(fd) & POLLPRI; }
 
-// Whoever asks for the urgent byte meanwhile may be told that there is none: here nobody can take it that has
-// not been peeked at, or was taken before.
-long pending_in_line(int fd) noexcept {
-    const auto set = [fd](int on) { return sys::setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, &on, sizeof on); };
-    if (sandboxed() || set(1) < 0)
+// TCP_INQ has the kernel tell with a read how much was left, whatever mark lies there. Nobody sees it
+// switched on: reads are made with the receive token in hand, and so is the question whether it is on
+// (stream_get).
+long pending_behind_mark(int fd) noexcept {
+    const auto set = [fd](int on) { return sys::setsockopt(fd, IPPROTO_TCP, TCP_INQ, &on, sizeof on); };
+    int was_on = 0;
+    socklen_t n = sizeof was_on;
+    if (sandboxed() || sys::getsockopt(fd, IPPROTO_TCP, TCP_INQ, &was_on, &n) < 0 || (!was_on && set(1) < 0))
         return -1;
-    const long waiting = socket_pending(fd);
-    (void)set(0);
+    char byte;
+    alignas(cmsghdr) char notes[256]; // with time stamps, and what else the program has asked for
+    iovec piece{&byte, 1};
+    msghdr m{};
+    m.msg_iov = &piece;
+    m.msg_iovlen = 1;
+    m.msg_control = notes;
+    m.msg_controllen = sizeof notes;
+    const bool peeked = sys::call(SYS_recvmsg, fd, sys::arg(&m), MSG_PEEK | MSG_DONTWAIT) == 1;
+    if (!was_on)
+        (void)set(0);
+    int waiting = -1;
+    for (cmsghdr *c = peeked ? CMSG_FIRSTHDR(&m) : nullptr; c; c = CMSG_NXTHDR(&m, c))
+        if (c->cmsg_level == IPPROTO_TCP && c->cmsg_type == TCP_CM_INQ)
+            memcpy(&waiting, CMSG_DATA(c), sizeof waiting);
     return waiting;
 }
 
-bool peek_met_mark(int fd, long peeked, bool in_line) noexcept {
+// What ends a peek may as well be that no more had come. So a mark counts that was there before the peek, or
+// one that ends what the kernel counts, as long as that is what was seen.
+bool peek_met_mark(int fd, long peeked, bool in_line, bool was_urgent) noexcept {
     if (socket_at_mark(fd)) // which it has passed
         return false;
-    if (is_urgent_in_socket(fd))
-        return true;
-    // One that recv(MSG_OOB) has taken ends a read, too. Nothing tells of it but that it would be counted.
-    return !in_line && socket_pending(fd) == peeked && pending_in_line(fd) > peeked &&
-           socket_pending(fd) == peeked;
+    if (in_line || sandboxed())
+        return was_urgent;
+    // One that recv(MSG_OOB) has taken ends a read, too. A FIN counts as well, and ends the call in any case.
+    return socket_pending(fd) == peeked && pending_behind_mark(fd) > peeked && socket_pending(fd) == peeked;
 }
 
 bool socket_has_ended(int fd) noexcept { return socket_events(fd) & (POLLRDHUP | POLLHUP | POLLERR); }

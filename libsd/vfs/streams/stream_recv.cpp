@@ -169,8 +169,9 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
                 *mark = done != 0 && socket_at_mark(fd);
                 if (*mark)
                     return done;
+                const bool urgent = minds_mark && is_urgent_in_socket(fd);
                 const long more = receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket);
-                *mark = more > 0 && minds_mark && peek_met_mark(fd, more, is_inline(f));
+                *mark = more > 0 && minds_mark && peek_met_mark(fd, more, is_inline(f), urgent);
                 *end = socket_has_ended(fd);
                 return more > 0 ? done + more : done;
             }
@@ -184,6 +185,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         }
         if (done == 0 && socket_has_too_much(fd, f)) [[unlikely]]
             return -EPROTO;
+        const bool urgent = minds_mark && is_urgent_in_socket(fd);
         const long r = receive_from_socket(fd, to, left, to_socket);
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
@@ -192,7 +194,8 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             return done;
         const bool ends = peek && socket_ends_after(fd, f, r > 0 ? r : 0);
         if (r > 0 && (minds_mark || ends)) {
-            *mark = peek_met_mark(fd, r, is_inline(f)) || (ends && ring_at_mark(f, o.rx.s));
+            *mark = peek_met_mark(fd, r, is_inline(f), ends ? is_urgent_in_socket(fd) : urgent) ||
+                    (ends && ring_at_mark(f, o.rx.s));
             if (*mark)
                 return done;
         }
