@@ -305,8 +305,10 @@ bool ensure(Cause *why) noexcept {
         if (connected())
             return true;
         SpareNumbers spare;
-        if (!greet(why)) {
-            last_cause.store(static_cast<uint8_t>(*why), std::memory_order_relaxed);
+        Cause refusal; // where there is none, *why stays what it was
+        if (!greet(&refusal)) {
+            last_cause.store(static_cast<uint8_t>(refusal), std::memory_order_relaxed);
+            *why = refusal;
             next_try.store(sys::now_ns() + kRetryNs, std::memory_order_relaxed);
             return false;
         }

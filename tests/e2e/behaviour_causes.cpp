@@ -61,6 +61,12 @@ TEST_CASE("causes: what a program falls back for is counted", "[causes]") {
         check_counted(one, Mode::sdrun);
 }
 
+TEST_CASE("causes: another user who gets a connection does not share it, and counts that", "[causes]") {
+    if (self_check() || geteuid() != 0)
+        SKIP_TEST("needs libsd, and root to become another user");
+    check_counted({"passed", "buffers", "passed"}, Mode::sdrun, {"SD_E2E_STRANGERS=60002"});
+}
+
 TEST_CASE("causes: that there is no monitor is counted", "[causes]") {
     if (self_check())
         SKIP_TEST("needs libsd");
