@@ -1,8 +1,13 @@
 // Pools of connections at the monitor: who is told of one, and how it ends.
 #include "libsd/layout/pool_layout.hpp"
+#include "tests/support/skip.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
+#include <linux/capability.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/un.h>
 
 using namespace sd;
 using namespace sd::test;
@@ -28,6 +33,102 @@ Answer offer(TestProcess &process, uint64_t link, uint32_t side, uint32_t slot, 
 Answer fetch(TestProcess &process, uint64_t link, uint32_t side, uint64_t name) {
     return process.channel.ask(Op::peer_pool, wire::PoolRef{link, side, 0, name});
 }
+
+constexpr uint32_t kSlot = 70;
+
+struct Offered {
+    uint64_t link = 0, name = 0;
+};
+/// A new connection's client, and the pool that it names to the other side.
+Offered connect_and_offer(TestProcess &process, uint32_t listener) {
+    const PoolMemory m;
+    const Answer made = process.channel.ask(Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
+    const uint64_t link = made.as<wire::ConnectReply>().link_id;
+    return {link, offer(process, link, 0, kSlot, m).as<wire::PoolReply>().pool};
+}
+
+/// A server's end goes to somebody without libsd, and this test plays the sd-bridge that carries it, as a
+/// service manager starts it.
+class Carried {
+  public:
+    Carried() {
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strcpy(name.sun_path, path_.c_str());
+        REQUIRE(bind(bridges_.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
+        REQUIRE(listen(bridges_.get(), 8) == 0);
+        pair.monitor.stop(SIGTERM);
+        pair.monitor.start({"--bridge-socket", path_});
+        pair.server.hello(pair.monitor);
+        pair.client.hello(pair.monitor);
+        pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                            .as<wire::ListenReply>()
+                            .listener_id;
+    }
+    ~Carried() { unlink(path_.c_str()); }
+    Carried(const Carried &) = delete;
+    Carried &operator=(const Carried &) = delete;
+
+    /// Status of the bridge's request for the pool; descriptors that came with it.
+    std::pair<int, size_t> bridge_asks_for(const Offered &pool) {
+        REQUIRE(pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0}).header.status == 0);
+        UniqueFd near, far;
+        make_sockets(near, far);
+        pair.server.segment.open(5, pool.link, kSlot, 1);
+        wire::Pass body{};
+        body.handoff.link_id = pool.link;
+        body.handoff.ofd_index = 5;
+        body.handoff.slot = kSlot;
+        body.handoff.side = 1;
+        body.start = static_cast<uint32_t>(wire::BridgeStart::at_once);
+        REQUIRE(pair.server.channel.ask(Op::pass, body, {near.get(), far.get()}).header.status == 0);
+        int ends[2];
+        REQUIRE(pipe(ends) == 0);
+        const UniqueFd result(ends[0]);
+        const pid_t child = in_child([&] { be_bridge(pool, ends[1]); });
+        close(ends[1]);
+        std::pair<int, size_t> got{};
+        const ssize_t n = read(result.get(), &got, sizeof got);
+        kill_child(child);
+        REQUIRE(n == sizeof got);
+        return got;
+    }
+
+    Pair pair;
+
+  private:
+    static void make_sockets(UniqueFd &near, UniqueFd &far) {
+        const TestListener listener;
+        sockaddr_in name{};
+        name.sin_family = AF_INET;
+        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        name.sin_port = htons(listener.port);
+        near.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        REQUIRE(::connect(near.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
+        far.reset(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    }
+    /// Gives up what it was started with, claims the connection, and asks.
+    void be_bridge(const Offered &pool, int result) {
+        Channel channel(UniqueFd(accept4(bridges_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
+        channel.answer(); // who it is to become
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        const __user_cap_data_struct none[2]{};
+        syscall(SYS_capset, &header, none);
+        channel.raw("", 1);
+        const Answer order = channel.answer();
+        TestProcess bridge(pair.monitor);
+        if (order.fds.size() != 2 ||
+            bridge.channel.ask(Op::claim, "", 0, {order.fds[0].get()}).header.status != 0) {
+            _exit(1);
+        }
+        const Answer a = fetch(bridge, pool.link, 0, pool.name);
+        const std::pair<int, size_t> got{a.header.status, a.fds.size()};
+        [[maybe_unused]] ssize_t n = write(result, &got, sizeof got);
+    }
+
+    std::string path_{pair.monitor.directory + "/bridges.sock"};
+    UniqueFd bridges_{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
+};
 
 } // namespace
 
@@ -123,4 +224,37 @@ TEST_CASE("a pool is brought back to another monitor under its name") {
     CHECK(offer(pair.client, pair.link, 0, 5, m, 4711).as<wire::PoolReply>().pool == 4711);
     CHECK(fetch(pair.server, pair.link, 0, 4711).header.status == 0);
     CHECK(offer(pair.client, pair.link, 0, 6, m, 4711).header.status == -EEXIST);
+}
+
+TEST_CASE("a bridge reads the pools of its own domain, though it has fewer rights") {
+    if (geteuid() != 0) {
+        SKIP_TEST("needs root, whose capabilities a bridge does not have");
+    }
+    Carried carried;
+    const Offered pool = connect_and_offer(carried.pair.client, carried.pair.listener);
+    CHECK(carried.bridge_asks_for(pool) == std::pair<int, size_t>(0, 2));
+}
+
+TEST_CASE("a bridge is not shown the pools of another domain's processes") {
+    if (geteuid() != 0) {
+        SKIP_TEST("needs root to become another user");
+    }
+    Carried carried;
+    chmod(carried.pair.monitor.directory.c_str(), 0755);
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const UniqueFd told(ends[0]), tell(ends[1]);
+    const pid_t stranger = in_child([&] {
+        if (setgid(65534) != 0 || setuid(65534) != 0) {
+            _exit(1);
+        }
+        auto *client = new TestProcess(carried.pair.monitor); // for as long as the process lives
+        const Offered pool = connect_and_offer(*client, carried.pair.listener);
+        [[maybe_unused]] ssize_t n = write(tell.get(), &pool, sizeof pool);
+    });
+    Offered pool;
+    REQUIRE(read(told.get(), &pool, sizeof pool) == sizeof pool);
+    REQUIRE(pool.name != 0);
+    CHECK(carried.bridge_asks_for(pool) == std::pair<int, size_t>(-EXDEV, 0));
+    kill_child(stranger);
 }
