@@ -94,6 +94,8 @@ Reply Monitor::pass(Client &client, Request &request) {
     }
     ++link->side[p.side].parcels;
     ++parcel.segment->parcels[p.ofd_index];
+    // The sender, who holds it until we answer, has said so. But another parcel may have ended since.
+    parcel.segment->hold_parcel(p.ofd_index);
     parcel_by_cookie_[cookie] = &parcel;
     Reply reply;
     reply.set(wire::PassReply{parcel.id});

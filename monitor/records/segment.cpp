@@ -295,6 +295,13 @@ bool Segment::advance(Reaping &at, const FindLink &find_link, unsigned records) 
     return at.stage == Reaping::over;
 }
 
+void Segment::hold_parcel(uint32_t i) {
+    const size_t offset = held_offset(kParcelProc, i / 64);
+    if (next_data(memfd_.get(), offset, offset + sizeof(uint32_t)) == offset) { // else nobody has said so
+        view_.proc(kParcelProc).held[i / 64].fetch_or(uint64_t{1} << i % 64, std::memory_order_seq_cst);
+    }
+}
+
 void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
     const auto has_memory = [&](size_t offset) {
         return next_data(memfd_.get(), offset, offset + sizeof(uint32_t)) == offset;

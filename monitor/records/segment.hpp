@@ -76,6 +76,8 @@ class Segment {
     /// Goes on for about as many records. True: that was all.
     bool advance(Reaping &at, const FindLink &find_link, unsigned records);
 
+    /// There is one more parcel that holds this Ofd.
+    void hold_parcel(uint32_t ofd);
     /// The last parcel that held this Ofd has ended, and is not in `parcels` any more.
     void release_parcel(uint32_t ofd, const FindLink &find_link);
 

@@ -218,6 +218,19 @@ TEST_CASE("a connection that is passed is claimed by another process of the same
     CHECK(receiver.does(0) == 0);
 }
 
+TEST_CASE("a parcel holds its connection, though another's end took that away after the sender had said so") {
+    Pair pair;
+    OnItsWay first;
+    const OnItsWay second;
+    auto &held = pair.client.segment.view.proc(kParcelProc).held[0];
+    held = 1u << 5;
+    REQUIRE(first.pass(pair.client, pair.listener, wire::BridgeStart::unclaimed) == 0);
+    first.passed.reset();
+    REQUIRE(eventually([&] { return held == 0; }));
+    REQUIRE(second.pass(pair.client, pair.listener, wire::BridgeStart::unclaimed) == 0);
+    CHECK(held == 1u << 5);
+}
+
 TEST_CASE("the search for a passed connection ends with that") {
     if (!is_root()) {
         SKIP_TEST("needs root to become other users");

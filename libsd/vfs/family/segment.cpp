@@ -290,11 +290,13 @@ bool held_by_others(unsigned seg, uint32_t index, bool parcels) noexcept {
 
 bool held_elsewhere(unsigned seg, uint32_t index) noexcept { return held_by_others(seg, index, false); }
 
-void hold_for_parcel(unsigned seg, uint32_t index) noexcept {
+bool hold_for_parcel(unsigned seg, uint32_t index) noexcept {
     SegmentView v = segments[seg].view;
+    const uint64_t bit = uint64_t{1} << index % 64;
     v.proc(kParcelProc).state.store(1, std::memory_order_relaxed);
-    v.proc(kParcelProc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
+    const uint64_t held = v.proc(kParcelProc).held[index / 64].fetch_or(bit, std::memory_order_seq_cst);
     note_high(v.header().proc_high, kParcelProc);
+    return !(held & bit);
 }
 
 void unhold_for_parcel(unsigned seg, uint32_t index) noexcept {

@@ -41,8 +41,9 @@ void hold_ofd(unsigned seg, uint32_t index) noexcept;
 bool holds_ofd(unsigned seg, uint32_t index) noexcept;
 /// Whether another process has it in hand as well (parcels do not count).
 bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
-/// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails.
-void hold_for_parcel(unsigned seg, uint32_t index) noexcept;
+/// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails, and this said true: else
+/// another parcel holds it, too.
+bool hold_for_parcel(unsigned seg, uint32_t index) noexcept;
 void unhold_for_parcel(unsigned seg, uint32_t index) noexcept;
 /// After an exec: this segment is the one in which new Ofds are made.
 void resume_own_segment(int index) noexcept;

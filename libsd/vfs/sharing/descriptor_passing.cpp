@@ -29,12 +29,13 @@ long hand_in(File &f, wire::BridgeStart start, int passed, int far) noexcept {
     write_handoff(f, msg.handoff);
     msg.segment = f.seg == own_segment_index.load(std::memory_order_acquire) ? 0 : segments[f.seg].owner_client;
     msg.start = static_cast<uint32_t>(start);
-    hold_for_parcel(f.seg, f.ofd_index);
+    const bool holds = hold_for_parcel(f.seg, f.ofd_index);
     const int fds[] = {passed, far};
     const auto r = control::request(wire::Op::pass, &msg, sizeof msg, fds, 2);
     if (r.status >= 0 || r.status == -EALREADY) // another one's parcel holds it then
         return r.status;
-    unhold_for_parcel(f.seg, f.ofd_index);
+    if (holds) // else it is another parcel's
+        unhold_for_parcel(f.seg, f.ofd_index);
     return r.status == -ECONNREFUSED || r.status == -ECONNRESET ? -ENOBUFS : r.status;
 }
 
