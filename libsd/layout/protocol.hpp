@@ -115,7 +115,8 @@ enum class Op : uint16_t {
     /// process; the socket stands for it -> PassReply
     pass = 20,
     /// No body + {kernel socket}: it has arrived -> ClaimReply + {family segment memfd, link memfd}, or an
-    /// error: it stays the kernel socket it is. EPERM may come with a Refused
+    /// error: it stays the kernel socket it is. EPERM may come with a Refused, and that with the socket that
+    /// the connection's holders share, which is to take its place
     claim = 21,
     claimed = 22, ///< ParcelRef: the caller holds what it claimed, if ClaimReply asked to be told -> empty
     /// ListenerRef: somebody without libsd comes to hold the listener: new connections to it are the kernel's

@@ -209,6 +209,18 @@ template <typename Predicate> void Monitor::dismiss_bridge_programs(Predicate wh
     });
 }
 
+/// The connection of a parcel has moved while that was on its way. Whoever has the passed socket gets what
+/// comes to the one that its holders share.
+void Monitor::join_with(const ClientSocket &common, Parcel &parcel, const BridgeProgram *program) {
+    const BridgePacket packet;
+    const int fds[] = {common.get(), parcel.far.get()};
+    if (program != nullptr && !send_order(program->channel.get(), &packet, sizeof packet, fds) && may_log()) {
+        log::error("sd-bridge takes no more connections: {}", strerror(errno));
+    }
+    end_parcel(parcel);
+    dismiss_bridge_programs_later();
+}
+
 /// From now on the passed socket works as the kernel socket it is.
 void Monitor::bridge(Parcel &parcel) {
     if (parcel.bridged) {
@@ -221,6 +233,11 @@ void Monitor::bridge(Parcel &parcel) {
         note_crossing(*parcel.link);
     }
     BridgeProgram *const program = bridge_program_for(*parcel.segment, parcel.charge.payer());
+    if (const ClientSocket *common = common_socket(parcel);
+        common != nullptr && parcel.start != wire::BridgeStart::for_all) {
+        join_with(*common, parcel, program);
+        return;
+    }
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     socklen_t length = sizeof parcel.token_cookie;

@@ -166,7 +166,11 @@ class Monitor {
 
     // moved.cpp: connections whose holders go over to a kernel socket
     using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
+    int can_move(const Parcel &parcel, Charge &paid);
     int move_holders(Parcel &parcel, ClientSocket socket);
+    void move_with_receiver(Parcel &parcel, ClientSocket socket);
+    int carry_for_all(Parcel &parcel, ClientSocket socket, Charge paid);
+    const ClientSocket *common_socket(const Parcel &parcel) const;
     Reply moved(Client &client, Request &request);
     Reply let_go(Client &client, Request &request);
     MovedConnections::iterator find_moved(const Client &client, const wire::Moved &body);
@@ -268,6 +272,7 @@ class Monitor {
 
     // bridges.cpp: those that end at somebody without libsd
     void bridge(Parcel &parcel);
+    void join_with(const ClientSocket &common, Parcel &parcel, const BridgeProgram *program);
     BridgeProgram *bridge_program_for(const Segment &segment, const Payer &payer);
     BridgeProgram *start_bridge_program(const Domain &domain, const Payer &payer);
     BridgeProgram *ask_for_bridge_program(const Domain &domain, const Payer &payer);

@@ -8,29 +8,73 @@
 
 namespace sd::monitor {
 
+/// Whether the holders of a parcel's connection can go over to a socket now, which is paid for; or an errno.
+int Monitor::can_move(const Parcel &parcel, Charge &paid) {
+    const HandoffRecord &p = parcel.handoff;
+    const Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
+    if (ofd.state.load(std::memory_order_acquire) != static_cast<uint32_t>(OfdState::open) ||
+        ofd.generation != p.generation) {
+        return EINVAL;
+    }
+    if ((ofd.tx_block.load(std::memory_order_seq_cst) & kTxMoved) != 0) {
+        return EALREADY; // two of them at the same time
+    }
+    try { // the socket stays for longer than the parcel
+        paid = charge(parcel.charge.payer(), Resource::parcels, 1);
+    } catch (const OverShare &) {
+        return ENOBUFS;
+    }
+    return 0;
+}
+
 /// With a parcel that has just been handed in. `socket`: what was passed. 0, or an errno: nothing has
 /// changed, and the parcel has ended.
 int Monitor::move_holders(Parcel &parcel, ClientSocket socket) {
+    Charge paid;
+    if (const int error = can_move(parcel, paid); error != 0) {
+        end_parcel(parcel);
+        return error;
+    }
+    return carry_for_all(parcel, std::move(socket), std::move(paid));
+}
+
+/// The passed `socket` is in the hands of somebody who has libsd, but may not share the connection. Others
+/// who hold it would read what is his, and what they write would have no order: they get that socket, too.
+void Monitor::move_with_receiver(Parcel &parcel, ClientSocket socket) {
+    const HandoffRecord &p = parcel.handoff;
+    const Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
+    const bool alone = parcel.segment->holders(p.ofd_index, [](const Client &) { return false; }).all <= 1;
+    Charge paid;
+    if (parcel.bridged || alone || (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0 ||
+        can_move(parcel, paid) != 0) {
+        bridge(parcel);
+        return;
+    }
+    // On its way it could not say so: a FIN would have meant that nobody has it.
+    if (ofd.rx_shut.load(std::memory_order_relaxed) != 0) {
+        shutdown(socket.get(), SHUT_RD);
+    }
+    if ((ofd.tx_block.load(std::memory_order_relaxed) & kTxShut) != 0) {
+        shutdown(socket.get(), SHUT_WR);
+    }
+    parcel.start = wire::BridgeStart::for_all;
+    (void)carry_for_all(parcel, std::move(socket), std::move(paid)); // fails as bridge() does
+}
+
+/// The socket that the holders of the parcel's connection share, or have come to share while it was on its
+/// way; null: they work on the rings.
+const ClientSocket *Monitor::common_socket(const Parcel &parcel) const {
+    const auto it = moved_.find({parcel.segment.get(), parcel.handoff.ofd_index});
+    const bool is_there = it != moved_.end() && it->second.generation == parcel.handoff.generation &&
+                          !it->second.adoption && !it->second.is_adopted;
+    return is_there ? &it->second.socket : nullptr;
+}
+
+int Monitor::carry_for_all(Parcel &parcel, ClientSocket socket, Charge paid) {
     const HandoffRecord &p = parcel.handoff;
     Ofd &ofd = parcel.segment->view().ofd(p.ofd_index);
     const uint64_t id = parcel.id;
     int error = 0;
-    if (ofd.state.load(std::memory_order_acquire) != static_cast<uint32_t>(OfdState::open) ||
-        ofd.generation != p.generation) {
-        error = EINVAL;
-    } else if ((ofd.tx_block.load(std::memory_order_seq_cst) & kTxMoved) != 0) {
-        error = EALREADY; // two of them at the same time
-    }
-    Charge paid;
-    try { // the socket stays for longer than the parcel
-        paid = charge(parcel.charge.payer(), Resource::parcels, 1);
-    } catch (const OverShare &) {
-        error = error == 0 ? ENOBUFS : error;
-    }
-    if (error != 0) {
-        end_parcel(parcel);
-        return error;
-    }
     const Link &link = *parcel.link;
     const int32_t low = ofd.rcvlowat.load(std::memory_order_seq_cst);
     ofd.tx_block.fetch_or(kTxMoved, std::memory_order_seq_cst);

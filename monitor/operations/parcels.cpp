@@ -233,7 +233,11 @@ Reply Monitor::claim(Client &client, Request &request) {
         Reply refused = Reply::error(EPERM, Cause::passed);
         const HandoffRecord &p = parcel.handoff;
         refused.set(wire::Refused{connection_inode(p.link_id, p.slot, p.side)});
-        bridge(parcel);
+        if (const ClientSocket *common = common_socket(parcel)) {
+            refused.fds.push_back(common->get()); // the parcel ends when the passed one is closed
+        } else {
+            move_with_receiver(parcel, std::move(request.fds[0]));
+        }
         return refused;
     }
     if (!attach(client, *parcel.link, parcel.handoff.link_id, parcel.handoff.side)) {

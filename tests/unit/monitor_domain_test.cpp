@@ -231,6 +231,51 @@ TEST_CASE("a parcel holds its connection, though another's end took that away af
     CHECK(held == 1u << 5);
 }
 
+#ifdef SD_BRIDGE_IS_BUILT
+TEST_CASE("who passes a connection to another user and keeps it has the same kernel socket then") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const OnItsWay way;
+    const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                return p.channel.ask(Op::claim, "", 0, {way.passed.get()}).header.status;
+                            }});
+    REQUIRE(way.pass(pair.client, pair.listener, wire::BridgeStart::unclaimed) == 0);
+    Ofd &ofd = pair.client.segment.view.ofd(5);
+    bool moves = true;
+    SECTION("it keeps it") { ofd.tx_block = kTxShut; }
+    SECTION("it has let go of it") {
+        pair.client.segment.view.proc(0).held[0] = 0;
+        moves = false;
+    }
+    REQUIRE(receiver.does(0) == -EPERM);
+    CHECK(((ofd.tx_block.load() & kTxMoved) != 0) == moves);
+    const Answer a = pair.client.channel.ask(Op::moved, wire::Moved{0, 5, ofd.generation, 0});
+    REQUIRE(a.fds.size() == (moves ? 1 : 0));
+    if (moves) {
+        CHECK(monitor::file_id(a.fds[0].get()) == monitor::file_id(way.passed.get()));
+        CHECK(send(a.fds[0].get(), "x", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == -1); // it had been shut
+    }
+}
+
+TEST_CASE("a connection that moves while it is on its way is the socket that its holders share") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    Pair pair;
+    const OnItsWay way, moved;
+    const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                const Answer a = p.channel.ask(Op::claim, "", 0, {way.passed.get()});
+                                return a.header.status == -EPERM && a.fds.size() == 1 &&
+                                       monitor::file_id(a.fds[0].get()) == monitor::file_id(moved.passed.get());
+                            }});
+    REQUIRE(way.pass(pair.client, pair.listener, wire::BridgeStart::unclaimed) == 0);
+    REQUIRE(moved.pass(pair.client, pair.listener, wire::BridgeStart::for_all) == 0);
+    CHECK(receiver.does(0) == 1);
+}
+#endif
+
 TEST_CASE("the search for a passed connection ends with that") {
     if (!is_root()) {
         SKIP_TEST("needs root to become other users");

@@ -186,6 +186,13 @@ File *admit_once(const HandoffRecord &p, unsigned seg, LinkMap &l) noexcept {
     return f;
 }
 
+/// For a socket that stood for a connection. For a minute its names could not be used for the next that is
+/// passed, else.
+void end_without_a_trace(int fd) noexcept {
+    const linger at_once{1, 0};
+    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
 /// With segment and link in hand: the descriptor becomes a handle of the connection. False: it stays what it
 /// is. `carries`: this is sd-bridge.
 bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries) noexcept {
@@ -199,10 +206,7 @@ bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries
         return false;
     if (carries)
         f->stream.carried = true;
-    // The socket that stood for it goes without a trace: for a minute its names could not be used for the
-    // next that is passed.
-    const linger at_once{1, 0};
-    sys::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    end_without_a_trace(fd);
     replace_number(fd, static_cast<int>(dummy));
     install_file(fd, f);
     release_file(f);
@@ -212,8 +216,13 @@ bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries
 bool claim(int fd) noexcept {
     auto r = control::request(wire::Op::claim, nullptr, 0, &fd, 1);
     if (r.status < 0 || r.fds != 2 || r.length != sizeof(wire::ClaimReply)) {
-        if (r.status == -EPERM && r.length == sizeof(wire::Refused))
+        if (r.status == -EPERM && r.length == sizeof(wire::Refused)) {
+            if (r.fds == 1) { // its holders share that one by now
+                end_without_a_trace(fd);
+                replace_number(fd, r.fd[0]);
+            }
             keep_inode(fd, r.as<wire::Refused>().inode);
+        }
         control::close_received(r);
         return false;
     }
