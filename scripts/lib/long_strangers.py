@@ -13,7 +13,6 @@ USER = "60002"
 KNOWN = {
     # in the library
     "held_back: processes that share a corked connection": "what is held back goes out when the connection becomes the kernel's",
-    "passing: the sender keeps it": "for another user it is a bridge's, and what the two write is not in order",
     "buffers: a view outlives its connection, and its sender": "another user's pool is not mapped: its bytes are copied",
     "growth: connections that children close last leave nothing": "15,000 bridged connections take longer than the test may",
     # in the test: what it does needs root, or looks at what only root's processes count
