@@ -35,8 +35,8 @@ MODELS = {
         },
     },
     "events": {
-        "sizes": [dict(THREADS=2, MESSAGES=2)],
-        "thorough": [dict(THREADS=2, MESSAGES=4), dict(THREADS=3, MESSAGES=1)],
+        "sizes": [dict(THREADS=2, MESSAGES=1)],
+        "thorough": [dict(THREADS=2, MESSAGES=2)],
         "mutants": {
             1: "who takes the event does not arm for others",
             2: "a thread is counted after it has armed",
