@@ -258,7 +258,6 @@ BEHAVIOUR("peek for more sees all before an urgent byte", all_before_the_mark, a
     for (const int is_inline : {0, 1}) {
         const Pair pair = with_messages(3);
         set_option(pair.server, SOL_SOCKET, SO_OOBINLINE, is_inline);
-        int wrong = 0;
         for (int i = 0; i < 600; ++i) {
             char bytes[8] = {};
             long n = 0;
@@ -273,14 +272,14 @@ BEHAVIOUR("peek for more sees all before an urgent byte", all_before_the_mark, a
             usleep(static_cast<unsigned>(20 + i % 300));
             send_urgent(pair.client, "b!");
             reader.join();
-            wrong += n != 2 || strcmp(bytes, "ab") != 0;
+            if (n != 2 || strcmp(bytes, "ab") != 0)
+                say("%ld %s", n, bytes);
             receive(pair.server, 2 + static_cast<unsigned>(is_inline));
             if (!is_inline) {
                 MUST(recv(pair.server, bytes, 1, MSG_OOB));
                 recv(pair.server, bytes, 1, MSG_DONTWAIT); // which passes it
             }
         }
-        SHOW(wrong);
     }
 }
 

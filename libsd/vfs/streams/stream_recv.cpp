@@ -166,11 +166,14 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
                 continue;
             }
             if (peek && ring_ends_at(f, copy)) {
+                // In this order: a mark that comes to an empty socket is not taken for data.
+                const bool has_some = socket_pending(fd) > 0;
                 *mark = done != 0 && socket_at_mark(fd);
                 if (*mark)
                     return done;
-                const bool urgent = minds_mark && is_urgent_in_socket(fd);
-                const long more = receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket);
+                const bool urgent = minds_mark && is_urgent_in_socket(fd), looks = has_some || done == 0;
+                const long more =
+                    looks ? receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket) : 0;
                 *mark = more > 0 && minds_mark && peek_met_mark(fd, more, is_inline(f), urgent);
                 *end = socket_has_ended(fd);
                 return more > 0 ? done + more : done;
@@ -206,6 +209,10 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             *end = (seen & kFlagWriteShut) || (o.tx_block.load(std::memory_order_acquire) & kTxReset);
             const long more =
                 read_some(f, copy, scratch, to, want - static_cast<size_t>(done), flags & MSG_TRUNC, false);
+            if (more > 0 && done != 0 && ring_at_mark(f, o.rx.s)) { // it has come meanwhile
+                *mark = true;
+                return done;
+            }
             *mark = more > 0 && ring_at_mark(f, copy);
             return more > 0 ? done + more : done;
         }
@@ -321,7 +328,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                                                        : total;
     for (;;) {
         long r;
-        bool end = false, peeked_to_mark = false;
+        bool end = false, peeked_to_mark = false, stood_at_mark = false;
         Recipient writer;
         {
             ReceiveClaim c(b, f);
@@ -339,6 +346,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             uint32_t seen = paths ? 0 : absorb_flags(f);
             bool path_end = false;
             uncork_overdue(f);
+            if (events & EPOLLPRI) [[unlikely]]
+                stood_at_mark = ring_at_mark(f, o.rx.s);
             if (paths) [[unlikely]] {
                 IoCursor again = to;
                 const bool peek = flags & MSG_PEEK;
@@ -443,8 +452,13 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         }
         if (r == 0)
             fall_behind(o);
-        // A mark ends the call, or is passed, as soon as it is next, however little is there.
-        const bool told_in_vain = r == 0 && (events & EPOLLPRI) && urgent_unread(f);
+        // A mark ends the call, or is passed, as soon as it is next, however little is there. The sender
+        // announces it first: who is told of one that does not lie there yet looks again.
+        if (r == 0 && (events & EPOLLPRI) && !stood_at_mark && urgent_unread(f)) [[unlikely]] {
+            timespec nap{0, 50'000};
+            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+        }
+        const bool told_in_vain = r == 0 && stood_at_mark && urgent_unread(f);
         events = EPOLLIN | EPOLLRDHUP | (told_in_vain ? 0u : EPOLLPRI);
         long w = wait_stream(f, events, done ? unrestartable(deadline) : deadline, interrupts);
         if (w < 0)
