@@ -70,17 +70,7 @@ class Stranger {
 /// A connection's end on its way, as a process with libsd announces it; `passed` stands for it.
 struct OnItsWay {
     UniqueFd passed, far;
-    OnItsWay() {
-        const TestListener listener;
-        sockaddr_in name{};
-        name.sin_family = AF_INET;
-        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        name.sin_port = htons(listener.port);
-        passed.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        REQUIRE(::connect(passed.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
-        far.reset(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        REQUIRE(far);
-    }
+    OnItsWay() : OnItsWay(KernelConnection(TestListener{})) {}
     /// In the process that passes it: status of the request.
     int pass(TestProcess &process, uint32_t listener, wire::BridgeStart start, uint64_t segment = 0,
              SegmentView view = {}) const {
@@ -100,6 +90,9 @@ struct OnItsWay {
         body.start = static_cast<uint32_t>(start);
         return process.channel.ask(Op::pass, body, {passed.get(), far.get()}).header.status;
     }
+
+  private:
+    explicit OnItsWay(KernelConnection made) : passed(std::move(made.client)), far(std::move(made.server)) {}
 };
 
 #ifdef SD_BRIDGE_IS_BUILT

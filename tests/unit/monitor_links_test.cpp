@@ -17,13 +17,7 @@ void restart(Pair &pair, const char *limits) {
     FILE *config = fopen(file.c_str(), "w");
     fprintf(config, "[limits]\n%s", limits);
     fclose(config);
-    pair.monitor.stop(SIGTERM);
-    pair.monitor.start({"--config", file});
-    pair.server.hello(pair.monitor);
-    pair.client.hello(pair.monitor);
-    pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
-                        .as<wire::ListenReply>()
-                        .listener_id;
+    pair.restart_monitor({"--config", file});
 }
 
 /// A monitor that lets four links lead to a server.

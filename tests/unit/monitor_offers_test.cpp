@@ -12,20 +12,6 @@ using wire::Op;
 
 namespace {
 
-/// A connection of the kernel to the pair's listener.
-struct KernelConnection {
-    UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, server;
-    explicit KernelConnection(const TestListener &listener) {
-        sockaddr_in name{};
-        name.sin_family = AF_INET;
-        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        name.sin_port = htons(listener.port);
-        REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
-        server = UniqueFd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        REQUIRE(server.get() >= 0);
-    }
-};
-
 Answer offer(TestProcess &process, const UniqueFd &socket, uint32_t side) {
     return process.channel.ask(Op::offer, wire::Offer{side, 0}, {socket.get()});
 }

@@ -6,6 +6,20 @@
 
 namespace sd::test {
 
+/// A connection of the kernel to a listener.
+struct KernelConnection {
+    UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, server;
+    explicit KernelConnection(const TestListener &listener) {
+        sockaddr_in name{};
+        name.sin_family = AF_INET;
+        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        name.sin_port = htons(listener.port);
+        REQUIRE(::connect(client.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
+        server = UniqueFd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        REQUIRE(server.get() >= 0);
+    }
+};
+
 /// A server and a client process record, both played by this process, with one link between them.
 struct Pair {
     MonitorProcess monitor;
@@ -14,9 +28,14 @@ struct Pair {
     uint32_t listener = 0;
     uint64_t link = 0;
 
-    Pair() {
-        const Answer listening = server.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
-        listener = listening.as<wire::ListenReply>().listener_id;
+    Pair() { announce(); }
+    /// Another monitor, with these arguments.
+    void restart_monitor(std::vector<std::string> arguments) {
+        monitor.stop(SIGTERM);
+        monitor.start(std::move(arguments));
+        server.hello(monitor);
+        client.hello(monitor);
+        announce();
     }
     UniqueFd connect() {
         Answer a = client.channel.ask(wire::Op::connect, wire::Connect{listener, wire::kLoopbackAddresses});
@@ -37,6 +56,12 @@ struct Pair {
         REQUIRE(a.header.status == 0);
         REQUIRE(a.as<wire::LinksReply>().count == 1);
         REQUIRE(a.as<wire::LinksReply>().link[0].link_id == link);
+    }
+
+  private:
+    void announce() {
+        const Answer listening = server.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
+        listener = listening.as<wire::ListenReply>().listener_id;
     }
 };
 

@@ -57,13 +57,7 @@ class Carried {
         strcpy(name.sun_path, path_.c_str());
         REQUIRE(bind(bridges_.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
         REQUIRE(listen(bridges_.get(), 8) == 0);
-        pair.monitor.stop(SIGTERM);
-        pair.monitor.start({"--bridge-socket", path_});
-        pair.server.hello(pair.monitor);
-        pair.client.hello(pair.monitor);
-        pair.listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
-                            .as<wire::ListenReply>()
-                            .listener_id;
+        pair.restart_monitor({"--bridge-socket", path_});
     }
     ~Carried() { unlink(path_.c_str()); }
     Carried(const Carried &) = delete;
@@ -72,8 +66,7 @@ class Carried {
     /// Status of the bridge's request for the pool; descriptors that came with it.
     std::pair<int, size_t> bridge_asks_for(const Offered &pool) {
         REQUIRE(pair.server.channel.ask(Op::links, wire::Links{pair.listener, 0}).header.status == 0);
-        UniqueFd near, far;
-        make_sockets(near, far);
+        const KernelConnection passed(TestListener{});
         pair.server.segment.open(5, pool.link, kSlot, 1);
         wire::Pass body{};
         body.handoff.link_id = pool.link;
@@ -81,7 +74,8 @@ class Carried {
         body.handoff.slot = kSlot;
         body.handoff.side = 1;
         body.start = static_cast<uint32_t>(wire::BridgeStart::at_once);
-        REQUIRE(pair.server.channel.ask(Op::pass, body, {near.get(), far.get()}).header.status == 0);
+        REQUIRE(pair.server.channel.ask(Op::pass, body, {passed.client.get(), passed.server.get()}).header.status ==
+                0);
         int ends[2];
         REQUIRE(pipe(ends) == 0);
         const UniqueFd result(ends[0]);
@@ -97,16 +91,6 @@ class Carried {
     Pair pair;
 
   private:
-    static void make_sockets(UniqueFd &near, UniqueFd &far) {
-        const TestListener listener;
-        sockaddr_in name{};
-        name.sin_family = AF_INET;
-        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        name.sin_port = htons(listener.port);
-        near.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-        REQUIRE(::connect(near.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
-        far.reset(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    }
     /// Gives up what it was started with, claims the connection, and asks.
     void be_bridge(const Offered &pool, int result) {
         Channel channel(UniqueFd(accept4(bridges_.get(), nullptr, nullptr, SOCK_CLOEXEC)));
