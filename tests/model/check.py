@@ -92,6 +92,7 @@ MODELS = {
             11: ("a stop is taken back without a swap", 3),
             12: ("what a sender has noted is believed, and not the kernel's count", 3),
             13: ("the ring is left before what was given back of it has been passed", 3),
+            14: "a step that is taken back before the receiver has agreed to it has no answer",
         },
     },
 }

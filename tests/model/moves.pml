@@ -322,8 +322,10 @@ again:
         if
         :: atomic { step_of(rx) != ASKED && offer == word(number_of(rx) + 1, ASKED) -> rx = offer; taken = rx }
         :: atomic { step_of(rx) == ASKED && offer == word(number_of(rx), KERNEL) -> rx = offer; taken = rx }
+        :: atomic { step_of(rx) != ASKED && offer == word(number_of(rx) + 1, KERNEL) && MUTANT != 14 -> rx = offer; taken = rx }
         :: atomic { socket_is_left -> rx = offer; taken = rx; goto again }
-        :: else
+        :: atomic { else -> /* no word of the sender's is left without an answer for good */
+            assert(offer == rx || step_of(rx) == ASKED && offer == word(number_of(rx), RING)) }
         fi;
 socket:
         if

@@ -280,6 +280,26 @@ TEST_CASE("a direction is not moved before the receiver has agreed, nor again be
     CHECK(!receives_in_ring(*p.file(1)->ofd));
 }
 
+TEST_CASE("what was asked for and taken back before the receiver looked may be asked for again") {
+    PathPair p(kWantRing);
+    char room[100];
+    const auto want = [&](uint32_t path) {
+        (p.file(0)->ofd->opt.*kPathWanted).store(path);
+        p.file(0)->ofd->tx_block.fetch_or(kTxPath);
+    };
+    REQUIRE(p.send(0, "a", 1) == 1); // asks
+    want(kWantKernel);
+    REQUIRE(p.send(0, "b", 1) == 1);
+    REQUIRE(soon([&] { return p.unread(1) == 2; }));
+    REQUIRE(p.recv(1, room, sizeof room) == 2);
+    want(kWantRing);
+    for (unsigned i = 0; i < 3; ++i) {
+        REQUIRE(p.send(0, "c", 1) == 1);
+        REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    }
+    CHECK(sends_in_ring(*p.file(0)->ofd));
+}
+
 TEST_CASE("what was sent arrives in order, whatever changes its path meanwhile") {
     uint64_t moves = 0;
     for (uint32_t seed = 1; seed <= 60; ++seed)
@@ -568,6 +588,19 @@ TEST_CASE("one whose receiver has got more than was written stays in the socket,
     CHECK(!sends_in_ring(*p.file(0)->ofd));
     CHECK(!sends_in_ring(*p.file(1)->ofd));
     CHECK(counted.load() == before + 1);
+
+    // Also if somebody wishes it to go to the ring again (sdctl attach): they differ still.
+    for (unsigned me = 0; me < 2; ++me) {
+        (p.file(me)->ofd->opt.*kPathWanted).store(kWantRing);
+        p.file(me)->ofd->tx_block.fetch_or(kTxPath);
+        p.file(me)->mine->control.flags.fetch_and(~uint32_t{kFlagHome});
+    }
+    REQUIRE(p.send(0, "a", 1) == 1);
+    REQUIRE(soon([&] { return p.recv(1, room, sizeof room) == 1; }));
+    p.file(1)->mine->credit.counted.fetch_add(6);
+    REQUIRE(p.send(0, "b", 1) == 1);
+    CHECK(!sends_in_ring(*p.file(0)->ofd));
+    CHECK(counted.load() == before + 2);
 }
 
 TEST_CASE("a first move waits until the receiver has told of all that was written") {

@@ -226,7 +226,11 @@ void set_cork(int fd, const Ofd &o, bool in_use) noexcept {
         sys::setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof cork);
 }
 
-constexpr uint32_t kFirstAsked = path_word(1, kPathAsked);
+/// `flags` of the sender: has the direction never been in the ring? One that was born there had no stream
+/// that somebody could have changed.
+bool is_first_move(const Ofd &o, const std::atomic<uint32_t> &flags) noexcept {
+    return !(flags.load(relaxed) & kFlagTellsLeaving) && !((o.opt.*kPathStays).load(relaxed) & kNoSyn);
+}
 
 /// With the receive token, before the first move: how much has come.
 void tell_count(int fd, const File &f) noexcept {
@@ -339,7 +343,7 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
         const int64_t offset = written(fd, counts_syn);
         if (offset < 0)
             return false;
-        if (now == kFirstAsked) [[unlikely]] {
+        if (is_first_move(o, f.mine->control.flags)) [[unlikely]] {
             const Counts counts = compare_counts(fd, f, static_cast<uint64_t>(offset));
             if (counts == Counts::differ) {
                 stay_for_good(f);
@@ -380,7 +384,7 @@ bool follow_sender(int fd, File &f) noexcept {
             rdma::tell(*f.link, f.slot);
     };
     if (theirs == mine) [[likely]] {
-        if (mine == kFirstAsked) [[unlikely]]
+        if (path_step(mine) == kPathAsked && is_first_move(o, f.peer->control.flags)) [[unlikely]]
             tell_count(fd, f);
         return false;
     }
@@ -393,9 +397,10 @@ bool follow_sender(int fd, File &f) noexcept {
         return true;
     }
     if (path_step(mine) != kPathAsked) {
-        if (theirs == path_word((mine >> 8) + 1, kPathAsked) &&
-            !((o.opt.*kPathStays).load(relaxed) & kStaysPinned)) {
-            if (theirs == kFirstAsked)
+        const bool is_taken_back = theirs == path_word((mine >> 8) + 1, kPathKernel); // before we saw it
+        if (is_taken_back || (theirs == path_word((mine >> 8) + 1, kPathAsked) &&
+                              !((o.opt.*kPathStays).load(relaxed) & kStaysPinned))) {
+            if (!is_taken_back && is_first_move(o, f.peer->control.flags))
                 tell_count(fd, f);
             answer(theirs);
         }
