@@ -333,8 +333,9 @@ std::vector<Segment::OpenOfd> Segment::open_ofds() const {
     for_each_touched(memfd_.get(), kSegOfdOffset, sizeof(Ofd), kOfds, [&](unsigned i) {
         const Ofd &ofd = view_.ofd(i);
         if ((held[i / 64] >> i % 64 & 1) != 0 && ofd.state.load(std::memory_order_acquire) == kOpen) {
-            const bool has_paths = (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0;
+            // In this order: an end that begins gets its paths before its mark goes.
             const uint32_t block = ofd.tx_block.load(std::memory_order_acquire);
+            const bool has_paths = (ofd.flags_seen.load(std::memory_order_acquire) & kSeenPath) != 0;
             // The counters are their owners' plain words: a torn or late value only shows in a table.
             result.push_back({once(ofd.link_id),
                               once(ofd.slot),

@@ -129,7 +129,7 @@ UniqueFd monitor_channel() {
 }
 
 /// A line for each direction of a connection that is not there.
-void print_pending(const stat::Snapshot &snapshot, const ConnectionRow &row, bool to_kernel, Hold never) {
+void print_pending(const ConnectionRow &row, bool to_kernel, Hold never) {
     for (unsigned side = 0; side < 2; ++side) {
         const monitor::RowEnd &end = row.end[side];
         auto hold = static_cast<Hold>(end.hold);
@@ -143,7 +143,6 @@ void print_pending(const stat::Snapshot &snapshot, const ConnectionRow &row, boo
                    stat::program_text(stat::comm_of(end), end.pid),
                    hold == Hold::none ? "pending" : monitor::hold_text(hold));
     }
-    (void)snapshot;
 }
 
 /// Asks again until all is there, nothing more can come, or the time is over.
@@ -332,7 +331,7 @@ Exit move_connection(const std::string &connection, const std::string &path, dou
     fmt::print("{}: pending\n", connection);
     snapshot = look();
     for (const ConnectionRow *each : stat::find_connections(snapshot, connection)) {
-        print_pending(snapshot, *each, to_kernel, static_cast<Hold>(last.reply.hold % monitor::kHolds));
+        print_pending(*each, to_kernel, static_cast<Hold>(last.reply.hold % monitor::kHolds));
     }
     return Exit::obstacle;
 }
@@ -422,7 +421,7 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
                 return std::find(first, first + e.pids, pid) != first + e.pids;
             };
             if (has(row.end[0]) || has(row.end[1])) {
-                print_pending(snapshot, row, true, static_cast<Hold>(r.hold % monitor::kHolds));
+                print_pending(row, true, static_cast<Hold>(r.hold % monitor::kHolds));
             }
         }
         for (const auto &[holder, why] : obstacles) {

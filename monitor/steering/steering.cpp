@@ -121,7 +121,7 @@ void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold refuse
 }
 
 /// Are the ends about to get kernel sockets, and are to? What another monitor had begun, and what is not
-/// wanted any more, ends.
+/// wanted any more, ends. Where the words have changed meanwhile the next request sees what they say now.
 bool Monitor::goes_on_adopting(const SteeredPair &pair, bool to_kernel) {
     bool goes_on = false;
     for (const std::optional<SteeredEnd> &end : pair.end) {
@@ -132,7 +132,8 @@ bool Monitor::goes_on_adopting(const SteeredPair &pair, bool to_kernel) {
         const auto it = moved_.find({end->segment.get(), end->ofd.index});
         const std::shared_ptr<Adoption> adoption = it != moved_.end() ? it->second.adoption : nullptr;
         if ((block & kTxAdopt) == 0) {
-            continue; // it has ended with the other end's
+            goes_on = true; // it has ended, or both directions have left the ring, since `pair` was made
+            continue;
         }
         if (adoption_of(block) == 0 || (block & kTxBegin) != 0) {
             goes_on = true;

@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <sys/stat.h>
+#include <thread>
 
 using namespace sd;
 using namespace sd::test;
@@ -220,6 +221,40 @@ TEST_CASE("nobody begins before all who hold either end have the socket") {
         CHECK(pair.server_ofd().tx_block == 0);
         CHECK(pair.server_ofd().rcvlowat == 1);
     }
+}
+
+TEST_CASE("a request that comes while the ends begin finds neither of them lost") {
+    LivePair pair;
+    pair.knows_shared();
+    become_one_with_paths(pair);
+    constexpr uint32_t kMarks = kTxMoved | kTxAdopt | kTxBegin | 77u << kTxSerialShift;
+    std::atomic<bool> is_over{false};
+    std::thread holders([&] { // one begins after the other, as libsd does, again and again
+        while (!is_over) {
+            for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+                ofd->tx_block = kMarks;
+                ofd->flags_seen = 0;
+            }
+            usleep(50);
+            for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+                ofd->flags_seen = kSeenPath;
+                ofd->tx_block = 0;
+            }
+            usleep(50);
+        }
+    });
+    Channel channel(pair.monitor);
+    const wire::Steer what{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()),
+                           static_cast<uint32_t>(pair.link), LivePair::kSlot};
+    unsigned lost = 0, begun_anew = 0;
+    for (int i = 0; i < 5000; ++i) {
+        lost += channel.ask(Op::steer, what).as<wire::SteerReply>().never != 0 ? 1 : 0;
+        begun_anew += adoption_of(pair.client_ofd().tx_block) % 77 != 0 ? 1 : 0;
+    }
+    is_over = true;
+    holders.join();
+    CHECK(lost == 0);
+    CHECK(begun_anew == 0);
 }
 
 TEST_CASE("an adoption that has ended goes on with the sockets that somebody has") {
