@@ -21,8 +21,8 @@
 // Nobody is inside a read or a write of the socket, at either end, when a path changes: those are made with
 // MSG_DONTWAIT and with the token of the direction in hand. Who has to wait does so for both (wait_stream).
 //
-// What S has asked for it may take back: (n, kernel) after (n, asked), whether R has agreed or not. R sees that
-// it stays in the socket, and answers.
+// What S has asked for it may take back: (n, kernel) after (n, asked), whether R has agreed or not. R sees
+// that it stays in the socket, and answers.
 //
 // What R has not read of the ring may come by the socket, before S leaves the ring: give_back.hpp.
 //
