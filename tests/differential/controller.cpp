@@ -34,7 +34,8 @@ constexpr long kFinite = 400000;    // µs that a step with a deadline of some 2
 constexpr long kDraining = 4000000; // and one that waits for what a sender still has
 constexpr long kForEver = 20000000; // µs after which a side that never comes to rest is given up
 
-bool asleep(int file) {
+/// `threads`: how many its process has.
+bool asleep(int file, long *threads = nullptr) {
     char text[512];
     const ssize_t n = pread(file, text, sizeof text - 1, 0);
     if (n <= 0) {
@@ -42,6 +43,9 @@ bool asleep(int file) {
     }
     text[n] = '\0';
     const char *end = strrchr(text, ')');
+    if (end != nullptr && threads != nullptr) {
+        sscanf(end + 2, "%*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld", threads);
+    }
     return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
 }
 
@@ -224,7 +228,8 @@ bool all_threads_asleep(pid_t pid) {
 
 /// With the bridges that it has started.
 bool Side::monitor_asleep() const {
-    if (monitor_ > 0 && !all_threads_asleep(monitor_)) {
+    long threads = 0;
+    if (monitor_ > 0 && (!asleep(monitor_status_, &threads) || (threads != 1 && !all_threads_asleep(monitor_)))) {
         return false;
     }
     char text[512];
@@ -240,18 +245,23 @@ bool Side::monitor_asleep() const {
     return all;
 }
 
-// Returns when every actor is idle, dead, or blocked.
+// Returns when every actor is idle, dead, or blocked. Looks at who sleeps only when that can decide: a step
+// that ends by itself says so, and who is to sleep is looked at a few times in a row.
 void Side::settle(bool patient) {
     const long begin = now_us();
     const int needed = patient ? 40 : 3; // looks in a row that found everybody asleep
     const long pause = patient ? 500 : 60;
     int calm = 0;
-    for (;;) {
-        bool progress = false, waiting = false, starting = false;
+    for (long wait = 0;;) {
+        const bool progress = take_news(wait);
+        wait = 0;
+        if (progress) {
+            calm = 0;
+            continue;
+        }
+        bool waiting = false, starting = false;
         long given = 0;
-        for (int i = 0; i < kMaxActors; ++i) {
-            receive(i, progress);
-            const Actor &actor = actors_[static_cast<size_t>(i)];
+        for (const Actor &actor : actors_) {
             waiting |= actor.state == State::busy || actor.state == State::starting;
             starting |= actor.state == State::starting;
             if (actor.state == State::busy && actor.finite) {
@@ -260,10 +270,6 @@ void Side::settle(bool patient) {
                     op == Op::drain || op == Op::shell || op == Op::close_all || op == Op::spawn;
                 given = std::max(given, long_one ? kDraining : kFinite);
             }
-        }
-        if (progress) {
-            calm = 0;
-            continue;
         }
         const long passed = now_us() - begin;
         if (passed > kForEver) {
@@ -284,19 +290,38 @@ void Side::settle(bool patient) {
         } else {
             calm = 0;
         }
-        pollfd entries[2 * kMaxActors];
-        nfds_t count = 0;
-        for (size_t i = 0; i < kMaxActors; ++i) {
-            if (actors_[i].state == State::busy || actors_[i].state == State::starting) {
-                entries[count++] = {channels_[i].ours, POLLIN, 0};
-                if (actors_[i].death >= 0) {
-                    entries[count++] = {actors_[i].death, POLLIN, 0};
-                }
+        wait = starting ? kForEver - passed + 1 : std::max(pause, given - passed);
+    }
+}
+
+/// What actors have said, or that they ended; waits for that for so many µs. Whether there was anything.
+bool Side::take_news(long wait) {
+    pollfd entries[2 * kMaxActors];
+    int whose[2 * kMaxActors];
+    nfds_t count = 0;
+    const auto look_at = [&](int fd, int actor) {
+        whose[count] = actor;
+        entries[count++] = {fd, POLLIN, 0};
+    };
+    for (int i = 0; i < kMaxActors; ++i) {
+        const Actor &actor = actors_[static_cast<size_t>(i)];
+        if (actor.state == State::busy || actor.state == State::starting) {
+            look_at(channels_[static_cast<size_t>(i)].ours, i);
+        }
+        if (actor.state != State::absent && actor.state != State::dead && actor.death >= 0) {
+            look_at(actor.death, i);
+        }
+    }
+    const timespec limit{wait / 1000000, wait % 1000000 * 1000};
+    bool progress = false;
+    if (ppoll(entries, count, &limit, nullptr) > 0) {
+        for (nfds_t i = 0; i < count; ++i) {
+            if (entries[i].revents != 0) {
+                receive(whose[i], progress);
             }
         }
-        const timespec limit{0, pause * 1000};
-        ppoll(entries, count, &limit, nullptr);
     }
+    return progress;
 }
 
 void Side::receive(int index, bool &progress) {

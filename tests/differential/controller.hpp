@@ -70,6 +70,7 @@ class Side {
     void perform(const Sequence &sequence, size_t index);
     int resolve(char kind, int value) const;
     void settle(bool patient);
+    bool take_news(long wait);
     void receive(int actor, bool &progress);
     void take_reply(int actor, const Reply &reply);
     void died(int actor);
@@ -82,7 +83,8 @@ class Side {
 
     bool accelerated_;
     pid_t monitor_ = -1;
-    int bridges_ = -1; ///< list of the monitor's children, where connections are carried by some
+    int monitor_status_ = -1; ///< its stat file in /proc
+    int bridges_ = -1;        ///< list of the monitor's children, where connections are carried by some
     std::vector<pid_t> host_pids_;
     std::string monitor_socket_, sdstat_;
     std::optional<Apart> apart_;
