@@ -34,20 +34,29 @@ constexpr long kFinite = 400000;    // µs that a step with a deadline of some 2
 constexpr long kDraining = 4000000; // and one that waits for what a sender still has
 constexpr long kForEver = 20000000; // µs after which a side that never comes to rest is given up
 
-/// `threads`: how many its process has.
-bool asleep(int file, long *threads = nullptr) {
-    char text[512];
-    const ssize_t n = pread(file, text, sizeof text - 1, 0);
-    if (n <= 0) {
-        return true; // gone
+/// A thread's state in /proc: whether it sleeps or has gone, and how many threads its process has.
+struct ThreadLook {
+    bool gone = true, asleep = true;
+    long threads = 0;
+
+    explicit ThreadLook(int file) {
+        char text[512];
+        const ssize_t n = pread(file, text, sizeof text - 1, 0);
+        if (n <= 0) {
+            return;
+        }
+        text[n] = '\0';
+        const char *at = strrchr(text, ')');
+        gone = false;
+        asleep = at != nullptr && (at[2] == 'S' || at[2] == 'Z' || at[2] == 'X');
+        for (int field = 2; at != nullptr && field < 20; ++field) {
+            at = strchr(at + 1, ' ');
+        }
+        threads = at == nullptr ? 0 : atol(at);
     }
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    if (end != nullptr && threads != nullptr) {
-        sscanf(end + 2, "%*c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %ld", threads);
-    }
-    return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
-}
+};
+
+bool asleep(int file) { return ThreadLook(file).asleep; }
 
 } // namespace
 
@@ -204,32 +213,58 @@ bool Side::all_asleep() const {
     return monitor_asleep();
 }
 
-namespace {
+// While the monitor's loop waits for a thread that asks the kernel, only that one is awake. The first file is the
+// loop's own, and whoever starts threads is awake: if it sleeps, it knows how many there are.
+bool Side::monitor_threads_asleep() const {
+    for (bool opened = false;; opened = true) {
+        size_t alive = 0;
+        long threads = 0;
+        for (const int file : monitor_threads_) {
+            const ThreadLook look(file);
+            if (!look.asleep) {
+                return false;
+            }
+            threads = alive == 0 ? look.threads : threads;
+            alive += look.gone ? 0 : 1;
+        }
+        if (alive != 0 && alive == monitor_threads_.size() && static_cast<long>(alive) == threads) {
+            return true;
+        }
+        if (opened) {
+            return alive == 0; // or they come and go
+        }
+        open_monitor_threads();
+    }
+}
 
-// While the monitor's loop waits for a thread that asks the kernel, only that one is awake.
-bool all_threads_asleep(pid_t pid) {
-    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+void Side::close_monitor_threads() const {
+    for (const int file : monitor_threads_) {
+        close(file);
+    }
+    monitor_threads_.clear();
+}
+
+void Side::open_monitor_threads() const {
+    close_monitor_threads();
+    const std::string tasks = "/proc/" + std::to_string(monitor_) + "/task";
     DIR *const list = opendir(tasks.c_str());
-    bool all = true;
-    for (const dirent *entry; all && list != nullptr && (entry = readdir(list)) != nullptr;) {
-        if (entry->d_name[0] != '.') {
-            const int file = open((tasks + "/" + entry->d_name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-            all = file < 0 || asleep(file);
-            close(file);
+    for (const dirent *entry; list != nullptr && (entry = readdir(list)) != nullptr;) {
+        const int file = entry->d_name[0] == '.'
+                             ? -1
+                             : open((tasks + "/" + entry->d_name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+        if (file >= 0) {
+            const bool is_loop = atoi(entry->d_name) == monitor_;
+            monitor_threads_.insert(is_loop ? monitor_threads_.begin() : monitor_threads_.end(), file);
         }
     }
     if (list != nullptr) {
         closedir(list);
     }
-    return all;
 }
-
-} // namespace
 
 /// With the bridges that it has started.
 bool Side::monitor_asleep() const {
-    long threads = 0;
-    if (monitor_ > 0 && (!asleep(monitor_status_, &threads) || (threads != 1 && !all_threads_asleep(monitor_)))) {
+    if (monitor_ > 0 && !monitor_threads_asleep()) {
         return false;
     }
     char text[512];
@@ -252,7 +287,7 @@ void Side::settle(bool patient) {
     const int needed = patient ? 40 : 3; // looks in a row that found everybody asleep
     const long pause = patient ? 500 : 60;
     int calm = 0;
-    for (long wait = 0;;) {
+    for (long wait = pause;;) {
         const bool progress = take_news(wait);
         wait = 0;
         if (progress) {
@@ -264,8 +299,8 @@ void Side::settle(bool patient) {
         for (const Actor &actor : actors_) {
             waiting |= actor.state == State::busy || actor.state == State::starting;
             starting |= actor.state == State::starting;
-            if (actor.state == State::busy && actor.finite) {
-                const Op op = sequence_->steps[actor.step].op;
+            const Op op = actor.state == State::busy ? sequence_->steps[actor.step].op : Op::socket;
+            if (actor.state == State::busy && (actor.finite || op == Op::exit)) {
                 const bool long_one =
                     op == Op::drain || op == Op::shell || op == Op::close_all || op == Op::spawn;
                 given = std::max(given, long_one ? kDraining : kFinite);

@@ -76,6 +76,9 @@ class Side {
     void died(int actor);
     bool all_asleep() const;
     bool monitor_asleep() const;
+    bool monitor_threads_asleep() const;
+    void open_monitor_threads() const;
+    void close_monitor_threads() const;
     void note(const std::string &text);
     std::string masked(const std::string &text);
     void end_all();
@@ -83,8 +86,8 @@ class Side {
 
     bool accelerated_;
     pid_t monitor_ = -1;
-    int monitor_status_ = -1; ///< its stat file in /proc
-    int bridges_ = -1;        ///< list of the monitor's children, where connections are carried by some
+    mutable std::vector<int> monitor_threads_; ///< their stat files in /proc, opened anew when they change
+    int bridges_ = -1; ///< list of the monitor's children, where connections are carried by some
     std::vector<pid_t> host_pids_;
     std::string monitor_socket_, sdstat_;
     std::optional<Apart> apart_;

@@ -117,8 +117,6 @@ void Side::start_monitor(const Setting &setting) {
         }
         usleep(1000);
     }
-    monitor_status_ =
-        moved_up(checked("stat", open(("/proc/" + std::to_string(monitor_) + "/stat").c_str(), O_RDONLY)));
     if (setting.users == Users::given_up) {
         const std::string own = "/proc/" + std::to_string(monitor_) + "/task/" + std::to_string(monitor_);
         bridges_ = moved_up(checked("children", open((own + "/children").c_str(), O_RDONLY)));
@@ -209,11 +207,10 @@ Side::~Side() {
             close(fd);
         }
     }
-    for (const int fd : {bridges_, monitor_status_}) {
-        if (fd >= 0) {
-            close(fd);
-        }
+    if (bridges_ >= 0) {
+        close(bridges_);
     }
+    close_monitor_threads();
 }
 
 } // namespace sd::differential
