@@ -213,8 +213,8 @@ bool Side::all_asleep() const {
     return monitor_asleep();
 }
 
-// While the monitor's loop waits for a thread that asks the kernel, only that one is awake. The first file is the
-// loop's own, and whoever starts threads is awake: if it sleeps, it knows how many there are.
+// While the monitor's loop waits for a thread that asks the kernel, only that one is awake. The loop alone
+// starts threads, so if it sleeps, it is right about how many there are. The first file is the loop's.
 bool Side::monitor_threads_asleep() const {
     for (bool opened = false;; opened = true) {
         size_t alive = 0;
