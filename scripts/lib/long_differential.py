@@ -21,7 +21,7 @@ HOW = {
     "apart-shm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "shm"}),
     "apart-storm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "storm"}),
 }
-PIECE = 2000
+PIECE = 1000
 JOBS = 6  # sequences wait for one another's timeouts more than they compute
 SUMMARY = re.compile(r"(\d+) the same \((\d+) of them only when repeated\), (\d+) different, (\d+) undecided")
 

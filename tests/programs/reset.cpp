@@ -260,10 +260,8 @@ BEHAVIOUR("a wrong control message after a reset", wrong_control_message_after_r
     SHOW(sendmsg(pair.client, &message, MSG_NOSIGNAL));
 }
 
-int main(int argc, char **argv) { return run_behaviour(argc, argv); }
-
-// With paths that change, the bytes may lie where the reader has not looked since: it has read the ring to its
-// end, which its sender has left, or the socket up to where its sender went over to the ring.
+// With paths that change, the bytes may lie where the reader has not looked since: it has read the ring to
+// its end, which its sender has left, or the socket up to where its sender went over to the ring.
 BEHAVIOUR("close with unread data, after exchanges of any number", unread_data_wherever, accelerated) {
     constexpr int kRounds = 60;
     int told = 0;
@@ -285,3 +283,5 @@ BEHAVIOUR("close with unread data, after exchanges of any number", unread_data_w
     }
     say("%d of %d were reset", told, kRounds);
 }
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
