@@ -2,6 +2,7 @@
 #include "monitor/kernel/listening.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 #include "monitor/records/listener.hpp"
+#include "monitor/service/network_visit.hpp"
 
 #include <arpa/inet.h>
 #include <cstring>
@@ -28,8 +29,16 @@ uint64_t cookie_of(const inet_diag_msg &found) {
 } // namespace
 
 /// Nothing: it is not ours to see.
-std::optional<ListeningSockets::ByCookie> ListeningSockets::read(uint8_t family, uint16_t port, uint64_t netns) {
-    const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+std::optional<ListeningSockets::ByCookie> ListeningSockets::read(uint8_t family, uint16_t port,
+                                                                 uint64_t netns, pid_t inside) {
+    const auto open_table = [] {
+        return UniqueFd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+    };
+    UniqueFd netlink = open_table();
+    if (inside > 0 && netlink && netns_cookie(netlink.get()) != netns) {
+        const Visit there(inside);
+        netlink = open_table();
+    }
     if (!netlink || netns_cookie(netlink.get()) != netns) {
         return std::nullopt;
     }
@@ -71,17 +80,46 @@ std::optional<ListeningSockets::ByCookie> ListeningSockets::read(uint8_t family,
     }
 }
 
-Listening ListeningSockets::find(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
-    const std::tuple key(netns, address.family, address.port);
+const std::optional<ListeningSockets::ByCookie> &ListeningSockets::all(uint8_t family, uint16_t port,
+                                                                       uint64_t netns, pid_t inside) {
+    const std::tuple key(netns, family, port);
     auto it = ports_.find(key);
     if (it == ports_.end()) {
-        it = ports_.emplace(key, read(address.family, address.port, netns)).first;
+        it = ports_.emplace(key, read(family, port, netns, inside)).first;
     }
-    if (!it->second) {
+    return it->second;
+}
+
+std::optional<std::vector<ino_t>> ListeningSockets::taking(const SlotAddress &name, uint64_t netns, pid_t inside) {
+    std::vector<ino_t> found;
+    for (const uint8_t family : {AF_INET, AF_INET6}) {
+        const std::optional<ByCookie> &table = all(family, name.port, netns, inside);
+        if (!table) {
+            return std::nullopt;
+        }
+        for (const auto &[cookie, socket] : *table) {
+            ListenAddress address{name.port, family, false, {}};
+            if (family == AF_INET) {
+                address.ip[10] = address.ip[11] = 0xff;
+                memcpy(address.ip + 12, socket.ip.data(), 4);
+            } else {
+                memcpy(address.ip, socket.ip.data(), sizeof address.ip);
+            }
+            if (takes(address, name)) {
+                found.push_back(socket.inode);
+            }
+        }
+    }
+    return found;
+}
+
+Listening ListeningSockets::find(const ListenAddress &address, uint64_t cookie, uint64_t netns) {
+    const std::optional<ByCookie> &table = all(address.family, address.port, netns, 0);
+    if (!table) {
         return {};
     }
-    const auto found = it->second->find(cookie);
-    if (found == it->second->end()) {
+    const auto found = table->find(cookie);
+    if (found == table->end()) {
         return {true, 0};
     }
     const uint8_t *ip = found->second.ip.data();

@@ -1,6 +1,7 @@
 // Reading the rules for packets with libnftables, and hearing of changes over netlink.
 #include "monitor/kernel/packet_filter.hpp"
 #include "monitor/records/listener.hpp"
+#include "monitor/service/network_visit.hpp"
 
 #include <arpa/inet.h>
 #include <cerrno>
@@ -22,29 +23,6 @@
 namespace sd::monitor {
 
 namespace {
-
-/// In another network namespace until it goes.
-class Visit {
-  public:
-    explicit Visit(pid_t pid) {
-        const std::string there = "/proc/" + std::to_string(pid) + "/ns/net";
-        const UniqueFd target(open(there.c_str(), O_RDONLY | O_CLOEXEC));
-        home_ = UniqueFd(open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC));
-        inside_ = home_ && target && setns(target.get(), CLONE_NEWNET) == 0;
-    }
-    ~Visit() {
-        if (inside_ && setns(home_.get(), CLONE_NEWNET) != 0) {
-            std::terminate(); // everything it looked up from here on would be somebody else's
-        }
-    }
-    Visit(const Visit &) = delete;
-    Visit &operator=(const Visit &) = delete;
-    bool is_inside() const { return inside_; }
-
-  private:
-    UniqueFd home_;
-    bool inside_ = false;
-};
 
 /// Whether the network namespace that we are in is one of a user namespace below ours: then somebody whom we
 /// do not trust makes its rules.

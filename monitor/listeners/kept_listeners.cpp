@@ -24,8 +24,9 @@ using nlohmann::json;
 using namespace std::chrono_literals;
 
 constexpr auto kWriteAfter = 20ms; ///< all that changes within it is written at once
-constexpr auto kWaitFor = 5s;      ///< for who had it; programs come back within half a second
-constexpr size_t kMost = 16384;    ///< listeners that are written
+/// For who had it; programs come back within half a second. One that is stopped takes longer.
+constexpr auto kWaitFor = 5s;
+constexpr size_t kMost = 16384; ///< listeners that are written
 
 } // namespace
 
@@ -84,10 +85,10 @@ bool Monitor::expect_listener(const json &kept) {
     if (made->directory_index < 0) {
         return false;
     }
-    made->timer = loop_.after(kWaitFor, [this, id] {
+    made->timer = loop_.after(patience_after_restart(kWaitFor), [this, id] {
         if (const auto it = listeners_.find(id); it != listeners_.end()) {
             it->second->timer = 0;
-            end_listener(*it->second);
+            abandon(*it->second); // new clients begin on the kernel; those that wait go on waiting
         }
     });
     listener_by_socket_[{proof.netns, proof.cookie}] = made.get();

@@ -8,13 +8,6 @@
 
 namespace sd::monitor {
 
-namespace {
-
-/// How long a server may take to find a new monitor; one that is stopped meanwhile is not waited for.
-constexpr std::chrono::seconds kListenersComeBack{10};
-
-} // namespace
-
 Reply Monitor::adopt_link(Client &client, Request &request) {
     const auto body = request.as<wire::Adopt>();
     if (body.side > 1 || body.link_id == 0) {
@@ -100,57 +93,6 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
     }
     return {};
-}
-
-/// Its requests were made under a former monitor, and no acceptor has taken the link yet: the one whom they
-/// are for is known by his listener only, which he shows when he finds us.
-void Monitor::await_listener(Link &link) {
-    if (link.awaits_listener || give_to_listener(link)) {
-        return;
-    }
-    link.awaits_listener = true;
-    loop_.after(kListenersComeBack, [this, file = link.file] {
-        if (const auto it = links_.find(file); it != links_.end() && it->second->awaits_listener) {
-            it->second->awaits_listener = false;
-            side_changed(*it->second, 1);
-        }
-    });
-}
-
-/// All that is asked of a new link is asked of it, since the client alone says what it is.
-bool Monitor::give_to_listener(Link &link) {
-    const auto request = link.first_request();
-    if (!request || link.side[0].attached.empty()) {
-        return false;
-    }
-    const Client &client = **link.side[0].attached.begin();
-    for (const auto &[id, listener] : listeners_) {
-        if (listener->ns != client.ns || listener->orphan || !takes(listener->address, request->first)) {
-            continue;
-        }
-        if (client.detached || listener->is_detached ||
-            !config_.policy.allows(client.who, listener->identity(), listener->address) ||
-            birth_objects(client, *listener, wire::kOtherAddresses, true) != Cause::none ||
-            !has_room(client, *listener) || !listener->add(link, request->second)) {
-            return false;
-        }
-        link.awaits_listener = false;
-        link.for_each_view([id = id](LinkView view) {
-            std::atomic_ref<uint32_t>(view.header().listener_id).store(id, std::memory_order_release);
-        });
-        listener->ring_accept_bells();
-        return true;
-    }
-    return false;
-}
-
-/// A listener has been shown.
-void Monitor::take_waiting_links() {
-    for (const auto &[file, link] : links_) {
-        if (link->awaits_listener) {
-            give_to_listener(*link);
-        }
-    }
 }
 
 /// Watches the processes that the link says are attached. Those that have ended are no longer counted. The

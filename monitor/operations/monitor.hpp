@@ -3,6 +3,7 @@
 #include "monitor/discovery/discovery.hpp"
 #include "monitor/kernel/group_programs.hpp"
 #include "monitor/kernel/listener_watch.hpp"
+#include "monitor/kernel/listening.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/kernel/socket_search.hpp"
 #include "monitor/records/client.hpp"
@@ -31,6 +32,10 @@ struct OverShare : std::runtime_error {
 };
 
 class PeersHelper;
+
+std::chrono::milliseconds patience_after_restart(std::chrono::milliseconds usual);
+/// When to ask look_at_descriptors() again.
+std::chrono::milliseconds soon_after(std::chrono::steady_clock::time_point when);
 
 class Monitor {
   public:
@@ -306,6 +311,17 @@ class Monitor {
     void expected_came(Listener &listener, int socket);
     void listeners_changed();
 
+    // awaited_listeners.cpp: what waited to be accepted before a restart
+    void await_listener(Link &link);
+    void look_for_listeners_after(std::chrono::milliseconds pause);
+    void look_for_listeners();
+    std::optional<bool> may_be_accepted(const Link &link, ListeningSockets &sockets,
+                                        std::map<ino_t, std::optional<InHands>> &seen);
+    void give_up_waiting(const FileId &file);
+    void turn_away(const Namespace &ns, const ListenAddress &address);
+    bool give_to_listener(Link &link);
+    void take_waiting_links();
+
     // crossed_listeners.cpp: those whose connections go on to others
     void note_crossing(const Link &link);
     void note_acceptors(Listener &listener);
@@ -381,9 +397,6 @@ class Monitor {
     // adopt.cpp: links that outlived a former monitor
     Reply adopt_link(Client &client, Request &request);
     void await_holders(const Client &payer, Link &link, unsigned side);
-    void await_listener(Link &link);
-    bool give_to_listener(Link &link);
-    void take_waiting_links();
     bool find_attached(const Link &link, unsigned side, pid_t pid) const;
     void stop_awaiting(uint64_t watch);
     void stop_awaiting(Link &link, unsigned side, pid_t pid);
@@ -484,6 +497,7 @@ class Monitor {
     EventLoop::Timer carry_timer_ = 0;
     UniqueFd kept_;
     EventLoop::Timer keep_timer_ = 0;
+    EventLoop::Timer listeners_look_ = 0; ///< for those whom clients have waited for since before a restart
     EventLoop::Clock::time_point log_window_{};
     unsigned logged_ = 0; ///< in this window
     std::unordered_map<uid_t, unsigned> logged_by_;

@@ -32,12 +32,6 @@ constexpr unsigned kBlindLooks = 6;
 /// library is switched off.
 constexpr unsigned kLibraryLooks = 4;
 
-/// Not at once, if it has been there already: another search is under way.
-std::chrono::milliseconds soon_after(std::chrono::steady_clock::time_point when) {
-    const auto left = when - std::chrono::steady_clock::now();
-    return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(5));
-}
-
 uint64_t socket_cookie(int fd) {
     uint64_t cookie = 0;
     socklen_t length = sizeof cookie;
@@ -45,6 +39,12 @@ uint64_t socket_cookie(int fd) {
 }
 
 } // namespace
+
+/// Not at once, if it has been there already: another search is under way.
+std::chrono::milliseconds soon_after(std::chrono::steady_clock::time_point when) {
+    const auto left = when - std::chrono::steady_clock::now();
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(5));
+}
 
 Reply Monitor::pass(Client &client, Request &request) {
     const auto body = request.as<wire::Pass>();

@@ -48,11 +48,13 @@ Reply Monitor::listen(Client &client, Request &request) {
             if (may_log()) {
                 log::warn("process {}: limits.listeners_per_client reached", client.pid);
             }
+            turn_away(*client.ns, proof.address);
             return Reply::error(EMFILE, Cause::limit);
         }
     }
     if (listener == nullptr) {
         if (!config_.policy.may_listen(client.who, proof.address)) {
+            turn_away(*client.ns, proof.address);
             return Reply::error(EACCES, Cause::policy);
         }
         uint32_t id;
@@ -70,6 +72,7 @@ Reply Monitor::listen(Client &client, Request &request) {
         made->directory_index =
             client.ns->directory.insert(id, proof.address, proof.cookie, backlog, proof.owner);
         if (made->directory_index < 0) {
+            turn_away(*client.ns, proof.address);
             return Reply::error(ENOSPC, Cause::limit);
         }
         listener = made.get();

@@ -21,7 +21,8 @@ HOW = {
     "apart-shm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "shm"}),
     "apart-storm": (["--apart", *WITHOUT], {"SD_TEST_PATHS": "storm"}),
 }
-PIECE = 500
+PIECE = 1000
+JOBS = 6  # sequences wait for one another's timeouts more than they compute
 SUMMARY = re.compile(r"(\d+) the same \((\d+) of them only when repeated\), (\d+) different, (\d+) undecided")
 
 
@@ -29,7 +30,7 @@ def run_piece(build_dir, mode, first, count):
     """What it counted, and the seeds that differ; None: it did not get to the end."""
     words, environment = HOW[mode]
     command = [f"{build_dir}/tests/differential/differential", *words, "--from", str(first), "--count", str(count), "--failures",
-               str(count), "--no-shrink"]
+               str(count), "--no-shrink", "--jobs", str(JOBS)]
     got = subprocess.run(command, capture_output=True, text=True, check=False,
                          env={**os.environ, "SD_BUILD_DIR": build_dir, **environment})
     found = SUMMARY.search(got.stdout)

@@ -4,6 +4,8 @@
 // with the same descriptors each time, and nothing that one sequence left behind reaches the next.
 #include "tests/differential/actor.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdarg>
@@ -58,23 +60,52 @@ void Observation::data(const char *bytes, size_t size) {
     }
 }
 
-void fill_pattern(char *bytes, size_t size, int step, size_t offset) {
-    for (size_t i = 0; i < size; ++i) {
-        const size_t at = offset + i;
-        bytes[i] =
-            static_cast<char>('a' + (static_cast<size_t>(step) * 5 + at + (at >> 8) * 3 + (at >> 16)) % 26);
+namespace {
+
+/// Of 256 bytes whose places differ in the last byte only, each is the next letter.
+constexpr size_t kStretch = 256;
+
+const char *letters_from(int step, size_t at) {
+    static const auto alphabets = [] {
+        std::array<char, 26 + kStretch> all{};
+        for (size_t i = 0; i < all.size(); ++i) {
+            all[i] = static_cast<char>('a' + i % 26);
+        }
+        return all;
+    }();
+    return alphabets.data() + (static_cast<size_t>(step) * 5 + at + (at >> 8) * 3 + (at >> 16)) % 26;
+}
+
+/// Calls fn(letters, at, size) for each stretch, until it says false.
+template <typename Fn> void for_each_stretch(size_t size, int step, size_t offset, Fn fn) {
+    for (size_t at = 0; at < size;) {
+        const size_t part = std::min(size - at, kStretch - (offset + at) % kStretch);
+        if (!fn(letters_from(step, offset + at), at, part)) {
+            return;
+        }
+        at += part;
     }
 }
 
+} // namespace
+
+void fill_pattern(char *bytes, size_t size, int step, size_t offset) {
+    for_each_stretch(size, step, offset, [&](const char *letters, size_t at, size_t part) {
+        memcpy(bytes + at, letters, part);
+        return true;
+    });
+}
+
 size_t first_mismatch(const char *bytes, size_t size, int step, size_t offset) {
-    for (size_t i = 0; i < size; ++i) {
-        char expected;
-        fill_pattern(&expected, 1, step, offset + i);
-        if (bytes[i] != expected) {
-            return i;
+    size_t first = size;
+    for_each_stretch(size, step, offset, [&](const char *letters, size_t at, size_t part) {
+        if (memcmp(bytes + at, letters, part) == 0) {
+            return true;
         }
-    }
-    return size;
+        first = at + static_cast<size_t>(std::mismatch(letters, letters + part, bytes + at).first - letters);
+        return false;
+    });
+    return first;
 }
 
 void *forbidden_page() {

@@ -34,16 +34,29 @@ constexpr long kFinite = 400000;    // µs that a step with a deadline of some 2
 constexpr long kDraining = 4000000; // and one that waits for what a sender still has
 constexpr long kForEver = 20000000; // µs after which a side that never comes to rest is given up
 
-bool asleep(int file) {
-    char text[512];
-    const ssize_t n = pread(file, text, sizeof text - 1, 0);
-    if (n <= 0) {
-        return true; // gone
+/// A thread's state in /proc: whether it sleeps or has gone, and how many threads its process has.
+struct ThreadLook {
+    bool gone = true, asleep = true;
+    long threads = 0;
+
+    explicit ThreadLook(int file) {
+        char text[512];
+        const ssize_t n = pread(file, text, sizeof text - 1, 0);
+        if (n <= 0) {
+            return;
+        }
+        text[n] = '\0';
+        const char *at = strrchr(text, ')');
+        gone = false;
+        asleep = at != nullptr && (at[2] == 'S' || at[2] == 'Z' || at[2] == 'X');
+        for (int field = 2; at != nullptr && field < 20; ++field) {
+            at = strchr(at + 1, ' ');
+        }
+        threads = at == nullptr ? 0 : atol(at);
     }
-    text[n] = '\0';
-    const char *end = strrchr(text, ')');
-    return end != nullptr && (end[2] == 'S' || end[2] == 'Z' || end[2] == 'X');
-}
+};
+
+bool asleep(int file) { return ThreadLook(file).asleep; }
 
 } // namespace
 
@@ -200,31 +213,58 @@ bool Side::all_asleep() const {
     return monitor_asleep();
 }
 
-namespace {
+// While the monitor's loop waits for a thread that asks the kernel, only that one is awake. The loop alone
+// starts threads, so if it sleeps, it is right about how many there are. The first file is the loop's.
+bool Side::monitor_threads_asleep() const {
+    for (bool opened = false;; opened = true) {
+        size_t alive = 0;
+        long threads = 0;
+        for (const int file : monitor_threads_) {
+            const ThreadLook look(file);
+            if (!look.asleep) {
+                return false;
+            }
+            threads = alive == 0 ? look.threads : threads;
+            alive += look.gone ? 0 : 1;
+        }
+        if (alive != 0 && alive == monitor_threads_.size() && static_cast<long>(alive) == threads) {
+            return true;
+        }
+        if (opened) {
+            return alive == 0; // or they come and go
+        }
+        open_monitor_threads();
+    }
+}
 
-// While the monitor's loop waits for a thread that asks the kernel, only that one is awake.
-bool all_threads_asleep(pid_t pid) {
-    const std::string tasks = "/proc/" + std::to_string(pid) + "/task";
+void Side::close_monitor_threads() const {
+    for (const int file : monitor_threads_) {
+        close(file);
+    }
+    monitor_threads_.clear();
+}
+
+void Side::open_monitor_threads() const {
+    close_monitor_threads();
+    const std::string tasks = "/proc/" + std::to_string(monitor_) + "/task";
     DIR *const list = opendir(tasks.c_str());
-    bool all = true;
-    for (const dirent *entry; all && list != nullptr && (entry = readdir(list)) != nullptr;) {
-        if (entry->d_name[0] != '.') {
-            const int file = open((tasks + "/" + entry->d_name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
-            all = file < 0 || asleep(file);
-            close(file);
+    for (const dirent *entry; list != nullptr && (entry = readdir(list)) != nullptr;) {
+        const int file = entry->d_name[0] == '.'
+                             ? -1
+                             : open((tasks + "/" + entry->d_name + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+        if (file >= 0) {
+            const bool is_loop = atoi(entry->d_name) == monitor_;
+            monitor_threads_.insert(is_loop ? monitor_threads_.begin() : monitor_threads_.end(), file);
         }
     }
     if (list != nullptr) {
         closedir(list);
     }
-    return all;
 }
-
-} // namespace
 
 /// With the bridges that it has started.
 bool Side::monitor_asleep() const {
-    if (monitor_ > 0 && !all_threads_asleep(monitor_)) {
+    if (monitor_ > 0 && !monitor_threads_asleep()) {
         return false;
     }
     char text[512];
@@ -240,30 +280,31 @@ bool Side::monitor_asleep() const {
     return all;
 }
 
-// Returns when every actor is idle, dead, or blocked.
+// Returns when every actor is idle, dead, or blocked. Looks at who sleeps only when that can decide: a step
+// that ends by itself says so, and who is to sleep is looked at a few times in a row.
 void Side::settle(bool patient) {
     const long begin = now_us();
     const int needed = patient ? 40 : 3; // looks in a row that found everybody asleep
     const long pause = patient ? 500 : 60;
     int calm = 0;
-    for (;;) {
-        bool progress = false, waiting = false, starting = false;
+    for (long wait = pause;;) {
+        const bool progress = take_news(wait);
+        wait = 0;
+        if (progress) {
+            calm = 0;
+            continue;
+        }
+        bool waiting = false, starting = false;
         long given = 0;
-        for (int i = 0; i < kMaxActors; ++i) {
-            receive(i, progress);
-            const Actor &actor = actors_[static_cast<size_t>(i)];
+        for (const Actor &actor : actors_) {
             waiting |= actor.state == State::busy || actor.state == State::starting;
             starting |= actor.state == State::starting;
-            if (actor.state == State::busy && actor.finite) {
-                const Op op = sequence_->steps[actor.step].op;
+            const Op op = actor.state == State::busy ? sequence_->steps[actor.step].op : Op::socket;
+            if (actor.state == State::busy && (actor.finite || op == Op::exit)) {
                 const bool long_one =
                     op == Op::drain || op == Op::shell || op == Op::close_all || op == Op::spawn;
                 given = std::max(given, long_one ? kDraining : kFinite);
             }
-        }
-        if (progress) {
-            calm = 0;
-            continue;
         }
         const long passed = now_us() - begin;
         if (passed > kForEver) {
@@ -284,19 +325,38 @@ void Side::settle(bool patient) {
         } else {
             calm = 0;
         }
-        pollfd entries[2 * kMaxActors];
-        nfds_t count = 0;
-        for (size_t i = 0; i < kMaxActors; ++i) {
-            if (actors_[i].state == State::busy || actors_[i].state == State::starting) {
-                entries[count++] = {channels_[i].ours, POLLIN, 0};
-                if (actors_[i].death >= 0) {
-                    entries[count++] = {actors_[i].death, POLLIN, 0};
-                }
+        wait = starting ? kForEver - passed + 1 : std::max(pause, given - passed);
+    }
+}
+
+/// What actors have said, or that they ended; waits for that for so many µs. Whether there was anything.
+bool Side::take_news(long wait) {
+    pollfd entries[2 * kMaxActors];
+    int whose[2 * kMaxActors];
+    nfds_t count = 0;
+    const auto look_at = [&](int fd, int actor) {
+        whose[count] = actor;
+        entries[count++] = {fd, POLLIN, 0};
+    };
+    for (int i = 0; i < kMaxActors; ++i) {
+        const Actor &actor = actors_[static_cast<size_t>(i)];
+        if (actor.state == State::busy || actor.state == State::starting) {
+            look_at(channels_[static_cast<size_t>(i)].ours, i);
+        }
+        if (actor.state != State::absent && actor.state != State::dead && actor.death >= 0) {
+            look_at(actor.death, i);
+        }
+    }
+    const timespec limit{wait / 1000000, wait % 1000000 * 1000};
+    bool progress = false;
+    if (ppoll(entries, count, &limit, nullptr) > 0) {
+        for (nfds_t i = 0; i < count; ++i) {
+            if (entries[i].revents != 0) {
+                receive(whose[i], progress);
             }
         }
-        const timespec limit{0, pause * 1000};
-        ppoll(entries, count, &limit, nullptr);
     }
+    return progress;
 }
 
 void Side::receive(int index, bool &progress) {

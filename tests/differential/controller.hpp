@@ -70,11 +70,15 @@ class Side {
     void perform(const Sequence &sequence, size_t index);
     int resolve(char kind, int value) const;
     void settle(bool patient);
+    bool take_news(long wait);
     void receive(int actor, bool &progress);
     void take_reply(int actor, const Reply &reply);
     void died(int actor);
     bool all_asleep() const;
     bool monitor_asleep() const;
+    bool monitor_threads_asleep() const;
+    void open_monitor_threads() const;
+    void close_monitor_threads() const;
     void note(const std::string &text);
     std::string masked(const std::string &text);
     void end_all();
@@ -82,6 +86,7 @@ class Side {
 
     bool accelerated_;
     pid_t monitor_ = -1;
+    mutable std::vector<int> monitor_threads_; ///< their stat files in /proc, opened anew when they change
     int bridges_ = -1; ///< list of the monitor's children, where connections are carried by some
     std::vector<pid_t> host_pids_;
     std::string monitor_socket_, sdstat_;

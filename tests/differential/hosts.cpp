@@ -210,6 +210,7 @@ Side::~Side() {
     if (bridges_ >= 0) {
         close(bridges_);
     }
+    close_monitor_threads();
 }
 
 } // namespace sd::differential

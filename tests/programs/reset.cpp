@@ -260,4 +260,28 @@ BEHAVIOUR("a wrong control message after a reset", wrong_control_message_after_r
     SHOW(sendmsg(pair.client, &message, MSG_NOSIGNAL));
 }
 
+// With paths that change, the bytes may lie where the reader has not looked since: it has read the ring to
+// its end, which its sender has left, or the socket up to where its sender went over to the ring.
+BEHAVIOUR("close with unread data, after exchanges of any number", unread_data_wherever, accelerated) {
+    constexpr int kRounds = 60;
+    int told = 0;
+    for (int exchanges = 0; exchanges < kRounds; ++exchanges) {
+        const Pair pair = make_pair();
+        for (int i = 0; i < exchanges; ++i) {
+            char byte;
+            send_all(pair.client, "a");
+            if (recv(pair.server, &byte, 1, 0) != 1 || send(pair.server, "b", 1, 0) != 1 ||
+                recv(pair.client, &byte, 1, 0) != 1) {
+                say("an exchange fails");
+            }
+        }
+        send_all(pair.client, "never read");
+        close(pair.server);
+        wait_for(pair.client, POLLRDHUP);
+        told += send(pair.client, "x", 1, MSG_NOSIGNAL) == -1 && errno == ECONNRESET ? 1 : 0;
+        close(pair.client);
+    }
+    say("%d of %d were reset", told, kRounds);
+}
+
 int main(int argc, char **argv) { return run_behaviour(argc, argv); }

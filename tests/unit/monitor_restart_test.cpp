@@ -487,6 +487,25 @@ TEST_CASE("a listener is listed after a restart before its program has come back
         REQUIRE(links.as<wire::LinksReply>().count == 1);
         REQUIRE(links.as<wire::LinksReply>().link[0].link_id == link.as<wire::ConnectReply>().link_id);
     }
+    SECTION("and goes on waiting for them when it is long in coming, while new ones use the kernel") {
+        monitor.stop(SIGKILL);
+        setenv("SD_TEST_COME_BACK", "20", 1);
+        keeper.start(monitor);
+        unsetenv("SD_TEST_COME_BACK");
+        client.hello(monitor);
+        const auto *entry = find_entry(client.directory(), socket.port);
+        Answer made = client.channel.ask(Op::connect, wire::Connect{entry->id.load(), wire::kLoopbackAddresses});
+        REQUIRE(made.header.status == 0);
+        const TestLink link(std::move(made.fds.at(0)));
+        link.view.slot(4).identity.state = static_cast<uint32_t>(SlotState::syn);
+        link.view.syn(0) = 5;
+        REQUIRE(eventually([&] { return find_entry(client.directory(), socket.port) == nullptr; }));
+        REQUIRE(link.view.slot(4).side[1].control.flags == 0);
+        server.hello(monitor);
+        REQUIRE(server.channel.ask(Op::links, wire::Links{listen(), 0}).as<wire::LinksReply>().count == 1);
+        REQUIRE(find_entry(client.directory(), socket.port) != nullptr);
+        REQUIRE(link.view.slot(4).side[1].control.flags == 0);
+    }
     SECTION("but not when its socket has gone") {
         monitor.stop(SIGKILL);
         socket.fd.reset();

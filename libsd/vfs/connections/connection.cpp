@@ -227,8 +227,10 @@ void close_stream(File &f, bool reset) noexcept {
             bytes = o.tx.s.bytes + o.rx.s.bytes;
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
-            if (paths && is_reading_stopped(o)) [[unlikely]]
-                follow_sender(path_socket(f), f); // what has come by the socket is not unread in the ring
+            // What is unread may lie where nobody has looked since the sender went there; and if the reading
+            // was stopped, what has come by the socket is not unread in the ring. No new move is agreed to.
+            if (paths && (is_reading_stopped(o) || path_step(senders_word(f)) != kPathAsked)) [[unlikely]]
+                follow_sender(path_socket(f), f);
             bool unread = rx_pending(f);
             if (paths) [[unlikely]]
                 unread |= left_in_socket(f);
