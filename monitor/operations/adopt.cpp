@@ -166,6 +166,7 @@ void Monitor::stop_awaiting(uint64_t watch) {
     if (!link.side[awaited.side].empty()) {
         audit_soon(link, awaited.side);
     }
+    wake_everybody(link); // what it sent and closed in order it could ring for nobody: it never reached us
     side_changed(link, awaited.side);
 }
 

@@ -475,6 +475,11 @@ void ring_everybody(const Link &link) {
     }
 }
 
+void wake_everybody(const Link &link) {
+    for_each_touched_slot(link, [&](unsigned slot) { show_everybody(link, slot); });
+    ring_everybody(link);
+}
+
 void ring_acceptors(const Link &link) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     ring_sleepers(link, 1,

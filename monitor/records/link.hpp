@@ -238,6 +238,8 @@ void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flag
 /// sleeps is woken by ring_everybody(), once for all slots.
 void show_everybody(const Link &link, unsigned slot);
 void ring_everybody(const Link &link);
+/// Has everybody look at all slots that are in use, or were.
+void wake_everybody(const Link &link);
 
 /// For a client process that died: it may have published a connection request without getting to ring.
 /// Wakes the acceptors; same argument.

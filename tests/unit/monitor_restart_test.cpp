@@ -138,6 +138,22 @@ TEST_CASE("a side that has not come back yet is watched by its pid") {
     REQUIRE(eventually([&] { return r.flags(1) == (kFlagDead | kFlagClosed); }));
 }
 
+TEST_CASE("who waits for a side that closes in order and ends without having come back is woken") {
+    Restarted r;
+    Sleeper sleeper;
+    hold(r.link->view, 1, 0, sleeper.pid);
+    r.restart();
+    r.client.hello(r.monitor);
+    REQUIRE(r.adopt(r.client, 0).header.status == 0);
+    r.client.channel.ask(Op::bell, wire::Bell{r.id, 0, r.client_bell_id}, {r.client_bell.get()});
+    r.link->view.header().side[0].sleep_mask = uint64_t{1} << r.client_bell_id;
+    // It has taken the arms, and found no monitor to ask for the bell.
+    r.link->view.slot(4).side[0].control.rx_arm = 0;
+    r.link->view.slot(4).side[1].control.flags = kFlagWriteShut | kFlagClosed | kFlagReleased;
+    sleeper.stop();
+    REQUIRE(rang(r.client_bell.get()));
+}
+
 TEST_CASE("of several processes on a side one died while no monitor ran: only its connections end") {
     Restarted r;
     Sleeper sleeper;
