@@ -14,7 +14,6 @@ KNOWN = {
     # in the library
     "held_back: processes that share a corked connection": "what is held back goes out when the connection becomes the kernel's",
     "buffers: a view outlives its connection, and its sender": "another user's pool is not mapped: its bytes are copied",
-    "growth: connections that children close last leave nothing": "15,000 bridged connections take longer than the test may",
     # in the test: what it does needs root, or looks at what only root's processes count
     "demoted: connections that crossed are counted, and what stayed shared": "nobody is root who could give it up",
     "identity: rules see the user that a process has become": "it has become another one",

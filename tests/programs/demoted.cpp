@@ -295,6 +295,42 @@ BEHAVIOUR("nobody else has what it has", alone, all_accelerated) {
     end(fd);
 }
 
+// The monitor has not noted the child yet.
+BEHAVIOUR("at once after the fork, while a client waits", at_once_after_the_fork, any) {
+    for (int i = 0; i < 12; ++i) {
+        const int listener = make_listener(); // a new one: the next clients of this one begin on the kernel
+        const Address address = local_address(listener);
+        const Gate ready;
+        const pid_t client = spawn([&] {
+            close(listener);
+            become_nobody();
+            ready.pass();
+            const int fd = connect_to(address);
+            send_all(fd, "word");
+            say("%s", receive(fd, 4).c_str());
+            close(fd);
+        });
+        __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+        __user_cap_data_struct own[2];
+        MUST(syscall(SYS_capget, &header, own));
+        MUST(syscall(SYS_capset, &header, own)); // leaves the segment, so that only the link is shared
+        ready.open();
+        SHOW_BOOL(poll_now(listener, POLLIN, kPatience) == POLLIN);
+        const std::set<std::string> before = all_shared();
+        const pid_t child = spawn([&] {
+            become_nobody();
+            SHOW_BOOL(still_mapped(before));
+            SHOW_BOOL(poll_now(listener, POLLIN, kPatience) == POLLIN);
+            const int fd = MUST(accept(listener, nullptr, nullptr));
+            send_all(fd, receive(fd, 4));
+            close(fd);
+        });
+        reap("client", client);
+        reap("child", child);
+        close(listener);
+    }
+}
+
 // In an epoll set, before and after.
 BEHAVIOUR("in an epoll set", watched, accelerated) {
     const Pair pair = make_pair();

@@ -267,6 +267,20 @@ TEST_CASE("a connection that moves while it is on its way is the socket that its
     REQUIRE(moved.pass(pair.client, pair.listener, wire::BridgeStart::for_all) == 0);
     CHECK(receiver.does(0) == 1);
 }
+
+TEST_CASE("who has no libsd and gets a connection that has moved is joined with its holders' socket") {
+    Pair pair;
+    const OnItsWay moved, way;
+    REQUIRE(moved.pass(pair.client, pair.listener, wire::BridgeStart::for_all) == 0);
+    REQUIRE(way.pass(pair.client, pair.listener, wire::BridgeStart::at_once) == 0);
+    const std::string common = "socket:[" + std::to_string(monitor::file_id(moved.passed.get()).ino) + "]";
+    std::vector<pid_t> bridges;
+    REQUIRE(eventually([&] { return !(bridges = bridges_of(pair.monitor)).empty(); }));
+    CHECK(eventually([&] {
+        const std::vector<std::string> paths = descriptor_paths(bridges[0]);
+        return std::find(paths.begin(), paths.end(), common) != paths.end();
+    }));
+}
 #endif
 
 TEST_CASE("the search for a passed connection ends with that") {

@@ -43,7 +43,8 @@ bool is_shared(const MappedSegment &m) noexcept {
 }
 
 /// Has somebody else the same side of the link? The monitor may count processes otherwise than we do.
-bool is_shared(const LinkMap &l) noexcept {
+/// `noted`: the monitor has answered this process. Else it may not have noted yet that it was forked.
+bool is_shared(const LinkMap &l, bool noted) noexcept {
     const auto me = static_cast<uint32_t>(sys::getpid());
     bool named = false;
     unsigned others = 0;
@@ -52,7 +53,7 @@ bool is_shared(const LinkMap &l) noexcept {
         named |= pid == me;
         others += pid != 0 && pid != me;
     }
-    return others > (named ? 0 : 1);
+    return others > (named || !noted ? 0 : 1);
 }
 
 Marks shared_segments() noexcept {
@@ -63,23 +64,23 @@ Marks shared_segments() noexcept {
     return marks;
 }
 
-unsigned shared_links() noexcept {
+unsigned shared_links(bool noted) noexcept {
     unsigned found = 0;
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (LinkMap *l = link_by_index(i); l && link_use(*l)) {
-            found += l->id != 0 && is_shared(*l);
+            found += l->id != 0 && is_shared(*l, noted);
             link_unuse(*l);
         }
     return found;
 }
 
 /// The segments of connections that are to become kernel sockets because of their links: those who carry them
-/// come to share the segment.
+/// come to share the segment. With the monitor's answer.
 Marks over_shared_links() noexcept {
     Marks marks = 0;
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
         if (const File *f = fd_table[fd].load(std::memory_order_acquire);
-            f && f->kind == FileKind::stream && is_shared(*f->link))
+            f && f->kind == FileKind::stream && is_shared(*f->link, true))
             marks |= Marks{1} << f->seg;
     return marks;
 }
@@ -123,12 +124,12 @@ void before_crossing(bool everything) noexcept {
     // An image that was started for a client that waits has not looked at its listener yet, and who started
     // it will not accept.
     look_for_links();
-    if (!everything && !shared_segments() && !shared_links())
+    if (!everything && !shared_segments() && !shared_links(false))
         return;
     Cause why;
     const bool heard =
         control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
-    if (!everything && !shared_segments() && !shared_links())
+    if (!everything && !shared_segments() && !shared_links(heard))
         return;
     // Else a call of another thread is about to work there.
     if (heard && pinned.load(std::memory_order_acquire) == 0) {
@@ -140,7 +141,7 @@ void before_crossing(bool everything) noexcept {
             if (which >> i & 1 && !has_part_in(i))
                 (void)leave_segment(i); // what stays is counted below
     }
-    if (shared_segments() || shared_links())
+    if (shared_segments() || shared_links(heard))
         count_fallback(Cause::still_shared, nullptr);
 }
 
