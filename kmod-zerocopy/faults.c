@@ -121,15 +121,21 @@ static void sdzc_insert(const struct vm_area_struct *vma, unsigned long address,
 	vm_insert_pages(&as, address, page, &pages);
 }
 
+/* The pages behind the one of a fault, of the same mapping and the same page table: no other is needed. */
+static unsigned long sdzc_room_behind(struct vm_fault *vmf)
+{
+	return (pmd_addr_end(vmf->address, vmf->vma->vm_end) - (vmf->address & PAGE_MASK) - 1) >> PAGE_SHIFT;
+}
+
 /* Who reads a page that was unmapped (by a give, by a fork) will read those behind it. The lock is held. */
 static void sdzc_read_around(struct sdzc_region *region, struct vm_fault *vmf, unsigned long at)
 {
-	const unsigned long first = at + 1, left = (vmf->vma->vm_end - (vmf->address & PAGE_MASK)) >> PAGE_SHIFT;
+	const unsigned long first = at + 1, left = sdzc_room_behind(vmf);
 	struct page *page[SDZC_AROUND_READ];
 	unsigned long n = 0;
 
 	lockdep_assert_held(&region->lock);
-	while (n < SDZC_AROUND_READ && n + 1 < left && sdzc_has_page(region->table[first + n])) {
+	while (n < SDZC_AROUND_READ && n < left && sdzc_has_page(region->table[first + n])) {
 		page[n] = region->table[first + n];
 		n++;
 	}
@@ -138,40 +144,72 @@ static void sdzc_read_around(struct sdzc_region *region, struct vm_fault *vmf, u
 }
 
 /*
- * Who writes one page after the other, and they were shared, will write those behind, too: more of them each
- * time, they become writable with one fault. Pages that the others have let go of are the region's own again,
- * without a copy. The lock is held, and no page's.
+ * How many entries behind "at" become writable with it, at most "most": pages that were shared, and ones that
+ * nobody has touched yet. "fresh" says how many of those; of them no more than were written one after the
+ * other before, so that at least half of what is there was asked for, and none where another process writes,
+ * which would be charged with them. The lock is held.
+ */
+static unsigned long sdzc_behind(struct sdzc_region *region, unsigned long at, unsigned long most, unsigned long *fresh)
+{
+	const unsigned long before = region->mm == current->mm ? at - region->run_from : 0;
+	unsigned long n;
+
+	lockdep_assert_held(&region->lock);
+	*fresh = 0;
+	for (n = 0; n < most && !sdzc_is_frozen(region, at + 1 + n, 1); n++) {
+		struct page *page = region->table[at + 1 + n];
+
+		if (!page && *fresh < before)
+			++*fresh;
+		else if (!sdzc_has_page(page) || !sdzc_page_is_shared(page))
+			break;
+	}
+	return n;
+}
+
+/*
+ * Who writes one page after the other, and they were shared or not there, will write those behind, too: more
+ * of them each time, they become writable with one fault. Pages that the others have let go of are the
+ * region's own again, without a copy. The lock is held, and no page's.
  */
 static void sdzc_write_around(struct sdzc_region *region, struct vm_fault *vmf, unsigned long at)
 {
-	const unsigned long first = at + 1, left = (vmf->vma->vm_end - (vmf->address & PAGE_MASK)) >> PAGE_SHIFT;
+	const unsigned long first = at + 1;
 	struct page *page[SDZC_AROUND_WRITE];
-	unsigned long n = 0, most, i;
+	unsigned long n, fresh, i;
 
 	lockdep_assert_held(&region->lock);
 	if (at == region->last_write && at + 1 < region->next_write)
 		return; /* it comes again */
 	region->last_write = at;
-	region->around = at != region->next_write ? 0 : min_t(unsigned long, region->around * 4 ?: 4, SDZC_AROUND_WRITE);
-	most = min(region->around, left - 1);
-	while (n < most && sdzc_has_page(region->table[first + n]) && sdzc_page_is_shared(region->table[first + n]) &&
-	       !sdzc_is_frozen(region, first + n, 1))
-		n++;
-	if (n)
+	if (at == region->next_write) {
+		region->around = min_t(unsigned long, region->around * 4 ?: 4, SDZC_AROUND_WRITE);
+	} else {
+		region->around = 0;
+		region->run_from = at;
+	}
+	n = sdzc_behind(region, at, min(region->around, sdzc_room_behind(vmf)), &fresh);
+	if (n > fresh)
 		sdzc_unmap(region, first, n);
 	for (i = 0; i < n; i++) {
-		struct page *shared = region->table[first + i];
+		struct page *was = region->table[first + i];
 
-		if (sdzc_page_use(shared) == SDZC_OTHERS_TOO) {
-			page[i] = sdzc_page_copy(region->pool, shared, SDZC_GFP_CALL);
+		if (!was) {
+			page[i] = sdzc_page_new(region->pool, SDZC_GFP_AHEAD, true);
+			if (!page[i])
+				break;
+			region->table[first + i] = page[i];
+			sdzc_count(SDZC_fresh, 1);
+		} else if (sdzc_page_use(was) == SDZC_OTHERS_TOO) {
+			page[i] = sdzc_page_copy(region->pool, was, SDZC_GFP_CALL);
 			if (!page[i])
 				break;
 			atomic_long_or(SDZC_REWRITTEN, sdzc_state(page[i]));
 			region->table[first + i] = page[i];
-			sdzc_page_disown(shared);
+			sdzc_page_disown(was);
 			sdzc_count(SDZC_cow_copies, 1);
 		} else {
-			page[i] = shared;
+			page[i] = was;
 			sdzc_count(SDZC_cow_reuses, 1);
 		}
 	}

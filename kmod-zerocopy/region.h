@@ -35,10 +35,10 @@ struct sdzc_region {
 	pgoff_t moved;
 	unsigned long moved_pages;
 	/*
-	 * Writes from page to page: the last one, the next, and how many became writable with the last. The
-	 * lock.
+	 * Writes from page to page: where they began, the last one, the next, and how many became writable with
+	 * the last. The lock.
 	 */
-	unsigned long last_write, next_write, around;
+	unsigned long run_from, last_write, next_write, around;
 	/*
 	 * Writes to these wait (FREEZE), without the lock. Changed with the lock, looked at by who waits
 	 * without.
