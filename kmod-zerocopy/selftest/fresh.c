@@ -19,6 +19,13 @@ static void stamp(char *memory, size_t from, size_t to)
 		*(volatile uint64_t *)(memory + i * PAGE) = i + 1;
 }
 
+/* The same from the last one to the first, as memmove() does it now and then. */
+static void stamp_down(char *memory, size_t from, size_t to)
+{
+	for (size_t i = to; i-- > from;)
+		*(volatile uint64_t *)(memory + i * PAGE) = i + 1;
+}
+
 /* Each of these pages has its word and else zeros, or only zeros. */
 static bool stamped(const char *memory, size_t from, size_t to, bool stamps)
 {
@@ -50,6 +57,10 @@ void one_fault_for_fresh_pages(void)
 	before = faults();
 	stamp(memory, 0, PAGES);
 	REQUIRE(faults() - before < 40 && stamped(memory, 0, PAGES, true));
+	REQUIRE(discard(pool, memory, PAGES * PAGE) == 0);
+	before = faults();
+	stamp_down(memory, 0, PAGES);
+	REQUIRE(faults() - before < 40 && stamped(memory, 0, PAGES, true));
 }
 
 /* At least half of what is there was written, and what is written here and there has nobody beside it. */
@@ -69,9 +80,16 @@ void fresh_pages_are_asked_for(void)
 		stamp(memory, i, i + 1);
 	REQUIRE(counter("pages") == (long)PAGES / 2);
 	REQUIRE(discard(pool, memory, PAGES * PAGE) == 0);
-	for (size_t i = PAGES; i-- > PAGES / 2;)
-		stamp(memory, i, i + 1);
+	for (size_t i = PAGES; i > 0; i -= 2)
+		stamp(memory, i - 1, i);
 	REQUIRE(counter("pages") == (long)PAGES / 2);
+	REQUIRE(discard(pool, memory, PAGES * PAGE) == 0);
+	for (size_t i = PAGES; i-- > 0;) {
+		long done = PAGES - i;
+
+		stamp(memory, i, i + 1);
+		REQUIRE(counter("pages") <= (done < 65 ? 2 * done - 1 : done + 64));
+	}
 	/* What is read comes one by one, as before. */
 	REQUIRE(discard(pool, memory, PAGES * PAGE) == 0 && is_zero(memory, 32 * PAGE) && counter("pages") == 32);
 	/* Another process writes, and would pay. */
@@ -102,9 +120,16 @@ void fresh_pages_end_at_edges(void)
 	REQUIRE(holds(other, PAGE, 5) && stamped(memory, end, PAGES, false) && stamped(memory, 0, edge, true));
 	REQUIRE(munmap(memory, PAGES * PAGE) == 0 && counter("pages") == 0);
 
-	memory = map(pool, PAGES * PAGE); /* the mapping's end */
+	memory = map(pool, PAGES * PAGE); /* from above */
+	REQUIRE(munmap(memory + edge * PAGE, (end - edge) * PAGE) == 0);
+	stamp_down(memory, end, PAGES);
+	REQUIRE(counter("pages") == (long)(PAGES - end) && stamped(memory, 0, edge, false));
+	REQUIRE(munmap(memory, PAGES * PAGE) == 0 && counter("pages") == 0);
+
+	memory = map(pool, PAGES * PAGE); /* the mapping's ends */
 	stamp(memory, PAGES - edge, PAGES);
-	REQUIRE(counter("pages") == (long)edge);
+	stamp_down(memory, 0, edge);
+	REQUIRE(counter("pages") == 2 * (long)edge && stamped(memory, edge, PAGES - edge, false));
 	REQUIRE(munmap(memory, PAGES * PAGE) == 0 && counter("pages") == 0);
 
 	memory = map(pool, PAGES * PAGE);
@@ -125,7 +150,7 @@ void fresh_pages_end_at_edges(void)
 	fill(memory + edge * PAGE, PAGE, 6);
 	fill(memory + (edge + 9) * PAGE, PAGE, 7);
 	stamp(memory, 0, edge);
-	stamp(memory, edge + 1, edge + 9);
+	stamp_down(memory, edge + 1, edge + 9);
 	stamp(memory, edge + 10, PAGES);
 	REQUIRE(holds(memory + edge * PAGE, PAGE, 6) && holds(memory + (edge + 9) * PAGE, PAGE, 7));
 	REQUIRE(stamped(memory, 0, edge, true) && stamped(memory, edge + 1, edge + 9, true));
@@ -177,26 +202,48 @@ void fresh_pages_show_nothing(void)
 	REQUIRE(stamped(from, 0, PAGES, true) && counter("stock") == 0);
 }
 
+/* Writes to as many pages as the group has room for, but for a few; "shift" says where the last fault is. */
+static void fills_a_group(const char *group, size_t shift)
+{
+	char path[128], text[32];
+	const long room = 6 << 20, spare = 8;
+	char *memory = map(pool_open(), room), *other = map(pool_open(), room);
+	cpu_set_t one;
+
+	/* Each processor has up to 64 pages of the group's in hand. */
+	CPU_ZERO(&one);
+	CPU_SET(0, &one);
+	REQUIRE(sched_setaffinity(0, sizeof(one), &one) == 0);
+	snprintf(path, sizeof(path), "%s/cgroup.procs", group);
+	snprintf(text, sizeof(text), "%d", getpid());
+	REQUIRE(put_text(path, text));
+	for (size_t i = 1; i < 2 * shift; i += 2)
+		stamp(other, i, i + 1);
+	long had = counter("pages");
+
+	stamp(memory, 0, PAGES);
+	snprintf(path, sizeof(path), "%s/memory.current", group);
+	long left = (room - number_in(path)) / (long)PAGE + counter("pages") - had - (long)PAGES - spare;
+
+	REQUIRE(left > 128 && (long)PAGES + left < room / (long)PAGE);
+	stamp(memory, PAGES, PAGES + left);
+	REQUIRE(stamped(memory, 0, PAGES + left, true));
+}
+
 /* A group that has room for what is written, and not for what would come ahead. */
 void fresh_pages_kill_nobody(void)
 {
 	const char *group = "/sys/fs/cgroup/writer";
-	const long room = 6 << 20, spare = 24;
-	char path[128], text[32];
+	char path[128];
 
 	put_text("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
 	if (mkdir(group, 0755) && errno != EEXIST)
 		SKIP("no control groups");
 	snprintf(path, sizeof(path), "%s/memory.max", group);
-	snprintf(text, sizeof(text), "%ld", room);
-	if (!put_text(path, text))
+	if (!put_text(path, "6291456"))
 		SKIP("no memory controller");
-	IN_CHILD(snprintf(path, sizeof(path), "%s/cgroup.procs", group); snprintf(text, sizeof(text), "%d", getpid());
-		 REQUIRE(put_text(path, text)); char *memory = map(pool_open(), room); stamp(memory, 0, PAGES);
-		 snprintf(path, sizeof(path), "%s/memory.current", group);
-		 long left = (room - number_in(path)) / (long)PAGE + counter("pages") - (long)PAGES - spare;
-		 REQUIRE(left > 128 && PAGES + left < room / PAGE);
-		 stamp(memory, PAGES, PAGES + left); REQUIRE(stamped(memory, 0, PAGES + left, true)));
+	for (size_t shift = 0; shift < 64; shift += 5)
+		IN_CHILD(fills_a_group(group, shift));
 	for (int i = 0; i < 100 && rmdir(group); i++)
 		usleep(10000);
 }
