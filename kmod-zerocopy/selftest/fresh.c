@@ -202,12 +202,11 @@ void fresh_pages_show_nothing(void)
 	REQUIRE(stamped(from, 0, PAGES, true) && counter("stock") == 0);
 }
 
-/* Writes to as many pages as the group has room for, but for a few; "shift" says where the last fault is. */
-static void fills_a_group(const char *group, size_t shift)
+/* In the group: "alone" pages with none beside them, then "row" pages one after the other. */
+static void writes_in_group(const char *group, size_t alone, size_t row, atomic_ulong *written)
 {
+	char *apart = map(pool_open(), 16 << 20), *memory = map(pool_open(), PAGES * PAGE);
 	char path[128], text[32];
-	const long room = 6 << 20, spare = 8;
-	char *memory = map(pool_open(), room), *other = map(pool_open(), room);
 	cpu_set_t one;
 
 	/* Each processor has up to 64 pages of the group's in hand. */
@@ -217,24 +216,23 @@ static void fills_a_group(const char *group, size_t shift)
 	snprintf(path, sizeof(path), "%s/cgroup.procs", group);
 	snprintf(text, sizeof(text), "%d", getpid());
 	REQUIRE(put_text(path, text));
-	for (size_t i = 1; i < 2 * shift; i += 2)
-		stamp(other, i, i + 1);
-	long had = counter("pages");
-
-	stamp(memory, 0, PAGES);
-	snprintf(path, sizeof(path), "%s/memory.current", group);
-	long left = (room - number_in(path)) / (long)PAGE + counter("pages") - had - (long)PAGES - spare;
-
-	REQUIRE(left > 128 && (long)PAGES + left < room / (long)PAGE);
-	stamp(memory, PAGES, PAGES + left);
-	REQUIRE(stamped(memory, 0, PAGES + left, true));
+	stamp(memory, 0, 1);
+	for (size_t i = 0; i < alone; i++) {
+		stamp(apart, 2 * i + 1, 2 * i + 2);
+		atomic_store(written, i + 1);
+	}
+	stamp(memory, 1, row);
+	REQUIRE(stamped(memory, 0, row, true));
 }
 
 /* A group that has room for what is written, and not for what would come ahead. */
 void fresh_pages_kill_nobody(void)
 {
 	const char *group = "/sys/fs/cgroup/writer";
+	const size_t row = 40, spare = 8;
+	atomic_ulong *fits = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	char path[128];
+	int status;
 
 	put_text("/sys/fs/cgroup/cgroup.subtree_control", "+memory");
 	if (mkdir(group, 0755) && errno != EEXIST)
@@ -242,8 +240,15 @@ void fresh_pages_kill_nobody(void)
 	snprintf(path, sizeof(path), "%s/memory.max", group);
 	if (!put_text(path, "6291456"))
 		SKIP("no memory controller");
-	for (size_t shift = 0; shift < 64; shift += 5)
-		IN_CHILD(fills_a_group(group, shift));
+	pid_t child = fork(); /* is killed: as many fit */
+
+	if (child == 0)
+		writes_in_group(group, 2000, 1, fits);
+	REQUIRE(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	const size_t alone = atomic_load(fits) - row - spare;
+
+	REQUIRE(alone < 2000 && alone > 100);
+	IN_CHILD(writes_in_group(group, alone, row, fits));
 	for (int i = 0; i < 100 && rmdir(group); i++)
 		usleep(10000);
 }
