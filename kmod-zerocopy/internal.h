@@ -113,7 +113,7 @@ static inline bool sdzc_page_is_shared(struct page *page)
 #define SDZC_GFP_FAULT (GFP_USER | __GFP_ACCOUNT) /* as for anonymous memory */
 /* Fails rather than have anybody killed. */
 #define SDZC_GFP_CALL (SDZC_GFP_FAULT | __GFP_NORETRY | __GFP_NOWARN)
-/* For what nobody has asked for yet: only what is free, and what the control group may have without more ado. */
+/* For what nobody has asked for yet: what is free, and what the control group may have without reclaim. */
 #define SDZC_GFP_AHEAD (SDZC_GFP_CALL & ~__GFP_DIRECT_RECLAIM)
 
 struct page *sdzc_page_new(struct sdzc_pool *pool, gfp_t gfp, bool zero);
