@@ -121,15 +121,25 @@ static void sdzc_insert(const struct vm_area_struct *vma, unsigned long address,
 	vm_insert_pages(&as, address, page, &pages);
 }
 
+/* The pages on one side of a fault's, of the same mapping and the same page table: no other is needed. */
+static unsigned long sdzc_room(struct vm_fault *vmf, bool down)
+{
+	const unsigned long here = vmf->address & PAGE_MASK;
+
+	if (down)
+		return (here - max(here & PMD_MASK, vmf->vma->vm_start)) >> PAGE_SHIFT;
+	return (pmd_addr_end(here, vmf->vma->vm_end) - here - PAGE_SIZE) >> PAGE_SHIFT;
+}
+
 /* Who reads a page that was unmapped (by a give, by a fork) will read those behind it. The lock is held. */
 static void sdzc_read_around(struct sdzc_region *region, struct vm_fault *vmf, unsigned long at)
 {
-	const unsigned long first = at + 1, left = (vmf->vma->vm_end - (vmf->address & PAGE_MASK)) >> PAGE_SHIFT;
+	const unsigned long first = at + 1, left = sdzc_room(vmf, false);
 	struct page *page[SDZC_AROUND_READ];
 	unsigned long n = 0;
 
 	lockdep_assert_held(&region->lock);
-	while (n < SDZC_AROUND_READ && n + 1 < left && sdzc_has_page(region->table[first + n])) {
+	while (n < SDZC_AROUND_READ && n < left && sdzc_has_page(region->table[first + n])) {
 		page[n] = region->table[first + n];
 		n++;
 	}
@@ -138,49 +148,100 @@ static void sdzc_read_around(struct sdzc_region *region, struct vm_fault *vmf, u
 }
 
 /*
- * Who writes one page after the other, and they were shared, will write those behind, too: more of them each
- * time, they become writable with one fault. Pages that the others have let go of are the region's own again,
- * without a copy. The lock is held, and no page's.
+ * How many entries beside "at" become writable with it, at most "most": pages that were shared, and ones that
+ * nobody has touched yet. "fresh" says how many of those; of them no more than were written one after the
+ * other before, so that at least half of what is there was asked for, and none where another process writes,
+ * which would be charged with them. The lock is held.
+ */
+static unsigned long sdzc_beside(struct sdzc_region *region, unsigned long at, bool down, unsigned long most,
+				 unsigned long *fresh)
+{
+	unsigned long before = down ? region->run_from - at : at - region->run_from, n;
+
+	lockdep_assert_held(&region->lock);
+	if (region->mm != current->mm)
+		before = 0;
+	*fresh = 0;
+	for (n = 0; n < most; n++) {
+		const unsigned long next = down ? at - 1 - n : at + 1 + n;
+		struct page *page = region->table[next];
+
+		if (sdzc_is_frozen(region, next, 1))
+			break;
+		if (!page && *fresh < before)
+			++*fresh;
+		else if (!sdzc_has_page(page) || !sdzc_page_is_shared(page))
+			break;
+	}
+	return n;
+}
+
+/* A page for an entry beside one that is written, which may be written without more ado; or none. */
+static struct page *sdzc_writable(struct sdzc_region *region, unsigned long at)
+{
+	struct page *was = region->table[at], *page;
+
+	if (!was) {
+		page = sdzc_page_new(region->pool, SDZC_GFP_AHEAD, true);
+		if (page)
+			sdzc_count(SDZC_fresh, 1);
+	} else if (sdzc_page_use(was) == SDZC_OTHERS_TOO) {
+		page = sdzc_page_copy(region->pool, was, SDZC_GFP_CALL);
+		if (page) {
+			atomic_long_or(SDZC_REWRITTEN, sdzc_state(page));
+			sdzc_page_disown(was);
+			sdzc_count(SDZC_cow_copies, 1);
+		}
+	} else {
+		page = was;
+		sdzc_count(SDZC_cow_reuses, 1);
+	}
+	if (page)
+		region->table[at] = page;
+	return page;
+}
+
+/*
+ * Who writes one page after the other, up or down (as memmove() does), and they were shared or not there,
+ * will write the next ones, too: more of them each time, they become writable with one fault. Pages that the
+ * others have let go of are the region's own again, without a copy. The lock is held, and no page's.
  */
 static void sdzc_write_around(struct sdzc_region *region, struct vm_fault *vmf, unsigned long at)
 {
-	const unsigned long first = at + 1, left = (vmf->vma->vm_end - (vmf->address & PAGE_MASK)) >> PAGE_SHIFT;
+	const bool alone = at != region->next_up && at != region->next_down, down = !alone && at != region->next_up;
 	struct page *page[SDZC_AROUND_WRITE];
-	unsigned long n = 0, most, i;
+	unsigned long n, fresh, done;
 
 	lockdep_assert_held(&region->lock);
-	if (at == region->last_write && at + 1 < region->next_write)
+	if (at == region->last_write && region->ahead)
 		return; /* it comes again */
 	region->last_write = at;
-	region->around = at != region->next_write ? 0 : min_t(unsigned long, region->around * 4 ?: 4, SDZC_AROUND_WRITE);
-	most = min(region->around, left - 1);
-	while (n < most && sdzc_has_page(region->table[first + n]) && sdzc_page_is_shared(region->table[first + n]) &&
-	       !sdzc_is_frozen(region, first + n, 1))
-		n++;
-	if (n)
-		sdzc_unmap(region, first, n);
-	for (i = 0; i < n; i++) {
-		struct page *shared = region->table[first + i];
+	if (alone) {
+		region->around = 0;
+		region->run_from = at;
+	} else {
+		region->around = min_t(unsigned long, region->around * 4 ?: 4, SDZC_AROUND_WRITE);
+	}
+	n = sdzc_beside(region, at, down, min(region->around, sdzc_room(vmf, down)), &fresh);
+	if (n > fresh)
+		sdzc_unmap(region, down ? at - n : at + 1, n);
+	for (done = 0; done < n; done++) { /* the nearest first */
+		struct page *next = sdzc_writable(region, down ? at - 1 - done : at + 1 + done);
 
-		if (sdzc_page_use(shared) == SDZC_OTHERS_TOO) {
-			page[i] = sdzc_page_copy(region->pool, shared, SDZC_GFP_CALL);
-			if (!page[i])
-				break;
-			atomic_long_or(SDZC_REWRITTEN, sdzc_state(page[i]));
-			region->table[first + i] = page[i];
-			sdzc_page_disown(shared);
-			sdzc_count(SDZC_cow_copies, 1);
-		} else {
-			page[i] = shared;
-			sdzc_count(SDZC_cow_reuses, 1);
-		}
+		if (!next)
+			break;
+		page[down ? n - 1 - done : done] = next;
 	}
-	if (i) {
-		sdzc_insert(vmf->vma, (vmf->address & PAGE_MASK) + PAGE_SIZE, page, i,
+	if (done) {
+		const unsigned long here = vmf->address & PAGE_MASK;
+
+		sdzc_insert(vmf->vma, down ? here - done * PAGE_SIZE : here + PAGE_SIZE, page + (down ? n - done : 0), done,
 			    vm_get_page_prot(vmf->vma->vm_flags));
-		sdzc_count(SDZC_around, i);
+		sdzc_count(SDZC_around, done);
 	}
-	region->next_write = first + i;
+	region->ahead = done;
+	region->next_up = down ? SDZC_NOWHERE : at + 1 + done;
+	region->next_down = alone || down ? at - 1 - done : SDZC_NOWHERE;
 }
 
 vm_fault_t sdzc_fault(struct vm_fault *vmf)

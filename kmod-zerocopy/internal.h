@@ -26,7 +26,7 @@
 	/* what there is now */                                                                       \
 	X(pools) X(regions) X(channels) X(handles) X(pages) X(stock) X(accounts)                       \
 	/* what has happened */                                                                       \
-	X(faults) X(write_faults) X(around) X(cow_copies) X(cow_reuses) X(forks) X(fork_copies)                  \
+	X(faults) X(write_faults) X(around) X(fresh) X(cow_copies) X(cow_reuses) X(forks) X(fork_copies)                  \
 	X(given) X(given_copied) X(copied_in) X(taken) X(taken_copied) X(read) X(exchanged) X(discarded) X(frozen) X(shrunk)  \
 	X(refused)
 
@@ -113,6 +113,8 @@ static inline bool sdzc_page_is_shared(struct page *page)
 #define SDZC_GFP_FAULT (GFP_USER | __GFP_ACCOUNT) /* as for anonymous memory */
 /* Fails rather than have anybody killed. */
 #define SDZC_GFP_CALL (SDZC_GFP_FAULT | __GFP_NORETRY | __GFP_NOWARN)
+/* For what nobody has asked for yet: what is free, and what the control group may have without reclaim. */
+#define SDZC_GFP_AHEAD (SDZC_GFP_CALL & ~__GFP_DIRECT_RECLAIM)
 
 struct page *sdzc_page_new(struct sdzc_pool *pool, gfp_t gfp, bool zero);
 void sdzc_page_share(struct page *page);

@@ -35,10 +35,10 @@ struct sdzc_region {
 	pgoff_t moved;
 	unsigned long moved_pages;
 	/*
-	 * Writes from page to page: the last one, the next, and how many became writable with the last. The
-	 * lock.
+	 * Writes from page to page: where they began, the last one, how many became writable with it at most
+	 * and in fact, and where the next one is: above, below, or (one page alone) either. The lock.
 	 */
-	unsigned long last_write, next_write, around;
+	unsigned long run_from, last_write, around, ahead, next_up, next_down;
 	/*
 	 * Writes to these wait (FREEZE), without the lock. Changed with the lock, looked at by who waits
 	 * without.
@@ -50,6 +50,8 @@ struct sdzc_region {
 
 /* A page of which a fork could not make the copy that it had to. A child that touches it gets SIGBUS. */
 #define SDZC_LOST ((struct page *)ERR_PTR(-ENOMEM))
+
+#define SDZC_NOWHERE ULONG_MAX /* of an entry */
 
 extern const struct vm_operations_struct sdzc_vm_ops;
 

@@ -13,7 +13,8 @@
 	X(info) X(mapping_rules) X(contents_are_handed_over) X(populated_memory_is_copied_on_write) \
 	X(moved_pages_leave) X(copies_in_the_call) X(rewritten_pages_are_counted) \
 	X(one_fault_for_many_pages) X(around_a_fault_nothing_shows) X(frozen_memory_waits) X(freezing_is_refused) \
-	X(frozen_memory_is_replaced) \
+	X(frozen_memory_is_replaced) X(one_fault_for_fresh_pages) X(fresh_pages_are_asked_for) \
+	X(fresh_pages_end_at_edges) X(fresh_pages_are_forked) X(fresh_pages_show_nothing) X(fresh_pages_kill_nobody) \
 	X(parts_of_a_handle) X(bad_arguments) X(handles_belong_to_one_end) \
 	X(ends_that_close) X(the_giver_may_die) X(nothing_of_others_shows) X(fork_gives_copies) \
 	X(fork_with_threads_that_write) X(give_with_threads_that_write) X(take_with_threads_that_read) \
