@@ -417,6 +417,13 @@ inline uint64_t read_up_to(const RxState &s) noexcept {
 constexpr int kUrgentNext = 2;
 constexpr int kHandleNext = 3;
 
+/// `next`, once this process has the ring that `s` is in; or an error of next_record(). What was remembered
+/// may be the ring that a peek went on to, and the peer may have taken this one out of its table since.
+[[nodiscard, gnu::cold]] inline int if_reachable(const RxState &s, const Place &p, int next) noexcept {
+    const long error = p.settle(s.cls);
+    return error == 0 ? next : error == -ENOMEM ? -ENOMEM : -EPROTO;
+}
+
 /// 1: `*r` is a record with something to read; 0: the ring is empty; -EPROTO: the peer wrote rubbish;
 /// -ENOMEM: it goes on in a ring for which this process has no address space;
 /// kUrgentNext: `head` is at an urgent record, which the caller reads with urgent_record() or leaves out with
@@ -426,7 +433,7 @@ constexpr int kHandleNext = 3;
     if (s.part != 0) [[unlikely]] {
         if (inside(s)) {
             *r = part_of(s);
-            return r->elsewhere ? kHandleNext : 1;
+            return if_reachable(s, p, r->elsewhere ? kHandleNext : 1);
         }
         s.part = 0; // its reader was killed just before it did this
     }
@@ -451,7 +458,7 @@ constexpr int kHandleNext = 3;
         }
         if (header_kind(h) == RecordKind::handle && n != 0 && n <= kMaxHandle) {
             *r = {n, 0, true};
-            return kHandleNext;
+            return if_reachable(s, p, kHandleNext);
         }
         if (header_kind(h) != RecordKind::change || n >= kRingClasses || n == s.cls)
             return -EPROTO;

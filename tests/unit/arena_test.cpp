@@ -2,6 +2,7 @@
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "tests/unit/stream_pair.hpp"
 
+#include <array>
 #include <set>
 #include <string>
 #include <sys/resource.h>
@@ -183,6 +184,50 @@ TEST_CASE("a sender whose ring the peer has taken out of the table goes on to a 
     test_link(1)->view.piece(p.file(0)->slot, 0, 1) = 0;
     REQUIRE(vfs::send(p.fd[0], p.file(0), more.data(), more.size(), MSG_DONTWAIT) == 40'000);
     REQUIRE(p.file(0)->ofd->tx.s.cls > 1);
+}
+
+TEST_CASE("a ring that a peek has gone on from, and the peer has taken out of the table, leads nowhere") {
+    StreamPair p;
+    const std::vector<char> data(1000, 'x');
+    const auto send_until = [&](uint32_t cls) {
+        while (p.file(0)->ofd->tx.s.cls != cls)
+            REQUIRE(vfs::send(p.fd[0], p.file(0), data.data(), data.size(), MSG_DONTWAIT) == 1000);
+    };
+    File &sender = *p.file(0), &receiver = *p.file(1);
+    RxState &s = receiver.ofd->rx.s;
+    auto &piece = test_link(0)->view.piece(receiver.slot, 0, 1);
+    std::array<char, 1000> got{};
+    send_until(1);
+    SECTION("in a record of bytes") {
+        send_until(2);
+        while (s.cls == 0)
+            REQUIRE(vfs::recv(p.fd[1], &receiver, got.data(), got.size(), MSG_DONTWAIT) == 1000);
+        REQUIRE(vfs::recv(p.fd[1], &receiver, got.data(), 10, MSG_DONTWAIT) == 10);
+        std::vector<char> all(kRingSize[0] + kRingSize[1] + kRingSize[2]);
+        REQUIRE(vfs::recv(p.fd[1], &receiver, all.data(), all.size(), MSG_DONTWAIT | MSG_PEEK) > 0);
+        REQUIRE(receiver.rx_place.known(1) == nullptr);
+        const uint32_t before = piece.exchange(0);
+        const long r = vfs::recv(p.fd[1], &receiver, got.data(), 10, MSG_DONTWAIT);
+        piece = before;
+        REQUIRE(r == -ECONNRESET);
+    }
+    SECTION("in a handle that is read in part") {
+        ring::put_handle(sender.ofd->tx.s, sender.tx_place, {1, 1}, 100);
+        ring::Record rec{};
+        std::atomic<uint64_t> consumed{0};
+        while (ring::next_record(s, receiver.rx_place, consumed, &rec) == 1)
+            ring::skip(s, rec, rec.length);
+        REQUIRE(s.cls == 1);
+        REQUIRE(rec.elsewhere);
+        ring::skip(s, rec, 10);
+        REQUIRE(ring::next_record(s, receiver.rx_place, consumed, &rec) == ring::kHandleNext);
+        send_until(2);
+        REQUIRE(receiver.rx_place.settle(2) == 0); // as a peek has it
+        const uint32_t before = piece.exchange(0);
+        const int r = ring::next_record(s, receiver.rx_place, consumed, &rec);
+        piece = before;
+        REQUIRE(r == -EPROTO);
+    }
 }
 
 TEST_CASE("a peer has no say in how much of a limited address space it takes") {

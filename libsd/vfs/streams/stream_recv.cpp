@@ -83,6 +83,8 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
     while (static_cast<size_t>(done) < want) {
         ring::Record rec;
         int r = ring::next_record(s, place, consumed, &rec);
+        if (r == 1 && !place.known(s.cls)) [[unlikely]]
+            r = ring::if_reachable(s, place, r);
         if (r <= 0)
             return done ? done : r;
         if (done == undo.bytes || consumed.load(std::memory_order_relaxed) != undo.told)
