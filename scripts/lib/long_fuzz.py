@@ -4,7 +4,7 @@ The runs of a target are cut into pieces with seeds 1, 2, 3 and so on. After eac
 BUILD/long-fuzz/done.json, so an interrupted run goes on where it was. What a piece found to reach more stays in
 BUILD/long-fuzz/TARGET and is where the next one begins; an input that breaks something stays in BUILD/long-fuzz/found.
 
-By hand: scripts/lib/long_fuzz.py --build build-fuzz [--seconds N] [--piece N] [TARGET...]; with --show it only tells.
+By hand: scripts/lib/long_fuzz.py --build build-fuzz [--seconds N] [--piece N] [--max-len N] [TARGET...]; with --show it only tells.
 """
 import argparse
 import datetime
@@ -23,6 +23,8 @@ ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
 # Of a piece. The corpus is read anew in each: at the lowest priority on a busy machine that alone takes longer than this.
 PIECE_SECONDS = 120
+# Of an input, in bytes. Short ones are quicker: of control_fuzz three times so at 128.
+MAX_LEN = 2048
 # That a piece may take longer.
 PATIENCE = 3600
 
@@ -74,7 +76,7 @@ def is_false_alarm(text, program):
     return again.returncode == 0
 
 
-def run_piece(name, build_dir, source_dir, notes, runs, seconds):
+def run_piece(name, build_dir, source_dir, notes, runs, seconds, max_len):  # pylint: disable=too-many-arguments
     """One piece. False: it found something."""
     note = notes.of(name)
     corpus = os.path.join(notes.folder, name)
@@ -83,7 +85,7 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     started = time.monotonic()
     command = fixed_layout() + [
         os.path.join(build_dir, "tests/fuzz", name), f"-runs={runs}", f"-seed={note['seed']}",
-        f"-max_total_time={seconds}", "-max_len=2048", "-entropic=0", "-detect_leaks=0", "-timeout=60", "-rss_limit_mb=4096",
+        f"-max_total_time={seconds}", f"-max_len={max_len}", "-entropic=0", "-detect_leaks=0", "-timeout=60", "-rss_limit_mb=4096",
         "-print_final_stats=1", "-artifact_prefix=" + found, corpus, os.path.join(source_dir, "tests/fuzz/seeds", name)]
     log_path = os.path.join(notes.folder, name + ".log")
     with open(log_path, "w", encoding="utf-8") as log:
@@ -110,7 +112,7 @@ def run_piece(name, build_dir, source_dir, notes, runs, seconds):
     return status == 0
 
 
-def run_targets(names, build_dir, source_dir, until, piece=PIECE_SECONDS):
+def run_targets(names, build_dir, source_dir, until, piece=PIECE_SECONDS, max_len=MAX_LEN):
     """Those first that are done soonest. True: all have what they should, and nothing was found."""
     notes = Notes(build_dir)
 
@@ -125,7 +127,7 @@ def run_targets(names, build_dir, source_dir, until, piece=PIECE_SECONDS):
         if not left or seconds < 1:
             break
         name = min(left, key=seconds_left)
-        if not run_piece(name, build_dir, source_dir, notes, wanted(name) - notes.of(name)["executions"], seconds):
+        if not run_piece(name, build_dir, source_dir, notes, wanted(name) - notes.of(name)["executions"], seconds, max_len):
             broken.add(name)
             print(f"{name}: {notes.of(name)['found'][-1]['what']}", file=sys.stderr, flush=True)
     return not broken and all(notes.of(n)["executions"] >= wanted(n) for n in names)
@@ -165,6 +167,7 @@ def main():
     parser.add_argument("--build", required=True, help="a build directory with fuzzers (scripts/test makes build-fuzz)")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="ends after that time")
     parser.add_argument("--piece", type=int, default=PIECE_SECONDS, help="seconds of one piece")
+    parser.add_argument("--max-len", type=int, default=MAX_LEN, help="bytes of an input at most")
     parser.add_argument("--show", action="store_true", help="only says what was done so far")
     parser.add_argument("target", nargs="*")
     args = parser.parse_args()
@@ -172,7 +175,7 @@ def main():
     names = args.target or targets(source_dir)
     done = True
     if not args.show:
-        done = run_targets(names, args.build, source_dir, time.monotonic() + args.seconds, args.piece)
+        done = run_targets(names, args.build, source_dir, time.monotonic() + args.seconds, args.piece, args.max_len)
         print(datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"))
     print("\n".join(table(names, args.build)))
     return 0 if done else 1

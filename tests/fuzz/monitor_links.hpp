@@ -36,11 +36,12 @@ inline std::unique_ptr<Link> make_link(LinkKind kind) {
     }
 }
 
-/// Records in a row, as an honest sender has them or not, and perhaps one that is held back.
-inline void put_records(Input &in, LinkView v, uint32_t slot, unsigned sender, uint64_t at) {
+/// Records in a row, as an honest sender has them or not, and perhaps one that is held back. `has_larger`: the
+/// monitor has mapped the larger rings, too.
+inline void put_records(Input &in, LinkView v, bool has_larger, uint32_t slot, unsigned sender, uint64_t at) {
     using sd::ring::RecordKind;
     constexpr RecordKind kKinds[] = {RecordKind::data, RecordKind::data, RecordKind::change, RecordKind::urgent};
-    const unsigned cls = in.below(4) != 0 ? 0 : 1;
+    const unsigned cls = in.below(4) != 0 || !has_larger ? 0 : 1;
     uint8_t *const bytes = fake::ring_in(v, slot, sender, cls);
     for (unsigned n = 1 + in.below(6); n > 0 && bytes != nullptr; --n) {
         const RecordKind kind = kKinds[in.below(4)];
@@ -84,7 +85,7 @@ inline void scribble_memory(Input &in, const Link &link) {
         v.header().side[in.below(2)].flags = static_cast<uint32_t>(value);
         break;
     default:
-        put_records(in, v, slot, sender, (value & 63) * 8);
+        put_records(in, v, link.is_fake() || link.is_remote(), slot, sender, (value & 63) * 8);
     }
 }
 

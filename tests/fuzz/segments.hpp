@@ -47,8 +47,9 @@ class ForeignSegment {
     uint16_t generation(uint32_t i) const { return view_.ofd(i).generation; }
 
   private:
+    static constexpr uint32_t kNobodys = 3; ///< a generation
     /// Nobody: a lie about a thread that lives has its relatives wait for it, which is theirs to bear.
-    static uint32_t nobody(Input &in) { return sd::make_thread_id(1 + in.below(3), 3); }
+    static uint32_t nobody(Input &in) { return sd::make_thread_id(1 + in.below(3), kNobodys); }
     void scribble_ofd(Input &in, sd::Ofd &o) {
         o.state = !in.rarely(8) ? 1 : in.take<uint32_t>();
         o.link_id = !in.rarely(16) ? kLinkId : in.take<uint64_t>();
@@ -80,12 +81,15 @@ class ForeignSegment {
         }
     }
     void scribble_thread(Input &in, sd::ThreadRecord &t) const {
-        t.generation = in.below(2) != 0 ? 3 : in.take<uint32_t>();
+        t.generation = in.below(2) != 0 ? kNobodys : in.take<uint32_t>();
         t.pid = 0x7ffffff0; // no process has it
         t.tid = 0x7ffffff0;
         t.pid_namespace = pid_namespace_;
         t.birth = in.take<uint8_t>();
         t.state = in.rarely(4) ? 1 + in.below(3) : 0;
+        // This process, when it takes the record, is not who nobody() names.
+        if (t.state == 0 && sd::make_thread_id(0, t.generation + 1) == sd::make_thread_id(0, kNobodys))
+            t.generation = kNobodys;
         t.busy[in.below(sd::kBusyDepth)] = !in.rarely(16) ? 0 : in.below(8);
     }
     sd::SegmentView view_;
