@@ -159,11 +159,12 @@ void rewritten_pages_are_counted(void)
 	fill(from, 16 * PAGE, 1);
 	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 0);
 	REQUIRE(take(end[1], handle, 0, to, 16 * PAGE, 0, NULL) == 0);
-	memset(from, 1, 5 * PAGE); /* copies, and of the page behind, with one fault */
-	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 6);
+	/* Copies, and of the page behind, with one fault, if a page table does not end there. */
+	memset(from, 1, 5 * PAGE);
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && (count == 5 || count == 6));
 	REQUIRE(drop(end[1], handle) == 0);
-	memset(from, 2, 3 * PAGE); /* nobody has them any more: no copies, but two faults */
-	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 2);
+	memset(from, 2, 3 * PAGE); /* nobody has them any more: no copies, but two faults, or as above one more */
+	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && (count == 2 || count == 3));
 	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 0);
 	memset(from, 3, 2 * PAGE);
 	REQUIRE(give(end[0], from, 16 * PAGE, 0, &handle, &count) == 0 && count == 0); /* it was not asked */
