@@ -163,7 +163,7 @@ void rewritten_pages_are_counted(void)
 	memset(from, 1, 5 * PAGE);
 	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && (count == 5 || count == 6));
 	REQUIRE(drop(end[1], handle) == 0);
-	memset(from, 2, 3 * PAGE); /* nobody has them any more: no copies, but two faults, or as above one more */
+	memset(from, 2, 3 * PAGE); /* nobody has them any more: no copies, but two faults, or three */
 	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && (count == 2 || count == 3));
 	REQUIRE(give(end[0], from, 16 * PAGE, SDZC_GIVE_COUNT, &handle, &count) == 0 && count == 0);
 	memset(from, 3, 2 * PAGE);

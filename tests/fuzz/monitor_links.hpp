@@ -36,8 +36,8 @@ inline std::unique_ptr<Link> make_link(LinkKind kind) {
     }
 }
 
-/// Records in a row, as an honest sender has them or not, and perhaps one that is held back. `has_larger`: the
-/// monitor has mapped the larger rings, too.
+/// Records in a row, as an honest sender has them or not, and perhaps one that is held back. `has_larger`:
+/// the monitor has mapped the larger rings, too.
 inline void put_records(Input &in, LinkView v, bool has_larger, uint32_t slot, unsigned sender, uint64_t at) {
     using sd::ring::RecordKind;
     constexpr RecordKind kKinds[] = {RecordKind::data, RecordKind::data, RecordKind::change, RecordKind::urgent};
