@@ -49,13 +49,12 @@ inline uint64_t walk_over(RxState &s, const Place &p, uint64_t bytes) noexcept {
     }
 }
 
-/// Where the bytes of a record lie of which next_record() has just said 1; one piece, or two where the ring
-/// wraps; none where the peer has just taken the ring out of its table.
+/// Where the bytes of a record lie of which next_record() and if_reachable() have just said 1; one piece, or
+/// two where the ring wraps.
 inline unsigned pieces_of(const RxState &s, const Place &p, const Record &r, iovec *to) noexcept {
     const uint32_t size = kRingSize[s.cls], left = r.length - r.read;
-    uint8_t *ring = p.at(s.cls);
-    if (!ring) [[unlikely]]
-        return 0;
+    uint8_t *ring = p.known(s.cls);
+    SD_ASSERT(ring);
     const auto begin = static_cast<uint32_t>(s.head - s.base + 8 + r.read) & (size - 1), first = size - begin;
     if (left <= first) {
         to[0] = {ring + begin, left};

@@ -23,10 +23,10 @@ ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
 # Of a piece. The corpus is read anew in each: at the lowest priority on a busy machine that alone takes longer than this.
 PIECE_SECONDS = 120
-# Of an input, in bytes. Short ones are quicker: of control_fuzz three times so at 128.
-MAX_LEN = 2048
 # That a piece may take longer.
 PATIENCE = 3600
+# Of an input, in bytes. Short ones are quicker: of control_fuzz three times so at 128.
+MAX_LEN = 2048
 
 
 def targets(source_dir):
@@ -76,7 +76,7 @@ def is_false_alarm(text, program):
     return again.returncode == 0
 
 
-def run_piece(name, build_dir, source_dir, notes, runs, seconds, max_len):  # pylint: disable=too-many-arguments
+def run_piece(name, build_dir, source_dir, notes, runs, seconds, max_len):
     """One piece. False: it found something."""
     note = notes.of(name)
     corpus = os.path.join(notes.folder, name)

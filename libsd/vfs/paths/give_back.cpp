@@ -176,7 +176,8 @@ void write_unread(int fd, RxState &s, const ring::Place &place) noexcept {
         size_t bytes = 0;
         RxState ahead = s;
         ring::Record rec{};
-        while (m.msg_iovlen + 2 <= kPieces && ring::next_record(ahead, place, scratch, &rec) == 1) {
+        while (m.msg_iovlen + 2 <= kPieces && ring::next_record(ahead, place, scratch, &rec) == 1 &&
+               ring::if_reachable(ahead, place, 1) == 1) {
             m.msg_iovlen += ring::pieces_of(ahead, place, rec, pieces + m.msg_iovlen);
             bytes += static_cast<size_t>(ring::skip(ahead, rec, rec.length));
         }

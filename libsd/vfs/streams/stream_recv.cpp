@@ -83,7 +83,7 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
     while (static_cast<size_t>(done) < want) {
         ring::Record rec;
         int r = ring::next_record(s, place, consumed, &rec);
-        if (r == 1 && !place.known(s.cls)) [[unlikely]]
+        if (r == 1 && !place.known(s.cls)) [[unlikely]] // take() has no answer where there is no ring
             r = ring::if_reachable(s, place, r);
         if (r <= 0)
             return done ? done : r;
