@@ -3,6 +3,7 @@
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/layout/discovery_word.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/token.hpp"
@@ -24,6 +25,9 @@ std::atomic<Host *> device{nullptr};
 std::atomic<bool> is_soft{false};
 
 std::atomic<bool> wanted_by_test{false};
+
+/// When anybody last took what has come, by the cycle counter. It decides nothing but when to look again.
+std::atomic<uint64_t> last_progress{0};
 
 /// `what`: of the discovery word.
 bool is_wanted(uint32_t what) noexcept {
@@ -429,6 +433,7 @@ void progress_now() noexcept {
     if (!h)
         return;
     const PutOff quiet;
+    last_progress.store(cpu::cycles(), std::memory_order_relaxed);
     const bool idle = plugin->progress(h) == 0;
     if (inherited_by_children.load(std::memory_order_relaxed)) [[unlikely]]
         take_from_children();
@@ -436,6 +441,12 @@ void progress_now() noexcept {
         settle_links();
     if (idle || is_any_ended())
         end_links();
+}
+
+void progress_if_due() noexcept {
+    constexpr uint64_t kDueTicks = 50'000; // some 20 us: a stream of small messages pays nothing
+    if (cpu::cycles() - last_progress.load(std::memory_order_relaxed) > kDueTicks)
+        progress();
 }
 
 void take_events() noexcept {

@@ -42,6 +42,9 @@ inline void progress() noexcept {
     if (remote_links.load(std::memory_order_relaxed)) [[unlikely]]
         progress_now();
 }
+/// As progress(), unless somebody did a moment ago. For a send, which learns here that the peer has ended the
+/// connection, and else would not before there is no room; and for a recv that has something already.
+void progress_if_due() noexcept;
 /// After a sleep that the completion channel has ended. For Upward.
 void take_events() noexcept;
 /// A thread that may sleep until a peer of another host has something for it: counted from before it

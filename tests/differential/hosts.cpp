@@ -68,6 +68,9 @@ void provide_programs(Setting &setting) {
         const std::filesystem::path from = setting.build + "/" + name;
         std::filesystem::copy_file(from, setting.programs / from.filename());
     }
+    if (const std::filesystem::path plugin = setting.build + "/libsd-rdma.so"; exists(plugin)) {
+        std::filesystem::copy_file(plugin, setting.programs / plugin.filename()); // looked for beside libsd.so
+    }
 }
 
 Side::Side(const Setting &setting, bool accelerated) : accelerated_(accelerated) {

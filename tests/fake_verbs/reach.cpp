@@ -91,6 +91,16 @@ bool through_kernel(bool writing, uint32_t pid, uint64_t there, void *near, uint
                     : process_vm_readv(p, &local, 1, &remote, 1, 0)) == static_cast<ssize_t>(n);
 }
 
+/// A device has no descriptor for a piece of memory: a program does not find this one among its own numbers.
+int out_of_the_way(int fd) noexcept {
+    constexpr int kHigh = 700; // below the usual limit
+    const int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, kHigh);
+    if (high < 0)
+        return fd;
+    close(fd);
+    return high;
+}
+
 } // namespace
 
 int file_behind(uint64_t address, uint64_t length, uint64_t *offset) noexcept {
@@ -119,7 +129,7 @@ int file_behind(uint64_t address, uint64_t length, uint64_t *offset) noexcept {
     int fd = open(mapping, O_RDWR | O_CLOEXEC);
     DIR *d = fd < 0 ? opendir("/proc/self/fd") : nullptr;
     if (!d)
-        return fd;
+        return out_of_the_way(fd);
     while (const dirent *e = readdir(d)) {
         const int candidate = atoi(e->d_name);
         struct stat s;
@@ -130,7 +140,7 @@ int file_behind(uint64_t address, uint64_t length, uint64_t *offset) noexcept {
         }
     }
     closedir(d);
-    return fd;
+    return out_of_the_way(fd);
 }
 
 bool copy_between(Fabric &f, uint32_t from_memory, uint64_t from, const uint8_t *local, uint32_t to_memory,

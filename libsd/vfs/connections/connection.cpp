@@ -227,6 +227,7 @@ void close_stream(File &f, bool reset) noexcept {
             bytes = o.tx.s.bytes + o.rx.s.bytes;
             uint32_t flags = kFlagClosed;
             uncork_overdue(f);
+            rdma::progress(); // may bring what is then unread
             // What is unread may lie where nobody has looked since the sender went there; and if the reading
             // was stopped, what has come by the socket is not unread in the ring. No new move is agreed to.
             if (paths && (is_reading_stopped(o) || path_step(senders_word(f)) != kPathAsked)) [[unlikely]]

@@ -1,5 +1,6 @@
 // ioctl on sockets that are accelerated or not connected yet.
 #include "libsd/control/client.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/fd.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
@@ -107,6 +108,7 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (f->kind != FileKind::stream)
         return kPass; // an unconnected socket's answers are the same for all of them
     long r;
+    rdma::progress();
     if (has_paths(*f->ofd)) [[unlikely]]
         if ((request == SIOCATMARK && !receives_in_ring(*f->ofd)) ||
             ((request == SIOCOUTQ || request == SIOCOUTQNSD) && !sends_in_ring(*f->ofd)))

@@ -291,6 +291,8 @@ bool prepare_send(int fd, File &f, bool *tell) noexcept {
     Ofd &o = *f.ofd;
     if (rdma::refusals.load(relaxed) != 0) [[unlikely]]
         count_refusals();
+    if (rdma::is_remote(*f.link)) [[unlikely]]
+        rdma::progress_if_due();
     const uint32_t now = sending_word(f);
     const PathStep step = path_step(now);
     const auto answer = static_cast<uint32_t>(f.peer->credit.path.taken.load(std::memory_order_acquire));
@@ -446,6 +448,11 @@ bool may_have_gone_over(const File &f) noexcept {
            (f.peer->control.flags.load(std::memory_order_acquire) & kSaid) == 0;
 }
 
+/// A socket that says so is closed by our own doing: it has not heard of the peer's end, and need not.
+bool is_all_shut_here(const Ofd &o) noexcept {
+    return o.rx_shut.load(std::memory_order_acquire) && (o.tx_block.load(std::memory_order_acquire) & kTxShut);
+}
+
 } // namespace
 
 void hear_of_end(File &f) noexcept {
@@ -453,7 +460,7 @@ void hear_of_end(File &f) noexcept {
     if (may_have_gone_over(f))
         rdma::take_last();
     const int64_t until = sys::now_ns() + kPatienceNs;
-    while (may_have_gone_over(f)) {
+    while (may_have_gone_over(f) && !is_all_shut_here(*f.ofd)) {
         if (sys::now_ns() > until) // what is written for the peer only this process sees
             f.peer->control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagLost, std::memory_order_seq_cst);
         constexpr uint32_t nothing = 0; // nobody wakes it

@@ -133,8 +133,11 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
 long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end, bool *mark) noexcept {
     Ofd &o = *f.ofd;
     const bool peek = flags & MSG_PEEK;
-    if (rdma::is_remote(*f.link) && !rx_pending(f)) [[unlikely]] {
-        rdma::progress();
+    if (rdma::is_remote(*f.link)) [[unlikely]] {
+        if (rx_pending(f))
+            rdma::progress_if_due(); // there may be more for this call
+        else
+            rdma::progress();
         if (rdma::refusals.load(std::memory_order_relaxed) != 0) [[unlikely]]
             count_refusals();
     }
