@@ -161,7 +161,6 @@ long take_pool(File &f, uint64_t name, Wanted wanted) noexcept {
     control::close_received(r);
     if (!p)
         return error;
-    PoolLedger &ledger = *p->ledger;
     {
         ReceiveClaim c(b, f);
         if (!c)
@@ -171,14 +170,14 @@ long take_pool(File &f, uint64_t name, Wanted wanted) noexcept {
         else if (count_pools(f) >= kPoolsOfDirection)
             error = -EPROTO;
         else {
+            // Before it is the connection's: who closes that unmaps the ledger as soon as the token is free.
+            p->ledger->taken.store(1, std::memory_order_release);
             p->next = f.stream.pools;
             f.stream.pools = p;
         }
     }
     if (error < 0)
         drop_reference(*p);
-    else
-        ledger.taken.store(1, std::memory_order_release);
     return error == -EEXIST ? 0 : error;
 }
 
