@@ -69,7 +69,7 @@ void provide_programs(Setting &setting) {
         std::filesystem::copy_file(from, setting.programs / from.filename());
     }
     if (const std::filesystem::path plugin = setting.build + "/libsd-rdma.so"; exists(plugin)) {
-        std::filesystem::copy_file(plugin, setting.programs / plugin.filename()); // looked for beside libsd.so
+        std::filesystem::copy_file(plugin, setting.programs / plugin.filename()); // its place is beside libsd.so
     }
 }
 
