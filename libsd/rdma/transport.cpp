@@ -479,6 +479,13 @@ void take_last() noexcept {
     take_all();
 }
 
+void end(LinkMap &l) noexcept {
+    const PutOff quiet;
+    const LockGuard g(settling);
+    if (Attached &a = attached[l.index]; a.peer && a.step.load() < Attached::carried)
+        end_link(l, a);
+}
+
 bool may_send(LinkMap &l, uint32_t slot) noexcept {
     const Attached &a = attached[l.index];
     const PutOff quiet;

@@ -91,6 +91,9 @@ void take_all() noexcept;
 void take_last() noexcept;
 /// Can a record of kMostAtOnce bytes go out at once? See Plugin::may_send.
 [[nodiscard]] bool may_send(LinkMap &l, uint32_t slot) noexcept;
+/// Gives up the link's queue pair: the monitor carries what is in the rings, and both sides go on in their
+/// sockets. In an ordinary call.
+void end(LinkMap &l) noexcept;
 /// The monitor is another one now: what it does not know of is not carried.
 void monitor_has_changed() noexcept;
 /// What our side has written of the slot is to be known there.

@@ -46,6 +46,7 @@ Link *Monitor::make_far_link(Client &own, const Link::Far &far) {
         return nullptr;
     }
     own.links_made += side == 0 ? 1 : 0;
+    own.links.at(link.id).untold[side] = true;
     link.header(side).side[side].process = static_cast<uint32_t>(own.pid);
     far.host->links[link.id] = &link;
     return &link;

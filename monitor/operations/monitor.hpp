@@ -192,6 +192,8 @@ class Monitor {
     Offers::iterator forget_offer(Offers::iterator it);
     void give_up_offer(Offers::iterator it);
     void give_up_offers(const Client &client);
+    void leave_if_untold(Client &client, Link &link, unsigned side);
+    static Reply answer(const Offer &offer);
     void forget_offers(const Link &link);
     std::optional<ConnectedSocket> examine(const Request &request) const;
     Reply offer(Client &client, Request &request);

@@ -121,6 +121,7 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
         return nullptr;
     }
     ++connector.links_made;
+    connector.links.at(link.id).untold[0] = acceptor.links.at(link.id).untold[1] = true;
     link.for_each_view([&](LinkView view) {
         view.header().side[0].process = static_cast<uint32_t>(connector.pid);
         view.header().side[1].process = static_cast<uint32_t>(acceptor.pid);
@@ -186,11 +187,26 @@ Monitor::Offers::iterator Monitor::forget_offer(Offers::iterator it) {
 
 /// Nobody will come for this end.
 void Monitor::give_up_offer(Offers::iterator it) {
-    const Offer &offer = it->second;
+    const Offer offer = it->second;
     if (offer.link != nullptr) {
         mark_and_ring(*offer.link, offer.slot, offer.side, kFlagDead | kFlagClosed | kFlagReleased);
     }
     forget_offer(it);
+    if (offer.link != nullptr) {
+        leave_if_untold(*offer.client, *offer.link, offer.side);
+    }
+}
+
+/// A client that has given up all its ends on a link that it never heard of does not let go of it itself.
+void Monitor::leave_if_untold(Client &client, Link &link, unsigned side) {
+    const auto it = client.links.find(link.id);
+    if (it == client.links.end() || it->second.link != &link || !it->second.untold[side] ||
+        std::any_of(link.offers.begin(), link.offers.end(),
+                    [&](const OfferKey &key) { return offers_.at(key).client == &client; })) {
+        return;
+    }
+    client.links_made -= side == 0 && client.links_made > 0 ? 1 : 0;
+    detach(client, link.id, side);
 }
 
 /// Before the client, or a link, goes.
@@ -206,18 +222,17 @@ void Monitor::forget_offers(const Link &link) {
     }
 }
 
-namespace {
-
-Reply answer(const Offer &offer) {
+Reply Monitor::answer(const Offer &offer) {
     Reply reply;
     reply.set(wire::OfferReply{offer.link == nullptr ? 0 : offer.link->id, offer.slot, 0});
     if (offer.link != nullptr) {
         reply.fds.push_back(offer.link->memfd.get());
+        if (const auto it = offer.client->links.find(offer.link->id); it != offer.client->links.end()) {
+            it->second.untold[offer.side] = false;
+        }
     }
     return reply;
 }
-
-} // namespace
 
 std::optional<ConnectedSocket> Monitor::examine(const Request &request) const {
     return ask(request.fds[0].get(), request.sender.uid, examine_connected).value_or(std::nullopt);

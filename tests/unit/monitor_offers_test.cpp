@@ -124,6 +124,38 @@ TEST_CASE("an end that goes before it has heard is dead for the other") {
     CHECK(pair.client.channel.ask(Op::take_back, wire::Offered{1}).header.status == -ENOENT);
 }
 
+TEST_CASE("a link that its client never heard of goes with the ends that it gives up") {
+    JoiningPair pair;
+    restart(pair, "links_per_client = 2\n");
+    std::vector<std::unique_ptr<TestProcess>> servers;
+    for (unsigned i = 0; i < 5; ++i) { // each is a link of its own
+        auto &server = *servers.emplace_back(std::make_unique<TestProcess>(pair.monitor));
+        REQUIRE(server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()}).header.status == 0);
+        KernelConnection one(pair.socket), two(pair.socket);
+        REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+        REQUIRE(offer(pair.client, two.client, 0).header.status == 0);
+        Answer a = offer(server, one.server, 1);
+        REQUIRE(a.header.status == 0);
+        REQUIRE(offer(server, two.server, 1).header.status == 0);
+        const TestLink link(std::move(a.fds.at(0)));
+        const auto &flags = link.view.header().side[0].flags;
+        pair.client.channel.ask(Op::take_back, wire::Offered{cookie_of(one.client)});
+        CHECK((flags.load() & kLinkClientDead) == 0); // it may still ask for the other one
+        pair.client.channel.ask(Op::take_back, wire::Offered{cookie_of(two.client)});
+        CHECK((flags.load() & kLinkClientDead) != 0);
+    }
+    // What it has heard of is its own to let go of.
+    KernelConnection one(pair.socket), two(pair.socket);
+    REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+    REQUIRE(offer(pair.client, two.client, 0).header.status == 0);
+    Answer a = offer(pair.server, one.server, 1);
+    REQUIRE(offer(pair.server, two.server, 1).header.status == 0);
+    const TestLink link(std::move(a.fds.at(0)));
+    REQUIRE(other_end(pair.client, one.client).header.status == 0);
+    pair.client.channel.ask(Op::take_back, wire::Offered{cookie_of(two.client)});
+    CHECK((link.view.header().side[0].flags.load() & kLinkClientDead) == 0);
+}
+
 TEST_CASE("slots are given out again when both ends have let go of them") {
     JoiningPair pair;
     std::set<uint32_t> slots;

@@ -181,6 +181,12 @@ bool is_between_paths(const File &f) noexcept {
            (path_step(reads) == kPathRing && sender_is_in_ring(f));
 }
 
+/// Also one that is in its socket has to be told to stay there.
+bool is_home_for_good(const File &f) noexcept {
+    return !is_between_paths(f) && (f.ofd->opt.*kPathWanted).load(std::memory_order_relaxed) == kWantKernel &&
+           (f.mine->control.flags.load(std::memory_order_relaxed) & kFlagHome);
+}
+
 /// The own direction, and the call to the peer. True: both are done.
 bool begin_coming_home(File &f) noexcept {
     Ofd &o = *f.ofd;
@@ -221,13 +227,18 @@ void leave_device(bool cloexec_too) noexcept {
     for (bool all = false; !all && sys::now_ns() < end;) {
         all = true;
         for_each_from_host(cloexec_too,
-                           [&all](File &f) { all = (!is_between_paths(f) || begin_coming_home(f)) && all; });
+                           [&all](File &f) { all = (is_home_for_good(f) || begin_coming_home(f)) && all; });
         if (all)
             return;
         rdma::progress();
         timespec nap{0, kLookNs};
         sys::call(SYS_nanosleep, sys::arg(&nap), 0);
     }
+    // A child, or the next image, has no device: the monitor carries what the peer has not followed in.
+    for_each_from_host(cloexec_too, [](File &f) {
+        if (is_between_paths(f))
+            rdma::end(*f.link);
+    });
 }
 
 bool is_path_number(unsigned fd) noexcept {

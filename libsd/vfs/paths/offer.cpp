@@ -72,6 +72,10 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd, Cause
     }
     const long fd = hide_fd(memfd);
     LinkMap *l = fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0);
+    if (!l) { // as far as the monitor knows we have it
+        const wire::LinkRef ref{reply.link_id, side, 0};
+        control::tell(wire::Op::drop_link, &ref, sizeof ref);
+    }
     if (l && rdma::is_remote(*l) && !rdma::begin(*l)) {
         let_go(*l, reply.slot, side);
         *why = Cause::no_rdma;
