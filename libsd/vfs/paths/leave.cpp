@@ -221,9 +221,10 @@ template <class Act> void for_each_from_host(bool cloexec_too, Act act) noexcept
 } // namespace
 
 void leave_device(bool cloexec_too) noexcept {
+    constexpr int64_t kBriefNs = 50'000'000; // a fork or an exec waits meanwhile
     if (rdma::remote_links.load(std::memory_order_relaxed) == 0 || inside_operation())
         return;
-    const int64_t end = sys::now_ns() + kPatienceNs;
+    const int64_t end = sys::now_ns() + kBriefNs;
     for (bool all = false; !all && sys::now_ns() < end;) {
         all = true;
         for_each_from_host(cloexec_too,

@@ -62,7 +62,8 @@ inline bool may_be_joined(const File &f) noexcept {
 /// there. `all`: what does not is waited for, a short time.
 void paths_before_sandbox(bool all) noexcept;
 /// Before a fork, or an exec (not `cloexec_too`): connections over this process's device go back to their
-/// sockets, as far as their peers do that in a short time. The device is nobody else's.
+/// sockets, as far as their peers do that in a short time; for the others the queue pair is given up. The
+/// device is nobody else's.
 void leave_device(bool cloexec_too) noexcept;
 /// In such a sandbox: is the number a socket that carries a connection?
 bool is_path_number(unsigned fd) noexcept;
