@@ -68,8 +68,9 @@ void provide_programs(Setting &setting) {
         const std::filesystem::path from = setting.build + "/" + name;
         std::filesystem::copy_file(from, setting.programs / from.filename());
     }
+    // Its place is beside libsd.so.
     if (const std::filesystem::path plugin = setting.build + "/libsd-rdma.so"; exists(plugin)) {
-        std::filesystem::copy_file(plugin, setting.programs / plugin.filename()); // its place is beside libsd.so
+        std::filesystem::copy_file(plugin, setting.programs / plugin.filename());
     }
 }
 
