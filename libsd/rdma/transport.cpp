@@ -11,6 +11,7 @@
 #include "libsd/transport/slots.hpp"
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace sd::rdma {
 
@@ -400,20 +401,20 @@ bool begin(LinkMap &l) noexcept {
     Attached &a = attached[l.index];
     Hello ours{};
     SpareNumbers spare;
-    if (plugin->peer(h, &ours, &a.peer) != 0) {
-        a.peer = nullptr;
+    Peer *peer = nullptr;
+    Remote *remote = nullptr;
+    if (plugin->peer(h, &ours, &peer) != 0)
         return false;
-    }
     const LinkCalls calls = {ring, wake};
-    if (plugin->attach(a.peer, 0, l.view, l.side, calls, &l, &a.remote) != 0) {
-        plugin->end(a.peer);
-        plugin->drop(a.peer);
-        a.peer = nullptr;
-        a.remote = nullptr;
+    if (plugin->attach(peer, 0, l.view, l.side, calls, &l, &remote) != 0) {
+        plugin->end(peer);
+        plugin->drop(peer);
         return false;
     }
     {
-        const LockGuard g(settling);
+        const LockGuard g(settling); // others see both or neither
+        a.peer = peer;
+        a.remote = remote;
         a.step.store(Attached::greeted);
         unsettled.fetch_add(1);
         remote_links.fetch_add(1);
@@ -565,16 +566,21 @@ bool open(LinkMap &) noexcept {
 
 void close(LinkMap &l) noexcept {
     Attached &a = attached[l.index];
-    if (!a.peer)
-        return;
     const PutOff quiet;
-    if (a.step.exchange(Attached::over) < Attached::running)
-        unsettled.fetch_sub(1);
-    plugin->end(a.peer);
-    plugin->detach(a.remote);
-    plugin->drop(a.peer);
-    a.peer = nullptr;
-    a.remote = nullptr;
+    Peer *peer;
+    Remote *remote;
+    {
+        const LockGuard g(settling); // who ends lost links has it while it uses them
+        peer = std::exchange(a.peer, nullptr);
+        remote = std::exchange(a.remote, nullptr);
+        if (!peer)
+            return;
+        if (a.step.exchange(Attached::over) < Attached::running)
+            unsettled.fetch_sub(1);
+    }
+    plugin->end(peer);
+    plugin->detach(remote);
+    plugin->drop(peer);
     remote_links.fetch_sub(1);
     end_links();
 }
