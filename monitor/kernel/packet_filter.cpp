@@ -100,9 +100,20 @@ PacketFilter::PacketFilter(uint64_t netns, pid_t pid) : nft_(nullptr, nft_ctx_fr
         why_ = "the process has left the network namespace";
         return;
     }
-    const char *process = visit ? "/proc/thread-self/net/" : "/proc/self/net/";
-    legacy_names_[0] = UniqueFd(open((std::string(process) + "ip_tables_names").c_str(), O_RDONLY | O_CLOEXEC));
-    legacy_names_[1] = UniqueFd(open((std::string(process) + "ip6_tables_names").c_str(), O_RDONLY | O_CLOEXEC));
+    const std::string process = visit ? "/proc/thread-self/net/" : "/proc/self/net/";
+    for (const auto &[names, file] :
+         {std::pair{&legacy_names_[0], "ip_tables_names"}, {&legacy_names_[1], "ip6_tables_names"}}) {
+        *names = UniqueFd(open((process + file).c_str(), O_RDONLY | O_CLOEXEC));
+        if (!*names && errno != ENOENT) {
+            why_ = process + file + ": " + strerror(errno);
+            return;
+        }
+    }
+    // Without one libnftables would end the process.
+    if (const UniqueFd spare(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER)); !spare) {
+        why_ = std::string("no socket to read the rules: ") + strerror(errno);
+        return;
+    }
     if (is_strangers()) {
         generations_ = UniqueFd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER));
         look_for_legacy();

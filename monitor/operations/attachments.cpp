@@ -52,8 +52,7 @@ bool Monitor::attach(Client &client, Link &link, uint64_t name, unsigned side) {
             : link.side[0].attached.count(&client) + link.side[1].attached.count(&client) != 0) {
         return false;
     }
-    auto &attachment =
-        client.links.try_emplace(name, Client::Attachment{&link, {false, false}, {false, false}}).first->second;
+    auto &attachment = client.links.try_emplace(name, Client::Attachment{&link, {false, false}}).first->second;
     attachment.side[side] = true;
     link.side[side].attached.insert(&client);
     link.note_holder(side, client.kind == Client::Kind::expected ? 0 : client.pid, client.start);

@@ -66,7 +66,7 @@ struct Client {
     struct Attachment {
         Link *link;
         bool side[2];
-        bool untold[2]; ///< made for ends that it has offered; it has not heard of it, and cannot let go
+        bool untold[2]{}; ///< made for ends that it has offered; it has not heard of it, and cannot let go
     };
     std::unordered_map<uint64_t, Attachment> links; ///< by the link id this client knows it under
     std::set<Listener *> listeners;

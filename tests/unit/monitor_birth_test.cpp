@@ -192,6 +192,30 @@ TEST_CASE("who is confined by a security module begins on the kernel") {
     unlink(file.c_str());
 }
 
+TEST_CASE("rules cannot be read without descriptors, and the monitor goes on") {
+    if (!own_network()) {
+        return;
+    }
+    const pid_t child = fork();
+    if (child == 0) { // libnftables ends a process in which it gets no socket
+        const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        const uint64_t cookie = netns_cookie(socket.get());
+        const int last = dup(socket.get());
+        close(last);
+        int seen = 0;
+        for (rlim_t room = 0; room < 16; ++room) {
+            const rlimit limit{static_cast<rlim_t>(last) + room, 1024};
+            setrlimit(RLIMIT_NOFILE, &limit);
+            const PacketFilter filter(cookie, getpid());
+            seen += filter.is_seen() ? 1 : 0;
+        }
+        _exit(seen != 0 ? 42 : 1); // with some it is as ever
+    }
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(WEXITSTATUS(status) == 42);
+}
+
 TEST_CASE("rules of a namespace that anybody can have made are not read: any could object") {
     if (!own_network()) {
         return;

@@ -227,12 +227,13 @@ TEST_CASE("a request that comes while the ends begin finds neither of them lost"
     LivePair pair;
     pair.knows_shared();
     become_one_with_paths(pair);
-    constexpr uint32_t kMarks = kTxMoved | kTxAdopt | kTxBegin | 77u << kTxSerialShift;
+    constexpr uint32_t kMarks = kTxMoved | kTxAdopt | kTxBegin;
     std::atomic<bool> is_over{false};
     std::thread holders([&] { // one begins after the other, as libsd does, again and again
-        while (!is_over) {
+        for (uint32_t n = 1; !is_over; n = n % 800 + 1) { // each adoption has a number of its own
+            const uint32_t serial = 77 * n;
             for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
-                ofd->tx_block = kMarks;
+                ofd->tx_block = kMarks | serial << kTxSerialShift;
                 ofd->flags_seen = 0;
             }
             usleep(50);
