@@ -106,12 +106,14 @@ PacketFilter::PacketFilter(uint64_t netns, pid_t pid) : nft_(nullptr, nft_ctx_fr
         *names = UniqueFd(open((process + file).c_str(), O_RDONLY | O_CLOEXEC));
         if (!*names && errno != ENOENT) {
             why_ = process + file + ": " + strerror(errno);
+            events_ = UniqueFd(); // there is nothing to read anew
             return;
         }
     }
     // Without one libnftables would end the process.
     if (const UniqueFd spare(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER)); !spare) {
         why_ = std::string("no socket to read the rules: ") + strerror(errno);
+        events_ = UniqueFd();
         return;
     }
     if (is_strangers()) {
