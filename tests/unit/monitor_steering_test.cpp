@@ -229,26 +229,39 @@ TEST_CASE("a request that comes while the ends begin finds neither of them lost"
     become_one_with_paths(pair);
     constexpr uint32_t kMarks = kTxMoved | kTxAdopt | kTxBegin;
     std::atomic<bool> is_over{false};
-    std::thread holders([&] { // one begins after the other, as libsd does, again and again
-        for (uint32_t n = 1; !is_over; n = n % 800 + 1) { // each adoption has a number of its own
-            const uint32_t serial = 77 * n;
-            for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
-                ofd->tx_block = kMarks | serial << kTxSerialShift;
-                ofd->flags_seen = 0;
+    std::atomic<uint32_t> wanted{0}, begun{0};
+    std::thread holders([&] { // one begins after the other, as libsd does, at any moment of a request
+        while (!is_over) {
+            const uint32_t round = wanted;
+            if (round == begun) {
+                std::this_thread::yield();
+                continue;
             }
-            usleep(50);
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(round % 150);
+            while (std::chrono::steady_clock::now() < until) {
+            }
             for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
                 ofd->flags_seen = kSeenPath;
                 ofd->tx_block = 0;
             }
-            usleep(50);
+            begun = round;
         }
     });
     Channel channel(pair.monitor);
     const wire::Steer what{static_cast<uint32_t>(SteerTo::kernel), static_cast<uint32_t>(getpid()),
                            static_cast<uint32_t>(pair.link), LivePair::kSlot};
     unsigned lost = 0, begun_anew = 0;
-    for (int i = 0; i < 1000; ++i) {
+    for (int i = 0; i < 5000; ++i) {
+        if (begun == wanted) {
+            // No connection loses its paths: the monitor must not be looking when ours begins anew. Each
+            // adoption has a number of its own.
+            const uint32_t serial = 77 * (wanted % 800 + 1);
+            for (Ofd *ofd : {&pair.client_ofd(), &pair.server_ofd()}) {
+                ofd->tx_block = kMarks | serial << kTxSerialShift;
+                ofd->flags_seen = 0;
+            }
+            ++wanted;
+        }
         lost += channel.ask(Op::steer, what).as<wire::SteerReply>().never != 0 ? 1 : 0;
         begun_anew += adoption_of(pair.client_ofd().tx_block) % 77 != 0 ? 1 : 0;
     }
