@@ -48,6 +48,7 @@ PARSERS = {
     "messages of other hosts": (["peers_fuzz"], ["monitor/peers/message.cpp"]),
     "messages over RDMA": (["rdma_fuzz"], [
         "libsd/rdma/receiving.cpp: put_records show_held put_message take_message recycle_in ring_of store_changed"]),
+    "the TCP option": (["option_fuzz"], ["monitor/discovery/option.bpf.c"]),
     "sd-bridge's channel": (["bridge_fuzz"], ["monitor/bridge/bridge.cpp: run turn take_packets take_descriptors start", "monitor/bridge/bridge_pump.cpp"]),
 }
 
