@@ -345,7 +345,7 @@ class World {
                 must(option != nullptr && option[1] == sizeof asked);
                 memcpy(&asked, option, sizeof asked);
                 memcpy(&said, c[1].written.data(), sizeof said);
-                const uint64_t nonce = asked.nonce, of_answer = said.nonce; // where they lie is no word's place
+                const uint64_t nonce = asked.nonce, of_answer = said.nonce; // copies: these are not aligned
                 must(asked.version == SD_OPTION_VERSION && of_answer != nonce);
                 answered_.insert({hosts_[listener.host].keys[0], nonce, of_answer});
                 request.is_answered = true;
