@@ -34,7 +34,8 @@ def streams(_build):
         elif size <= 4096:
             bars = [Bar("10 times kernel TCP", factor=10, limit="limit")]
         else:
-            # Not in turn with the others: where one processor is idle for a moment, some hosts move the two apart.
+            # Not in turn with the others: where one processor is idle for a moment, some hosts move the two
+            # apart.
             more["memcpy"] = ["memcpy", "--cpu", "1", "--size", str(size)]
             bars = [Bar("2.5 times kernel TCP", factor=2.5, limit="limit"),
                     Bar("45 % of one-thread memcpy", "memcpy", 0.45, limit="limit")]

@@ -177,7 +177,8 @@ class Bench:
                 rates[variant].append(self.once(load, variant, self.args.seconds, expected[variant]))
                 apart[variant].append(self.apart)
             rounds += 1
-        self.once(load, "sd", self.args.seconds, expected["sd"], count=True)  # looking takes time: this one is not measured
+        # Looking takes time: this one is not measured
+        self.once(load, "sd", self.args.seconds, expected["sd"], count=True)
         medians = {v: statistics.median(r) for v, r in rates.items()}
         print(f"{load.title}: " + ", ".join(f"{v} {m:,.0f}/s ({min(rates[v]):,.0f} to {max(rates[v]):,.0f})" for v, m in medians.items()), flush=True)
         passed = True

@@ -6,7 +6,8 @@ from bench_model import NOT_SLOWER, Bar
 from table import median
 
 PASS, MISSED, IMPOSSIBLE, WIDE, MISSING = "pass", "missed", "cannot be shown here", "spread too wide", "not measured"
-TOO_WIDE = 1.3  # rounds whose ratios differ by more than this factor, with the bar between them, allow no conclusion
+# Rounds whose ratios differ by more than this factor, with the bar between them, allow no conclusion
+TOO_WIDE = 1.3
 NOISE = 0.97  # "not slower" within what two runs of the same thing differ by
 
 
@@ -63,7 +64,8 @@ def judge_bar(result, bar, lower_is_better):
     ours = figure(result, "sd", bar)
     answer = {"text": bar.text, "absolute": bar.value is not None, "asked": bar.value if bar.value is not None else bar.factor,
               "reached": None, "verdict": MISSING, "why": "", "limit": None,
-              "inverse": bar.value is None and bar.text.startswith("at most")}  # to be shown as times as much, not as good
+              # To be shown as times as much, not as good
+              "inverse": bar.value is None and bar.text.startswith("at most")}
     theirs = figure(result, bar.over or bar.against, bar) if bar.over or bar.value is None else []
     if not ours or ((bar.over or bar.value is None) and not theirs):
         answer["why"] = "; ".join(e["error"].splitlines()[0] for e in result["errors"]) or "no rounds"

@@ -93,7 +93,8 @@ def main():
                     rounds.append(one_round(processes, options, directory, case, libraries))
                     say(f"{title}: round {number + 1}/{options.rounds}")
                 bare = statistics.median(r[1] for r in rounds)
-                unit, scale = ("ns", 1) if lower else ("M/s", 1e-6 / 8)  # the windows of a stream are in bytes
+                # The windows of a stream are in bytes
+                unit, scale = ("ns", 1) if lower else ("M/s", 1e-6 / 8)
                 rows = []
                 for library in libraries:
                     ratio = statistics.median(r[0][library][0] for r in rounds)

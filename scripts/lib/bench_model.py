@@ -49,7 +49,8 @@ class Case:
     bars: list = field(default_factory=list)
     seconds: float = 1.0  # as a part of --seconds; 0: the program has its own length
     rounds: int | None = None  # at most so many
-    turns: tuple = ()  # variants that run at the same time and measure in turn, in short windows (bench/common/turns.hpp)
+    # Variants that run at the same time and measure in turn, in short windows (bench/common/turns.hpp)
+    turns: tuple = ()
     server: list | None = None  # an unaccelerated server that the case talks to
     runner: type | None = None  # for real programs; see bench_programs.py
     note: str = ""

@@ -9,7 +9,8 @@ from procs import RunError
 
 COLOURS = {"kernel": "#888888", "busy": "#b8860b", "sockmap": "#9467bd", "unix": "#1f77b4", "pipe": "#2ca02c",
            "limit": "#000000", "memcpy": "#bbbbbb", "sd": "#d62728"}
-# name: (group, pattern of the case keys with the number on the x axis, title, x label, y label, scale of y, log axes)
+# name: (group, pattern of the case keys with the number on the x axis, title, x label, y label, scale of y,
+# log axes)
 LINES = {
     "round-trip": ("rtt", r"rtt-(\d+)$", "Round trip of one message", "bytes", "µs", 1e-3, "xy"),
     "stream": ("stream", r"stream-(\d+)$", "One-way stream", "bytes of a message", "GB/s", 1e-9, "xy"),

@@ -36,7 +36,7 @@ class Run:
         self.monitor = None
         self.began = None
 
-    # -- files and ports ---------------------------------------------------------------------------------------
+    # -- files and ports -------------------------------------------------------------------------------------
 
     def path(self, *names):
         return os.path.join(self.directory, *names)
@@ -74,7 +74,7 @@ class Run:
             user = pwd.getpwnam(name)
             os.chown(path, user.pw_uid, user.pw_gid)
 
-    # -- processes ---------------------------------------------------------------------------------------------
+    # -- processes -------------------------------------------------------------------------------------------
 
     def start_monitor(self):
         """A monitor that every user of the run may use, root's servers and those that gave that up."""
@@ -153,7 +153,7 @@ class Run:
         """What was done so far (compiling) does not count as time of the run."""
         self.began = time.monotonic()
 
-    # -- results -----------------------------------------------------------------------------------------------
+    # -- results ---------------------------------------------------------------------------------------------
 
     def check(self, name, good, detail=""):
         self.result(name, "passed" if good else "failed", detail)

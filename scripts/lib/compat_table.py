@@ -22,7 +22,8 @@ def worse(row):
     kernel, ours = row.get("kernel"), row.get("sd")
     if not kernel or not ours:
         return []
-    # What never passes is known to be missing where the baseline has it; a check only of ours is judged by itself.
+    # What never passes is known to be missing where the baseline has it; a check only of ours is judged by
+    # itself.
     lost = [n for n, v in kernel["checks"].items() if v == "passed" and ours["checks"].get(n) != "passed"]
     return lost + [n for n, v in ours["checks"].items() if v == "failed" and n not in kernel["checks"]]
 

@@ -86,7 +86,8 @@ int main(int argc, char **argv) {
     return puts("all is well") < 0;
 }
 """
-# In a container: what a hostile program asks by the socket that it has been shown, and what it finds beside it. Numbers are those of libsd/layout/protocol.hpp.
+# In a container: what a hostile program asks by the socket that it has been shown, and what it finds beside
+# it. Numbers are those of libsd/layout/protocol.hpp.
 HOSTILE = """
 import errno, os, socket, struct
 HEADER, MAGIC, VERSION, EPERM = '<IHHIiHHI', 0x4d445331, 1, 1

@@ -46,7 +46,8 @@ class Redis:
 
         def read(text):
             result = parse.redis_benchmark(text)
-            if clients == 1 and pipeline == 1:  # it prints whole microseconds; one at a time, the rate is exact
+            # It prints whole microseconds; one at a time, the rate is exact
+            if clients == 1 and pipeline == 1:
                 result["mean_us"] = 1e6 / result["rate"]
             return result
 
@@ -104,8 +105,9 @@ server {{ listen 127.0.0.1:{port}; root {home}/www; }}
                     "-s", os.path.join(HERE, "wrk_report.lua"), *header, f"http://127.0.0.1:{port}/{size}.bin"]
 
         def read(text):
-            # wrk adds samples it thinks were left out ("coordinated omission"), which moves its mean by multiples on a
-            # busy machine. Every connection has one request under way all the time, so the rate says what the mean is.
+            # wrk adds samples it thinks were left out ("coordinated omission"), which moves its mean by
+            # multiples on a busy machine. Every connection has one request under way all the time, so the
+            # rate says what the mean is.
             result = parse.wrk(text)
             result["wrk_mean_us"] = result["mean_us"]
             result["mean_us"] = 32 * 1e6 / result["rate"]

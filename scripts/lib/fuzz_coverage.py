@@ -18,8 +18,8 @@ import subprocess
 import sys
 import tempfile
 
-# Each parser, that is whatever reads what others could have written: the targets that feed it, and where it is, as
-# files or as functions of one. What several targets reach is put together.
+# Each parser, that is whatever reads what others could have written: the targets that feed it, and where it
+# is, as files or as functions of one. What several targets reach is put together.
 PARSERS = {
     "control packets": (["control_fuzz"], [
         "monitor/service/packet.cpp", "monitor/operations/monitor.cpp: handle channel_ready find_operation accept_client",
@@ -82,7 +82,8 @@ def lines_of(export, path, source_dir, names):
             continue
         if names and not any(re.search(rf"\d{name}(E|I|v|R|P|N|O|i|j|K)", function["name"]) for name in names):
             continue
-        # Regions are [first line, column, last line, column, count, file, expanded file, kind]; later ones lie within.
+        # Regions are [first line, column, last line, column, count, file, expanded file, kind]; later ones
+        # lie within.
         own = {}
         for first, _, last, _, count, file, _, kind in function["regions"]:
             if file == 0 and kind == 0:

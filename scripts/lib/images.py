@@ -69,7 +69,8 @@ def fetch():
         print(f"making a file system of Debian's {release}", file=sys.stderr, flush=True)
         new = root + ".new"
         shutil.rmtree(new, ignore_errors=True)
-        # Only unpacked: nothing of it is run, and a release's list may be older than its date allows where the machine's mirror stands still.
+        # Only unpacked: nothing of it is run, and a release's list may be older than its date allows where
+        # the machine's mirror stands still.
         command = ["mmdebstrap", "--quiet", "--variant=extract", f"--include={PACKAGES}",
                    "--aptopt=Acquire::Check-Valid-Until \"false\"", release, new, uri]
         if subprocess.run(command, check=False, timeout=300).returncode != 0:

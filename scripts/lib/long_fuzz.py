@@ -17,11 +17,13 @@ import time
 
 from long import Budget, revision
 
-# How many executions of each at least, and how many all together. The ring is the quickest by far: it gets what is left.
+# How many executions of each at least, and how many all together. The ring is the quickest by far: it gets
+# what is left.
 LEAST = 5_000_000
 ALL = 100_000_000
 QUICK = {"ring_fuzz": 55_000_000}
-# Of a piece. The corpus is read anew in each: at the lowest priority on a busy machine that alone takes longer than this.
+# Of a piece. The corpus is read anew in each: at the lowest priority on a busy machine that alone takes
+# longer than this.
 PIECE_SECONDS = 120
 # That a piece may take longer.
 PATIENCE = 3600

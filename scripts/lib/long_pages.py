@@ -11,7 +11,8 @@ import subprocess
 from long import Budget, State
 
 KERNELS = ("stable", "backports")
-# What there is to do with each kernel, and what it is counted in. Both kernels together have the seeds and the calls.
+# What there is to do with each kernel, and what it is counted in. Both kernels together have the seeds and
+# the calls.
 PARTS = {"allocators": (None, "programs"), "hashed": (16 << 30, "bytes"), "fuzz": (5_000_000, "calls"), "seeds": (50_000, "seeds")}
 PIECE = 200  # seconds
 FIRST = {"backports": {"fuzz": 1_000_000, "seeds": 50_000}}  # the kernels have different ones

@@ -30,7 +30,8 @@ def wrk(text):
     errors = {k: v for k, v in report["errors"].items() if v}
     if report["requests"] == 0:
         raise RunError(f"wrk completed no request, errors: {errors}")
-    # A connection that the server closes as asked counts as a read error in some versions: only when all fail.
+    # A connection that the server closes as asked counts as a read error in some versions: only when all
+    # fail.
     if errors.get("status") or errors.get("connect") or sum(errors.values()) > report["requests"] / 100:
         raise RunError(f"wrk saw errors: {errors} in {report['requests']} requests")
     return {"rate": report["requests"] / (report["duration_us"] / 1e6), "mean_us": report["mean_us"],

@@ -12,7 +12,8 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-NAMED_PORTS = range(20000, 30000)  # what scripts/compat gives to servers, and the suites of programs to theirs
+# What scripts/compat gives to servers, and the suites of programs to theirs
+NAMED_PORTS = range(20000, 30000)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -28,7 +28,8 @@ SECTIONS = {
 LINK = re.compile(r"(\]\(\s*<?)([^)<>\s]+)")
 FENCE = re.compile(r"^(\s*)(```|~~~).*?^\s*\2\s*$", re.M | re.S)
 PICTURES = (".svg", ".png")
-# What the theme's pages load, and Debian's package has under another name or not at all (it only styles tables).
+# What the theme's pages load, and Debian's package has under another name or not at all (it only styles
+# tables).
 SCRIPTS = {"jquery-3.6.0.min.js": "/usr/share/javascript/jquery/jquery.min.js", "theme_extra.js": "/dev/null"}
 
 

@@ -1,16 +1,18 @@
-/* How all who hold the two ends of a connection that was born in shared memory come to have a kernel socket under their numbers, for the model
- * checker spin: libsd/vfs/paths/adopt.hpp and monitor/steering/adoption.cpp.
- *
- * End 0 has two holders, of which the first forks FORKS times, in another thread, at any step; end 1 has one. Each takes the next step with each of its
- * calls, and sleeps when there is none. DEATHS of them are killed at any step. ENDINGS times the monitor takes the marks away, as it is told to, and
- * then sets them again, with the same sockets if it has given one out. FAILS times a holder cannot ask (a sandbox), and takes the marks away.
- * RESTARTS times the monitor is killed, and the next one knows of nothing; what sockets there are stay with those who have them.
- * Checked: whoever leaves the ring (both ends have answered for their first move) finds that all who hold either end have the two sockets of one
- * adoption under their numbers; no adoption ends after somebody has begun; no end is told to begin that is not marked; no sockets are made while somebody
- * has others with the same names; and when nothing can go on any more, everybody has got there, or nobody has one of the ends, or the connection stays in
- * the ring because the adoption was ended, or a monitor was killed and the next one was not asked again.
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* How all who hold the two ends of a connection that was born in shared memory come to have a kernel
+   socket under their numbers, for the model * checker spin: libsd/vfs/paths/adopt.hpp and
+   monitor/steering/adoption.cpp. * * End 0 has two holders, of which the first forks FORKS times, in
+   another thread, at any step; end 1 has one. Each takes the next step with each of its * calls, and
+   sleeps when there is none. DEATHS of them are killed at any step. ENDINGS times the monitor takes the
+   marks away, as it is told to, and * then sets them again, with the same sockets if it has given one out.
+   FAILS times a holder cannot ask (a sandbox), and takes the marks away. * RESTARTS times the monitor is
+   killed, and the next one knows of nothing; what sockets there are stay with those who have them. *
+   Checked: whoever leaves the ring (both ends have answered for their first move) finds that all who hold
+   either end have the two sockets of one * adoption under their numbers; no adoption ends after somebody
+   has begun; no end is told to begin that is not marked; no sockets are made while somebody * has others
+   with the same names; and when nothing can go on any more, everybody has got there, or nobody has one of
+   the ends, or the connection stays in * the ring because the adoption was ended, or a monitor was killed
+   and the next one was not asked again. * * -DMUTANT=n breaks the protocol in one place; spin must find
+   each of them. tests/model/check.py runs all.
  */
 #ifndef FORKS
 #define FORKS 1
@@ -33,28 +35,33 @@
 #define PROCESSES (3 + FORKS)
 #define end_of(p) (p == 2 -> 1 : 0)
 
-/* Shared memory, of each end: `marked` is the adoption that kTxAdopt is about, 0: none; with may_begin it is one word, Ofd::tx_block. `owner`: 1 + who
- * has the tokens. */
+/* Shared memory, of each end: `marked` is the adoption that kTxAdopt is about, 0: none; with may_begin it
+   is one word, Ofd::tx_block. `owner`: 1 + who * has the tokens. */
 byte marked[2];
 bool may_begin[2], has_paths[2], taken[2];
 byte owner[2];
 
 /* Of each process. A child holds from before the request on, lives from the fork on, and runs later. */
 bool holds[PROCESSES], lives[PROCESSES], runs[PROCESSES], dead[PROCESSES];
-byte number[PROCESSES];                         /* the adoption whose socket stands under its numbers; 0: a placeholder */
-byte fetched[PROCESSES];                        /* File::Stream::fetched; a child does not count its parent's */
+/* The adoption whose socket stands under its numbers; 0: a placeholder */
+byte number[PROCESSES];
+/* File::Stream::fetched; a child does not count its parent's */
+byte fetched[PROCESSES];
 
-/* Requests to the monitor after which it looks whether all have the socket; it has answered when it is `none` again. Which socket there is is read
- * while it serves nobody. */
+/* Requests to the monitor after which it looks whether all have the socket; it has answered when it is
+   `none` again. Which socket there is is read * while it serves nobody. */
 mtype = { none, has_socket, has_none, lets_go, ends };
 mtype request[PROCESSES] = none;
 byte about[PROCESSES];                          /* of has_socket: which adoption */
 bool serves;
 bool told[PROCESSES];
-byte adoption = 1;                              /* whose sockets are kept; 0: it has begun, or nobody had a socket when it ended */
+/* Whose sockets are kept; 0: it has begun, or nobody had a socket when it ended */
+byte adoption = 1;
 bool is_given, rests;
-bool has_sockets = true;                        /* else nobody gets one, and who asks has let go of those of a former monitor */
-byte dropped;                                   /* sockets of adoptions up to this one have ended, and keep no names */
+/* Else nobody gets one, and who asks has let go of those of a former monitor */
+bool has_sockets = true;
+/* Sockets of adoptions up to this one have ended, and keep no names */
+byte dropped;
 byte endings = ENDINGS, fails = FAILS, deaths = DEATHS, restarts = RESTARTS;
 byte again = ENDINGS + RESTARTS;                /* so often the monitor is asked again */
 
@@ -137,7 +144,8 @@ over: skip
 /* Another thread of process 0. */
 proctype forker(byte child) {
     {
-        atomic { holds[child] = true; told[child] = told[0] }; /* the request, with a record that was there before */
+        /* The request, with a record that was there before */
+        atomic { holds[child] = true; told[child] = told[0] };
         atomic { number[child] = number[0]; fetched[child] = (MUTANT == 7 -> fetched[0] : 0); lives[child] = true; run holder(child) }
     } unless {
         atomic { dead[0] -> if :: holds[child] -> request[child] = ends :: else fi }

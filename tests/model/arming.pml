@@ -1,15 +1,15 @@
-/* How threads that wait on one epoll set are woken, for the model checker spin: A1 to A4 of libsd/vfs/readiness/epoll/epoll_set.hpp, with the sender's steps S1 to S3 of
- * libsd/transport/link.cpp.
- *
- * WAITERS threads wait on a set, in which another thread puts two members while they may sleep already. Member IN is edge-triggered; its peer sends
- * once. Member OUT is reported each time that there is room; a thread of ours then takes the room, and its peer reads. With EDGE it is edge-triggered,
- * and the thread's send finds no room; otherwise it is one-shot, and the thread arms it again with MOD. A wait returns one event at a time. A thread that has
- * got one comes back or never does, as long as one is left that does. Checked: when nothing can go on any more, everything has been told.
- *
- * What is done with the set's lock is one step, but for what a peer may do in between. The memory of x86: what a peer publishes with a plain store waits
- * in its store buffer until some time, a locked instruction of its own, or anybody's membarrier; its look at the arm word may be older than that.
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* How threads that wait on one epoll set are woken, for the model checker spin: A1 to A4 of
+   libsd/vfs/readiness/epoll/epoll_set.hpp, with the sender's steps S1 to S3 of * libsd/transport/link.cpp.
+   * * WAITERS threads wait on a set, in which another thread puts two members while they may sleep
+   already. Member IN is edge-triggered; its peer sends * once. Member OUT is reported each time that there
+   is room; a thread of ours then takes the room, and its peer reads. With EDGE it is edge-triggered, * and
+   the thread's send finds no room; otherwise it is one-shot, and the thread arms it again with MOD. A wait
+   returns one event at a time. A thread that has * got one comes back or never does, as long as one is
+   left that does. Checked: when nothing can go on any more, everything has been told. * * What is done
+   with the set's lock is one step, but for what a peer may do in between. The memory of x86: what a peer
+   publishes with a plain store waits * in its store buffer until some time, a locked instruction of its
+   own, or anybody's membarrier; its look at the arm word may be older than that. * * -DMUTANT=n breaks the
+   protocol in one place; spin must find each of them. tests/model/check.py runs all.
  */
 #ifndef WAITERS
 #define WAITERS 2
@@ -106,8 +106,9 @@ inline hand_over() {
     finish()
 }
 
-/* prepare_sleep(), the barrier and any_ready(): `found` says whether to stay awake. With the lock, which is let go of with the last step. What
- * falls between the barrier and a look is the same as before or after both. */
+/* prepare_sleep(), the barrier and any_ready(): `found` says whether to stay awake. With the lock, which
+   is let go of with the last step. What * falls between the barrier and a look is the same as before or
+   after both. */
 inline get_ready(handing_over) {
     atomic { lock == NOBODY -> lock = me; sleepers++; sleep_mask = true };     /* W1 */
     d_step {

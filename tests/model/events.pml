@@ -1,14 +1,13 @@
-/* How threads that sleep for the completion queue of their process are woken, for the model checker spin: MaySleep of libsd/rdma/transport.hpp, arm(),
- * take_events() and progress() of libsd/rdma.
- *
- * THREADS threads each wait for MESSAGES messages of their own, one after the other; the device completes them in one queue. Each sleeps on the queue's
- * channel and on its own bell. Whoever makes progress takes all completions, and rings those that have armed. Between any two steps a thread may be away for
- * as long as it likes: so whoever takes the event may not come to what follows before everybody else sleeps. Checked: when nothing can go on any more, all has come.
- *
- * The device is opened at any time. A thread that goes to sleep before that is in an epoll set, and is not counted (MaySleep); who has opened the device adds
- * a connection to the set, and arms in its name (hand_over()).
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* How threads that sleep for the completion queue of their process are woken, for the model checker spin:
+   MaySleep of libsd/rdma/transport.hpp, arm(), * take_events() and progress() of libsd/rdma. * * THREADS
+   threads each wait for MESSAGES messages of their own, one after the other; the device completes them in
+   one queue. Each sleeps on the queue's * channel and on its own bell. Whoever makes progress takes all
+   completions, and rings those that have armed. Between any two steps a thread may be away for * as long
+   as it likes: so whoever takes the event may not come to what follows before everybody else sleeps.
+   Checked: when nothing can go on any more, all has come. * * The device is opened at any time. A thread
+   that goes to sleep before that is in an epoll set, and is not counted (MaySleep); who has opened the
+   device adds * a connection to the set, and arms in its name (hand_over()). * * -DMUTANT=n breaks the
+   protocol in one place; spin must find each of them. tests/model/check.py runs all.
  */
 #ifndef THREADS
 #define THREADS 2

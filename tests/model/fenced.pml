@@ -1,13 +1,11 @@
-/* Sleeping without a barrier, for the model checker spin: kArmFenced of libsd/queue/sleeper.hpp, with the sender's steps of take_armed() in
- * libsd/transport/link.cpp.
- *
- * WAITERS threads wait for what SENDERS publish, TIMES each, and any of them may take it. They share one arm word; each has an id in it. With OLD the last
- * sender is one of an earlier version, which swaps the word with 0. Checked: when nothing can go on any more, everything has been taken.
- *
- * The memory of x86: what a sender publishes with a plain store waits in its store buffer until some time, a locked instruction of its own, or anybody's
- * membarrier; its look at the word may be older than that.
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* Sleeping without a barrier, for the model checker spin: kArmFenced of libsd/queue/sleeper.hpp, with the
+   sender's steps of take_armed() in * libsd/transport/link.cpp. * * WAITERS threads wait for what SENDERS
+   publish, TIMES each, and any of them may take it. They share one arm word; each has an id in it. With
+   OLD the last * sender is one of an earlier version, which swaps the word with 0. Checked: when nothing
+   can go on any more, everything has been taken. * * The memory of x86: what a sender publishes with a
+   plain store waits in its store buffer until some time, a locked instruction of its own, or anybody's *
+   membarrier; its look at the word may be older than that. * * -DMUTANT=n breaks the protocol in one
+   place; spin must find each of them. tests/model/check.py runs all.
  */
 #ifndef WAITERS
 #define WAITERS 2

@@ -1,18 +1,17 @@
-/* How one direction of a connection changes between the kernel's socket and the ring, for the model checker spin: the steps of libsd/vfs/paths/moves.hpp,
- * and who sleeps meanwhile (wait_stream() of libsd/vfs/readiness/stream_readiness.cpp).
- *
- * A sender sends BYTES bytes, each with a call of its own, and ends. With each it makes the next step of a move or does not; up to MOVES moves are begun.
- * It may be killed DEATHS times at any step, whereupon another process goes on with what it had shared. While no call is under way the ring may become
- * small, which leaves a record behind that is no data, CHANGES times. The socket delivers at some time. Both paths have room for ROOM bytes; a sender
- * without room sleeps, and so does a receiver that has nothing. Each call of the receiver takes one byte, or all that there is.
- * Checked: bytes arrive once and in order, the end comes behind all of them, and when nothing can go on any more, it has come.
- *
- * The receiver may stop between two records STOPS times, for what it has not read to come by the socket ("Giving back what was not read"). Its word `back`
- * is the only one that both ends change, by compare-and-swap.
- *
- * What is done with a token is one step where the other end sees nothing of what is between. The order of memory is arming.pml's.
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* How one direction of a connection changes between the kernel's socket and the ring, for the model
+   checker spin: the steps of libsd/vfs/paths/moves.hpp, * and who sleeps meanwhile (wait_stream() of
+   libsd/vfs/readiness/stream_readiness.cpp). * * A sender sends BYTES bytes, each with a call of its own,
+   and ends. With each it makes the next step of a move or does not; up to MOVES moves are begun. * It may
+   be killed DEATHS times at any step, whereupon another process goes on with what it had shared. While no
+   call is under way the ring may become * small, which leaves a record behind that is no data, CHANGES
+   times. The socket delivers at some time. Both paths have room for ROOM bytes; a sender * without room
+   sleeps, and so does a receiver that has nothing. Each call of the receiver takes one byte, or all that
+   there is. * Checked: bytes arrive once and in order, the end comes behind all of them, and when nothing
+   can go on any more, it has come. * * The receiver may stop between two records STOPS times, for what it
+   has not read to come by the socket ("Giving back what was not read"). Its word `back` * is the only one
+   that both ends change, by compare-and-swap. * * What is done with a token is one step where the other
+   end sees nothing of what is between. The order of memory is arming.pml's. * * -DMUTANT=n breaks the
+   protocol in one place; spin must find each of them. tests/model/check.py runs all.
  */
 #ifndef BYTES
 #define BYTES 4
@@ -44,7 +43,8 @@
 #define RING 2
 #define KERNEL 3
 #define UNFINISHED 128
-/* `back`, of which 0 means that the ring is read. What is given back is counted in bytes of the socket, behind `base`; ALL: the ring has no more. */
+/* `back`, of which 0 means that the ring is read. What is given back is counted in bytes of the socket,
+   behind `base`; ALL: the ring has no more. */
 #define STOPPED 1
 #define CLAIMED 2
 #define GIVEN 16
@@ -87,7 +87,8 @@ inline take_step(to, position) {
 }
 
 #define in_socket (MUTANT == 12 -> noted : written - base)
-/* give_back(): what lies in the ring, of which the first byte is `sent - in_ring`, as far as the socket has room. */
+/* give_back(): what lies in the ring, of which the first byte is `sent - in_ring`, as far as the socket
+   has room. */
 inline give() {
     do
     :: atomic { in_socket < in_ring && socket_has_room -> net!(sent - in_ring + in_socket); written++ };
@@ -107,7 +108,8 @@ inline give() {
     fi
 }
 #define gave_all (back >= GIVEN && (back & ALL) && in_ring == (back & 7))
-/* The receiver may still have to read the socket up to where the ring begins: what is given back follows that. */
+/* The receiver may still have to read the socket up to where the ring begins: what is given back follows
+   that. */
 #define has_agreed (taken == tx || taken == word(number_of(tx), ASKED))
 #define may_leave_ring (back == 0 || back == STOPPED || gave_all || MUTANT == 13)
 
@@ -251,7 +253,8 @@ inline take(b) {
     received++
 }
 
-/* What has come by the socket is passed over in the ring, and all changes behind it where there is no more. */
+/* What has come by the socket is passed over in the ring, and all changes behind it where there is no
+   more. */
 inline pass_given() {
     d_step {
     b = back & 7;

@@ -1,20 +1,16 @@
-/* The token protocol of libsd/queue/token.hpp for the model checker spin: same labels, same order of steps.
- *
- * THREADS threads do OPERATIONS operations each on one token; up to DEATHS of them are killed, at any step. Checked in every reachable state:
- *  - never two threads at work (O3) at a time;
- *  - whoever starts to work finds nothing left half done by a dead one;
- *  - nobody repairs while another works;
- *  - nobody waits for ever: every thread that lives gets to its end.
- *
- * The memory of x86: a plain store waits in the thread's store buffer and becomes visible at some time; a locked instruction, a membarrier of anybody, or
- * the end of the thread (its retired stores still drain) makes it visible at once. Only the busy mark is followed by a load that must not be older
- * than it, so only the busy mark is modelled with a buffer.
- *
- * What is decided by counting in the program (when to go over to lock mode and back) is left open here: both ways are tried everywhere. A signal
- * handler that runs while its thread waits for the lock is an operation in the middle of another. Threads do not come back: ids are not
- * used again.
- *
- * -DMUTANT=n breaks the protocol in one place; spin must find each of them. tests/model/check.py runs all.
+/* The token protocol of libsd/queue/token.hpp for the model checker spin: same labels, same order of
+   steps. * * THREADS threads do OPERATIONS operations each on one token; up to DEATHS of them are killed,
+   at any step. Checked in every reachable state: *  - never two threads at work (O3) at a time; *  -
+   whoever starts to work finds nothing left half done by a dead one; *  - nobody repairs while another
+   works; *  - nobody waits for ever: every thread that lives gets to its end. * * The memory of x86: a
+   plain store waits in the thread's store buffer and becomes visible at some time; a locked instruction, a
+   membarrier of anybody, or * the end of the thread (its retired stores still drain) makes it visible at
+   once. Only the busy mark is followed by a load that must not be older * than it, so only the busy mark
+   is modelled with a buffer. * * What is decided by counting in the program (when to go over to lock mode
+   and back) is left open here: both ways are tried everywhere. A signal * handler that runs while its
+   thread waits for the lock is an operation in the middle of another. Threads do not come back: ids are
+   not * used again. * * -DMUTANT=n breaks the protocol in one place; spin must find each of them.
+   tests/model/check.py runs all.
  */
 #ifndef THREADS
 #define THREADS 3
@@ -88,7 +84,8 @@ take:
     if                                          /* the lock, and T1 or L1 */
     :: atomic { lock == NOBODY -> drain(me); lock = me; mark() }
     :: atomic { lock != NOBODY && lock != me && dead[lock] -> drain(me); lock = me; inherited = true; mark() }
-    :: atomic { may_nest -> may_nest = false; nested = true; goto fast } /* a handler, before we have the lock */
+    /* A handler, before we have the lock */
+    :: atomic { may_nest -> may_nest = false; nested = true; goto fast }
     fi;
     may_die();
     if

@@ -21,7 +21,8 @@ MORE = """test_socket test_asyncio test_ssl test_httplib test_httpservers test_u
 def run(r):
     modules = (SHORT if r.quick else f"{SHORT} {MORE}").split()
     report = r.path("report.xml")
-    # Inside the namespace "network" only reaches loopback. Wall-clock limits of single tests are the suite's own.
+    # Inside the namespace "network" only reaches loopback. Wall-clock limits of single tests are the suite's
+    # own.
     command = ["/usr/bin/python3.11", "-m", "test", "-j2", "--timeout", "240", "-u", "all,network,-urlfetch,-largefile,-gui,-audio,-cpu",
                "-i", "*VSOCK*", "-i", "*Vsock*", "--junit-xml", report, *modules]
     process = r.start(command, cwd=r.directory)

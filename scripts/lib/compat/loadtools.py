@@ -41,7 +41,8 @@ def iperf3(r):
         r.wait(server, 20)
 
 
-ROOM = "--mps=10000000"  # without it, sockperf's table is for 600,000 messages a second, and it ends with an error when there are more
+# Without it, sockperf's table is for 600,000 messages a second, and it ends with an error when there are more
+ROOM = "--mps=10000000"
 
 
 def sockperf(r):

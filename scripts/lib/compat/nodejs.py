@@ -84,7 +84,8 @@ def run(r):
     for name, got in sorted(ask(r, "clients of one server", port, echo).items()):
         r.equal(f"one server: {name}", got, {"keepAlive": 400, "close": 200, "refused": "ECONNREFUSED"}.get(name, True))
     r.stop(server)
-    # The primary passes each connection to a worker; or the workers accept on a listener that was passed to them.
+    # The primary passes each connection to a worker; or the workers accept on a listener that was passed to
+    # them.
     for policy, name in (("rr", "cluster"), ("none", "cluster, shared listener")):
         port = r.port()
         server = r.server(["node", r.path("server.js"), str(port), "0", "2"], port, env={"NODE_CLUSTER_SCHED_POLICY": policy})

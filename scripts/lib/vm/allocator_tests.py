@@ -20,8 +20,8 @@ sys.path.insert(1, str(pathlib.Path(__file__).resolve().parents[1]))
 import debian_source  # noqa: E402
 from first_system import cache, recipe, run, settle  # noqa: E402
 
-# Not here: those that need more of the C library's own build, or look into its allocator (tst-safe-linking, tst-dynarray*,
-# tst-interpose-*, tst-mallocstate), and tst-malloc-usable, which is about MALLOC_CHECK_.
+# Not here: those that need more of the C library's own build, or look into its allocator (tst-safe-linking,
+# tst-dynarray*, tst-interpose-*, tst-mallocstate), and tst-malloc-usable, which is about MALLOC_CHECK_.
 GLIBC = """mallocbug tst-calloc tst-free-errno tst-mallinfo2 tst-malloc tst-malloc-backtrace tst-malloc-fork-deadlock
     tst-malloc-stats-cancellation tst-malloc-tcache-leak tst-malloc-thread-exit tst-malloc-thread-fail tst-malloc-too-large
     tst-malloc_info tst-mallocalign1 tst-mallocfork tst-mallocfork2 tst-mallocfork3 tst-mallopt tst-memalign tst-mxfast

@@ -15,7 +15,8 @@ RELEASE = "bookworm"
 PACKAGES = ("systemd", "systemd-sysv", "dbus", "udev", "kmod", "iproute2", "procps", "python3", "ca-certificates", "man-db",
             "bash-completion", "apparmor", "autopkgtest", "dpkg-dev", "nginx-light", "redis-server", "postgresql",
             "libfmt9", "libspdlog1.10", "libtomlplusplus3", "libnftables1", "libbpf1",
-            "libmicrohttpd12", "libarchive13", "libibverbs1")  # what the packages under test depend on: the machine has no network
+            # What the packages under test depend on: the machine has no network
+            "libmicrohttpd12", "libarchive13", "libibverbs1")
 KERNEL = "linux-image-amd64"
 # Of the kernel's modules those that such a machine can use; all of them would double the disk.
 MODULES = ("arch", "crypto", "fs/ext4", "fs/jbd2", "fs/mbcache.ko", "lib", "net", "drivers/virtio", "drivers/block/virtio_blk.ko",
@@ -39,7 +40,8 @@ $b mount --move /dev /root/dev
 exec $b switch_root /root /lib/systemd/systemd
 """
 
-# The second disk is an archive: what is to be done there is its file "run". Results go to the second serial line.
+# The second disk is an archive: what is to be done there is its file "run". Results go to the second serial
+# line.
 AGENT = """#!/bin/sh
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
 mkdir -p /run/job && tar -xf /dev/vdb -C /run/job && cd /run/job
@@ -67,7 +69,8 @@ def guest_files(root):
     write(root / "etc/hostname", "vm\n")
     write(root / "etc/hosts", "127.0.0.1 localhost vm\n")
     write(root / "etc/fstab", "")
-    write(root / "etc/machine-id", "0000000000000000000000000000007b\n")  # none would be a first boot, with presets
+    # None would be a first boot, with presets
+    write(root / "etc/machine-id", "0000000000000000000000000000007b\n")
     write(root / "etc/systemd/journald.conf.d/vm.conf", "[Journal]\nStorage=volatile\n")
     for unit in MASKED:
         mask = root / "etc/systemd/system" / unit

@@ -26,7 +26,8 @@ NAMES = {"stable": RELEASE, "backports": f"{RELEASE}-backports"}
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 FIRST_MODULES = ("virtio_pci", "virtio_blk", "tcp_diag") # by the last libsd asks whose a listener is
 
-# What the test needs is in the archive that is the first disk: its file "run". Results go to the second serial line.
+# What the test needs is in the archive that is the first disk: its file "run". Results go to the second
+# serial line.
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
 export PATH=/bin HOME=/ LC_ALL=C

@@ -43,8 +43,8 @@ rdma resource show | sed 's/^/# /'
     echo "failed host $host: no queue pair is left"
 """
 
-# Both processes have one monitor, which sdrun starts. A packet has at most the port's MTU of 4096 bytes; what is not in
-# packets goes through lo, as do the first bytes, before the two are joined.
+# Both processes have one monitor, which sdrun starts. A packet has at most the port's MTU of 4096 bytes; what
+# is not in packets goes through lo, as do the first bytes, before the two are joined.
 EXCHANGE = r"""host=$(sed 's/.*sd_host=\([01]\).*/\1/' /proc/cmdline)
 export XDG_RUNTIME_DIR=/tmp/run SD_TEST_PATHS=shm SD_TEST_TRANSPORT=rdma SD_STATS_FILE=/tmp/stats
 mkdir -m 700 $XDG_RUNTIME_DIR

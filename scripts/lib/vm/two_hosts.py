@@ -89,7 +89,8 @@ meet() {
 }
 """
 
-# Of TCP: packets, and bytes with the header of IP, but for the two monitors' and meet()'s. Then those of the device.
+# Of TCP: packets, and bytes with the header of IP, but for the two monitors' and meet()'s. Then those of the
+# device.
 COUNTERS = r"""nft -f - <<END
 table ip sums
 delete table ip sums
@@ -244,7 +245,8 @@ check "@NAME@ between two machines, with RDMA: 99 of 100 bytes there" [ $((sent 
 check "@NAME@ between two machines, with RDMA: 99 of 100 bytes back" [ $((got * 100)) -le $got_@NAME@ ]
 """
 
-# A server that has each connection from a process which has accepted and forked: such a one stays with the kernel.
+# A server that has each connection from a process which has accepted and forked: such a one stays with the
+# kernel.
 STAYS = r"""run_load @NAME@ "with RDMA"
 check "@NAME@ between two machines, with RDMA: over TCP, since it forks" [ $most = 0 -a $got -gt 0 ]
 """
@@ -300,8 +302,8 @@ end_monitor
 ADDRESS = r"""address() { grep -l ffff:0a4d /sys/class/infiniband/rxe0/ports/1/gids/* | sed 's#.*/##' | sort -n | tail -n 1; }
 """
 
-# How much each does, in a run of everybody's and with --long. Connections begin over TCP, and so few of the bytes must be
-# of their beginnings.
+# How much each does, in a run of everybody's and with --long. Connections begin over TCP, and so few of the
+# bytes must be of their beginnings.
 STREAMED = 2_000_000_000  # 11 to 16 MB of it went over TCP while queue pairs were made
 USUAL = {"connections": 2, "asked": 1000, "requests": 5000, "streamed": STREAMED, "transactions": 2000}
 LONG = {"connections": 50, "asked": 10000, "requests": 200000, "streamed": STREAMED, "transactions": 20000}

@@ -54,9 +54,9 @@ while time_left; do
     echo "# done pages $(($(count taken) - before))"
 done
 """,
-    # Large is what has a page: few of these tests have blocks of 128 KiB. jemalloc's run with its allocator in front, whose
-    # memory is then the device's by mmap, and behind. A test of the C library's that writes in front of a freed block, so
-    # that its allocator notices, needs a small one.
+    # Large is what has a page: few of these tests have blocks of 128 KiB. jemalloc's run with its allocator
+    # in front, whose memory is then the device's by mmap, and behind. A test of the C library's that writes
+    # in front of a freed block, so that its allocator notices, needs a small one.
     "allocators": r"""export TIMEOUTFACTOR=20 LD_LIBRARY_PATH=$PWD/jemalloc; pages=$PWD/libsd-pages.so number=0
 # one NAME FROM PRELOADED COMMAND...: the test of that name is the next one
 one() {

@@ -9,7 +9,8 @@ import subprocess
 
 NAMES = ("redis-server", "redis-benchmark", "nginx", "ab")
 
-# Who is asked and who asks go the same way. A redis-benchmark that was refused once waits for ever, with or without libsd.
+# Who is asked and who asks go the same way. A redis-benchmark that was refused once waits for ever, with or
+# without libsd.
 PROGRAMS = r"""way() { w=$1; shift; case $w in pages) ./sdrun --zero-copy "$@" ;; copied) ./sdrun "$@" ;; kernel) "$@" ;; esac; }
 pid_of() { for p in /proc/[0-9]*; do [ "$(cat $p/comm 2>/dev/null)" = "$1" ] && echo ${p#/proc/}; done; }
 gone() { for p in $(pid_of $1); do kill $p 2>/dev/null; done; while [ -n "$(pid_of $1)" ]; do usleep 50000; done; }

@@ -34,7 +34,8 @@ memory() {
         /proc/meminfo /proc/zoneinfo
 }
 check() { if [ "$2" = 0 ]; then echo "passed $1"; else echo "failed $1: $3"; fi; }
-# A selftest has one of a group killed that has no memory left: of that the kernel tells with a trace. Of the machine's it must not.
+# A selftest has one of a group killed that has no memory left: of that the kernel tells with a trace. Of the
+# machine's it must not.
 clean() { ! dmesg | sed '/ invoked oom-killer: /,/ oom-kill:constraint=/{/CONSTRAINT_NONE/!d}' | grep -E 'CONSTRAINT_NONE|BUG|WARNING|Oops|general protection|refcount_t|Bad page|bad pte|INFO: task|Object.*overwritten|Redzone|Poison|pagealloc|lockdep|Call Trace'; }
 
 programs() {
@@ -44,7 +45,8 @@ programs() {
 }
 """
 
-# What is counted before the first and after the last test must be the same, but for what the kernel itself keeps.
+# What is counted before the first and after the last test must be the same, but for what the kernel itself
+# keeps.
 RUN = r"""insmod ./$name.ko; check "load the module" $?
 export SLOW_DEVICE=/dev/vdb
 if [ -n "$MEASURE" ]; then ./measure; programs; . ./sends; clean; exit; fi
@@ -87,7 +89,8 @@ until port=$(sed -n 's/^port //p' between) && [ -n "$port" ]; do usleep 50000; d
 end
 """
 SENDS = MONITOR + RELAYED + r"""count() { cat $counters/$1; }
-# frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in `shown`
+# frames FRAMES BUFFERS WHAT: the seconds are in `got`; with a monitor what sdstat shows of the connection in
+# `shown`
 cat >frames <<'end'
 rm -f shown hold; mkfifo hold; exec 7<>hold; : >got
 PAGES_WAIT=1 ./pages_frames receive $1 $2 $3 >>got <hold &
@@ -96,8 +99,8 @@ until port=$(sed -n 's/^port //p' got) && [ -n "$port" ]; do usleep 50000; done
 [ -z "$SHOW" ] || ./sdstat --json >shown
 echo >&7; wait $! && exit $status
 end
-# Both programs are detached while frames go, of which there are more than pass until then: who makes no call does not
-# leave. What they have is looked at while they wait for their end.
+# Both programs are detached while frames go, of which there are more than pass until then: who makes no call
+# does not leave. What they have is looked at while they wait for their end.
 cat >detached <<'end'
 rm -f hold; mkfifo hold; exec 7<>hold; : >got
 PAGES_WAIT=1 ./pages_frames receive 200 3 all >>got <hold & taker=$!
