@@ -4,6 +4,7 @@
 #include "libsd/api/syscalls/raw_syscall.hpp"
 #include "libsd/control/libc_threads.hpp"
 #include "libsd/cpu/copy.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -26,7 +27,7 @@ namespace sd {
 inline bool impossible_range(const void *p, size_t n) noexcept {
     uintptr_t end;
     return n > kMaxTransfer &&
-           (__builtin_add_overflow(reinterpret_cast<uintptr_t>(p), n, &end) || end > 0x7fff'ffff'f000);
+           (__builtin_add_overflow(reinterpret_cast<uintptr_t>(p), n, &end) || end > cpu::kUserMemoryEnd);
 }
 
 /// libc's way of a vfs result: the value, or -1 with errno set. errno stays as it was on success.

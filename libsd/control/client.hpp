@@ -83,13 +83,6 @@ uint32_t epoch() noexcept;
 /// The listeners of this network namespace; nullptr before ensure(). Read-only memory.
 const Directory *directory() noexcept;
 
-/// Around fork(): the lock of the channel is taken first; prepare makes the child's channel (if connected);
-/// parent, or child, follows and ends it all. Who finds that it cannot go on yet unlocks.
-void fork_lock() noexcept;
-void fork_unlock() noexcept;
-void fork_prepare(const wire::Fork *f) noexcept;
-void fork_parent() noexcept;
-void fork_child() noexcept;
 /// After an exec: goes on with the channel of the former program image, which called this process `client`,
 /// and tells the monitor what was taken over. Where that fails, the process comes back as after a restart of
 /// the monitor.

@@ -1,5 +1,4 @@
-// The channel of a child to be made: asked for before fork, so that the monitor knows what the child holds
-// before the parent can close any of it.
+#include "libsd/control/forking.hpp"
 #include "libsd/control/channel.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"

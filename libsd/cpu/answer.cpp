@@ -3,7 +3,8 @@
 #include <cpuid.h>
 
 extern "C" {
-[[gnu::visibility("hidden")]] constinit uint8_t sd_look_loads = 0; ///< 1: sd_await_word() loads between two looks
+/// 1: sd_await_word() loads between two looks
+[[gnu::visibility("hidden")]] constinit uint8_t sd_look_loads = 0;
 }
 
 namespace sd::cpu {

@@ -7,6 +7,9 @@ namespace sd::cpu {
 /// In a loop that waits for another core: gives what the two share to the other, and saves power.
 inline void pause() noexcept { __builtin_ia32_pause(); }
 
+/// Where a program's memory ends: 47 bits of address, but for the last page.
+constexpr uintptr_t kUserMemoryEnd = 0x7fff'ffff'f000;
+
 /// A clock that is cheap to read, the same for all cores, and never goes back: a step is one cycle at the
 /// processor's nominal frequency, between 1 and 5 GHz.
 inline uint64_t cycles() noexcept { return __builtin_ia32_rdtsc(); }

@@ -200,8 +200,7 @@ struct LinkHeader {
         /// Mirrored: how much of the other side's arena may be used: all, or what a process of this side
         /// whose address space is limited has mapped, or a device may write
         std::atomic<uint64_t> arena_open;
-        std::atomic<uint64_t> pool;  ///< reserved: the pool of pages from which this side sends handles
-        std::atomic<uint64_t> nonce; ///< reserved: by which monitors find the other half of the link
+        uint64_t unused[2];
     } side[2];
     /// Local. Bumped by the monitor each time it gives the id to another waiter, so that a cached eventfd is
     /// not used for it.

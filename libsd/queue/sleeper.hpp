@@ -32,8 +32,11 @@
 // After 6 an arm may be left. It costs a sender a swap and the next look of this waiter a mark in vain.
 // A bell that was rung stays readable until it is drained, so D may come at any time before, in or after 5.
 //
-// The monitor does A to D for what a dead process left (monitor/records/link.hpp, mark_and_ring), with a full
-// fence of its own between A and B. It makes no use of the barrier, so the same argument holds.
+// The monitor does A to D for what a dead process left (mark_and_ring() in monitor/records/link.cpp). It
+// needs no barrier of the waiter's, since B is left out: it swaps the word with 0 in any case, behind a full
+// fence. If that swap comes before 2 in the order of the word, 4 sees what was published at A. Else it finds
+// the id, and C and D are as above. It swaps and does not read, so that each arming is answered once, by the
+// monitor or by a sender.
 #pragma once
 #include "libsd/base/probes.hpp"
 #include "libsd/queue/bell.hpp"

@@ -39,15 +39,9 @@ void Monitor::abandon(Listener &listener) {
         close_listener(listener);
         return;
     }
-    listener.ns->directory.remove(listener.directory_index);
-    listener.directory_index = -1;
     // First: a client that came between our look and the end would be reset, although the kernel's socket may
     // go on listening.
-    for (const Link *link : listener.place) {
-        if (link != nullptr) {
-            stop_requests(*link);
-        }
-    }
+    listener.unlist();
     if (!has_waiting_connections(listener) || inode_of(listener) == 0) {
         close_listener(listener);
         return;

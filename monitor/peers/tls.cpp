@@ -200,7 +200,8 @@ Credentials::Credentials(PeersSettings settings) : settings_(std::move(settings)
     } else {
         SSL_CTX_set_psk_use_session_callback(client_.get(), Callbacks::use_key);
         SSL_CTX_set_psk_find_session_callback(server_.get(), Callbacks::find_key);
-        constexpr unsigned char kUse[] = "sd-peers"; // a server's sessions are of some context, a client's of none
+        // A server's sessions are of some context, a client's of none
+        constexpr unsigned char kUse[] = "sd-peers";
         SSL_CTX_set_session_id_context(server_.get(), kUse, sizeof kUse - 1);
         SSL_CTX_set_alpn_protos(client_.get(), kProtocol, sizeof kProtocol);
         SSL_CTX_set_alpn_select_cb(server_.get(), Callbacks::choose_protocol, nullptr);

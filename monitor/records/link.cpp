@@ -397,7 +397,7 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
     const unsigned peer = 1 - side;
     if (flags != 0) {
         auto &own = link.view(side).slot(slot_index).side[side].control;
-        own.flags.fetch_or(flags, std::memory_order_seq_cst); // (a)
+        own.flags.fetch_or(flags, std::memory_order_seq_cst); // A
     }
     if (link.is_fake()) { // for the dead
         carry(link, slot_index, side);
@@ -411,9 +411,9 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
         }
         link.view(peer).slot(slot_index).side[side].control.flags.fetch_or(flags, std::memory_order_seq_cst);
     }
-    std::atomic_thread_fence(std::memory_order_seq_cst); // (b)
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     auto &control = link.view(peer).slot(slot_index).side[peer].control;
-    uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // (c)
+    uint64_t armed = (control.rx_arm.exchange(0, std::memory_order_seq_cst) | // C
                       control.tx_arm.exchange(0, std::memory_order_seq_cst)) &
                      kUsableDoorbells;
     // The dead may have taken the arms, and not have got to ring.
@@ -421,12 +421,12 @@ void mark_and_ring(const Link &link, unsigned slot_index, unsigned side, uint32_
         armed |= uint64_t{link.side[peer].bells[id].eventfd != nullptr} << id;
     }
     const unsigned word = slot_index / 64;
-    for (uint64_t ids = armed; ids != 0; ids &= ids - 1) { // (d)
+    for (uint64_t ids = armed; ids != 0; ids &= ids - 1) {
         const auto id = static_cast<unsigned>(std::countr_zero(ids));
         link.view(peer).ready_word(peer, id, word).fetch_or(uint64_t{1} << slot_index % 64, std::memory_order_seq_cst);
         link.view(peer).ready_summary(peer, id).fetch_or(uint64_t{1} << word, std::memory_order_seq_cst);
     }
-    ring_sleepers(link, peer, armed); // (e)
+    ring_sleepers(link, peer, armed); // D
 }
 
 void carry_late(const Link &link) {

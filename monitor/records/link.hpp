@@ -220,19 +220,7 @@ class Link {
 };
 
 /// Marks `side` of a slot with `flags` and wakes whoever waits on the other side. With flags 0 it only wakes.
-///
-/// Why no sleeper is missed. A waiter of the peer (1) puts its doorbell id into rx_arm or tx_arm of its own
-/// side, (2) makes a full fence (membarrier counts), (3) looks at our side's flags; before it sleeps on its
-/// eventfd it also (4) puts its id into sleep_mask, (5) makes a full fence, (6) looks at its ready bitmap.
-/// Here (a) the flags are stored, (b) a full fence, (c) the arms are swapped with 0; for each id found (d)
-/// the ready bits are set, by sequentially consistent operations, and (e) sleep_mask is read.
-///  - If (c) does not see the id put there by (1), then (c) precedes (1) in the arm's modification order,
-///    so by the fences (b) and (2) the waiter's look (3) sees the flags: it does not go to sleep.
-///  - If (c) sees the id but (e) does not see it in sleep_mask, the same argument with (d)/(e) against
-///    (4)/(6) shows that (6) sees the ready bit: it does not sleep either.
-///  - Otherwise the eventfd is written, and that stays readable until the waiter takes it.
-/// Swapping, not reading, the arms makes sure that each arming is answered exactly once, by us or by a real
-/// sender.
+/// It does A to D of queue/sleeper.hpp, whose argument holds: see there for the monitor.
 void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);
 /// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them. Who
 /// sleeps is woken by ring_everybody(), once for all slots.

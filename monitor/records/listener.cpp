@@ -184,6 +184,16 @@ void Listener::remove(Link &link) {
     bump();
 }
 
+void Listener::unlist() {
+    ns->directory.remove(directory_index);
+    directory_index = -1;
+    for (const Link *link : place) {
+        if (link != nullptr) {
+            stop_requests(*link);
+        }
+    }
+}
+
 void Listener::ring_accept_bells() const {
     for (const AcceptBell &bell : accept_bells) {
         ring(*bell.eventfd);

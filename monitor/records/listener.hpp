@@ -94,6 +94,8 @@ struct Listener {
     /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
     bool add(Link &link, uint32_t syn_head);
     void remove(Link &link);
+    /// Takes it out of the directory, and has clients make no further request on its links.
+    void unlist();
     /// No thread of the process that signs so (wire::folded) is in the kernel's accept any more.
     void forget_acceptors(uint32_t signature);
     /// Tells the acceptors to look at their links again.

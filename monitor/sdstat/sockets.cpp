@@ -60,15 +60,4 @@ Socket socket_of(const Snapshot &snapshot, const ConnectionRow &row, unsigned si
     return s;
 }
 
-std::vector<Socket> all_sockets(const Snapshot &snapshot) {
-    std::vector<Socket> result;
-    result.reserve(snapshot.rows.size() * 2);
-    for (const ConnectionRow &row : snapshot.rows) {
-        for (unsigned side = 0; side < 2; ++side) {
-            result.push_back(socket_of(snapshot, row, side));
-        }
-    }
-    return result;
-}
-
 } // namespace sd::stat

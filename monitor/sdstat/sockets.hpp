@@ -43,8 +43,6 @@ struct Socket {
 
 /// One end of an accelerated connection, as its process has it.
 Socket socket_of(const Snapshot &snapshot, const monitor::ConnectionRow &row, unsigned side);
-/// Both ends of all connections.
-std::vector<Socket> all_sockets(const Snapshot &snapshot);
 /// TCP sockets of a process that the kernel carries. `why`: what could not be seen, or empty.
 std::vector<Socket> kernel_sockets(uint32_t pid, std::string *why);
 

@@ -1,7 +1,7 @@
 // A connection that began in shared memory gets kernel sockets, one for each end, for all who hold it
 // (libsd/vfs/paths/adopt.hpp). Until all of them have it the monitor keeps a descriptor of each; afterwards
 // none, which would hold back the FIN that tells of a death.
-#include "libsd/vfs/sharing/kernel_pair.hpp"
+#include "libsd/control/kernel_sockets/kernel_pair.hpp"
 #include "monitor/service/log.hpp"
 #include "monitor/steering/steered_pair.hpp"
 

@@ -20,13 +20,7 @@ void Monitor::review_listing(Listener &listener) {
         if (listener.directory_index < 0) {
             return; // unlisted for good
         }
-        listener.ns->directory.remove(listener.directory_index);
-        listener.directory_index = -1;
-        for (const Link *link : listener.place) {
-            if (link != nullptr) {
-                stop_requests(*link);
-            }
-        }
+        listener.unlist();
     } else {
         listener.directory_index = listener.ns->directory.insert(listener.id, listener.address, listener.cookie,
                                                                  listener.backlog, listener.owner);

@@ -8,7 +8,8 @@ int act_and_wait(int epoll, epoll_event *events, int n, int timeout);
 
 #define main bridge_main
 #define epoll_wait act_and_wait
-#include "monitor/bridge/bridge.cpp" // NOLINT(bugprone-suspicious-include): the parser is not to be reached otherwise
+// NOLINT(bugprone-suspicious-include): the parser is not to be reached otherwise
+#include "monitor/bridge/bridge.cpp"
 #undef epoll_wait
 #undef main
 #include "tests/fuzz/input.hpp"

@@ -149,7 +149,8 @@ def relayed(name, shift, holds):
 
 
 relayed("aligned", 0, lambda h, total: h["mapped"] > total * 0.7 and h["mapped"] + h["read"] == h["given"])
-# Nothing of it can be mapped, which a little shows: 1 MiB and less than one more, before and after 16 MiB of copies.
+# Nothing of it can be mapped, which a little shows: 1 MiB and less than one more, before and after 16 MiB of
+# copies.
 relayed("unaligned", 1000, lambda h, total: h["given"] + sum(h["copied"].values()) == total and h["mapped"] == 0 and
         0 < h["given"] < 4 << 20)
 monitor.terminate()

@@ -3,6 +3,7 @@
 #include "tests/unit/path_pair.hpp"
 
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include <cstring>
 #include <random>
 #include <string>

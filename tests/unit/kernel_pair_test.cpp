@@ -1,7 +1,7 @@
 // Pairs of kernel sockets: names, data both ways, half-close, reset; with the right to craft them and
 // without.
+#include "libsd/control/kernel_sockets/kernel_pair.hpp"
 #include "libsd/vfs/connections/address.hpp"
-#include "libsd/vfs/sharing/kernel_pair.hpp"
 #include "tests/support/skip.hpp"
 
 #include <catch2/catch.hpp>

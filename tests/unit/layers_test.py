@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The folders of libsd stand on each other, and an include never leads upwards; the monitor sees what it shares with libsd.
+"""The folders of libsd stand on each other, and an include never leads upwards; others see what they share with libsd.
 What only one kind of processor has stands in libsd/cpu alone.
 
 Run without arguments from anywhere. Prints each include that breaks a rule, and each folder that has become too large.
@@ -11,14 +11,16 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # From the bottom up: each may include itself and what stands before it.
 LAYERS = ["libsd/cpu", "libsd/layout", "libsd/base", "libsd/control", "libsd/transport", "libsd/queue", "libsd/rdma", "libsd/vfs", "libsd/api"]
-MONITOR = {"monitor", "libsd/cpu", "libsd/layout", "libsd/control"}
+SHARED = {"libsd/cpu", "libsd/layout", "libsd/control"}
+OTHERS = ["monitor", "libpages", "libbuffers"]
 EXCEPTIONS = {
     # One answer to "can it load the library?"
     ("monitor/tools/sdrun.cpp", "libsd/api/processes/loadable.hpp"),
     ("monitor/sdctl/units.cpp", "libsd/api/processes/loadable.hpp"),
-    # One way to make two kernel sockets with the names of a connection
-    ("monitor/steering/adoption.cpp", "libsd/vfs/sharing/kernel_pair.hpp"),
-    # The module's calls
+    # The module's calls, and those that programs make
+    ("libpages/device.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
+    ("libpages/leave.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
+    ("libbuffers/buffers.cpp", "include/socksdirect/buffers.h"),
     ("libsd/vfs/pools/own_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
     ("libsd/vfs/pools/taken_channels.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
     ("monitor/sdctl/calibrate.cpp", "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"),
@@ -43,19 +45,20 @@ OLD_CALLS = {
 
 
 def layer_of(path: str) -> str:
-    return "monitor" if path.startswith("monitor/") else "/".join(path.split("/")[:2])
+    top = path.split("/")[0]
+    return top if top in OTHERS else "/".join(path.split("/")[:2])
 
 
 def main() -> None:
     wrong = []
-    sources = [path for top in ("libsd", "monitor") for path in sorted((ROOT / top).rglob("*")) if path.suffix in SOURCES]
+    sources = [path for top in ("libsd", *OTHERS) for path in sorted((ROOT / top).rglob("*")) if path.suffix in SOURCES]
     for path in sources:
         name = str(path.relative_to(ROOT))
         own = layer_of(name)
-        if own != "monitor" and own not in LAYERS:
+        if own not in OTHERS and own not in LAYERS:
             wrong.append(f"{name}: {own} has no place among the layers")
             continue
-        allowed = MONITOR if own == "monitor" else set(LAYERS[: LAYERS.index(own) + 1])
+        allowed = SHARED | {own} if own in OTHERS else set(LAYERS[: LAYERS.index(own) + 1])
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if own != "libsd/cpu":
                 calls = OLD_CALLS & set(re.findall(r"\b(?:SYS|__NR)_(\w+)", line))

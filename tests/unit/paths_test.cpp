@@ -3,6 +3,7 @@
 #include "tests/unit/path_pair.hpp"
 
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"

@@ -45,7 +45,8 @@ def check():
             loaded = f"loaded, and calibrated ({calibrated})"
     finally:
         run("dpkg", "--no-triggers", "--purge", f"{MODULE}-dkms", "dkms")
-        for name in set(os.listdir(modules)) - before:  # depmod's lists: this machine has a part of the modules, and none
+        # Depmod's lists: this machine has a part of the modules, and none
+        for name in set(os.listdir(modules)) - before:
             if name.startswith("modules."):
                 os.unlink(os.path.join(modules, name))
     same("what is left of the module", places(), [])

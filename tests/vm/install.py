@@ -196,7 +196,8 @@ def check_confined():
                 with open(profile, "w", encoding="utf-8") as out:
                     out.write(CONFINED % ("  include <abstractions/socksdirect>" if abstraction else ""))
                 run("apparmor_parser", "-r", "-K", profile)
-                client = Client("env", "LD_PRELOAD=" + library, "aa-exec", "-p", "sd-test", "--")  # as a service has it
+                # As a service has it
+                client = Client("env", "LD_PRELOAD=" + library, "aa-exec", "-p", "sd-test", "--")
                 ports = set(client.open("redis", 3))
                 client.tell("ask")
                 if not rule or abstraction:
@@ -496,7 +497,8 @@ CHECKS = [  # name, what it does, whether the others need it
     ("discovery joins connections between namespaces", namespaces.check, False),
     ("the package for RDMA: opened where a program is told to, and removed meanwhile", lambda: rdma.check(packages("built")), False),
     ("a confined program is accelerated if it is told to be", check_confined, False),
-    *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),  # half a minute
+    # Half a minute
+    *([("the package of the module: installed, loaded and purged", dkms.check, False)] if OPTIONS.long else []),
     ("the monitor is restarted under load", gone(restart, TIMES), False),
     ("the monitor is killed under load", gone(kill, TIMES), False),
     ("an upgrade under load", other_version("newer"), False),

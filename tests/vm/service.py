@@ -117,7 +117,8 @@ def check_user_unit():
         return int(as_user("systemctl", "--user", "show", "-P", "MainPID", "echo.service"))
     try:
         os.makedirs(drop_in)
-        with open(drop_in + "/vm.conf", "w", encoding="utf-8") as out:  # what libpam-systemd says, which is not here
+        # What libpam-systemd says, which is not here
+        with open(drop_in + "/vm.conf", "w", encoding="utf-8") as out:
             out.write(f"[Service]\nEnvironment=XDG_RUNTIME_DIR={runtime}\n")
         run("systemctl", "daemon-reload")
         run("systemctl", "start", manager)

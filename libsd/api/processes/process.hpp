@@ -1,7 +1,7 @@
 // What the layer below is told around exec, and forks without libc's handlers.
 #pragma once
-#include "libsd/vfs/connections/space_limit.hpp"
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/vfs/family/space_limit.hpp"
 #include "libsd/vfs/sharing/exec.hpp"
 #include <cerrno>
 

@@ -14,9 +14,10 @@
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/cpu/call_numbers.hpp"
-#include "libsd/vfs/connections/memory_lock.hpp"
-#include "libsd/vfs/connections/space_limit.hpp"
+#include "libsd/vfs/family/memory_lock.hpp"
 #include "libsd/vfs/family/prepare_sandbox.hpp"
+#include "libsd/vfs/family/space_limit.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/exec.hpp"
 #include <cstdarg>
@@ -219,7 +220,7 @@ void before_limit(int resource, const void *limit) noexcept {
 }
 
 /// prlimit(RLIMIT_AS) for this process: the program deals with its own limit, not with the kernel's
-/// (libsd/vfs/connections/space_limit.hpp).
+/// (libsd/vfs/family/space_limit.hpp).
 long limit_space(const void *set, void *old) noexcept {
     rlimit before{}, wanted{};
     if (set && sd_copy(&wanted, set, sizeof wanted) != 0)

@@ -1,7 +1,7 @@
 // Which accelerated listener a connection is for.
 #include "libsd/vfs/connections/choice.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/kernel_sockets/kernel_listener.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include <cstring>
 

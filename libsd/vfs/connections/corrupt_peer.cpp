@@ -1,4 +1,4 @@
-// A peer that writes rubbish into shared memory.
+#include "libsd/vfs/connections/corrupt_peer.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/streams/capture.hpp"

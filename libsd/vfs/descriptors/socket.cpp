@@ -14,6 +14,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/family/orphans.hpp"
 #include "libsd/vfs/family/process.hpp"
+#include "libsd/vfs/family/upward.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"

@@ -2,7 +2,7 @@
 // now.
 #include "libsd/vfs/family/prepare_sandbox.hpp"
 #include "libsd/control/client.hpp"
-#include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/kernel_sockets/kernel_listener.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -10,6 +10,7 @@
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/segment.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/vfs.hpp"
 

@@ -4,12 +4,6 @@
 
 namespace sd {
 
-namespace vfs {
-struct ApiCalls;
-}
-/// Fills the table of calls upward (base/upward.hpp). Once, first of all in vfs::init().
-void fill_upward(const vfs::ApiCalls &api) noexcept;
-
 /// Reads the environment and registers the fork handlers. Once, from vfs::init().
 void init_process() noexcept;
 /// Before a thread is made: where libpthread came late, its functions are known from here on.

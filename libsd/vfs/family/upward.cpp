@@ -1,10 +1,11 @@
-// What the layers below vfs have done by vfs and api (base/upward.hpp says who calls each, and when).
-#include "libsd/base/upward.hpp"
+// base/upward.hpp says who calls each, and when.
+#include "libsd/vfs/family/upward.hpp"
 #include "libsd/base/start_section.hpp"
+#include "libsd/base/upward.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
-#include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/kernel_sockets/kernel_listener.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/rdma/transport.hpp"

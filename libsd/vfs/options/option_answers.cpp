@@ -4,7 +4,9 @@
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/packet_options.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/vfs/paths/keepalive.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include <linux/tcp.h>

@@ -13,6 +13,7 @@
 #include "libsd/vfs/options/option_answers.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/option_table.hpp"
+#include "libsd/vfs/paths/keepalive.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"

@@ -12,6 +12,7 @@
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/token.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/sharing/moved.hpp"

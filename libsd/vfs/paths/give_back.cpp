@@ -4,6 +4,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/counts.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 

@@ -3,6 +3,7 @@
 // NAT, firewalls and load balancers forget a connection on which nothing is sent, and the way back would end
 // in a reset. So the kernel sends keepalives that the program has not asked for, and does not see. One that
 // has asked for its own keeps those.
+#include "libsd/vfs/paths/keepalive.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"

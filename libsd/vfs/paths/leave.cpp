@@ -1,10 +1,13 @@
 // A connection that stays with its kernel socket, because somebody without libsd is about to have that.
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/keepalive.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include <fcntl.h>

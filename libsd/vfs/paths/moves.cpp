@@ -10,7 +10,9 @@
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/keepalive.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
 #include <cstdio>

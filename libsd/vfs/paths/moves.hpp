@@ -76,20 +76,6 @@ inline bool is_told_home(const File &f) noexcept {
     return (f.ofd->opt.*kPathWanted).load(std::memory_order_acquire) == kWantKernel || is_called_home(f);
 }
 
-/// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
-/// something is in the ring, or may be soon, and nothing has changed.
-[[nodiscard]] bool stay_in_socket(File &f) noexcept;
-/// The same; brings back first what is in the ring, and calls the peer home. It waits for the peer a short
-/// time, which may be busy, stopped or hostile.
-[[nodiscard]] bool come_home(File &f) noexcept;
-/// Of one that did not come home, and whose socket somebody is about to have who knows of nothing else: both
-/// ends are told that the connection is reset.
-void end_in_error(File &f) noexcept;
-/// Of who has called, in the peer's place, or of who is told to leave the ring: without tokens.
-void answer_call_home(File &f) noexcept;
-/// The same as stay_in_socket(), and this process's numbers are the kernel's.
-[[nodiscard]] bool leave_paths(File &f) noexcept;
-
 /// What a connection was in the midst of when a direction moved. Only `any` is counted always, the others by
 /// storms.
 enum class Midst : uint8_t {
@@ -173,59 +159,11 @@ ReadingPlace reading_place(const File &f) noexcept;
 /// the position at which the ring was left: it would stand behind that for good.
 bool may_shrink_ring(const File &f) noexcept;
 
-/// With the send token: writes to the socket as much as it takes. Bytes; -EAGAIN, or the kernel's error.
-long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
-/// With the receive token: reads from the socket what there is. Bytes; 0: FIN; -EAGAIN; an error.
-long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
-/// Is the next byte of the socket the urgent one? A receive ends there.
-bool socket_at_mark(int fd) noexcept;
-/// Has the socket an urgent byte that nobody has taken or passed?
-bool is_urgent_in_socket(int fd) noexcept;
-/// With the receive token, where a peek has seen something: what waits, also behind a mark that is not in
-/// line, and one more for a FIN. -1: not to be had.
-long pending_behind_mark(int fd) noexcept;
-/// With the receive token: has a peek of so many bytes ended at a mark? `was_urgent`: is_urgent_in_socket(),
-/// as asked before the peek.
-bool peek_met_mark(int fd, long peeked, bool in_line, bool was_urgent) noexcept;
-/// Has the peer's end of the socket sent its FIN, or a reset?
-bool socket_has_ended(int fd) noexcept;
-/// Has a reset ended it, of which nobody has been told yet?
-bool socket_was_reset(int fd) noexcept;
 /// What waits in the socket.
 long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.
 long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
 
-/// stream_events() of one with paths.
-uint32_t path_events(File &f) noexcept;
-/// What a sleep that waits for `events` has to look for at the socket, besides the link: events for poll(),
-/// 0: nothing.
-short socket_wait(int fd, File &f, uint32_t events) noexcept;
 /// Bytes that have arrived at the socket so far: edges of epoll.
 uint64_t socket_arrivals(const File &f) noexcept;
-/// With both tokens, as the last one closes: has data been left unread in the socket? `resets`: the close is
-/// to be a reset.
-bool left_in_socket(File &f) noexcept;
-void reset_socket(const File &f) noexcept;
-/// keepalive.cpp: does the socket send keepalives that the program has not asked for?
-bool has_hidden_keepalive(const Ofd &o) noexcept;
-/// What the program reads then for TCP_KEEPIDLE and the like.
-int shown_keepalive(int name) noexcept;
-/// When the socket may become idle, and before the program sets its own or somebody else gets the socket.
-void hide_keepalive(int fd, Ofd &o) noexcept;
-void end_hidden_keepalive(int fd, Ofd &o) noexcept;
-/// shutdown() with the send token where it ends sending.
-long shut_socket(int fd, File &f, int how) noexcept;
-/// With the receive token, when the socket has ended: does the link know of more than a FIN? Of a peer that
-/// was killed, or has executed another program, with what it was sent unread in the ring, this is a reset.
-void learn_of_end(File &f) noexcept;
-/// Of a dead peer whose direction goes by the ring: was its socket closed with a reset? Then it had not read
-/// what came by it. A reset that answers what was sent after its end comes behind a FIN, which counts.
-bool death_was_reset(const File &f) noexcept;
-/// The error that waits, of the connection or of its socket; positive, and taken.
-int take_path_error(int fd, File &f) noexcept;
-/// A reset is told once, though link and socket both know of it. With either token, when the socket has told
-/// of one (`error`, negative): what is to be told, or 0: the link has told it.
-long tell_reset(File &f, long error) noexcept;
-
 } // namespace sd

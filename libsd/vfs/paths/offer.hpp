@@ -58,16 +58,6 @@ inline bool may_be_joined(const File &f) noexcept {
 /// Nobody will join it: it is closed, connected anew, or in other hands.
 [[gnu::cold]] void give_up_joining(File &f) noexcept;
 
-/// Before a filter on system calls: nothing is joined any more, and what lies wholly in its socket stays
-/// there. `all`: what does not is waited for, a short time.
-void paths_before_sandbox(bool all) noexcept;
-/// Before a fork, or an exec (not `cloexec_too`): connections over this process's device go back to their
-/// sockets, as far as their peers do that in a short time; for the others the queue pair is given up. The
-/// device is nobody else's.
-void leave_device(bool cloexec_too) noexcept;
-/// In such a sandbox: is the number a socket that carries a connection?
-bool is_path_number(unsigned fd) noexcept;
-
 void offers_fork_child() noexcept;
 
 /// Keeps the socket from being joined while a call of the kernel is under way.

@@ -1,9 +1,11 @@
 // What the kernel socket of a connection with paths does while a direction goes over it.
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/urgent.hpp"

@@ -67,6 +67,15 @@ void drop_reference(TakenPool &p) noexcept {
 /// What is asked for: a channel is taken by who would map pages, a pool by who reads in place.
 enum class Wanted { pool, channel, either };
 
+/// What a pool and a channel that were just taken have in common.
+TakenPool *begun(TakenPool *p, void *ledger, uint64_t name) noexcept {
+    p->ledger = static_cast<PoolLedger *>(ledger);
+    p->name = name;
+    p->next = nullptr;
+    p->refs.store(1, std::memory_order_relaxed);
+    return p;
+}
+
 /// Takes a channel, as map_pool() does a pool.
 TakenPool *open_channel(const control::Reply &r, uint64_t name, long *error) noexcept {
     *error = -ENOMEM;
@@ -88,12 +97,8 @@ TakenPool *open_channel(const control::Reply &r, uint64_t name, long *error) noe
     p->bytes = nullptr;
     p->size = 0;
     p->end_fd = static_cast<int>(end);
-    p->ledger = static_cast<PoolLedger *>(ledger);
-    p->name = name;
-    p->next = nullptr;
-    p->refs.store(1, std::memory_order_relaxed);
     *error = 0;
-    return p;
+    return begun(p, ledger, name);
 }
 
 /// Maps what the monitor has given. nullptr, and `*error` says why.
@@ -120,12 +125,8 @@ TakenPool *map_pool(const control::Reply &r, uint64_t name, Wanted wanted, long 
     }
     p->bytes = static_cast<const uint8_t *>(bytes);
     p->size = size;
-    p->ledger = static_cast<PoolLedger *>(ledger);
-    p->name = name;
-    p->next = nullptr;
-    p->refs.store(1, std::memory_order_relaxed);
     *error = 0;
-    return p;
+    return begun(p, ledger, name);
 }
 
 } // namespace

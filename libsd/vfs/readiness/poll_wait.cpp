@@ -5,6 +5,7 @@
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"

@@ -4,6 +4,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/sleep.hpp"
 #include "libsd/vfs/sharing/moved.hpp"

@@ -4,6 +4,7 @@
 // signal handler: nothing here allocates or waits for a lock that another thread may hold for long. Other
 // threads of the process die with the exec.
 #include "libsd/vfs/sharing/exec.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 
 #include "libsd/control/client.hpp"
 #include "libsd/control/memory.hpp"

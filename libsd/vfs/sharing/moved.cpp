@@ -5,6 +5,7 @@
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/adopt.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"

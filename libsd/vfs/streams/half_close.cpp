@@ -5,6 +5,7 @@
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/capture.hpp"

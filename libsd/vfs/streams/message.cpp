@@ -1,6 +1,7 @@
 // sendmsg, recvmsg and their many-message forms on accelerated connections.
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/streams/ancillary.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"

@@ -6,6 +6,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"

@@ -2,6 +2,7 @@
 #include "libsd/vfs/streams/urgent.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"

@@ -1,6 +1,6 @@
 // Which listening socket the kernel has at an address: NETLINK_SOCK_DIAG, whose look-up is the one that a SYN
 // would get.
-#include "libsd/control/kernel_listener.hpp"
+#include "libsd/control/kernel_sockets/kernel_listener.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/lock.hpp"

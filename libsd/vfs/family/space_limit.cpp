@@ -1,4 +1,4 @@
-#include "libsd/vfs/connections/space_limit.hpp"
+#include "libsd/vfs/family/space_limit.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/layout/segment_layout.hpp"

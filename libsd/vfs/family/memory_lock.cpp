@@ -1,4 +1,4 @@
-#include "libsd/vfs/connections/memory_lock.hpp"
+#include "libsd/vfs/family/memory_lock.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sys.hpp"

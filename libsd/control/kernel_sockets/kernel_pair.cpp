@@ -1,8 +1,10 @@
 // Two kernel TCP sockets of this host connected to each other.
-#include "libsd/vfs/sharing/kernel_pair.hpp"
+#include "libsd/control/kernel_sockets/kernel_pair.hpp"
 #include "libsd/control/sys.hpp"
-#include "libsd/vfs/connections/address.hpp"
+#include <cstring>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <utility>
 
 namespace sd {
