@@ -260,7 +260,7 @@ constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(cli
 enum class Spin : uint16_t { automatic, never, always };
 struct HelloReply {
     uint64_t client_id;
-    uint32_t directory_bytes;
+    uint32_t unused;
     Spin spin;
     uint16_t most_ring; ///< 1 + the class of its largest ring; 0: no profile says
 };
@@ -359,7 +359,8 @@ struct LinksReply {
     struct {
         uint64_t link_id;
         uint32_t place;
-        uint32_t pad;
+        /// 1: all who have the other side are of the caller's trust domain; 0: they are not, or who knows
+        uint32_t is_own;
     } link[kMaxFds];
 };
 /// Which connections a link is for: the kernel could treat them differently.
@@ -373,8 +374,8 @@ struct Connect {
 };
 struct ConnectReply {
     uint64_t link_id;
-    uint32_t reach; ///< of the link: what was wanted, and perhaps more
-    uint32_t pad;
+    uint32_t reach;  ///< of the link: what was wanted, and perhaps more
+    uint32_t is_own; ///< as in LinksReply, of those who have the listener
 };
 struct LinkRef {
     uint64_t link_id;
@@ -423,7 +424,7 @@ struct Offer {
 struct OfferReply {
     uint64_t link_id; ///< 0: the other end has not been offered yet
     uint32_t slot;    ///< of the link, for this connection alone; the caller has the side that it offered
-    uint32_t pad;
+    uint32_t is_own;  ///< as in LinksReply
 };
 struct Offered {
     uint64_t cookie; ///< SO_COOKIE

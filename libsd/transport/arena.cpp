@@ -9,6 +9,7 @@
 namespace sd {
 
 std::atomic<uint64_t> mapped_arena_bytes{0};
+std::atomic<uint32_t> mapped_arena_parts{0};
 
 namespace {
 
@@ -20,6 +21,13 @@ unsigned part_of(uint64_t offset) noexcept {
 uint64_t part_begin(unsigned part) noexcept { return part == 0 ? 0 : kFirstPart << (part - 1); }
 uint64_t part_bytes(unsigned part) noexcept { return part == 0 ? kFirstPart : kFirstPart << (part - 1); }
 
+/// How much of either side's arena may be mapped.
+uint64_t most_of_a_side(const LinkMap &l) noexcept {
+    if (l.narrow.load(std::memory_order_relaxed))
+        return kMostNarrow;
+    return l.foreign.load(std::memory_order_relaxed) ? kMostForeign : kArenaBytes;
+}
+
 /// Where a part is mapped; nullptr: no address space. With the lock against other threads that map it, and
 /// against the end of the link.
 uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
@@ -30,7 +38,7 @@ uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
         return known;
     // Locked: it would be filled with pages, all of it. Confined: the call ends the program.
     if (mappings_are_locked.load(std::memory_order_relaxed) || sandboxed() ||
-        (l.narrow.load(std::memory_order_relaxed) && part_begin(part) + part_bytes(part) > kMostNarrow))
+        part_begin(part) + part_bytes(part) > most_of_a_side(l))
         return nullptr;
     LockGuard g(l.part_lock);
     if (uint8_t *known = place.load(std::memory_order_relaxed))
@@ -39,14 +47,19 @@ uint8_t *mapped_part(LinkMap &l, unsigned side, unsigned part) noexcept {
         return nullptr; // whoever looks without a reference: the link has gone
     const size_t bytes = part_bytes(part);
     uint8_t *&former = l.former_part[side][part];
+    if (!former && l.foreign.load(std::memory_order_relaxed) &&
+        mapped_arena_parts.load(std::memory_order_relaxed) >= kMostForeignParts)
+        return nullptr;
     void *p = sys::mmap(former, bytes, PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), l.memfd,
                         l.begins_at + kArenaOffset + side * kArenaBytes + part_begin(part));
     if (!p)
         return nullptr;
     sys::madvise(p, bytes, MADV_DONTDUMP);
-    if (!former)
+    if (!former) {
         mapped_arena_bytes.fetch_add(bytes, std::memory_order_relaxed);
+        mapped_arena_parts.fetch_add(1, std::memory_order_relaxed);
+    }
     former = nullptr;
     place.store(static_cast<uint8_t *>(p), std::memory_order_release);
     return static_cast<uint8_t *>(p);
@@ -176,8 +189,12 @@ uint64_t beforehand(const LinkMap &l, unsigned side) noexcept {
 } // namespace
 
 void narrow_arena(LinkMap &l) noexcept {
-    const unsigned sender = 1u - l.side;
     l.narrow.store(true, std::memory_order_relaxed);
+    hold_senders_to_mapped(l);
+}
+
+void hold_senders_to_mapped(LinkMap &l) noexcept {
+    const unsigned sender = 1u - l.side;
     const uint64_t mapped = map_until(l, sender, beforehand(l, sender));
     auto &open = l.view.header().side[l.side].arena_open;
     uint64_t told = open.load(std::memory_order_relaxed);
@@ -205,6 +222,7 @@ void unmap_arenas(LinkMap &l, bool keep) noexcept {
             } else if (p) {
                 sys::munmap(p, bytes);
                 mapped_arena_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+                mapped_arena_parts.fetch_sub(1, std::memory_order_relaxed);
             }
         }
 }

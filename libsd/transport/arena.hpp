@@ -24,22 +24,30 @@ bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
 constexpr unsigned kArenaParts = 16;
 static_assert(kFirstArena << (kArenaParts - 1) == kArenaBytes);
 
-/// For a process whose address space is limited: of the other side's arena this much is mapped at once, room
-/// for one connection that takes all that the kernel would buffer.
+/// For a process whose address space is limited, and links of strangers: of the other side's arena this much
+/// is mapped at once, room for one connection that takes all that the kernel would buffer.
 constexpr uint64_t kNarrowArena = 8u << 20;
-/// And never more than this of either side's, whatever a peer writes: it has no say in how much of a limited
+/// Never more than this of either side's, whatever a peer writes: it has no say in how much of a limited
 /// address space it takes.
 constexpr uint64_t kMostNarrow = 64u << 20;
+/// Of a stranger's links: of either side's arena in each, and parts in all of them together, a quarter of the
+/// mappings that the kernel allows a process.
+constexpr uint64_t kMostForeign = 256u << 20;
+constexpr uint32_t kMostForeignParts = 16384;
 /// Maps kNarrowArena, if it can, and has the other side's senders stay within what is mapped. What they use
 /// already they go on using: a receive fails with ENOMEM, and loses nothing, while it cannot be mapped.
 /// With a reference to the link, or while it is made.
+void hold_senders_to_mapped(LinkMap &l) noexcept;
+/// The same, and kMostNarrow holds from now on.
 void narrow_arena(LinkMap &l) noexcept;
 /// The same for all links. `for_good`: nothing can be mapped any more after this (a sandbox), so that much
 /// of our side's arenas is mapped as well.
 void narrow_arenas(bool for_good = false) noexcept;
 
-/// What this process has mapped of arenas beyond that, in bytes.
+/// What this process has mapped of arenas beyond that: bytes, and how many mappings. Empty memory in the
+/// place of a former link's counts.
 extern std::atomic<uint64_t> mapped_arena_bytes;
+extern std::atomic<uint32_t> mapped_arena_parts;
 /// The link is about to be unmapped: the same for its arenas. `keep`: empty memory takes their place, see
 /// link.cpp.
 void unmap_arenas(LinkMap &l, bool keep) noexcept;

@@ -121,7 +121,7 @@ bool links_can_be_mapped() noexcept {
            limit.rlim_cur > mapped_link_bytes() + kLinkMapped;
 }
 
-LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *error) noexcept {
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer peer, long *error) noexcept {
     *error = -EPROTO;
     struct stat st;
     long seals = sys::fcntl(memfd, F_GET_SEALS);
@@ -171,6 +171,9 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
             l->slot_high = 0;
             l->retired.store(reach == 0, std::memory_order_relaxed);
             l->narrow.store(false, std::memory_order_relaxed);
+            // One that leads to another host is this process's and its monitor's alone.
+            const bool foreign = peer != LinkPeer::own && !remote;
+            l->foreign.store(foreign, std::memory_order_relaxed);
             l->inherited.store(false, std::memory_order_relaxed);
             l->forks_after_accept = 0;
             l->in_vain.store(0, std::memory_order_relaxed);
@@ -185,6 +188,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *er
             table[i].store(l, std::memory_order_release);
             if (space_is_limited())
                 narrow_arena(*l);
+            else if (foreign)
+                hold_senders_to_mapped(*l);
             if (i >= table_high.load(std::memory_order_relaxed))
                 table_high.store(i + 1, std::memory_order_release);
             return l;

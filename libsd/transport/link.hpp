@@ -12,6 +12,17 @@ constexpr unsigned kMaxLinks = 8192;
 
 /// One mapped link. Made and dropped under the link table's lock; the pointer stays valid (type-stable) for
 /// the life of the process.
+/// Who has the other side of a link, as the monitor says.
+enum class LinkPeer : uint8_t {
+    own, ///< processes of this one's trust domain, which could end it in any case
+    /// Others, or who knows. They have no say in how much this process maps (arena.hpp), and no lock of the
+    /// memory's file is waited for: who writes to that file has it for as long as he likes.
+    stranger,
+};
+
+/// `is_own`: of a message of the monitor's; 0 from one that is older.
+constexpr LinkPeer peer_of(uint32_t is_own) { return is_own == 1 ? LinkPeer::own : LinkPeer::stranger; }
+
 struct LinkMap {
     LinkView view; ///< what this side works on
     /// Where the other side's waiters and the words of birth are: the same, if both have one memory
@@ -38,7 +49,8 @@ struct LinkMap {
     /// empty memory of those of a former link, under `part_lock`.
     std::atomic<uint8_t *> part[2][kArenaParts]{};
     uint8_t *former_part[2][kArenaParts]{};
-    std::atomic<bool> narrow{false}; ///< see narrow_arena()
+    std::atomic<bool> narrow{false};  ///< see narrow_arena()
+    std::atomic<bool> foreign{false}; ///< see LinkPeer
     Lock part_lock;
 
     // Client side only, under `slot_lock`: which slots are ours to use.
@@ -74,7 +86,7 @@ struct LinkMap {
 /// other reference; 0: none, as the server, or where its slots are another process's to give out. Other
 /// threads find the link before this returns, and may be about to retire all that take new connections
 /// (connect.cpp): so it is said here, and not afterwards.
-LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, long *error) noexcept;
+LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer peer, long *error) noexcept;
 /// The address space that links take in this process, that of former ones included.
 uint64_t mapped_link_bytes() noexcept;
 /// Set while all that this process maps is locked into memory (mlockall): a link would be filled with pages,

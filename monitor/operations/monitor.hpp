@@ -149,6 +149,7 @@ class Monitor {
     static bool members_share_with(const Segment &segment, const Domain &now);
     bool may_share(const Client &client, Segment &segment, const Domain &now) const;
     static bool may_accept_from(const Client &client, Link &link, const Domain &now);
+    static bool is_among_own(const Client &client, const Link &link, unsigned side);
     void stamp(Client &passer, Segment &segment, const Domain &now);
     const BridgeProgram *bridge_of(const Client &client) const;
 

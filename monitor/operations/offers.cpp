@@ -224,7 +224,8 @@ void Monitor::forget_offers(const Link &link) {
 
 Reply Monitor::answer(const Offer &offer) {
     Reply reply;
-    reply.set(wire::OfferReply{offer.link == nullptr ? 0 : offer.link->id, offer.slot, 0});
+    const bool is_own = offer.link != nullptr && is_among_own(*offer.client, *offer.link, offer.side);
+    reply.set(wire::OfferReply{offer.link == nullptr ? 0 : offer.link->id, offer.slot, is_own ? 1u : 0u});
     if (offer.link != nullptr) {
         reply.fds.push_back(offer.link->memfd.get());
         if (const auto it = offer.client->links.find(offer.link->id); it != offer.client->links.end()) {

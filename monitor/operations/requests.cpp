@@ -142,6 +142,7 @@ Reply Monitor::links(Client &client, Request &request) {
         if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, link->id, 1)) {
             result.link[result.count].link_id = link->id;
             result.link[result.count].place = place;
+            result.link[result.count].is_own = is_among_own(client, *link, 1) ? 1 : 0;
             ++result.count;
             reply.fds.push_back(link->memfd.get());
         }
@@ -231,7 +232,7 @@ Reply Monitor::connect(Client &client, Request &request) {
     ++client.links_made;
     listener.ring_accept_bells();
     Reply reply;
-    reply.set(wire::ConnectReply{link.id, link.reach, 0});
+    reply.set(wire::ConnectReply{link.id, link.reach, is_among_own(client, link, 0) ? 1u : 0u});
     reply.fds.push_back(link.memfd.get());
     return reply;
 }

@@ -120,4 +120,17 @@ bool Monitor::may_accept_from(const Client &client, Link &link, const Domain &no
     return side.domain && side.domain->shares_with(now);
 }
 
+/// Are all who have the other side, or come to have it since they have the listener, of the client's domain?
+/// Then none of them gains by what the link's memory lets it do to the client (transport/link.hpp, LinkPeer).
+bool Monitor::is_among_own(const Client &client, const Link &link, unsigned side) {
+    const auto is_own = [&](const Client *other) { return may_share_bell(client, *other); };
+    const auto &others = link.side[1 - side].attached;
+    const bool is_asked_for = side == 0 && link.listener != nullptr;
+    if (others.empty() && !(is_asked_for && !link.listener->holders.empty())) {
+        return false;
+    }
+    return std::all_of(others.begin(), others.end(), is_own) &&
+           (!is_asked_for || std::all_of(link.listener->holders.begin(), link.listener->holders.end(), is_own));
+}
+
 } // namespace sd::monitor

@@ -57,7 +57,7 @@ struct Process {
             leave_gap(sd::kLinkMapped);
             const long hidden = sd::hide_copy(link_fd);
             must(hidden >= 0);
-            link[side] = sd::map_link(static_cast<int>(hidden), kLinkId, side, 0, &error);
+            link[side] = sd::map_link(static_cast<int>(hidden), kLinkId, side, 0, sd::LinkPeer::own, &error);
             must(link[side] != nullptr);
         }
         listen();

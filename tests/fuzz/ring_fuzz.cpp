@@ -30,7 +30,7 @@ LinkMap &own_link() {
             fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
             abort();
         }
-        return map_link(memfd, 1, 0, 0, &error);
+        return map_link(memfd, 1, 0, 0, LinkPeer::own, &error);
     }();
     if (link == nullptr) {
         abort();

@@ -94,7 +94,7 @@ class HostProcess {
         HOST_REQUIRE(pwrite(memfd, &h, sizeof h, 0) == sizeof h);
         HOST_REQUIRE(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
         long error = 0;
-        LinkMap *l = map_link(memfd, 1, side, 0, &error);
+        LinkMap *l = map_link(memfd, 1, side, 0, LinkPeer::own, &error);
         HOST_REQUIRE(l != nullptr);
         for (uint32_t slot = 0; slot < kLinkSlots; ++slot)
             rdma::always_arm(*l, slot);

@@ -1,5 +1,6 @@
 // Where the larger rings of a link lie: pieces of the sides' arenas, mapped as they are used.
 #include "libsd/vfs/readiness/stream_readiness.hpp"
+#include "libsd/vfs/streams/ring_shrink.hpp"
 #include "tests/unit/stream_pair.hpp"
 
 #include <array>
@@ -289,6 +290,45 @@ TEST_CASE("without address space a receiver says so, loses nothing, and goes on 
     receiver.view.header().side[1].arena_open = mapped_before;
 }
 
+TEST_CASE("of a stranger's link little is mapped ahead, and no more than a bound of all such links") {
+    long error = 0;
+    LinkMap *l = map_link(test::make_link_memory(), 11, 1, 0, LinkPeer::stranger, &error);
+    REQUIRE(l != nullptr);
+    REQUIRE(opened_by(*l) == kNarrowArena); // the sender was told
+    const auto ring_at = [&](uint64_t offset) {
+        l->view.piece(5, 0, 1) = static_cast<uint32_t>(offset / kPieceUnit) + 1; // whatever the sender was told
+        error = 0;
+        return larger_ring(l->view.slot(5).ring[0], 1, &error);
+    };
+    CHECK(ring_at(kMostForeign - kRingSize[1]) != nullptr);
+    CHECK(ring_at(kMostForeign) == nullptr);
+    CHECK(error == -ENOMEM);
+    const uint32_t parts = mapped_arena_parts.exchange(kMostForeignParts); // as if others had so many
+    CHECK(ring_at(kMostForeign / 4) == nullptr);
+    CHECK(error == -ENOMEM);
+    CHECK(ring_at(kNarrowArena / 2) != nullptr); // it is there already
+    mapped_arena_parts = parts;
+    CHECK(ring_at(kMostForeign / 4) != nullptr);
+    unmap_link(l);
+}
+
+TEST_CASE(
+    "rings of a stranger's link are not given back: their file's lock may be his for as long as he likes") {
+    StreamPair p;
+    const size_t sent = fill(p, 0);
+    REQUIRE(drain(p, 1) == sent);
+    const auto &state = p.file(0)->ofd->tx.s;
+    const uint32_t cls = state.cls;
+    REQUIRE(cls != 0);
+    test_link(0)->foreign = true;
+    for (int i = 0; i < 3; ++i) {
+        usleep(250'000);
+        shrink_idle_rings();
+    }
+    CHECK(state.cls == cls);
+    test_link(0)->foreign = false;
+}
+
 TEST_CASE("a link is mapped whatever its other side has written there before") {
     const int memfd = memfd_create("link", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     REQUIRE(memfd >= 0);
@@ -297,7 +337,7 @@ TEST_CASE("a link is mapped whatever its other side has written there before") {
     const uint64_t rubbish[3] = {1, 2, 3}; // where magic, version and slots stand
     REQUIRE(sys::call(SYS_pwrite64, memfd, sys::arg(rubbish), sizeof rubbish, 0) == sizeof rubbish);
     long error = 0;
-    LinkMap *l = map_link(memfd, 9, 1, 0, &error);
+    LinkMap *l = map_link(memfd, 9, 1, 0, LinkPeer::own, &error);
     REQUIRE(l != nullptr);
     unmap_link(l);
 }

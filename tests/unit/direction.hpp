@@ -23,7 +23,7 @@ inline sd::LinkMap &own_link() {
         REQUIRE(pwrite(memfd, &h, sizeof h, 0) == sizeof h);
         REQUIRE(fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
         long error = 0;
-        sd::LinkMap *l = sd::map_link(memfd, 1, 0, 0, &error);
+        sd::LinkMap *l = sd::map_link(memfd, 1, 0, 0, sd::LinkPeer::own, &error);
         REQUIRE(l != nullptr);
         return l;
     }();

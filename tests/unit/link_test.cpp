@@ -36,7 +36,7 @@ unsigned gone_too_soon(uint8_t reach) {
     for (unsigned n = 0; n < kLinks; ++n) {
         long error = 0;
         const long fd = hide_fd(static_cast<int>(sys::fcntl(memory, F_DUPFD_CLOEXEC, 0)));
-        LinkMap *l = map_link(static_cast<int>(fd), 1, 0, reach, &error);
+        LinkMap *l = map_link(static_cast<int>(fd), 1, 0, reach, LinkPeer::own, &error);
         REQUIRE(l != nullptr);
         if (l->users == 0 || link_by_index(l->index) != l) {
             ++gone;

@@ -36,6 +36,7 @@ bool is_full(const Answer &a) {
 struct Stranger {
     pid_t pid;
     int links = -1;
+    int own = 0; ///< of these, those of which it was told that the server is of its domain
     Stranger(Four &four, uid_t uid) {
         int result[2];
         REQUIRE(pipe(result) == 0);
@@ -47,7 +48,7 @@ struct Stranger {
             }
             process.segment.view.proc(0).pid = static_cast<uint32_t>(getpid());
             const wire::Hello body{kLayoutVersion, static_cast<uint32_t>(getpid()), 0, 0};
-            int made = 0;
+            int made[2] = {};
             if (channel.ask(Op::hello, body, {process.segment.fd.get(), process.socket.get()}).header.status !=
                 0) {
                 _exit(1);
@@ -55,12 +56,16 @@ struct Stranger {
             Answer a;
             while ((a = channel.ask(Op::connect, wire::Connect{four.listener, wire::kLoopbackAddresses}))
                        .header.status == 0) {
-                ++made;
+                ++made[0];
+                made[1] += static_cast<int>(a.as<wire::ConnectReply>().is_own);
             }
-            made = is_full(a) ? made : -2;
-            [[maybe_unused]] const ssize_t n = write(result[1], &made, sizeof made);
+            made[0] = is_full(a) ? made[0] : -2;
+            [[maybe_unused]] const ssize_t n = write(result[1], made, sizeof made);
         });
-        REQUIRE(read(result[0], &links, sizeof links) == sizeof links);
+        int made[2] = {};
+        REQUIRE(read(result[0], made, sizeof made) == sizeof made);
+        links = made[0];
+        own = made[1];
         close(result[0]);
         close(result[1]);
     }
@@ -98,6 +103,25 @@ TEST_CASE("one user leaves links of a server to the others") {
     REQUIRE(second.links == 1);
     REQUIRE(four.connect_one().header.status == 0);
     REQUIRE(is_full(four.connect_one()));
+}
+
+TEST_CASE("both are told who has the other side of a link: their own domain, or a stranger") {
+    if (geteuid() != 0) {
+        return;
+    }
+    Four four;
+    const Stranger stranger(four, 65533);
+    REQUIRE(stranger.links == 2);
+    CHECK(stranger.own == 0);
+    const Answer own = four.connect_one();
+    REQUIRE(own.header.status == 0);
+    CHECK(own.as<wire::ConnectReply>().is_own == 1);
+    const Answer all = four.server.channel.ask(Op::links, wire::Links{four.listener, 0});
+    REQUIRE(all.as<wire::LinksReply>().count == 3);
+    for (uint32_t i = 0; i < 3; ++i) {
+        const auto &link = all.as<wire::LinksReply>().link[i];
+        CHECK(link.is_own == (link.link_id == own.as<wire::ConnectReply>().link_id ? 1 : 0));
+    }
 }
 
 TEST_CASE("requests on a link that its server cannot map are refused, and no more links are made") {

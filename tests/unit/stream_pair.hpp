@@ -40,7 +40,8 @@ inline LinkMap *test_link(unsigned side) {
     const int memfd = make_link_memory();
     long error = 0;
     for (unsigned s = 0; s < 2; ++s) {
-        link[s] = map_link(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), 1, s, 0, &error);
+        link[s] =
+            map_link(static_cast<int>(sys::fcntl(memfd, F_DUPFD_CLOEXEC, 0)), 1, s, 0, LinkPeer::own, &error);
         REQUIRE(link[s] != nullptr);
     }
     sys::close(memfd);

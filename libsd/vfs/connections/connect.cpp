@@ -23,6 +23,7 @@
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/streams/capture.hpp"
@@ -125,7 +126,8 @@ LinkMap *link_to(uint32_t listener, uint32_t reach, uint16_t port, int64_t *slot
         return nullptr;
     }
     const auto &reply = r.as<wire::ConnectReply>();
-    LinkMap *l = map_hidden_link(static_cast<int>(fd), reply.link_id, 0, static_cast<uint8_t>(reply.reach));
+    LinkMap *l = map_hidden_link(static_cast<int>(fd), reply.link_id, 0, static_cast<uint8_t>(reply.reach),
+                                 peer_of(reply.is_own));
     if (!l) {
         *why = Cause::no_memory;
         return nullptr;

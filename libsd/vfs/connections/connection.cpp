@@ -2,6 +2,7 @@
 #include "libsd/control/assert.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
+#include "libsd/vfs/paths/socket_io.hpp"
 #include "libsd/vfs/pools/pools.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/cork.hpp"
@@ -150,9 +151,9 @@ LinkMap *link_in_use(uint64_t id, unsigned side) noexcept {
     return nullptr;
 }
 
-LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach) noexcept {
+LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer peer) noexcept {
     long error;
-    LinkMap *l = side > 1 ? nullptr : map_link(memfd, id, side, reach, &error);
+    LinkMap *l = side > 1 ? nullptr : map_link(memfd, id, side, reach, peer, &error);
     if (!l)
         close_hidden(memfd);
     return l;

@@ -25,8 +25,6 @@ void close_stream(File &f, bool reset = false) noexcept;
 /// Points the File's data pointers at a dummy connection, so that a thread that still holds the File touches
 /// valid memory.
 void bury(File &f) noexcept;
-/// Ends a connection whose peer wrote rubbish: reset towards both sides, counted.
-void condemn(File &f) noexcept;
 
 /// Peer's flags with what follows from them applied (pending error, blocked sending). Any thread, no token
 /// needed.
@@ -65,7 +63,7 @@ void link_unuse(LinkMap &l) noexcept;
 /// The link as this process has it mapped already, with a reference for the caller; null: it has not.
 [[nodiscard]] LinkMap *link_in_use(uint64_t id, unsigned side) noexcept;
 /// map_link() of a hidden descriptor, which is closed where that fails.
-LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach) noexcept;
+LinkMap *map_hidden_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer peer) noexcept;
 
 /// Keeps the connection open for as long as a call is blocked on it, as the kernel does when another thread
 /// closes the descriptor.

@@ -23,13 +23,13 @@ bool finished(const ListenerLinkRef &ref) noexcept {
 
 /// Server side of a link, with a reference for the listener's list. Connections that came over an exec, or
 /// were passed, may have it mapped already. The descriptor's ownership passes.
-LinkMap *map_or_find(uint64_t id, int memfd) noexcept {
+LinkMap *map_or_find(uint64_t id, int memfd, LinkPeer peer) noexcept {
     if (LinkMap *l = link_in_use(id, 1)) {
         sys::close(memfd);
         return l;
     }
     const long fd = hide_fd(memfd);
-    return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1, 0);
+    return fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), id, 1, 0, peer);
 }
 
 /// Lets go of the links from which nothing will come any more, of all of them: where their clients have used
@@ -86,7 +86,7 @@ bool listener_refresh(Listener &l) noexcept {
                     sys::close(r.fd[i]);
                     continue;
                 }
-                LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i]);
+                LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i], peer_of(reply.link[i].is_own));
                 if (!m) { // nobody waits in vain then, and no more of them are made
                     wire::LinkRef ref{reply.link[i].link_id, 1, 0};
                     control::request(wire::Op::no_room, &ref, sizeof ref);

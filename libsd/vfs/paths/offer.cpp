@@ -49,7 +49,8 @@ uint64_t cookie_of(int fd) noexcept {
 bool is_established(int fd) noexcept {
     tcp_info info{};
     socklen_t n = sizeof info;
-    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == 1 /* ESTABLISHED */;
+    constexpr uint8_t kEstablished = 1; // linux/tcp.h has no name for it
+    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == kEstablished;
 }
 
 std::atomic<uint32_t> &joined_word() noexcept {
@@ -71,7 +72,8 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd, Cause
         return l;
     }
     const long fd = hide_fd(memfd);
-    LinkMap *l = fd < 0 ? nullptr : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0);
+    LinkMap *l = fd < 0 ? nullptr
+                        : map_hidden_link(static_cast<int>(fd), reply.link_id, side, 0, peer_of(reply.is_own));
     if (!l) { // as far as the monitor knows we have it
         const wire::LinkRef ref{reply.link_id, side, 0};
         control::tell(wire::Op::drop_link, &ref, sizeof ref);

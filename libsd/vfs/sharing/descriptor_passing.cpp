@@ -2,17 +2,18 @@
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/kernel_sockets/kernel_pair.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/descriptors/inode.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
 #include "libsd/vfs/options/option_records.hpp"
+#include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/sharing/handoff.hpp"
-#include "libsd/vfs/sharing/kernel_pair.hpp"
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
@@ -146,7 +147,8 @@ LinkMap *link_for(uint64_t id, unsigned side, int memfd) noexcept {
         close_hidden(memfd);
         return l;
     }
-    return map_hidden_link(memfd, id, side, 0); // the slots are the sender's to give out
+    // The slots are the sender's to give out; who has the other side it does not say.
+    return map_hidden_link(memfd, id, side, 0, LinkPeer::stranger);
 }
 
 /// What this process has for the connection already, with a reference for the caller: it was passed to itself

@@ -120,7 +120,7 @@ void resume_after_exec(int table_fd) noexcept {
         long error;
         take_back(l.fd);
         // For no new connections: which slots are free is not known any more
-        link[i] = l.fd < 0 || l.side > 1 ? nullptr : map_link(l.fd, l.id, l.side, 0, &error);
+        link[i] = l.fd < 0 || l.side > 1 ? nullptr : map_link(l.fd, l.id, l.side, 0, LinkPeer::stranger, &error);
     }
     // The monitor ends what is not listed; from here on requests work.
     control::resume(t->channel, t->client_id, table_fd);

@@ -67,7 +67,8 @@ bool visit_pinned(Grown &g) noexcept {
     if (!c)
         return true;
     TxState &s = f.ofd->tx.s;
-    if (s.cls == 0)
+    // Giving back waits for the lock of the memory's file, which a stranger may hold.
+    if (s.cls == 0 || f.link->foreign.load(std::memory_order_relaxed))
         return true;
     bool idle = s.tail == g.tail;
     g.tail = s.tail;
