@@ -229,13 +229,23 @@ void closed_unjoined(File &f) noexcept {
 
 namespace {
 
+/// Shown by the monitor, for which a child must be more than its parent's (a segment of its own).
+void count_shared() noexcept {
+    Cause missing;
+    if (control::ensure(&missing))
+        (void)own_segment();
+    count_fallback(Cause::shared_unjoined, nullptr);
+}
+
 /// Another process has the socket, too, and this one uses it: the kernel carries it, at least for now.
 [[gnu::cold]] void note_shared(File &f) noexcept {
     const uint8_t calls = f.unconnected.calls.load(std::memory_order_relaxed);
+    if (inside_operation())
+        return;
     if (calls <= kCallsUnoffered)
         f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
     if (calls == kCallsUnoffered)
-        count_fallback(Cause::shared_unjoined, nullptr);
+        count_shared();
     if (calls >= kCallsUnoffered && !(is_state(f, OfferState::marked) && may_be_left_here(f)))
         give_up_joining(f);
 }
@@ -243,19 +253,17 @@ namespace {
 /// The parent has left it here. False: it will not be joined all the same.
 [[gnu::cold]] bool take_from_parent(File &f) noexcept {
     const LockGuard one(joining);
-    const LockGuard g(becoming); // no fork meanwhile
-    if (is_held_alone(f))
-        return true;
-    if (!is_left_here(f))
+    if (!may_be_joined(f))
         return false;
-    // The set has it for the parent, too.
-    if (epoll_is_in_inherited(f)) {
-        count_fallback(Cause::shared_unjoined, nullptr);
+    if (!is_held_alone(f) && epoll_is_in_inherited(f)) { // where the parent has it, too
         give_up_joining(f);
+        count_shared();
         return false;
     }
-    hold_alone(f);
-    return true;
+    const LockGuard g(becoming); // no fork meanwhile
+    if (!is_held_alone(f) && is_left_here(f))
+        hold_alone(f);
+    return is_held_alone(f);
 }
 
 } // namespace
