@@ -31,9 +31,7 @@ Cause Monitor::far_objects(const Offer &offer) const {
     at.port = offer.side == 0 ? offer.socket.names.peer.port : offer.socket.names.local.port;
     const auto &ip = offer.side == 0 ? offer.socket.names.peer.ip : offer.socket.names.local.ip;
     std::copy(ip.begin(), ip.end(), std::begin(at.ip));
-    if (offer.side == 1 &&
-        std::none_of(client.listeners.begin(), client.listeners.end(),
-                     [&](const Listener *listener) { return listener->address.port == at.port; })) {
+    if (offer.side == 1 && listener_of(offer) == nullptr) {
         return Cause::listener_gone;
     }
     return config_.policy.allows_far(client.who, offer.side == 1, at) ? Cause::none : Cause::policy;

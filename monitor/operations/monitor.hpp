@@ -187,6 +187,7 @@ class Monitor {
     static constexpr size_t kMostFarLinks = 65536; ///< with one host
     using Offers = std::map<OfferKey, Offer>;
     Offer *find_other_end(const Offer &offer);
+    const Listener *listener_of(const Offer &acceptor) const;
     Cause join_objects(const Offer &connector, const Offer &acceptor);
     Link *link_between(Client &connector, Client &acceptor);
     Cause join(Offer &first, Offer &second);

@@ -56,25 +56,44 @@ Offer *Monitor::find_other_end(const Offer &offer) {
     return other.side != offer.side && other.link == nullptr ? &other : nullptr;
 }
 
+/// Where an accepted end has come from: a listener of its process, or of others where that has none there, as
+/// one that was forked for the connection and has closed what its parent listens with. Null: nobody listens.
+const Listener *Monitor::listener_of(const Offer &acceptor) const {
+    const ConnectionNames::Name &name = acceptor.socket.names.local;
+    for (const Listener *own : acceptor.client->listeners) {
+        if (own->address.port == name.port) {
+            return own;
+        }
+    }
+    const SlotAddress at = slot_address(name);
+    const Listener *found = nullptr;
+    for (const auto &[id, listener] : listeners_) {
+        if (listener->ns == acceptor.client->ns && !listener->holders.empty() && takes(listener->address, at) &&
+            (found == nullptr || std::equal(name.ip.begin(), name.ip.end(), listener->address.ip))) {
+            found = listener.get(); // that of the address itself before one of all addresses
+        }
+    }
+    return found;
+}
+
 /// Whether the kernel could have objected to the two being joined, as at the birth of a connection in memory.
 Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
     if (connector.client->detached || acceptor.client->detached) {
         return Cause::detached;
     }
-    const auto listens = [&](const Listener *listener) {
-        return listener->address.port == acceptor.socket.names.local.port;
-    };
-    const auto &listeners = acceptor.client->listeners;
-    const auto it = std::find_if(listeners.begin(), listeners.end(), listens);
-    if (it == listeners.end()) {
+    const Listener *listener = listener_of(acceptor);
+    if (listener == nullptr) {
         return Cause::listener_gone;
     }
-    Listener &listener = **it;
-    if (!config_.policy.allows(connector.client->who, acceptor.client->who, listener.address)) {
+    const Identity &from = connector.client->who, &to = acceptor.client->who;
+    if (!config_.policy.allows(from, to, listener->address)) {
         return Cause::policy;
     }
     if (connector.socket.names.netns == acceptor.socket.names.netns) {
-        return birth_objects(*connector.client, listener, reach_of(connector.socket.names), true);
+        const Cause cause = birth_objects(*connector.client, *listener, reach_of(connector.socket.names), true);
+        const bool is_asked = listener->holders.count(acceptor.client) == 0 &&
+                              config_.policy.birth_of(from, to, listener->address) == Birth::automatic;
+        return cause == Cause::none && is_asked ? end_objects(acceptor.client->pid, from.uid == to.uid) : cause;
     }
     // Between two namespaces: the kernel has made the connection itself, rules and all.
     const auto party = [](const Offer &end) {

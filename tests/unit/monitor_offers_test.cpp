@@ -208,6 +208,26 @@ TEST_CASE("who may not be joined stays with the kernel") {
     CHECK(refused.header.cause == static_cast<uint16_t>(Cause::born_on_kernel));
 }
 
+TEST_CASE(
+    "who was forked from a server, and has no listener any more, is joined as long as somebody listens") {
+    JoiningPair pair;
+    restart(pair, "");
+    TestProcess child(pair.monitor);
+    KernelConnection one(pair.socket), two(pair.socket);
+    REQUIRE(offer(pair.client, one.client, 0).header.status == 0);
+    Answer joined_end = offer(child, one.server, 1);
+    REQUIRE(joined_end.header.status == 0);
+    REQUIRE(joined_end.fds.size() == 1);
+    CHECK(other_end(pair.client, one.client).as<wire::OfferReply>().link_id ==
+          joined_end.as<wire::OfferReply>().link_id);
+    const auto listener = pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {pair.socket.fd.get()})
+                              .as<wire::ListenReply>()
+                              .listener_id;
+    REQUIRE(pair.server.channel.ask(Op::unlisten, wire::ListenerRef{listener, 0}).header.status == 0);
+    REQUIRE(offer(pair.client, two.client, 0).header.status == 0);
+    CHECK(static_cast<Cause>(offer(child, two.server, 1).header.cause) == Cause::listener_gone);
+}
+
 TEST_CASE("links for connections that began in the kernel count as links to the server") {
     JoiningPair pair;
     restart(pair, "links_per_server = 2\n");

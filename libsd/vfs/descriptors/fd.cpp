@@ -10,6 +10,7 @@
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/paths/offer.hpp"
 #include "libsd/vfs/sharing/descriptor_passing.hpp"
 #include "libsd/vfs/streams/arrival.hpp"
 #include "libsd/vfs/vfs.hpp"
@@ -143,6 +144,8 @@ SD_FORK_CODE long close(int fd) noexcept {
     long r = keep ? 0 : sys::close(fd);
     if (!keep)
         number_freed(fd);
+    if (may_be_joined(*f)) [[unlikely]]
+        closed_unjoined(*f);
     if (lingers)
         linger_and_release(*f);
     else

@@ -62,10 +62,11 @@ struct alignas(64) File {
         uint8_t side = 0;              ///< 0: it connects, 1: it was accepted
         std::atomic<uint8_t> calls{0}; ///< that have moved data before it was offered
         uint32_t destination = 0;      ///< paths/short_lived.hpp; 0: it was not opened here
-        uint32_t offered_in = 0;       ///< forks_done then: a child has it, too, if that has changed
         uint32_t joined = 0;           ///< SegmentHeader::joined when the monitor was asked last
         uint64_t cookie = 0;
         std::atomic<uint32_t> inside{0}; ///< calls that are in the kernel with it
+        /// vfs/paths/inherited.hpp: its number among those of the process, and when that had it alone
+        std::atomic<uint64_t> number{0}, alone_since{0};
     } unconnected;
     /// Accelerated; what every operation reads stands above.
     struct Stream {

@@ -18,6 +18,7 @@
 #include "libsd/vfs/family/fork_pattern.hpp"
 #include "libsd/vfs/family/memory_lock.hpp"
 #include "libsd/vfs/options/option_records.hpp"
+#include "libsd/vfs/paths/inherited.hpp"
 #include "libsd/vfs/paths/leave.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/offer.hpp"
@@ -98,6 +99,7 @@ SD_FORK_CODE void fork_prepare() noexcept {
     rdma::before_fork();
     share_unconnected(child_starts_program);
     fetch_bells_for_child();
+    offers_fork_prepare();
     epoll_fork_prepare();
     listeners_fork_prepare();
     // Who greets the monitor has the channel's lock and may make the segment; who makes the segment may ask
@@ -120,6 +122,7 @@ SD_FORK_CODE void fork_parent() noexcept {
     segments_fork_parent();
     listeners_fork_parent();
     epoll_fork_parent();
+    offers_fork_parent();
 }
 
 // The list of all that is done in a child, however it was made: fork() runs it as a handler, api calls it for
@@ -152,12 +155,13 @@ SD_FORK_CODE void fork_child() noexcept {
     taken_pools_fork_child();
     descriptor_passing_fork_child();
     moved_fork_child();
-    offers_fork_child();
     if (stats_written.load(std::memory_order_relaxed))
         stats_written.store(false);
     control::fork_child();
     drop_bells_in_child();
     epoll_fork_child();
+    inherited_fork_child();
+    offers_fork_child();
     if (calls_were_pinned)
         drop_uncounted_files();
 }

@@ -10,11 +10,11 @@
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/vfs/paths/inherited.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/pools/channels.hpp"
 #include "libsd/vfs/readiness/epoll.hpp"
-#include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <cstring>
 #include <fcntl.h>
 #include <linux/tcp.h>
@@ -28,6 +28,10 @@ namespace {
 /// One thread at a time asks the monitor, so that of two calls on one socket the second finds what the first
 /// made.
 SD_FORK_STATE constinit Lock joining;
+/// Held over a fork, and while a socket becomes a stream. Not `joining`: with that one the device may be
+/// asked, and so memory allocated, whose lock a handler of the program's for forks may have taken before.
+SD_FORK_STATE constinit Lock becoming;
+SD_FORK_STATE uint64_t fork_mask = 0; ///< between the two halves of a fork
 
 /// Calls that move data, before the monitor is asked about the connection: most that are short never ask.
 constexpr uint8_t kCallsUnoffered = 8;
@@ -122,6 +126,19 @@ void count_refusal(const File &f, Cause why) noexcept {
         count_fallback(why, nullptr);
 }
 
+/// none: it is a stream.
+Cause become_if_alone(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
+    if (rdma::is_remote(l))
+        l.transport->recycle(l, slot);
+    const LockGuard g(becoming); // no fork meanwhile
+    if (!is_held_alone(f))
+        return Cause::shared_unjoined;
+    // A call that began before the state was changed is counted; one that begins now finds it given up.
+    if (f.unconnected.inside.load(std::memory_order_seq_cst) != 0 || !become_joined(fd, f, l, slot))
+        return Cause::limit;
+    return Cause::none;
+}
+
 bool join(int fd, File &f, control::Reply &r) noexcept {
     const auto reply = r.as<wire::OfferReply>();
     const unsigned side = f.unconnected.side;
@@ -144,15 +161,13 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
         link_unuse(*l);
         return false;
     }
-    // A call that began before the state was changed is counted; one that begins now finds it given up.
-    const bool done =
-        f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && become_joined(fd, f, *l, reply.slot);
-    if (!done) {
+    why = become_if_alone(fd, f, *l, reply.slot);
+    if (why != Cause::none) {
         let_go(*l, reply.slot, side);
-        count_fallback(Cause::limit, nullptr);
+        count_fallback(why, nullptr);
     }
     link_unuse(*l); // link_for's; the connection has its own
-    return done;
+    return why == Cause::none;
 }
 
 } // namespace
@@ -177,7 +192,7 @@ void mark_offered(File &f, unsigned side, uint32_t destination) noexcept {
     rdma::open_device();
     f.unconnected.side = static_cast<uint8_t>(side);
     f.unconnected.destination = destination;
-    f.unconnected.offered_in = forks_done.load(std::memory_order_relaxed);
+    hold_alone(f);
     f.unconnected.inside.store(0, std::memory_order_relaxed);
     f.unconnected.calls.store(0, std::memory_order_relaxed);
     set_state(f, OfferState::marked);
@@ -199,16 +214,64 @@ void give_up_joining(File &f) noexcept {
     if (is_state(f, OfferState::marked))
         note_short_lived(f.unconnected.destination);
     if (is_state(f, OfferState::offered))
-        if (const wire::Offered msg{f.unconnected.cookie}; f.unconnected.offered_in == forks_done.load())
+        if (const wire::Offered msg{f.unconnected.cookie}; is_of_this_process(f))
             control::tell(wire::Op::take_back, &msg, sizeof msg);
     if (!is_state(f, OfferState::none))
         set_state(f, OfferState::given_up);
 }
 
+void closed_unjoined(File &f) noexcept {
+    if (is_held_alone(f) || !is_state(f, OfferState::marked))
+        return;
+    const LockGuard g(joining); // another thread may be about to offer it
+    if (is_state(f, OfferState::marked) && f.refs.load(std::memory_order_seq_cst) == 1 &&
+        f.unconnected.inside.load(std::memory_order_seq_cst) == 0)
+        leave_to_child(f);
+}
+
+namespace {
+
+/// Shown by the monitor, for which a child must be more than its parent's (a segment of its own).
+void count_shared() noexcept {
+    Cause missing;
+    if (control::ensure(&missing))
+        (void)own_segment();
+    count_fallback(Cause::shared_unjoined, nullptr);
+}
+
+/// Another process has the socket, too, and this one uses it: the kernel carries it, at least for now.
+[[gnu::cold]] void note_shared(File &f) noexcept {
+    const uint8_t calls = f.unconnected.calls.load(std::memory_order_relaxed);
+    if (inside_operation())
+        return;
+    if (calls <= kCallsUnoffered)
+        f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
+    if (calls == kCallsUnoffered)
+        count_shared();
+    if (calls >= kCallsUnoffered && !(is_state(f, OfferState::marked) && may_be_left_here(f)))
+        give_up_joining(f);
+}
+
+/// The parent has left it here. False: it will not be joined all the same.
+[[gnu::cold]] bool take_from_parent(File &f) noexcept {
+    const LockGuard one(joining);
+    if (!may_be_joined(f))
+        return false;
+    if (!is_held_alone(f) && epoll_is_in_inherited(f)) { // where the parent has it, too
+        give_up_joining(f);
+        count_shared();
+        return false;
+    }
+    const LockGuard g(becoming); // no fork meanwhile
+    if (!is_held_alone(f) && is_left_here(f))
+        hold_alone(f);
+    return is_held_alone(f);
+}
+
+} // namespace
+
 bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
     uint32_t index = 0;
-    if (rdma::is_remote(l))
-        l.transport->recycle(l, slot);
     Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
     if (!o)
         return false;
@@ -232,9 +295,17 @@ bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
 }
 
 bool consider_joining(int fd, File &f) noexcept {
-    if (sandboxed() || f.unconnected.offered_in != forks_done.load(std::memory_order_relaxed)) {
+    if (sandboxed()) {
         give_up_joining(f);
         return false;
+    }
+    if (!is_held_alone(f)) [[unlikely]] {
+        if (!is_left_here(f)) {
+            note_shared(f);
+            return false;
+        }
+        if (inside_operation() || !take_from_parent(f))
+            return false;
     }
     if (is_detached()) [[unlikely]] {
         leave_pages_if_told();
@@ -251,11 +322,13 @@ bool consider_joining(int fd, File &f) noexcept {
         f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
         return false;
     }
+    if (is_state(f, OfferState::marked))
+        rdma::open_device(); // a child has none yet
     const LockGuard g(joining);
     Cause why;
     if (!may_be_joined(f))
         return f.kind == FileKind::stream;
-    if (is_state(f, OfferState::marked) && !is_established(fd))
+    if (is_state(f, OfferState::marked) && (!is_established(fd) || !is_held_alone(f)))
         return false;
     const bool has_monitor = control::ensure(&why);
     if (!has_monitor || !own_segment()) {
@@ -304,6 +377,22 @@ bool consider_joining(int fd, File &f) noexcept {
     return join(fd, f, r);
 }
 
-SD_FORK_CODE void offers_fork_child() noexcept { joining.reset(); }
+SD_FORK_CODE void offers_fork_prepare() noexcept {
+    uint64_t mask;
+    becoming.lock(&mask);
+    fork_mask = mask; // only now: another thread may be between its own fork's two halves
+    inherited_fork_prepare();
+}
+
+SD_FORK_CODE void offers_fork_parent() noexcept {
+    const uint64_t mask = fork_mask;
+    becoming.unlock(&mask);
+}
+
+SD_FORK_CODE void offers_fork_child() noexcept {
+    joining.reset();
+    becoming.reset();
+    sys::restore_signals(&fork_mask);
+}
 
 } // namespace sd

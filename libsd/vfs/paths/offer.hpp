@@ -7,8 +7,9 @@
 // (moves.hpp).
 //
 // Nobody may be inside a call of the kernel on the socket then, or asleep in one: it would not hear of what
-// comes another way. So such calls are made here, and counted (Unconnected::inside). Sockets that another
-// process may have as well (fork, SCM_RIGHTS) are not offered any more.
+// comes another way. So such calls are made here, and counted (Unconnected::inside). A socket that another
+// process may have as well is not offered: one that was passed (SCM_RIGHTS) never any more, one that was
+// inherited once the child is the only one to have it (inherited.hpp).
 //
 // Sockets are marked where the monitor looks for the other ends of kernel connections (Directory::discovery):
 // those that lead out of the network namespace, or to nobody that the directory knows, and what such a
@@ -57,7 +58,11 @@ inline bool may_be_joined(const File &f) noexcept {
 [[nodiscard]] bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept;
 /// Nobody will join it: it is closed, connected anew, or in other hands.
 [[gnu::cold]] void give_up_joining(File &f) noexcept;
+/// The kernel has closed its number, and the caller has the last reference: a child may have it alone now.
+[[gnu::cold]] void closed_unjoined(File &f) noexcept;
 
+void offers_fork_prepare() noexcept;
+void offers_fork_parent() noexcept;
 void offers_fork_child() noexcept;
 
 /// Keeps the socket from being joined while a call of the kernel is under way.

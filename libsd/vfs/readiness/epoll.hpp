@@ -29,6 +29,9 @@ void epoll_file_became_listener(File &f) noexcept;
 /// that number.
 void epoll_file_became_kernel(File &f, int only = -1) noexcept;
 
+/// Is it registered in an instance that was made before this process was? In one that has made no child.
+bool epoll_is_in_inherited(File &f) noexcept;
+
 /// Whether the kernel, which knows nothing of what was reported, would report edges of the socket anew if it
 /// got its registrations.
 bool epoll_would_repeat(File &f) noexcept;

@@ -28,6 +28,14 @@ template <class Act> void for_each_registration(File &f, Act act) noexcept {
 
 } // namespace
 
+bool epoll_is_in_inherited(File &f) noexcept {
+    bool found = false;
+    for_each_registration(f, [&](const Epoll &x, const EpollItem &) {
+        found |= x.born != forks_done.load(std::memory_order_relaxed);
+    });
+    return found;
+}
+
 void epoll_stream_ends(File &f) noexcept {
     end_kept_watch(f);
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
