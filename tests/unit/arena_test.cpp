@@ -296,7 +296,8 @@ TEST_CASE("of a stranger's link little is mapped ahead, and no more than a bound
     REQUIRE(l != nullptr);
     REQUIRE(opened_by(*l) == kNarrowArena); // the sender was told
     const auto ring_at = [&](uint64_t offset) {
-        l->view.piece(5, 0, 1) = static_cast<uint32_t>(offset / kPieceUnit) + 1; // whatever the sender was told
+        // Whatever the sender was told
+        l->view.piece(5, 0, 1) = static_cast<uint32_t>(offset / kPieceUnit) + 1;
         error = 0;
         return larger_ring(l->view.slot(5).ring[0], 1, &error);
     };
@@ -312,8 +313,7 @@ TEST_CASE("of a stranger's link little is mapped ahead, and no more than a bound
     unmap_link(l);
 }
 
-TEST_CASE(
-    "rings of a stranger's link are not given back: their file's lock may be his for as long as he likes") {
+TEST_CASE("rings of a stranger's link are not given back: he may hold their file's lock") {
     StreamPair p;
     const size_t sent = fill(p, 0);
     REQUIRE(drain(p, 1) == sent);
