@@ -433,11 +433,11 @@ class Monitor {
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
     bool goes_on_adopting(const SteeredPair &pair, bool to_kernel);
-    void count_steered(const SteeredPair &pair, bool to_kernel, Hold refused, wire::SteerReply &reply) const;
+    void count_steered(const SteeredPair &pair, bool to_kernel, Blocker refused, wire::SteerReply &reply) const;
 
     // steering/adoption.cpp: connections born in shared memory get kernel sockets
-    Hold adoption_objects(const SteeredPair &pair) const;
-    Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
+    Blocker adoption_objects(const SteeredPair &pair) const;
+    Blocker begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
     MovedConnections::iterator adopted_end(const Adoption &adoption, unsigned side);
     static bool is_there(const MovedConnection &moved);
     static bool is_adopting(const MovedConnection &moved);
