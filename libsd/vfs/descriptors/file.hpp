@@ -80,10 +80,10 @@ struct alignas(64) File {
         uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
         int path_fd = -1;        ///< vfs/paths: a number of the kernel socket, to be checked
         int closing_fd = -1;     ///< the number that is being closed as the last one
-        /// A number that is in the hidden set of `kept_by` though it is no member, and Epoll::sockets_name
-        /// above it; 0: none. With that set's lock
-        std::atomic<uint64_t> kept_watch{0};
-        Epoll *kept_by = nullptr;
+        /// A number that the kernel still watches in the hidden set of `leftover_in` though it is no member
+        /// there any more, and Epoll::sockets_name above it; 0: none. With that set's lock
+        std::atomic<uint64_t> leftover_watch{0};
+        Epoll *leftover_in = nullptr;
         /// Addresses of both ends, checked and copied when the connection was made
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it

@@ -5,7 +5,7 @@
 namespace sd {
 
 void epoll_file_closed(File &f) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
@@ -29,7 +29,7 @@ template <class Act> void for_each_registration(File &f, Act act) noexcept {
 } // namespace
 
 void epoll_stream_ends(File &f) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         detach_stream(x, i);
         item_changed(x, i);
@@ -116,7 +116,7 @@ void epoll_file_became_listener(File &f) noexcept {
 }
 
 void epoll_file_became_kernel(File &f, int only) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items, *next; i; i = next) {
         next = i->next_of_file;

@@ -280,7 +280,7 @@ void drain_sockets(Epoll &x) noexcept;
 /// its socket is idle, the kernel keeps watching it. Also with ctl_lock().
 void keep_watching(Epoll &x, EpollItem &i) noexcept;
 /// Without a lock: the File goes, or is a kernel socket from now on; its number is open still.
-void end_kept_watch(File &f) noexcept;
+void end_leftover_watch(File &f) noexcept;
 /// In a child: those watched were its parent's.
 void forget_watches(Epoll &x) noexcept;
 void close_socket_set(Epoll &x) noexcept;
