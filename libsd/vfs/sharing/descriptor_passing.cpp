@@ -118,7 +118,7 @@ long become_kernel(File &f, Cause why) noexcept {
 void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
     if (f.kind == FileKind::stream)
-        keep_inode(made, inode_of(f));
+        note_told_inode(made, inode_of(f));
     f.exchanged.store(true, std::memory_order_relaxed); // before the table says so
     for_each_number(f, [&](int fd) {
         if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
@@ -221,7 +221,7 @@ bool claim(int fd) noexcept {
                 end_without_a_trace(fd);
                 replace_number(fd, r.fd[0]);
             }
-            keep_inode(fd, r.as<wire::Refused>().inode);
+            note_told_inode(fd, r.as<wire::Refused>().inode);
         }
         control::close_received(r);
         return false;
