@@ -97,7 +97,8 @@ bool take_request_back(const LinkMap &l, uint32_t slot) noexcept {
                                                                    std::memory_order_acq_rel);
 }
 
-void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }
+// Without memory for the list the link has one slot less, here and below.
+void give_slot_back(LinkMap &l, uint32_t slot) noexcept { (void)l.idle_slots.push(slot); }
 
 void close_slot(LinkMap &l, uint32_t slot) noexcept {
     auto &z = l.zombie_slots;
@@ -110,7 +111,7 @@ void close_slot(LinkMap &l, uint32_t slot) noexcept {
         z.truncate(z.size() - l.zombie_first);
         l.zombie_first = 0;
     }
-    z.push(slot);
+    (void)z.push(slot);
 }
 
 } // namespace sd

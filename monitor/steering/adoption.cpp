@@ -169,8 +169,8 @@ void Monitor::get_sockets(const std::shared_ptr<Adoption> &adoption, bool all) {
         end_at_once(made[side], true);
         MovedConnection &moved = adopted_end(*adoption, side)->second;
         moved.socket = UniqueFd(made[side]);
-        change_mark(moved.segment->view().ofd(moved.ofd), former, adoption->serial << kTxSerialShift,
-                    ~uint32_t{0} << kTxSerialShift);
+        (void)change_mark(moved.segment->view().ofd(moved.ofd), former, adoption->serial << kTxSerialShift,
+                          ~uint32_t{0} << kTxSerialShift);
         wake_holders(*moved.segment, moved.ofd);
     } // where a holder has taken the mark away, the next look ends it
 }

@@ -217,7 +217,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     f->real_socket = true;
     std::atomic_signal_fence(std::memory_order_release);
     f->kind = FileKind::listener;
-    all.push(f);
+    (void)all.push(f);
     return 0;
 }
 
@@ -343,7 +343,7 @@ void restore_listeners() noexcept {
         Cause why;
         if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
             continue;
-        mark_for_discovery(fd, kMarkAgain); // else what it accepts stays with the kernel
+        (void)mark_for_discovery(fd, kMarkAgain); // else what it accepts stays with the kernel
         LockGuard h(l->lock);
         // Links made before the restart keep their place in the old segment: clients that have not noticed
         // still use them.

@@ -94,7 +94,7 @@ bool listener_refresh(Listener &l) noexcept {
                 }
                 m->place = place;
                 m->listener_id = l.id;
-                l.links.push({m, &l.seg->link[place]});
+                (void)l.links.push({m, &l.seg->link[place]});
                 added = true;
             }
             ask.from = reply.count && reply.next > ask.from ? reply.next : UINT32_MAX;

@@ -223,7 +223,7 @@ void replace_dummy() noexcept {
     SpareNumbers spare;
     const long fresh = plain_socket();
     if (fresh >= 0) {
-        sys::dup3(static_cast<int>(fresh), number, O_CLOEXEC);
+        (void)sys::dup3(static_cast<int>(fresh), number, O_CLOEXEC); // the number is open, so it cannot fail
         sys::close(static_cast<int>(fresh));
         return;
     }

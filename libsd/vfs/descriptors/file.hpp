@@ -136,7 +136,7 @@ inline File *file_of(int fd) noexcept {
 inline bool has_entry(int fd) noexcept { return entry_of(fd) != nullptr; }
 
 /// Maps the table, if it is not yet: a program without sockets has none. False: no memory. Any thread.
-bool make_fd_table() noexcept;
+[[nodiscard]] bool make_fd_table() noexcept;
 File *new_file(FileKind kind) noexcept;
 /// Gives back a File that was never installed.
 void discard_file(File *f) noexcept;
@@ -162,7 +162,7 @@ void install_file(int fd, File *f) noexcept;
 void release_file(File *f) noexcept;
 /// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the
 /// lowest free number.
-long placeholder_fd(bool cloexec) noexcept;
+[[nodiscard]] long placeholder_fd(bool cloexec) noexcept;
 /// Puts `f` under a number that placeholder_fd() gave.
 void install_placeholder(int fd, File *f, bool cloexec) noexcept;
 /// Gives such a number back unused.
@@ -170,7 +170,7 @@ void drop_placeholder(int fd) noexcept;
 /// Upward::hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
 /// Did calls of the parent's threads hold Files?
-bool files_fork_child() noexcept;
+[[nodiscard]] bool files_fork_child() noexcept;
 /// Later in the child, where that returned true: what only calls of other threads held there is closed. Needs
 /// the monitor.
 void drop_uncounted_files() noexcept;
@@ -178,7 +178,7 @@ void drop_uncounted_files() noexcept;
 extern std::atomic<uint32_t> pinned;
 /// take_reference() for such a call. Whether the number still stands for the File is looked at afterwards,
 /// see keep_for_waiters().
-inline bool pin(File &f) noexcept {
+[[nodiscard]] inline bool pin(File &f) noexcept {
     if (!take_reference(f))
         return false;
     pinned.fetch_add(1, std::memory_order_seq_cst);

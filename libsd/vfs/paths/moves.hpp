@@ -110,11 +110,11 @@ struct MoveCounts {
 /// Moves that this process has made, of all its connections.
 extern std::atomic<uint64_t> connections_joined;
 /// Writes them as ,"NAME":COUNT... behind `to`, as far as `room` goes; how much.
-int write_move_counts(char *to, size_t room) noexcept;
+[[nodiscard]] int write_move_counts(char *to, size_t room) noexcept;
 extern MoveCounts moves_to_ring, moves_to_kernel, followed_to_ring, followed_to_kernel;
 
 /// A number of the kernel socket; -1: there is none any more.
-int path_socket(const File &f) noexcept;
+[[nodiscard]] int path_socket(const File &f) noexcept;
 /// Makes the words of a new connection's Ofd, before anybody sees it.
 void begin_paths(Ofd &o) noexcept;
 
@@ -133,7 +133,7 @@ void hear_of_end(File &f) noexcept;
 /// With the receive token: does the ring end at a position that a peek has got to, and the socket goes on?
 bool ring_ends_at(const File &f, const RxState &s) noexcept;
 /// The same of the socket, of which `peeked` bytes have been seen and not taken.
-bool socket_ends_after(int fd, const File &f, long peeked) noexcept;
+[[nodiscard]] bool socket_ends_after(int fd, const File &f, long peeked) noexcept;
 /// Does the sender write to the ring, as far as it has said?
 bool sender_is_in_ring(const File &f) noexcept;
 /// With the receive token, after bytes were peeked, or taken.
@@ -174,16 +174,16 @@ ReadingPlace reading_place(const File &f) noexcept;
 bool may_shrink_ring(const File &f) noexcept;
 
 /// With the send token: writes to the socket as much as it takes. Bytes; -EAGAIN, or the kernel's error.
-long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
+[[nodiscard]] long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 /// With the receive token: reads from the socket what there is. Bytes; 0: FIN; -EAGAIN; an error.
-long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
+[[nodiscard]] long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
 /// Is the next byte of the socket the urgent one? A receive ends there.
 bool socket_at_mark(int fd) noexcept;
 /// Has the socket an urgent byte that nobody has taken or passed?
 bool is_urgent_in_socket(int fd) noexcept;
 /// With the receive token, where a peek has seen something: what waits, also behind a mark that is not in
 /// line, and one more for a FIN. -1: not to be had.
-long pending_behind_mark(int fd) noexcept;
+[[nodiscard]] long pending_behind_mark(int fd) noexcept;
 /// With the receive token: has a peek of so many bytes ended at a mark? `was_urgent`: is_urgent_in_socket(),
 /// as asked before the peek.
 bool peek_met_mark(int fd, long peeked, bool in_line, bool was_urgent) noexcept;
@@ -192,9 +192,9 @@ bool socket_has_ended(int fd) noexcept;
 /// Has a reset ended it, of which nobody has been told yet?
 bool socket_was_reset(int fd) noexcept;
 /// What waits in the socket.
-long socket_pending(int fd) noexcept;
+[[nodiscard]] long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.
-long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
+[[nodiscard]] long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
 
 /// stream_events() of one with paths.
 uint32_t path_events(File &f) noexcept;
@@ -205,7 +205,7 @@ short socket_wait(int fd, File &f, uint32_t events) noexcept;
 uint64_t socket_arrivals(const File &f) noexcept;
 /// With both tokens, as the last one closes: has data been left unread in the socket? `resets`: the close is
 /// to be a reset.
-bool left_in_socket(File &f) noexcept;
+[[nodiscard]] bool left_in_socket(File &f) noexcept;
 void reset_socket(const File &f) noexcept;
 /// keepalive.cpp: does the socket send keepalives that the program has not asked for?
 bool has_hidden_keepalive(const Ofd &o) noexcept;
@@ -215,17 +215,17 @@ int shown_keepalive(int name) noexcept;
 void hide_keepalive(int fd, Ofd &o) noexcept;
 void end_hidden_keepalive(int fd, Ofd &o) noexcept;
 /// shutdown() with the send token where it ends sending.
-long shut_socket(int fd, File &f, int how) noexcept;
+[[nodiscard]] long shut_socket(int fd, File &f, int how) noexcept;
 /// With the receive token, when the socket has ended: does the link know of more than a FIN? Of a peer that
 /// was killed, or has executed another program, with what it was sent unread in the ring, this is a reset.
 void learn_of_end(File &f) noexcept;
 /// Of a dead peer whose direction goes by the ring: was its socket closed with a reset? Then it had not read
 /// what came by it. A reset that answers what was sent after its end comes behind a FIN, which counts.
-bool death_was_reset(const File &f) noexcept;
+[[nodiscard]] bool death_was_reset(const File &f) noexcept;
 /// The error that waits, of the connection or of its socket; positive, and taken.
-int take_path_error(int fd, File &f) noexcept;
+[[nodiscard]] int take_path_error(int fd, File &f) noexcept;
 /// A reset is told once, though link and socket both know of it. With either token, when the socket has told
 /// of one (`error`, negative): what is to be told, or 0: the link has told it.
-long tell_reset(File &f, long error) noexcept;
+[[nodiscard]] long tell_reset(File &f, long error) noexcept;
 
 } // namespace sd

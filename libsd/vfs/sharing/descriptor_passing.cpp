@@ -129,7 +129,7 @@ void exchange_numbers(File &f, int made) noexcept {
                 sys::fcntl(made, F_SETSIG, signal);
         }
         first = false;
-        replace_number(fd, made);
+        (void)replace_number(fd, made); // fails for one that the kernel has no more
         epoll_file_became_kernel(f, fd);
         give_up_number(fd, f);
     });
@@ -182,7 +182,7 @@ File *admit_once(const HandoffRecord &p, unsigned seg, LinkMap &l) noexcept {
     if (f)
         f->refs.store(1, std::memory_order_relaxed);
     else
-        drop_ofd(seg, p.ofd_index); // the parcel holds it
+        (void)drop_ofd(seg, p.ofd_index); // it is not the last one: the parcel holds it
     return f;
 }
 
@@ -207,7 +207,7 @@ bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries
     if (carries)
         f->stream.carried = true;
     end_without_a_trace(fd);
-    replace_number(fd, static_cast<int>(dummy));
+    (void)replace_number(fd, static_cast<int>(dummy)); // fails if somebody has closed it
     install_file(fd, f);
     release_file(f);
     return true;
@@ -219,7 +219,7 @@ bool claim(int fd) noexcept {
         if (r.status == -EPERM && r.length == sizeof(wire::Refused)) {
             if (r.fds == 1) { // its holders share that one by now
                 end_without_a_trace(fd);
-                replace_number(fd, r.fd[0]);
+                (void)replace_number(fd, r.fd[0]); // fails where another thread has closed it
             }
             note_told_inode(fd, r.as<wire::Refused>().inode);
         }

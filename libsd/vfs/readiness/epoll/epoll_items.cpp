@@ -400,7 +400,7 @@ void begin_use(Epoll &x) noexcept {
 }
 
 void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept {
-    x.late.push({fd, registration, cookie_of(fd)});
+    (void)x.late.push({fd, registration, cookie_of(fd)});
 }
 
 SD_FORK_CODE void epoll_fork_prepare() noexcept {

@@ -345,7 +345,7 @@ bool kernel_part_ready(Epoll &x) noexcept;
 void register_wakers(Epoll &x) noexcept;
 
 /// epoll_pwait with a timeout in ns; < 0: for ever.
-long kernel_wait(int ep, epoll_event *e, int n, int64_t timeout_ns, const void *mask) noexcept;
+[[nodiscard]] long kernel_wait(int ep, epoll_event *e, int n, int64_t timeout_ns, const void *mask) noexcept;
 struct Found {
     long count;   ///< events of the program's own, or -errno
     bool rung;    ///< our doorbell
