@@ -80,10 +80,14 @@ template <class T> class MapVector {
     MapVector(const MapVector &) = delete;
     MapVector &operator=(const MapVector &) = delete;
     [[nodiscard]] bool push(const T &t) noexcept {
-        if (size_ == capacity_ && !reserve(capacity_ ? capacity_ * 2 : 4096 / sizeof(T) + 1))
+        if (!make_room())
             return false;
         data_[size_++] = t;
         return true;
+    }
+    /// After this the next push() does not fail. False: no memory.
+    [[nodiscard]] bool make_room() noexcept {
+        return size_ != capacity_ || reserve(capacity_ ? capacity_ * 2 : 4096 / sizeof(T) + 1);
     }
     [[nodiscard]] bool reserve(size_t n) noexcept {
         if (n <= capacity_)

@@ -142,9 +142,8 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
         // affair, which may have taken the member out since the fork, as long as this one does not use it.
         if (i->off)
             e.events = EPOLLONESHOT;
-        if (x.used_in != fork_generation.load(std::memory_order_relaxed)) {
-            put_off(x, i->fd, e);
-        } else {
+        const bool is_used = x.used_in == fork_generation.load(std::memory_order_relaxed);
+        if (is_used || !put_off(x, i->fd, e)) {
             if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
             // The set has it, though remove_item() takes it out

@@ -245,8 +245,9 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Before a process changes the set, or waits for it: what a forked child put off until then is done. With
 /// the set's lock.
 void begin_use(Epoll &x) noexcept;
-/// Puts off until then to have the kernel's set know of a member that has become a kernel socket.
-void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept;
+/// Puts off until then to have the kernel's set know of a member that has become a kernel socket. False: no
+/// memory.
+[[nodiscard]] bool put_off(Epoll &x, int fd, const epoll_event &registration) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
