@@ -44,7 +44,7 @@ void *resize_block(void *old, size_t before, size_t size) noexcept {
     if (!at)
         return nullptr;
     memcpy(at, old, size < before ? size : before);
-    release_block(old);
+    (void)release_block(old); // it is one
     return at;
 }
 
@@ -90,7 +90,7 @@ SD_PAGES_EXPORT void *realloc(void *old, size_t size) noexcept {
     if (const size_t before = block_length(old)) {
         if (size != 0)
             return resize_block(old, before, size);
-        release_block(old); // what glibc does; other C libraries have blocks of no bytes
+        (void)release_block(old); // what glibc does; other C libraries have blocks of no bytes
         return nullptr;
     }
     if (serves_block(size))

@@ -11,11 +11,11 @@ void open_device() noexcept;
 
 /// Maps memory of the device there, where nothing is mapped yet; it is zero. 0, or an error's number. Any
 /// thread; no cancellation point; leaves errno alone.
-int map_device(uintptr_t at, size_t length) noexcept;
+[[nodiscard]] int map_device(uintptr_t at, size_t length) noexcept;
 
 /// Memory of the device in this range holds zeros afterwards; other memory in it stays as it is. False: not
 /// all of it could be done. Whole pages. As above.
-bool discard(uintptr_t at, size_t length) noexcept;
+[[nodiscard]] bool discard(uintptr_t at, size_t length) noexcept;
 
 /// What the kernel has mapped at an address.
 struct Mapped {
@@ -28,7 +28,7 @@ Mapped mapped_behind(uintptr_t at) noexcept;
 
 /// Puts private anonymous memory with the same contents in the place of the device's, which has to be
 /// readable; it can be written then. For what the device's memory cannot do. False: it is as it was.
-bool make_anonymous(uintptr_t at, size_t length) noexcept;
+[[nodiscard]] bool make_anonymous(uintptr_t at, size_t length) noexcept;
 
 /// What the module has said when it was asked last: at the start, and for each channel.
 struct Module {
@@ -41,17 +41,17 @@ extern Module module;
 bool is_device(int fd) noexcept;
 /// Nothing comes from the device any more: its descriptor, if it is still that, is the caller's; else -1.
 /// Nobody uses it at the moment.
-int take_descriptor() noexcept;
+[[nodiscard]] int take_descriptor() noexcept;
 
 /// Puts anonymous memory in the place of all that is the device's, whatever other threads do with it; from
 /// now on nothing comes from the device, and its descriptor is closed. 0, also where the module cannot do it;
 /// -EBUSY: some of it could not be had (the kernel uses it for I/O, a stack lies there, no memory), and may
 /// be had later. leave.cpp.
-long leave_device() noexcept;
+[[nodiscard]] long leave_device() noexcept;
 
 /// A new channel: its two ends, close-on-exec. 0, or -errno. Any thread; leaves errno alone.
-long make_channel(int end[2]) noexcept;
+[[nodiscard]] long make_channel(int end[2]) noexcept;
 /// A call on an end of a channel. 0, or -errno. Async-signal-safe; leaves errno alone.
-long call_end(int end, unsigned long request, void *argument) noexcept;
+[[nodiscard]] long call_end(int end, unsigned long request, void *argument) noexcept;
 
 } // namespace sd::pages

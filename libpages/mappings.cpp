@@ -125,7 +125,7 @@ int advise(void *at, size_t length, int advice) noexcept {
     case MADV_WIPEONFORK:
         worn(at, length);
         if (from % kPage == 0 && protection_of(from, whole_pages(length), now) && now == (PROT_READ | PROT_WRITE))
-            make_anonymous(from, whole_pages(length));
+            (void)make_anonymous(from, whole_pages(length)); // else the kernel refuses it below
         break;
     default:
         worn(at, length);

@@ -23,7 +23,7 @@ Block take_block(size_t size, size_t alignment) noexcept;
 /// The bytes of a block that begins there; 0: there is no block.
 size_t block_length(const void *at) noexcept;
 /// Gives a block back. Afterwards it is somebody else's. False: there is no block.
-bool release_block(void *at) noexcept;
+[[nodiscard]] bool release_block(void *at) noexcept;
 /// Cuts a block to `length` bytes, whole pages, fewer than it has.
 void shrink_block(void *at, size_t length) noexcept;
 

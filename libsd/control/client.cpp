@@ -266,8 +266,9 @@ void keep_door() noexcept {
         long fd = connect_monitor(path);
         if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
             continue;
-        send_packet(static_cast<int>(fd), make_header(wire::Op::stay, wire::kNoAnswer, 0, 0), nullptr,
-                    nullptr, 0);
+        // One that has ended meanwhile is found out when the door is used.
+        (void)send_packet(static_cast<int>(fd), make_header(wire::Op::stay, wire::kNoAnswer, 0, 0), nullptr,
+                          nullptr, 0);
         door.store(static_cast<int>(fd), std::memory_order_release);
         if (own_door)
             close_hidden(now);

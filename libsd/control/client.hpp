@@ -65,7 +65,7 @@ bool connected() noexcept;
 /// Upward::hidden_moved, for the channel.
 void channel_moved(int from, int to) noexcept;
 /// The channel for poll(): a hang-up means the monitor is gone. -1 when there is none.
-int channel() noexcept;
+[[nodiscard]] int channel() noexcept;
 /// One request and its reply. Received descriptors are ordinary low-numbered close-on-exec ones, owned by the
 /// caller.
 Reply request(wire::Op op, const void *body = nullptr, size_t length = 0, const int *fds = nullptr,
@@ -92,6 +92,6 @@ uint64_t client_id() noexcept;
 
 /// Where the monitor is looked for, in order: SD_MONITOR, the system's, the user's own.
 /// Fills `path` (at least 108 bytes) with candidate `i`; false when there is no such candidate.
-bool socket_path(unsigned i, char *path) noexcept;
+[[nodiscard]] bool socket_path(unsigned i, char *path) noexcept;
 
 } // namespace sd::control

@@ -16,7 +16,7 @@ constexpr unsigned kMaxFd = 1u << 20; ///< descriptors from here on are never ac
 /// while ours stood among its own: then it is reserved for the next hide_fd() or hide_copy().
 void close_hidden(int fd) noexcept;
 /// The number was reserved, and is the caller's from now on.
-bool give_up_reserved(int fd) noexcept;
+[[nodiscard]] bool give_up_reserved(int fd) noexcept;
 /// A hidden descriptor that tells nobody anything while copies of it are open, for reserved numbers.
 extern std::atomic<int> filler;
 /// No number below this was ever hidden.

@@ -18,7 +18,7 @@ extern constinit ThreadFunctions libc_threads;
 
 /// From the constructor, and when the first thread may be about to be made. True: they are known now and were
 /// not before.
-bool find_libc_threads() noexcept;
+[[nodiscard]] bool find_libc_threads() noexcept;
 
 /// The C library's flag, or one of ours that is only set where there is no libpthread.
 extern const char *one_thread_flag;

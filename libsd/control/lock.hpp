@@ -25,7 +25,7 @@ class Lock {
         while (word_.exchange(2, std::memory_order_acquire) != 0)
             sys::futex(&word_, 128 /*FUTEX_WAIT_PRIVATE*/, 2);
     }
-    bool try_lock_unmasked() noexcept {
+    [[nodiscard]] bool try_lock_unmasked() noexcept {
         uint32_t zero = 0;
         return word_.compare_exchange_strong(zero, 1, std::memory_order_acquire);
     }

@@ -10,6 +10,6 @@ namespace sd::control {
 [[nodiscard]] long make_memory(const char *name, uint64_t bytes, int greeting = -1) noexcept;
 
 /// Whether the program may make a file of that size, or make one that long.
-bool file_may_be(uint64_t bytes) noexcept;
+[[nodiscard]] bool file_may_be(uint64_t bytes) noexcept;
 
 } // namespace sd::control

@@ -79,13 +79,17 @@ template <class T> class MapVector {
     constexpr MapVector() = default;
     MapVector(const MapVector &) = delete;
     MapVector &operator=(const MapVector &) = delete;
-    bool push(const T &t) noexcept {
-        if (size_ == capacity_ && !reserve(capacity_ ? capacity_ * 2 : 4096 / sizeof(T) + 1))
+    [[nodiscard]] bool push(const T &t) noexcept {
+        if (!make_room())
             return false;
         data_[size_++] = t;
         return true;
     }
-    bool reserve(size_t n) noexcept {
+    /// After this the next push() does not fail. False: no memory.
+    [[nodiscard]] bool make_room() noexcept {
+        return size_ != capacity_ || reserve(capacity_ ? capacity_ * 2 : 4096 / sizeof(T) + 1);
+    }
+    [[nodiscard]] bool reserve(size_t n) noexcept {
         if (n <= capacity_)
             return true;
         void *p = sys::mmap(nullptr, n * sizeof(T), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -100,7 +104,7 @@ template <class T> class MapVector {
         return true;
     }
     /// Makes the array at least n long; new places are zero.
-    bool grow_to(size_t n) noexcept {
+    [[nodiscard]] bool grow_to(size_t n) noexcept {
         if (n > capacity_ && !reserve(n > capacity_ * 2 ? n : capacity_ * 2))
             return false;
         if (n > size_)

@@ -33,51 +33,61 @@ inline long fcntl(int fd, int cmd, long a = 0) noexcept { return call(SYS_fcntl,
 inline long ioctl(int fd, unsigned long cmd, void *p) noexcept {
     return call(SYS_ioctl, fd, static_cast<long>(cmd), arg(p));
 }
-inline long socket(int d, int t, int p) noexcept { return call(SYS_socket, d, t, p); }
-inline long connect(int fd, const void *a, socklen_t n) noexcept { return call(SYS_connect, fd, arg(a), n); }
-inline long bind(int fd, const void *a, socklen_t n) noexcept { return call(SYS_bind, fd, arg(a), n); }
-inline long getsockname(int fd, void *a, socklen_t *n) noexcept {
+[[nodiscard]] inline long socket(int d, int t, int p) noexcept { return call(SYS_socket, d, t, p); }
+[[nodiscard]] inline long connect(int fd, const void *a, socklen_t n) noexcept {
+    return call(SYS_connect, fd, arg(a), n);
+}
+[[nodiscard]] inline long bind(int fd, const void *a, socklen_t n) noexcept {
+    return call(SYS_bind, fd, arg(a), n);
+}
+[[nodiscard]] inline long getsockname(int fd, void *a, socklen_t *n) noexcept {
     return call(SYS_getsockname, fd, arg(a), arg(n));
 }
-inline long getpeername(int fd, void *a, socklen_t *n) noexcept {
+[[nodiscard]] inline long getpeername(int fd, void *a, socklen_t *n) noexcept {
     return call(SYS_getpeername, fd, arg(a), arg(n));
 }
-inline long getsockopt(int fd, int l, int o, void *v, socklen_t *n) noexcept {
+[[nodiscard]] inline long getsockopt(int fd, int l, int o, void *v, socklen_t *n) noexcept {
     return call(SYS_getsockopt, fd, l, o, arg(v), arg(n));
 }
 inline long setsockopt(int fd, int l, int o, const void *v, socklen_t n) noexcept {
     return call(SYS_setsockopt, fd, l, o, arg(v), n);
 }
-inline long accept4(int fd, void *a, socklen_t *n, int flags) noexcept {
+[[nodiscard]] inline long accept4(int fd, void *a, socklen_t *n, int flags) noexcept {
     return call(SYS_accept4, fd, arg(a), arg(n), flags);
 }
-inline long sendmsg(int fd, const msghdr *m, int flags) noexcept {
+[[nodiscard]] inline long sendmsg(int fd, const msghdr *m, int flags) noexcept {
     return call(SYS_sendmsg, fd, arg(m), flags);
 }
-inline long recvmsg(int fd, msghdr *m, int flags) noexcept { return call(SYS_recvmsg, fd, arg(m), flags); }
-inline long dup3(int from, int to, int flags) noexcept { return call(SYS_dup3, from, to, flags); }
-inline long eventfd(unsigned v, int flags) noexcept { return call(SYS_eventfd2, v, flags); }
-inline long memfd_create(const char *name, unsigned flags) noexcept {
+[[nodiscard]] inline long recvmsg(int fd, msghdr *m, int flags) noexcept {
+    return call(SYS_recvmsg, fd, arg(m), flags);
+}
+[[nodiscard]] inline long dup3(int from, int to, int flags) noexcept {
+    return call(SYS_dup3, from, to, flags);
+}
+[[nodiscard]] inline long eventfd(unsigned v, int flags) noexcept { return call(SYS_eventfd2, v, flags); }
+[[nodiscard]] inline long memfd_create(const char *name, unsigned flags) noexcept {
     return call(SYS_memfd_create, arg(name), flags);
 }
-inline long ftruncate(int fd, size_t n) noexcept { return call(SYS_ftruncate, fd, static_cast<long>(n)); }
+[[nodiscard]] inline long ftruncate(int fd, size_t n) noexcept {
+    return call(SYS_ftruncate, fd, static_cast<long>(n));
+}
 inline long ppoll(pollfd *p, size_t n, const timespec *t, const void *mask) noexcept {
     timespec copy;
     if (t)
         copy = *t; // the kernel writes the rest back; the caller's value must stay
     return call(SYS_ppoll, arg(p), static_cast<long>(n), arg(t ? &copy : nullptr), arg(mask), 8);
 }
-inline long epoll_create1(int flags) noexcept { return call(SYS_epoll_create1, flags); }
+[[nodiscard]] inline long epoll_create1(int flags) noexcept { return call(SYS_epoll_create1, flags); }
 inline long epoll_ctl(int ep, int op, int fd, epoll_event *e) noexcept {
     return call(SYS_epoll_ctl, ep, op, fd, arg(e));
 }
-inline long epoll_pwait(int ep, epoll_event *e, int n, int timeout_ms, const void *mask) noexcept {
+[[nodiscard]] inline long epoll_pwait(int ep, epoll_event *e, int n, int timeout_ms, const void *mask) noexcept {
     return call(SYS_epoll_pwait, ep, arg(e), n, timeout_ms, arg(mask), 8);
 }
 inline long sched_yield() noexcept { return call(SYS_sched_yield); }
 inline long membarrier(int cmd) noexcept { return call(SYS_membarrier, cmd, 0, 0); }
-inline long getpid() noexcept { return call(SYS_getpid); }
-inline long gettid() noexcept { return call(SYS_gettid); }
+[[nodiscard]] inline long getpid() noexcept { return call(SYS_getpid); }
+[[nodiscard]] inline long gettid() noexcept { return call(SYS_gettid); }
 inline long tgkill(int pid, int tid, int sig) noexcept { return call(SYS_tgkill, pid, tid, sig); }
 inline long futex(const void *word, int op, uint32_t value, const timespec *t = nullptr) noexcept {
     return call(SYS_futex, arg(word), op, value, arg(t), 0, 0);

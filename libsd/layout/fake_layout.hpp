@@ -18,8 +18,8 @@ struct FakeDirection {
     std::atomic<uint32_t> lock; ///< pid of who is at work; 0: nobody
     uint32_t cls;
     uint64_t position, base;
-    uint64_t held; ///< header of what was carried while it was held back; 0: nothing
-    uint32_t held_cls, held_offset;
+    uint64_t corked; ///< header of what was carried while it was corked; 0: nothing
+    uint32_t corked_cls, corked_offset;
 };
 
 struct FakeState {

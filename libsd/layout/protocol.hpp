@@ -447,7 +447,7 @@ struct SteerReply {
     uint32_t directions; ///< of the connections that were meant
     uint32_t there;      ///< of these, those that are where they are to be
     uint32_t never;      ///< of the others, those that cannot go there
-    uint32_t hold; ///< monitor/records/connection_row.hpp: what holds one of them up; 0: nothing is known
+    uint32_t blocker;    ///< monitor/records/connection_row.hpp: what keeps one of them; 0: nothing is known
 };
 
 enum GreetingStep : uint32_t {

@@ -173,7 +173,7 @@ Bell *looking_bell() noexcept {
 Bell *thread_bell() noexcept {
     Bell *b = looking_bell();
     if (b && b->efd < 0) [[unlikely]]
-        complete_bell(*b);
+        (void)complete_bell(*b); // else it has none, as the callers see
     return b;
 }
 
@@ -289,7 +289,7 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
         const long fd = new_eventfd();
         if (fd < 0)
             continue;
-        sys::dup3(static_cast<int>(fd), b->efd, O_CLOEXEC);
+        (void)sys::dup3(static_cast<int>(fd), b->efd, O_CLOEXEC); // the number is open, so it cannot fail
         sys::close(static_cast<int>(fd));
     }
 }

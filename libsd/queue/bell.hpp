@@ -29,7 +29,7 @@ struct Bell {
 /// One that is kept, or a new one. nullptr when no memory is left, or in a sandbox.
 [[nodiscard]] Bell *make_bell() noexcept;
 /// Tries again to get a number for one that has none.
-bool complete_bell(Bell &b) noexcept;
+[[nodiscard]] bool complete_bell(Bell &b) noexcept;
 /// Nobody sleeps on it any more. It is kept for the next who wants one, unless `alone` is false, that is,
 /// another process may have its eventfd among what it waits for.
 void free_bell(Bell *b, bool alone) noexcept;

@@ -148,7 +148,7 @@ inline void uncork_late(const RxState &state, Place p, const Corked &b, SlotSide
             break;
         if (r == kUrgentNext)
             rec = urgent_record();
-        skip(s, rec, rec.length);
+        (void)skip(s, rec, rec.length); // all of it
     }
     own.shown.store(h, std::memory_order_release);
 }

@@ -89,7 +89,7 @@ using cpu::in_order;
 
 /// Whether what another process has written about a direction can be worked with: no position leads out of a
 /// ring of a class that exists.
-inline bool sound(const TxState &s) noexcept {
+[[nodiscard]] inline bool sound(const TxState &s) noexcept {
     return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.tail | s.base) & 7) == 0;
 }
 
@@ -271,7 +271,7 @@ inline bool may_grow(const TxState &s) noexcept { return s.cls != 0 || s.credit 
 
 /// Has the receiver, who says that it got up to `consumed`, taken everything that was sent? A change of ring
 /// that nothing has followed is not data. A hint without the token.
-inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
+[[nodiscard]] inline bool all_taken(const TxState &s, uint64_t consumed) noexcept {
     const uint64_t tail = s.tail, base = s.base;
     return consumed >= (base != 0 && tail == base ? tail - 8 : tail);
 }
@@ -331,7 +331,7 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
 
 /// Is there nothing between the receiver and a position but changes of ring, which are no data and which it
 /// may not have followed yet? A hint without the token.
-inline bool leads_to(const RxState &s, const Place &p, uint64_t position) noexcept {
+[[nodiscard]] inline bool leads_to(const RxState &s, const Place &p, uint64_t position) noexcept {
     constexpr unsigned kMostChanges = 16; // no honest sender leaves so many behind each other
     uint64_t at = *const_cast<const volatile uint64_t *>(&s.head), base = s.base;
     uint32_t cls = s.cls;
@@ -355,7 +355,7 @@ inline uint64_t tail_now(const TxState &s) noexcept {
 }
 /// May what was read of `s` since its head was at `head` be of two moments? The receiver stores `changing`
 /// first and last, and the head in between.
-inline bool moved(const RxState &s, uint64_t head) noexcept {
+[[nodiscard]] inline bool moved(const RxState &s, uint64_t head) noexcept {
     in_order();
     if (*const_cast<const volatile uint16_t *>(&s.changing) != 0)
         return true;
@@ -390,7 +390,7 @@ struct Record {
 };
 
 /// Is the record at `head` partly read?
-inline bool inside(const RxState &s) noexcept {
+[[nodiscard]] inline bool inside(const RxState &s) noexcept {
     return s.part != 0 && (s.part >> 34 << 34) == part_tag(s.head);
 }
 constexpr Record part_in(uint64_t part) {
@@ -400,7 +400,7 @@ constexpr Record part_in(uint64_t part) {
 }
 inline Record part_of(const RxState &s) noexcept { return part_in(s.part); }
 /// As sound() of a TxState. A part is one word, so that what is read of it is of one moment.
-inline bool sound(const RxState &s) noexcept {
+[[nodiscard]] inline bool sound(const RxState &s) noexcept {
     const uint64_t part = *const_cast<const volatile uint64_t *>(&s.part);
     const Record r = part_in(part);
     return s.cls < kRingClasses && s.changing <= kRingClasses && ((s.head | s.base) & 7) == 0 &&
@@ -471,7 +471,7 @@ constexpr int kHandleNext = 3;
 }
 
 /// Passes over up to n bytes of the record. Bytes passed. This is the moment at which they count as received.
-inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
+[[nodiscard]] inline long skip(RxState &s, Record &r, uint64_t n) noexcept {
     SD_ASSERT(r.read < r.length && r.length <= kMaxRecord);
     const uint32_t left = r.length - r.read;
     const uint32_t m = n < left ? static_cast<uint32_t>(n) : left;

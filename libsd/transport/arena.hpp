@@ -15,9 +15,9 @@ uint8_t *larger_ring(const uint8_t *inline_ring, uint32_t cls, long *error) noex
 
 /// Makes sure that the ring of class `cls` in which our side sends over `slot` can be had. False: the
 /// receiver has not opened that much, or this process cannot map it. With the send token.
-bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
+[[nodiscard]] bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
 /// Whether provide_ring() would succeed; a hint, without the token.
-bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
+[[nodiscard]] bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept;
 
 /// The parts of an arena beyond kFirstArena: part k (from 1 on) has the bytes from 2^(k-1) to 2^k MiB, so
 /// that a piece, which lies at a multiple of its size, is in one part, and the parts are few.

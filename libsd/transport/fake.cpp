@@ -114,7 +114,7 @@ void recycle(LinkMap &l, uint32_t slot) noexcept {
         fake::lock(d, static_cast<uint32_t>(sys::getpid()), [] { sys::sched_yield(); });
         s.behind[side][slot / 64].fetch_and(~(uint64_t{1} << slot % 64), std::memory_order_seq_cst);
         d.cls = 0;
-        d.position = d.base = d.held = 0;
+        d.position = d.base = d.corked = 0;
     }
     reset_slot(l.far.slot(slot), l.side);
     reset_slot(l.view.slot(slot), 1u - l.side);

@@ -54,12 +54,13 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
     using namespace ring;
     const LinkView near = m.half(sender), far = m.half(1 - sender);
     const Corked &back = near.slot(slot).side[sender].control.back;
-    if (d.held != 0 && back.header.load(std::memory_order_acquire) != d.held) { // its sender has shown it
-        uint8_t *from = ring_in(near, slot, sender, d.held_cls), *to = ring_in(far, slot, sender, d.held_cls);
-        if (from && to && word_of(to, d.held_offset).load(std::memory_order_relaxed) == 0)
-            word_of(to, d.held_offset)
-                .store(word_of(from, d.held_offset).load(std::memory_order_acquire), std::memory_order_release);
-        d.held = 0;
+    if (d.corked != 0 && back.header.load(std::memory_order_acquire) != d.corked) { // its sender has shown it
+        uint8_t *from = ring_in(near, slot, sender, d.corked_cls),
+                *to = ring_in(far, slot, sender, d.corked_cls);
+        if (from && to && word_of(to, d.corked_offset).load(std::memory_order_relaxed) == 0)
+            word_of(to, d.corked_offset)
+                .store(word_of(from, d.corked_offset).load(std::memory_order_acquire), std::memory_order_release);
+        d.corked = 0;
     }
     for (const uint64_t start = d.position; d.position - start < kMostCarried;) {
         if (d.cls >= kRingClasses)
@@ -72,11 +73,11 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
         uint8_t *from = ring_in(near, slot, sender, d.cls), *to = ring_in(far, slot, sender, d.cls);
         if (!from || !to)
             return;
-        const uint64_t held = back.header.load(std::memory_order_acquire);
+        const uint64_t corked = back.header.load(std::memory_order_acquire);
         uint64_t h = word_of(from, at).load(std::memory_order_acquire);
-        const bool hidden = h == 0 && held != 0 && header_valid(held, d.position) && d.held == 0;
+        const bool hidden = h == 0 && corked != 0 && header_valid(corked, d.position) && d.corked == 0;
         if (hidden)
-            h = held;
+            h = corked;
         if (h == 0)
             return;
         const uint32_t n = header_length(h);
@@ -99,9 +100,9 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
         copy_piece(to, from, size, (at + 8) & mask, static_cast<uint32_t>(pad8(n)));
         word_of(to, (at + 8 + pad8(n)) & mask).store(0, std::memory_order_relaxed);
         if (hidden) {
-            d.held_cls = d.cls;
-            d.held_offset = at;
-            d.held = h;
+            d.corked_cls = d.cls;
+            d.corked_offset = at;
+            d.corked = h;
         } else {
             word_of(to, at).store(h, std::memory_order_release);
         }

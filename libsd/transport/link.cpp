@@ -3,6 +3,7 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/base/start_section.hpp"
 #include "libsd/base/upward.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -217,8 +218,10 @@ void links_moved(int from, int to) noexcept {
 }
 
 void unmap_link(LinkMap *l) noexcept {
+    SD_ASSERT(l->users.load(std::memory_order_relaxed) == 0);
     {
         LockGuard g(table_lock);
+        SD_ASSERT(table[l->index].load(std::memory_order_relaxed) == l);
         table[l->index].store(nullptr, std::memory_order_release);
     }
     for (auto &b : l->peer_bell)

@@ -97,7 +97,7 @@ extern std::atomic<bool> mappings_are_locked;
 bool links_can_be_mapped() noexcept;
 /// Puts empty memory where something of a link was mapped. A thread that looked a File up just before another
 /// one closed it may be about to go there. False: nothing was done, since the address space is limited.
-bool put_empty_memory(void *at, size_t bytes) noexcept;
+[[nodiscard]] bool put_empty_memory(void *at, size_t bytes) noexcept;
 /// Does [from, to) lie in such memory?
 bool is_empty_memory(uint64_t from, uint64_t to) noexcept;
 /// Unmaps and recycles; the caller made sure that nobody uses it (users == 0).
@@ -106,7 +106,7 @@ LinkMap *link_by_index(uint32_t index) noexcept;
 /// One more user, to be ended with link_unuse(). False: the last one has gone, or is going. One that was
 /// found without a reference may have become another link before, so the caller looks once more whether it is
 /// the right one.
-inline bool link_use(LinkMap &l) noexcept {
+[[nodiscard]] inline bool link_use(LinkMap &l) noexcept {
     uint32_t users = l.users.load(std::memory_order_relaxed);
     while (users != 0 && !l.users.compare_exchange_weak(users, users + 1, std::memory_order_acq_rel)) {
     }

@@ -1,5 +1,6 @@
 // Slots of a link that the client side gives to new connections.
 #include "libsd/transport/slots.hpp"
+#include "libsd/control/assert.hpp"
 
 namespace sd {
 
@@ -28,6 +29,7 @@ int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
 } // namespace
 
 int64_t take_slot(LinkMap &l) noexcept {
+    SD_ASSERT(l.side == 0 && l.slot_high <= kLinkSlots);
     int64_t slot = pop_zombie(l, 4);
     if (slot < 0 && l.idle_slots.size()) {
         slot = l.idle_slots[l.idle_slots.size() - 1];
@@ -39,6 +41,7 @@ int64_t take_slot(LinkMap &l) noexcept {
         slot = pop_zombie(l, SIZE_MAX);
     if (slot < 0)
         return -1;
+    SD_ASSERT(slot < kLinkSlots); // all three come from this process's own memory
     l.transport->recycle(l, static_cast<uint32_t>(slot));
     return slot;
 }
@@ -97,10 +100,15 @@ bool take_request_back(const LinkMap &l, uint32_t slot) noexcept {
                                                                    std::memory_order_acq_rel);
 }
 
-void give_slot_back(LinkMap &l, uint32_t slot) noexcept { l.idle_slots.push(slot); }
+// Without memory for the list the link has one slot less, here and below.
+void give_slot_back(LinkMap &l, uint32_t slot) noexcept {
+    SD_ASSERT(slot < l.slot_high);
+    (void)l.idle_slots.push(slot);
+}
 
 void close_slot(LinkMap &l, uint32_t slot) noexcept {
     auto &z = l.zombie_slots;
+    SD_ASSERT(l.side == 0 && slot < kLinkSlots && l.zombie_first <= z.size());
     if (l.zombie_first == z.size()) {
         z.truncate(0);
         l.zombie_first = 0;
@@ -110,7 +118,7 @@ void close_slot(LinkMap &l, uint32_t slot) noexcept {
         z.truncate(z.size() - l.zombie_first);
         l.zombie_first = 0;
     }
-    z.push(slot);
+    (void)z.push(slot);
 }
 
 } // namespace sd

@@ -67,7 +67,7 @@ long shutdown(int fd, int how) noexcept;
 [[nodiscard]] long recv(int fd, File *f, void *p, size_t n, int flags) noexcept;
 [[nodiscard]] long recvv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
 [[nodiscard]] long recvmsg(int fd, File *f, msghdr *m, int flags) noexcept;
-long send(int fd, File *f, const void *p, size_t n, int flags) noexcept;
+[[nodiscard]] long send(int fd, File *f, const void *p, size_t n, int flags) noexcept;
 [[nodiscard]] long sendv(int fd, File *f, const iovec *iov, int count, int flags) noexcept;
 [[nodiscard]] long sendmsg(int fd, File *f, const msghdr *m, int flags) noexcept;
 [[nodiscard]] long sendmmsg(int fd, File *f, mmsghdr *m, unsigned n, int flags) noexcept;

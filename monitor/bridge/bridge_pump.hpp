@@ -33,24 +33,24 @@ class Bridge {
     Bridge &operator=(const Bridge &) = delete;
 
     /// Has the set tell of both ends, with a pointer to the End. Once. False, with errno: both are closed.
-    bool watch(int epoll);
+    [[nodiscard]] bool watch(int epoll);
 
     /// What epoll says about an end.
     void note(End &end, uint32_t events);
     /// Carries what can be carried now, up to a limit. False: the limit was met, more can be done at once.
-    bool pump();
+    [[nodiscard]] bool pump();
     /// Both sockets are closed.
     bool done() const { return done_; }
 
   private:
     enum class Step { moved, nothing };
 
-    bool pump(End &from, End &to);
+    [[nodiscard]] bool pump(End &from, End &to);
     Step step(End &from, End &to);
     Step pass_mark(End &from, End &to);
     Step pass_end(End &from, End &to);
     /// Writes; the rest is kept in `to`. False: `to` is broken.
-    bool give(End &to, std::span<const char> data);
+    [[nodiscard]] bool give(End &to, std::span<const char> data);
     void reset();
     void close();
 

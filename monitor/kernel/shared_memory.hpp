@@ -50,7 +50,7 @@ void seal(int fd, int seals);
 /// Whether fd is ordinary shared memory of at least `bytes` that nobody can shrink. Only then can an access
 /// of ours through a mapping never fault (a hole punched into it reads as zeros; huge pages, which could be
 /// missing, are refused).
-bool safe_to_map(int fd, size_t bytes);
+[[nodiscard]] bool safe_to_map(int fd, size_t bytes);
 
 /// The parts of [from, to) of a memfd that have memory behind them. Reading a hole through a mapping would
 /// allocate it, so everything that walks a client's tables walks only these.

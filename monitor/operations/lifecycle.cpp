@@ -308,7 +308,7 @@ void Monitor::copy_holdings(const Client &from, Client &to) {
     for (const auto &[name, attachment] : from.links) {
         for (unsigned side = 0; side < 2; ++side) {
             if (attachment.side[side] && !attachment.untold[side]) {
-                attach(to, *attachment.link, name, side);
+                (void)attach(to, *attachment.link, name, side); // else it has it by another name
             }
         }
     }

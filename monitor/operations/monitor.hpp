@@ -100,7 +100,7 @@ class Monitor {
     Reply child(Client &client, Request &request);
     Reply segment(Client &client, Request &request);
     Reply part(Client &client, Request &request);
-    bool identify(Client &client, const ucred &sender, bool forked = false);
+    [[nodiscard]] bool identify(Client &client, const ucred &sender, bool forked = false);
     std::shared_ptr<Segment> find_segment(const Client &payer, Request &request);
     void share_segment(Client &client, const std::shared_ptr<Segment> &segment, unsigned proc_index,
                        uint64_t name);
@@ -172,10 +172,10 @@ class Monitor {
 
     // moved.cpp: connections whose holders go over to a kernel socket
     using MovedConnections = std::map<std::pair<const Segment *, uint32_t>, MovedConnection>; ///< by Ofd
-    int can_move(const Parcel &parcel, Charge &paid);
-    int move_holders(Parcel &parcel, ClientSocket socket);
+    [[nodiscard]] int can_move(const Parcel &parcel, Charge &paid);
+    [[nodiscard]] int move_holders(Parcel &parcel, ClientSocket socket);
     void move_with_receiver(Parcel &parcel, ClientSocket socket);
-    int carry_for_all(Parcel &parcel, ClientSocket socket, Charge paid);
+    [[nodiscard]] int carry_for_all(Parcel &parcel, ClientSocket socket, Charge paid);
     const ClientSocket *common_socket(const Parcel &parcel) const;
     Reply moved(Client &client, Request &request);
     Reply let_go(Client &client, Request &request);
@@ -298,7 +298,7 @@ class Monitor {
     // attachments.cpp: listeners and links, and how they end
     Namespace &find_namespace(uint64_t cookie, const Payer &payer);
     void forget_namespace(uint64_t cookie);
-    bool attach(Client &client, Link &link, uint64_t name, unsigned side);
+    [[nodiscard]] bool attach(Client &client, Link &link, uint64_t name, unsigned side);
     void detach(Client &client, uint64_t name, unsigned side);
     void side_changed(Link &link, unsigned side);
     void forget(Link &link);
@@ -307,11 +307,11 @@ class Monitor {
     // orphan_listeners.cpp: those that the kernel has, and nobody with libsd
     void abandon(Listener &listener);
     void look_for_holder_later(Listener &listener);
-    bool take_up(Listener &listener, uint32_t backlog);
+    [[nodiscard]] bool take_up(Listener &listener, uint32_t backlog);
     void close_orphans(const Namespace &ns);
 
     // kept_listeners.cpp: listeners over a restart
-    bool expect_listener(const nlohmann::json &kept);
+    [[nodiscard]] bool expect_listener(const nlohmann::json &kept);
     void expected_came(Listener &listener, int socket);
     void listeners_changed();
 
@@ -435,25 +435,25 @@ class Monitor {
     Reply steer_to(const wire::Steer &body, bool both, const std::function<bool(const Client &)> &may);
     std::vector<SteeredPair> steered_pairs(const std::vector<Client *> &meant) const;
     bool goes_on_adopting(const SteeredPair &pair, bool to_kernel);
-    void count_steered(const SteeredPair &pair, bool to_kernel, Hold refused, wire::SteerReply &reply) const;
+    void count_steered(const SteeredPair &pair, bool to_kernel, Blocker refused, wire::SteerReply &reply) const;
 
     // steering/adoption.cpp: connections born in shared memory get kernel sockets
-    Hold adoption_objects(const SteeredPair &pair) const;
-    Hold begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
+    Blocker adoption_objects(const SteeredPair &pair) const;
+    [[nodiscard]] Blocker begin_adoption(const SteeredPair &pair, const bool (&told)[2]);
     MovedConnections::iterator adopted_end(const Adoption &adoption, unsigned side);
     static bool is_there(const MovedConnection &moved);
     static bool is_adopting(const MovedConnection &moved);
-    static bool change_mark(Ofd &words, uint32_t serial, uint32_t set, uint32_t clear);
+    [[nodiscard]] static bool change_mark(Ofd &words, uint32_t serial, uint32_t set, uint32_t clear);
     static void clear_adoption(Ofd &words);
     void wake_holders(const Segment &segment, uint32_t ofd_index) const;
     void rest_adoption(const std::shared_ptr<Adoption> &adoption);
     void forget_adoption(const std::shared_ptr<Adoption> &adoption);
     std::shared_ptr<Adoption> resting_adoption(const SteeredPair &pair);
     static bool may_have_names(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server);
-    bool make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
-                       std::shared_ptr<Adoption> &adoption);
+    [[nodiscard]] bool make_adoption(const SteeredPair &pair, const SlotAddress &client,
+                                     const SlotAddress &server, std::shared_ptr<Adoption> &adoption);
     uint16_t next_adoption();
-    bool finish_adoption(const SteeredPair &pair, unsigned side);
+    [[nodiscard]] bool finish_adoption(const SteeredPair &pair, unsigned side);
     void get_sockets(const std::shared_ptr<Adoption> &adoption, bool all);
     void review_adoption(const std::shared_ptr<Adoption> &adoption);
     void copy_fetched(const Client &from, const Client &to);

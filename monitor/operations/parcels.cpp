@@ -1,4 +1,5 @@
 // Connections on their way from one process to another.
+#include "libsd/control/assert.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
@@ -305,6 +306,7 @@ void Monitor::end_parcel(Parcel &parcel) {
     Segment &segment = *ended->segment;
     Link &link = *ended->link;
     const uint32_t ofd = ended->handoff.ofd_index;
+    SD_ASSERT(segment.parcels.count(ofd) != 0 && link.side[ended->handoff.side].parcels != 0);
     if (--segment.parcels[ofd] == 0) {
         segment.parcels.erase(ofd);
         segment.release_parcel(ofd, [&](uint64_t link_id, unsigned side) {

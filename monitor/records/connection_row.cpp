@@ -16,7 +16,7 @@ namespace {
 constexpr const char *kStates[] = {"established", "waiting for accept",    "half closed", "closing",
                                    "reset",       "one end not registered"};
 constexpr const char *kPaths[] = {"shm", "kernel", "rdma"};
-constexpr const char *kHoldTexts[][2] = {
+constexpr const char *kBlockerTexts[][2] = {
     {"", ""},
     {"put", "it was put there, and stays"},
     {"called", "the receiving end asks for it"},
@@ -34,7 +34,7 @@ constexpr const char *kHoldTexts[][2] = {
     {"alone", "the process at the other end is not known"},
     {"one_sided", "the other end could not take its kernel socket"},
 };
-static_assert(std::size(kHoldTexts) == kHolds);
+static_assert(std::size(kBlockerTexts) == kBlockers);
 constexpr const char *kCopiedTexts[][2] = {
     {"unaligned", "no whole page"},
     {"not_ours", "memory that is not the device's"},
@@ -100,8 +100,8 @@ void append_direction(std::string &out, const ConnectionRow &row, unsigned side)
                    kRingSize[std::min<unsigned>(end.ring, kRingClasses - 1)], end.stalled != 0,
                    (end.shared & kSharedSend) != 0, (row.end[1 - side].shared & kSharedReceive) != 0,
                    row.path[side].moves, row.path[side].offset);
-    const auto hold = static_cast<Hold>(end.hold);
-    out += hold == Hold::none ? "null" : fmt::format(FMT_COMPILE(R"("{}")"), hold_name(hold));
+    const auto blocker = static_cast<Blocker>(end.blocker);
+    out += blocker == Blocker::none ? "null" : fmt::format(FMT_COMPILE(R"("{}")"), blocker_name(blocker));
     append_handed(out, row, side);
     out += "}";
 }
@@ -118,8 +118,12 @@ const char *path_name(Path path) {
     return at < std::size(kPaths) ? kPaths[at] : "unknown";
 }
 
-const char *hold_name(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][0]; }
-const char *hold_text(Hold hold) { return kHoldTexts[static_cast<size_t>(hold) % kHolds][1]; }
+const char *blocker_name(Blocker blocker) {
+    return kBlockerTexts[static_cast<size_t>(blocker) % kBlockers][0];
+}
+const char *blocker_text(Blocker blocker) {
+    return kBlockerTexts[static_cast<size_t>(blocker) % kBlockers][1];
+}
 
 const char *copied_name(unsigned why) { return kCopiedTexts[why % kCopiedReasons][0]; }
 const char *copied_text(unsigned why) { return kCopiedTexts[why % kCopiedReasons][1]; }

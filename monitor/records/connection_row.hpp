@@ -23,7 +23,7 @@ enum class ConnectionState : uint8_t {
 enum class Path : uint8_t { shm, kernel, rdma };
 
 /// Why a direction is not on another path, or not yet.
-enum class Hold : uint8_t {
+enum class Blocker : uint8_t {
     none,
     put,        ///< it was put on the kernel's (sdctl), and stays there
     called,     ///< the receiving end asks for the kernel's
@@ -41,7 +41,7 @@ enum class Hold : uint8_t {
     alone,      ///< the process at the other end is not known
     one_sided,  ///< the other end could not take its kernel socket
 };
-constexpr unsigned kHolds = static_cast<unsigned>(Hold::one_sided) + 1;
+constexpr unsigned kBlockers = static_cast<unsigned>(Blocker::one_sided) + 1;
 
 /// For what a thread waits in the kernel, to be woken.
 enum Asleep : uint8_t { kAsleepForData = 1, kAsleepForRoom = 2 };
@@ -63,7 +63,7 @@ struct RowEnd {
     uint8_t asleep;   ///< Asleep
     uint8_t shared;   ///< SharedUse
     uint8_t stalled;  ///< the program was told that there is no room, and none came since
-    uint8_t hold;     ///< Hold of what it sends
+    uint8_t blocker;  ///< Blocker of what it sends
     uint8_t pad;
 };
 
@@ -116,8 +116,8 @@ struct SnapshotHeader {
 const char *state_name(ConnectionState state);
 const char *path_name(Path path);
 /// For programs ("no_names"), and for people.
-const char *hold_name(Hold hold);
-const char *hold_text(Hold hold);
+const char *blocker_name(Blocker blocker);
+const char *blocker_text(Blocker blocker);
 /// Why bytes of large sends were copied, by number of Copied: for programs ("not_ours"), and for people.
 const char *copied_name(unsigned why);
 const char *copied_text(unsigned why);

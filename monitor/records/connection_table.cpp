@@ -79,7 +79,7 @@ class Maker {
             const PathState path = path_state(link, number, side, ends[side]);
             const bool is_rdma = link.is_remote() && path.path == Path::shm;
             row.end[side].path = static_cast<uint8_t>(is_rdma ? Path::rdma : path.path);
-            row.end[side].hold = static_cast<uint8_t>(path.hold);
+            row.end[side].blocker = static_cast<uint8_t>(path.blocker);
             row.path[side] = {path.offset, path.moves, 0};
             count_handed(row.handed[side], row.rewritten[side], link, number, side);
             flags |= row.end[side].flags;

@@ -1,5 +1,6 @@
 // A link as the monitor sees it.
 #include "monitor/records/link.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/transport/fake_copier.hpp"
 #include "monitor/records/listener.hpp"
 
@@ -184,6 +185,7 @@ int Link::give_bell(unsigned side_index, unsigned wanted, std::shared_ptr<BellFd
     } else if (s.bells[wanted].eventfd && s.bells[wanted].eventfd->id != eventfd->id) {
         return -EBUSY;
     }
+    SD_ASSERT(id >= kFirstDoorbell && id <= kLastDoorbell);
     s.bells[id].eventfd = std::move(eventfd);
     s.bells[id].owners.insert(owner);
     return static_cast<int>(id);
@@ -298,6 +300,7 @@ bool Link::is_let_go(uint32_t slot, unsigned end) const {
 }
 
 void Link::begin_slot(uint32_t slot, uint32_t use) {
+    SD_ASSERT(joins && slot < kLinkSlots);
     joins->set(slot);
     carried_.erase(slot);
     if (far) {

@@ -152,9 +152,10 @@ class Link {
 
     /// Gives a doorbell id of a side to a waiter: `wanted`, or any for 0. ENOSPC, EBUSY, EINVAL as negative
     /// values.
-    int give_bell(unsigned side, unsigned wanted, std::shared_ptr<BellFd> eventfd, const Client *owner);
+    [[nodiscard]] int give_bell(unsigned side, unsigned wanted, std::shared_ptr<BellFd> eventfd,
+                                const Client *owner);
     /// False if the client has no such bell.
-    bool take_bell(unsigned side, unsigned id, const Client *owner);
+    [[nodiscard]] bool take_bell(unsigned side, unsigned id, const Client *owner);
     unsigned take_bells(unsigned side, const Client *owner); ///< all of a client; how many
 
     /// Writes down who is attached, for the next monitor. The table is advisory and may be full.
@@ -180,7 +181,7 @@ class Link {
     /// all are in use.
     std::optional<uint32_t> take_joined_slot();
     /// The one that the far side has given out. False: it is in use, or was with such a number.
-    bool take_slot(uint32_t slot, uint32_t use);
+    [[nodiscard]] bool take_slot(uint32_t slot, uint32_t use);
 
     /// Whether a connection request waits for being accepted.
     bool has_pending_syn() const;

@@ -1,5 +1,6 @@
 // A listening socket that accelerated processes hold.
 #include "monitor/records/listener.hpp"
+#include "libsd/control/assert.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -130,6 +131,7 @@ Listener::Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_)
 }
 
 bool Listener::add(Link &link, uint32_t syn_head) {
+    SD_ASSERT(link.listener == nullptr);
     auto free = std::find(place.begin(), place.end(), nullptr);
     if (free == place.end()) {
         if (place.size() == kListenerLinks) {
@@ -173,6 +175,7 @@ void Listener::forget_acceptors(uint32_t signature) {
 }
 
 void Listener::remove(Link &link) {
+    SD_ASSERT(link.listener == this && place.at(link.place) == &link && links != 0);
     taken_from_former_links += segment().link[link.place].syn_head.load(std::memory_order_relaxed);
     segment().link[link.place].link_id.store(0, std::memory_order_release);
     place[link.place] = nullptr;

@@ -21,7 +21,7 @@ struct ListenProof {
     ListenAddress address;
 };
 /// Looks at a passed descriptor. 0, or a negative errno and the cause to record.
-int examine_listener(int fd, ListenProof &proof, Cause &cause);
+[[nodiscard]] int examine_listener(int fd, ListenProof &proof, Cause &cause);
 /// SO_NETNS_COOKIE of any socket, 0 if it cannot be had.
 uint64_t netns_cookie(int fd);
 /// The network namespace that possession of this socket opens: that of a TCP socket, since whoever has one
@@ -92,7 +92,7 @@ struct Listener {
     Identity identity() const { return {uid, gid, exe, unit}; }
     ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }
     /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
-    bool add(Link &link, uint32_t syn_head);
+    [[nodiscard]] bool add(Link &link, uint32_t syn_head);
     void remove(Link &link);
     /// Takes it out of the directory, and has clients make no further request on its links.
     void unlist();

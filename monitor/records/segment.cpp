@@ -4,6 +4,8 @@
 // dead process had itself, and the worst that a lie can do is close a connection of the liar's own.
 #include "monitor/records/segment.hpp"
 
+#include "libsd/control/assert.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -285,6 +287,7 @@ void Segment::end_rest(Reaping &at, const FindLink &find_link, unsigned records,
 }
 
 bool Segment::advance(Reaping &at, const FindLink &find_link, unsigned records) {
+    SD_ASSERT(at.stage != Reaping::over && at.who_.proc_index < kSegProcs);
     unsigned done = 0;
     if (at.stage == Reaping::held) {
         end_held(at, find_link, records, done);
@@ -296,6 +299,7 @@ bool Segment::advance(Reaping &at, const FindLink &find_link, unsigned records) 
 }
 
 void Segment::hold_parcel(uint32_t i) {
+    SD_ASSERT(i < kOfds && parcels.count(i) != 0);
     const size_t offset = held_offset(kParcelProc, i / 64);
     if (next_data(memfd_.get(), offset, offset + sizeof(uint32_t)) == offset) { // else nobody has said so
         view_.proc(kParcelProc).held[i / 64].fetch_or(uint64_t{1} << i % 64, std::memory_order_seq_cst);
@@ -303,6 +307,7 @@ void Segment::hold_parcel(uint32_t i) {
 }
 
 void Segment::release_parcel(uint32_t i, const FindLink &find_link) {
+    SD_ASSERT(i < kOfds && parcels.count(i) == 0);
     const auto has_memory = [&](size_t offset) {
         return next_data(memfd_.get(), offset, offset + sizeof(uint32_t)) == offset;
     };

@@ -74,7 +74,7 @@ class Segment {
     /// as of `held`, or none.
     Reaping retain(const Member &member, const std::vector<uint64_t> &retained);
     /// Goes on for about as many records. True: that was all.
-    bool advance(Reaping &at, const FindLink &find_link, unsigned records);
+    [[nodiscard]] bool advance(Reaping &at, const FindLink &find_link, unsigned records);
 
     /// There is one more parcel that holds this Ofd.
     void hold_parcel(uint32_t ofd);

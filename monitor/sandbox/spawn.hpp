@@ -10,8 +10,8 @@ namespace sd::monitor {
 
 /// Starts the program `name` beside this one, with no signal blocked or ignored. `channel` becomes its
 /// descriptor `number`. 0 and the process, or errno.
-int spawn_beside(const std::string &name, const std::vector<std::string> &arguments,
-                 const std::vector<std::string> &environment, int channel, int number, pid_t &pid);
+[[nodiscard]] int spawn_beside(const std::string &name, const std::vector<std::string> &arguments,
+                               const std::vector<std::string> &environment, int channel, int number, pid_t &pid);
 
 /// Sends an order with the descriptors that belong to it, at most 2, without waiting. They stay the caller's.
 /// False, with errno.

@@ -26,8 +26,8 @@
 
 namespace sd::ctl {
 
+using monitor::Blocker;
 using monitor::ConnectionRow;
-using monitor::Hold;
 using monitor::UniqueFd;
 using wire::SteerTo;
 
@@ -129,19 +129,19 @@ UniqueFd monitor_channel() {
 }
 
 /// A line for each direction of a connection that is not there.
-void print_pending(const ConnectionRow &row, bool to_kernel, Hold never) {
+void print_pending(const ConnectionRow &row, bool to_kernel, Blocker never) {
     for (unsigned side = 0; side < 2; ++side) {
         const monitor::RowEnd &end = row.end[side];
-        auto hold = static_cast<Hold>(end.hold);
+        auto blocker = static_cast<Blocker>(end.blocker);
         const bool is_in_kernel = static_cast<monitor::Path>(end.path) == monitor::Path::kernel;
-        if (is_in_kernel == to_kernel && hold != Hold::unread) {
+        if (is_in_kernel == to_kernel && blocker != Blocker::unread) {
             continue;
         }
-        hold = hold == Hold::none ? never : hold;
+        blocker = blocker == Blocker::none ? never : blocker;
         fmt::print("  {}  {} > {}, from {}: {}\n", monitor::connection_id(row),
                    monitor::address_text(end.address), monitor::address_text(row.end[1 - side].address),
                    stat::program_text(stat::comm_of(end), end.pid),
-                   hold == Hold::none ? "pending" : monitor::hold_text(hold));
+                   blocker == Blocker::none ? "pending" : monitor::blocker_text(blocker));
     }
 }
 
@@ -331,7 +331,7 @@ Exit move_connection(const std::string &connection, const std::string &path, dou
     fmt::print("{}: pending\n", connection);
     snapshot = look();
     for (const ConnectionRow *each : stat::find_connections(snapshot, connection)) {
-        print_pending(*each, to_kernel, static_cast<Hold>(last.reply.hold % monitor::kHolds));
+        print_pending(*each, to_kernel, static_cast<Blocker>(last.reply.blocker % monitor::kBlockers));
     }
     return Exit::obstacle;
 }
@@ -421,7 +421,7 @@ Exit detach_processes(const std::vector<std::string> &which, double seconds, boo
                 return std::find(first, first + e.pids, pid) != first + e.pids;
             };
             if (has(row.end[0]) || has(row.end[1])) {
-                print_pending(row, true, static_cast<Hold>(r.hold % monitor::kHolds));
+                print_pending(row, true, static_cast<Blocker>(r.blocker % monitor::kBlockers));
             }
         }
         for (const auto &[holder, why] : obstacles) {

@@ -106,7 +106,7 @@ std::string csv_text(const Snapshot &snapshot, const Filter &filter) {
         }
         for (const monitor::RowEnd &end : row.end) {
             text += ',';
-            text += monitor::hold_name(static_cast<monitor::Hold>(end.hold));
+            text += monitor::blocker_name(static_cast<monitor::Blocker>(end.blocker));
         }
         for (const auto count : {&monitor::RowHanded::given, &monitor::RowHanded::mapped}) {
             for (const monitor::RowHanded &handed : row.handed) {

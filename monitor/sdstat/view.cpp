@@ -22,8 +22,8 @@ std::string queue_text(int64_t bytes) { return bytes < 0 ? "-" : amount(static_c
 
 /// Why the two directions of an end go where they go; the sending one first.
 std::string why_text(const ConnectionRow &row, unsigned side) {
-    const char *sends = monitor::hold_name(static_cast<monitor::Hold>(row.end[side].hold));
-    const char *receives = monitor::hold_name(static_cast<monitor::Hold>(row.end[1 - side].hold));
+    const char *sends = monitor::blocker_name(static_cast<monitor::Blocker>(row.end[side].blocker));
+    const char *receives = monitor::blocker_name(static_cast<monitor::Blocker>(row.end[1 - side].blocker));
     return sends == std::string(receives)
                ? sends
                : fmt::format("{}/{}", *sends == '\0' ? "-" : sends, *receives == '\0' ? "-" : receives);
@@ -162,13 +162,13 @@ Lines accounts(const json &status, size_t width) {
 /// "kernel, since 4711 bytes of the ring, 2 moves: it was put there, and stays"
 std::string path_line(const ConnectionRow &row, unsigned side) {
     const auto path = static_cast<monitor::Path>(row.end[side].path);
-    const auto hold = static_cast<monitor::Hold>(row.end[side].hold);
+    const auto blocker = static_cast<monitor::Blocker>(row.end[side].blocker);
     std::string text = monitor::path_name(path);
     if (row.path[side].moves != 0) {
         text += fmt::format(", move {}, from {} {} on", row.path[side].moves,
                             path == monitor::Path::shm ? "byte" : "position", row.path[side].offset);
     }
-    return hold == monitor::Hold::none ? text : text + ": " + monitor::hold_text(hold);
+    return blocker == monitor::Blocker::none ? text : text + ": " + monitor::blocker_text(blocker);
 }
 
 /// How much of what an end has sent changed hands as pages, and why the rest was copied; nothing where it has

@@ -55,7 +55,7 @@ bool Monitor::may_have_names(const SteeredPair &pair, const SlotAddress &client,
 }
 
 /// Why a connection that was born in shared memory cannot get kernel sockets; none: it can.
-Hold Monitor::adoption_objects(const SteeredPair &pair) const {
+Blocker Monitor::adoption_objects(const SteeredPair &pair) const {
     const Link &link = *pair.link;
     uint32_t flags = 0;
     for (unsigned side = 0; side < 2; ++side) {
@@ -63,36 +63,36 @@ Hold Monitor::adoption_objects(const SteeredPair &pair) const {
     }
     constexpr uint32_t kEnds = kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead;
     if (!pair.end[0] || !pair.end[1]) {
-        return (flags & kEnds) != 0 ? Hold::ended : Hold::alone;
+        return (flags & kEnds) != 0 ? Blocker::ended : Blocker::alone;
     }
     for (unsigned side = 0; side < 2; ++side) {
         const SteeredEnd &end = *pair.end[side];
         if ((end.segment->view().header().steering.load(std::memory_order_relaxed) & kKnowsSteering) == 0) {
-            return Hold::older;
+            return Blocker::older;
         }
         if (!goes_by_steps(pair) && end.ofd.holders.size() != 1) {
-            return Hold::shared;
+            return Blocker::shared;
         }
         if (std::any_of(end.ofd.holders.begin(), end.ofd.holders.end(),
                         [](const Client *holder) { return holder->bridge != 0; })) {
-            return Hold::passed;
+            return Blocker::passed;
         }
         if (end.ofd.is_moved || end.segment->parcels.count(end.ofd.index) != 0) {
-            return Hold::passed;
+            return Blocker::passed;
         }
     }
     if ((flags & kEnds) != 0) {
-        return Hold::ended;
+        return Blocker::ended;
     }
     if (pair.has_paths()) {
-        return Hold::one_sided;
+        return Blocker::one_sided;
     }
     const Slot &slot = link.view(1).slot(pair.slot);
     if (slot.identity.state.load(std::memory_order_acquire) != static_cast<uint32_t>(SlotState::accepted) ||
         link.is_fake()) {
-        return Hold::receiver;
+        return Blocker::receiver;
     }
-    return Hold::none;
+    return Blocker::none;
 }
 
 uint16_t Monitor::next_adoption() {
@@ -169,8 +169,8 @@ void Monitor::get_sockets(const std::shared_ptr<Adoption> &adoption, bool all) {
         end_at_once(made[side], true);
         MovedConnection &moved = adopted_end(*adoption, side)->second;
         moved.socket = UniqueFd(made[side]);
-        change_mark(moved.segment->view().ofd(moved.ofd), former, adoption->serial << kTxSerialShift,
-                    ~uint32_t{0} << kTxSerialShift);
+        (void)change_mark(moved.segment->view().ofd(moved.ofd), former, adoption->serial << kTxSerialShift,
+                          ~uint32_t{0} << kTxSerialShift);
         wake_holders(*moved.segment, moved.ofd);
     } // where a holder has taken the mark away, the next look ends it
 }
@@ -200,30 +200,30 @@ std::shared_ptr<Adoption> Monitor::resting_adoption(const SteeredPair &pair) {
 }
 
 /// `told`: the ends that are to leave the ring; the peer of one that is not told is called home by it.
-Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
-    if (const Hold hold = adoption_objects(pair); hold != Hold::none) {
-        return hold;
+Blocker Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
+    if (const Blocker blocker = adoption_objects(pair); blocker != Blocker::none) {
+        return blocker;
     }
     const Client &owner = *pair.end[0]->ofd.holders.front();
     const UniqueFd own(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (owner.ns == nullptr || netns_cookie(own.get()) != owner.ns->cookie) {
-        return Hold::elsewhere;
+        return Blocker::elsewhere;
     }
     const Slot &slot = pair.link->view(1).slot(pair.slot);
     SlotAddress client, server; // private copies
     memcpy(&client, &slot.identity.client, sizeof client);
     memcpy(&server, &slot.identity.server, sizeof server);
     if (!may_have_names(pair, client, server)) {
-        return Hold::no_names;
+        return Blocker::no_names;
     }
     std::shared_ptr<Adoption> adoption = resting_adoption(pair);
     if (adoption) {
         if (!goes_by_steps(pair)) {
-            return Hold::shared;
+            return Blocker::shared;
         }
         adoption->rests = false;
     } else if (!make_adoption(pair, client, server, adoption)) {
-        return Hold::no_sockets;
+        return Blocker::no_sockets;
     }
     const uint32_t serial = adoption ? adoption->serial << kTxSerialShift : 0;
     for (unsigned side = 0; side < 2; ++side) {
@@ -244,7 +244,7 @@ Hold Monitor::begin_adoption(const SteeredPair &pair, const bool (&told)[2]) {
     if (adoption) {
         review_adoption(adoption); // all may have had the sockets before
     }
-    return Hold::none;
+    return Blocker::none;
 }
 
 /// Of an adoption that is under way.

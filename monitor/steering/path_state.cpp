@@ -20,7 +20,7 @@ PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segme
     const uint32_t offered = word_of(own.credit.path.offer), taken = word_of(other.credit.path.taken);
     if (sender == nullptr ? offered == 0 && !link.joins : !sender->has_paths) {
         if (sender != nullptr && sender->is_adopting) {
-            result.hold = Hold::sender;
+            result.blocker = Blocker::sender;
         }
         return result; // born in shared memory
     }
@@ -32,9 +32,9 @@ PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segme
     const bool is_told = sender != nullptr && sender->wanted == kWantKernel;
     if (step == kPathRing) {
         result.is_over = is_answered;
-        result.hold = !is_called && !is_told ? (is_answered ? Hold::none : Hold::receiver)
-                      : is_answered          ? Hold::sender
-                                             : Hold::receiver;
+        result.blocker = !is_called && !is_told ? (is_answered ? Blocker::none : Blocker::receiver)
+                         : is_answered          ? Blocker::sender
+                                                : Blocker::receiver;
         return result;
     }
     result.path = Path::kernel;
@@ -43,15 +43,16 @@ PathState path_state(const Link &link, uint32_t slot, unsigned side, const Segme
     if (step == kPathKernel && !is_answered && !is_taken_back &&
         other.credit.consumed.load(std::memory_order_acquire) != result.offset) {
         result.is_over = false;
-        result.hold = Hold::unread;
+        result.blocker = Blocker::unread;
     } else if (sender != nullptr && (sender->stays & kStaysPinned) != 0) {
-        result.hold = Hold::pinned;
+        result.blocker = Blocker::pinned;
     } else if (is_told) {
-        result.hold = Hold::put;
+        result.blocker = Blocker::put;
     } else if (is_called) {
-        result.hold = Hold::called;
+        result.blocker = Blocker::called;
     } else {
-        result.hold = (step == kPathAsked || step == kPathKernel) && !is_answered ? Hold::receiver : Hold::sender;
+        result.blocker =
+            (step == kPathAsked || step == kPathKernel) && !is_answered ? Blocker::receiver : Blocker::sender;
     }
     return result;
 }

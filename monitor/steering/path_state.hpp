@@ -7,7 +7,7 @@ namespace sd::monitor {
 
 struct PathState {
     Path path = Path::shm;
-    Hold hold = Hold::none;
+    Blocker blocker = Blocker::none;
     /// Nothing of the former path is used any more: what was left there has been read.
     bool is_over = true;
     uint32_t moves = 0;  ///< that have been begun, those that were taken back included

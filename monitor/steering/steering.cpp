@@ -18,7 +18,9 @@ namespace sd::monitor {
 namespace {
 
 /// An end that is closed or unknown goes with the connection, mostly soon: who waits, waits for that.
-bool is_for_good(Hold hold) { return hold != Hold::none && hold != Hold::ended && hold != Hold::alone; }
+bool is_for_good(Blocker blocker) {
+    return blocker != Blocker::none && blocker != Blocker::ended && blocker != Blocker::alone;
+}
 
 /// Of what a request has taken, so much goes by until its user's next one.
 constexpr int kSteeringShare = 4;
@@ -105,7 +107,8 @@ void tell_end(const Link &link, uint32_t slot, unsigned side, const End &end, bo
 
 } // namespace
 
-void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold refused, wire::SteerReply &reply) const {
+void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Blocker refused,
+                            wire::SteerReply &reply) const {
     for (unsigned side = 0; side < 2; ++side) {
         const PathState state =
             path_state(*pair.link, pair.slot, side, pair.end[side] ? &pair.end[side]->ofd : nullptr);
@@ -114,9 +117,9 @@ void Monitor::count_steered(const SteeredPair &pair, bool to_kernel, Hold refuse
             ++reply.there;
             continue;
         }
-        const Hold hold = refused != Hold::none ? refused : state.hold;
-        reply.never += is_for_good(refused) || hold == Hold::pinned ? 1 : 0;
-        reply.hold = reply.hold == 0 ? static_cast<uint32_t>(hold) : reply.hold;
+        const Blocker blocker = refused != Blocker::none ? refused : state.blocker;
+        reply.never += is_for_good(refused) || blocker == Blocker::pinned ? 1 : 0;
+        reply.blocker = reply.blocker == 0 ? static_cast<uint32_t>(blocker) : reply.blocker;
     }
 }
 
@@ -193,7 +196,7 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
         }
         const bool all = both && !is_process;
         const bool told[2] = {holds[0] || all, holds[1] || all};
-        Hold refused = Hold::none;
+        Blocker refused = Blocker::none;
         const bool is_adopting = goes_on_adopting(pair, to_kernel);
         const bool is_whole =
             pair.end[0] && pair.end[1] && pair.end[0]->ofd.has_paths && pair.end[1]->ofd.has_paths;

@@ -16,10 +16,10 @@ constexpr size_t kMaxPath = 108; ///< sizeof(sockaddr_un::sun_path)
 /// a socket in it.
 [[nodiscard]] bool private_directory(char (&path)[kMaxPath]);
 /// Its socket, monitor.sock.
-bool private_socket(char (&path)[kMaxPath]);
+[[nodiscard]] bool private_socket(char (&path)[kMaxPath]);
 /// Makes the directory (0700) or checks that it is a directory that only this user can change: in /tmp
 /// anybody could have made one of that name. 0 or a positive errno; EPERM: it is there but not safe.
-int make_private_directory(const char *path);
+[[nodiscard]] int make_private_directory(const char *path);
 
 /// A connected SOCK_SEQPACKET channel, close-on-exec; or -errno.
 [[nodiscard]] int connect_monitor(const char *path);

@@ -39,7 +39,7 @@ class FakeMonitor {
     }
     void answer_as(sd::wire::Header h, const void *body, const int *fds, int status) const {
         h.status = status;
-        sd::control::send_packet(far_, h, body, fds, MSG_DONTWAIT);
+        (void)sd::control::send_packet(far_, h, body, fds, MSG_DONTWAIT);
     }
     uint32_t next() const { return next_; }
     /// Has libsd closed its end?

@@ -110,7 +110,7 @@ struct Process {
         }
         sd::Listener &l = listener();
         l.links.truncate(0);
-        l.links.push({link[1], &listener_segment->link[0]});
+        (void)l.links.push({link[1], &listener_segment->link[0]});
         l.seen_sequence = 1;
         l.next = l.last = l.in_a_row = 0;
         l.turns = 0;

@@ -167,7 +167,7 @@ void operate_link(sdfuzz::Input &in, World &w, unsigned what) {
         }
         break;
     case 2:
-        link.take_bell(side, id, owner);
+        (void)link.take_bell(side, id, owner);
         break;
     case 3:
         sdfuzz::must(link.take_bells(side, owner) < kDoorbells);

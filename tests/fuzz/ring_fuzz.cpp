@@ -64,7 +64,7 @@ void receive(sdfuzz::Input &in, Slot &slot, const ring::Place &place) {
                 }
             } else if (r == ring::kHandleNext) {
                 (void)ring::handle_at(s, place);
-                ring::skip(s, record, 1 + in.below(255) * 255);
+                (void)ring::skip(s, record, 1 + in.below(255) * 255);
             } else if (r == ring::kUrgentNext) {
                 ring::skip_urgent(s);
             } else if (r < 0) {

@@ -16,7 +16,7 @@ TEST_CASE("a client that fills its queue with rubbish for ever does not hold up 
     auto seg = std::make_unique<ListenerSegment>();
     Listener l;
     l.seg = seg.get();
-    l.links.push({test_link(1), &seg->link[0]});
+    REQUIRE(l.links.push({test_link(1), &seg->link[0]}));
     std::atomic<bool> over{false};
     std::atomic<uint32_t> rounds{0};
     std::thread client([&] {
@@ -56,7 +56,7 @@ TEST_CASE("a listener lets go of the links of ended clients, however many there 
         links.push_back(std::make_unique<LinkMap>());
         links.back()->view.base = memory.back().get();
         links.back()->users = 2; // the list's, and one that keeps it mapped
-        l.links.push({links.back().get(), &seg->link[i]});
+        REQUIRE(l.links.push({links.back().get(), &seg->link[i]}));
     }
     for (unsigned i = 1; i < kClients; ++i)
         links[i]->view.header().side[0].flags = kLinkClientDead;

@@ -394,7 +394,7 @@ TEST_CASE("after a restart the names are those of a listener that the server's p
     SECTION("it has another one, or none") {
         pair.restart(false);
         const Answer a = pair.steer(SteerTo::kernel);
-        CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == monitor::Hold::no_names);
+        CHECK(static_cast<monitor::Blocker>(a.as<wire::SteerReply>().blocker) == monitor::Blocker::no_names);
         TestListener another;
         REQUIRE(pair.server.channel.ask(Op::listen, wire::Listen{16, 0}, {another.fd.get()}).header.status == 0);
         CHECK(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 2);
@@ -412,45 +412,45 @@ TEST_CASE("names that the listener does not have are not made") {
     const Answer a = pair.steer(SteerTo::kernel);
     REQUIRE(a.header.status == 0);
     CHECK(a.as<wire::SteerReply>().never == 2);
-    CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == monitor::Hold::no_names);
+    CHECK(static_cast<monitor::Blocker>(a.as<wire::SteerReply>().blocker) == monitor::Blocker::no_names);
     CHECK(pair.client_ofd().tx_block == 0);
 }
 
 TEST_CASE("what stands in the way of leaving shared memory is said, and nothing is changed") {
     LivePair pair;
-    auto expected = monitor::Hold::none;
+    auto expected = monitor::Blocker::none;
     uint32_t never = 2;
     SECTION("an older library") {
         pair.server.segment.view.header().steering = 0;
-        expected = monitor::Hold::older;
+        expected = monitor::Blocker::older;
     }
     SECTION("a direction has ended: who waits, waits for the other one") {
         pair.slot().side[0].control.flags = kFlagWriteShut;
-        expected = monitor::Hold::ended;
+        expected = monitor::Blocker::ended;
         never = 0;
     }
     SECTION("one end is closed, the other not yet") {
         pair.slot().side[0].control.flags = kFlagClosed;
         pair.client.segment.view.proc(0).held[0] = 0;
         pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
-        expected = monitor::Hold::ended;
+        expected = monitor::Blocker::ended;
         never = 0;
     }
     SECTION("the other end is nobody's") {
         pair.client.segment.view.proc(0).held[0] = 0;
         pair.client_ofd().state = static_cast<uint32_t>(OfdState::free);
-        expected = monitor::Hold::alone;
+        expected = monitor::Blocker::alone;
         never = 0;
     }
     SECTION("it is bridged") {
         pair.client_ofd().tx_block = kTxMoved;
-        expected = monitor::Hold::passed;
+        expected = monitor::Blocker::passed;
     }
     const uint32_t before = pair.client_ofd().tx_block;
     const Answer a = pair.steer(SteerTo::kernel);
     REQUIRE(a.header.status == 0);
     CHECK(a.as<wire::SteerReply>().never == never);
-    CHECK(static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold) == expected);
+    CHECK(static_cast<monitor::Blocker>(a.as<wire::SteerReply>().blocker) == expected);
     CHECK(pair.client_ofd().tx_block == before);
     CHECK(pair.server_ofd().tx_block == 0);
 }

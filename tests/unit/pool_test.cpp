@@ -67,3 +67,17 @@ TEST_CASE("a child that is forked while another thread takes memory finds its ob
     maker.join();
     CHECK(failed == 0);
 }
+
+TEST_CASE("a list that has made room takes the next thing, and does not move for it") {
+    MapVector<uint64_t> list;
+    REQUIRE(list.make_room());
+    while (list.size() < 2000) { // beyond the first piece of memory
+        REQUIRE(list.make_room());
+        const size_t before = list.capacity_bytes();
+        REQUIRE(list.push(list.size()));
+        REQUIRE(list.capacity_bytes() == before);
+    }
+    for (size_t i = 0; i < list.size(); ++i)
+        REQUIRE(list[i] == i);
+    list.clear();
+}

@@ -24,6 +24,6 @@ inline int exec_failed(int r) noexcept {
 
 /// Forks through `make`, which returns as fork does, with what pthread_atfork handlers would do for the
 /// library.
-long fork_by_hand(long (*make)(void *), void *context) noexcept;
+[[nodiscard]] long fork_by_hand(long (*make)(void *), void *context) noexcept;
 
 } // namespace sd

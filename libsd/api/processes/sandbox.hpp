@@ -4,6 +4,6 @@
 namespace sd {
 
 /// The system call, with our instructions before the program's filter. As libc would answer.
-long sandbox_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
+[[nodiscard]] long sandbox_by_seccomp(unsigned operation, unsigned flags, void *arguments) noexcept;
 
 } // namespace sd

@@ -7,6 +7,6 @@ namespace sd {
 /// from now on.
 void let_faults_through() noexcept;
 /// rt_sigprocmask as the system call is. For raw.cpp.
-long change_kernel_mask(int how, const void *set, void *old) noexcept;
+[[nodiscard]] long change_kernel_mask(int how, const void *set, void *old) noexcept;
 
 } // namespace sd

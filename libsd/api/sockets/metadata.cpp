@@ -11,7 +11,7 @@ namespace {
 uint64_t told_inode(int fd, uint64_t kernels) noexcept {
     File *f = file_of(fd);
     const uint64_t own = f ? inode_of(*f) : 0;
-    const uint64_t told = own ? own : kept_inode(kernels);
+    const uint64_t told = own ? own : inode_told_for(kernels);
     return told ? told : kernels;
 }
 

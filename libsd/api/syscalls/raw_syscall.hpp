@@ -8,8 +8,8 @@
 namespace sd {
 
 /// Makes a system call; the value or -errno. Async-signal-safe, leaves errno alone.
-inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d = 0, long e = 0,
-                         long f = 0) noexcept {
+[[nodiscard]] inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d = 0,
+                                       long e = 0, long f = 0) noexcept {
     return sys::call(number, a, b, c, d, e, f);
 }
 
@@ -18,7 +18,7 @@ inline long raw_syscall6(long number, long a = 0, long b = 0, long c = 0, long d
     return -1;
 }
 /// Turns "value or -errno" into libc's way: the value, or -1 with errno set.
-inline long with_errno(long result) noexcept {
+[[nodiscard]] inline long with_errno(long result) noexcept {
     return static_cast<unsigned long>(result) > -4096UL ? set_errno(result) : result;
 }
 

@@ -172,7 +172,7 @@ bool uses_descriptor(unsigned opcode) noexcept {
 void give_to_kernel(int fd) noexcept {
     File *f = file_of(fd);
     if (f && f->kind != FileKind::epoll)
-        leave_to_kernel(fd, *f, Cause::raw_use);
+        (void)leave_to_kernel(fd, *f, Cause::raw_use); // without room for it the ring is told by the kernel
 }
 
 /// An accept gets the accelerated client that is there for it. False: there is none, or another acceptor was

@@ -6,10 +6,10 @@ struct io_uring_sqe;
 namespace sd {
 
 /// io_uring_setup(): a ring whose submissions we will see, or the kernel's error.
-long uring_setup(unsigned entries, void *params) noexcept;
+[[nodiscard]] long uring_setup(unsigned entries, void *params) noexcept;
 /// Is a ring with these flags not to be had? A kernel thread that takes submissions by itself would take
 /// those for our sockets, too: the answer is that of a kernel that wants privileges, EPERM.
-bool uring_refused(unsigned flags) noexcept;
+[[nodiscard]] bool uring_refused(unsigned flags) noexcept;
 /// io_uring_enter(): performs what is submitted for descriptors of ours, lets the kernel do the rest. -1 with
 /// errno set on failure.
 [[nodiscard]] long uring_enter(const long *arguments) noexcept;

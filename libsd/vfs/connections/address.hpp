@@ -49,7 +49,7 @@ uint64_t hash_of(const SlotAddress &a) noexcept;
 /// Is the address one of this host, so that a local client may claim it as its own?
 bool is_local_address(const SlotAddress &a) noexcept;
 /// The source address the kernel would use towards `to`; true when `to` is an address of this host.
-bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept;
+[[nodiscard]] bool route_is_local(const SlotAddress &to, SlotAddress *source) noexcept;
 /// The same for connect(): an address that was somebody else's up to 67 ms ago counts as that still.
 bool is_on_this_host(const SlotAddress &to, SlotAddress *source) noexcept;
 

@@ -14,7 +14,7 @@ struct ListenerEntry {
 };
 
 /// The accelerated listener that the kernel would choose for this address.
-bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept;
+[[nodiscard]] bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept;
 
 /// Whether the kernel agrees, now or at most kAgreedFor cycles of the processor's clock ago on this link. A
 /// listener's entry may outlive its socket, and then another user may have the address: the kernel gives it
@@ -24,6 +24,7 @@ bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept;
 /// kernel connection would have reached a socket of the entry's owner. (2^23 cycles are 2 to 8 ms at 4 to 1
 /// GHz.)
 constexpr uint64_t kAgreedFor = uint64_t{1} << 23;
-bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress &to, uint64_t now) noexcept;
+[[nodiscard]] bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress &to,
+                                 uint64_t now) noexcept;
 
 } // namespace sd

@@ -384,7 +384,9 @@ void disconnect(File &f, int error) noexcept {
     epoll_stream_ends(f); // we have the link still
     // A kernel socket that only answered for options knows nothing of the error.
     if (long spare = f.real_socket && !f.unconnected.bound ? placeholder_fd(false) : -1; spare >= 0) {
-        for_each_number(f, [&](int fd) { replace_number(fd, static_cast<int>(spare)); });
+        for_each_number(f, [&](int fd) {
+            (void)replace_number(fd, static_cast<int>(spare)); // fails for one that the kernel has no more
+        });
         sys::close(static_cast<int>(spare));
         f.real_socket = false;
     }

@@ -39,7 +39,7 @@ inline void set_ended(SlotSide &mine, uint32_t flags) noexcept {
     c.flags.fetch_or(flags, std::memory_order_seq_cst);
 }
 /// Takes the pending error; 0 when there is none.
-int take_error(Ofd &o) noexcept;
+[[nodiscard]] int take_error(Ofd &o) noexcept;
 
 /// Ring classes below this one grow as soon as they are full; larger ones only rather than let a blocking
 /// sender sleep.
@@ -93,7 +93,9 @@ class Pin {
     }
     /// The same for a call that does not block: in a program of one thread nobody but its own handlers could
     /// close the number meanwhile, and these come between two looks of the call at worst.
-    bool acquire_among_threads(File &f, int fd) noexcept { return one_thread() || acquire(f, fd); }
+    [[nodiscard]] bool acquire_among_threads(File &f, int fd) noexcept {
+        return one_thread() || acquire(f, fd);
+    }
     void drop() noexcept {
         if (!noted_)
             return;

@@ -9,8 +9,8 @@ namespace sd {
 /// which is set to the full length. 0, -EINVAL for a negative length, -EFAULT.
 [[nodiscard]] long write_sockaddr(const SlotAddress &a, int family, sockaddr *to, socklen_t *n) noexcept;
 /// setsockopt(IPV6_ADDRFORM) of an IPv6 connection: with a mapped address it becomes one of IPv4.
-long change_address_form(File &f, const void *value, socklen_t n) noexcept;
+[[nodiscard]] long change_address_form(File &f, const void *value, socklen_t n) noexcept;
 /// getsockopt(SO_PEERNAME): like getpeername(), but it fails where the room is larger than the address.
-long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept;
+[[nodiscard]] long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept;
 
 } // namespace sd

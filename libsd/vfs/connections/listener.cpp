@@ -196,6 +196,11 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     // Until it is in the list: a File of the same socket that is closed just now would have the monitor
     // forget this one with it.
     LockGuard g(all_lock);
+    if (!all.make_room()) { // a restarted monitor would never hear of it
+        pool.release(l);
+        *why = Cause::no_memory;
+        return -ENOMEM;
+    }
     // somaxconn bounds it in the kernel too; one more than asked for fits, as there.
     uint32_t room = static_cast<uint32_t>(backlog < 0 ? 4095 : backlog > 4094 ? 4095 : backlog + 1);
     wire::ListenReply reply;
@@ -217,7 +222,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     f->real_socket = true;
     std::atomic_signal_fence(std::memory_order_release);
     f->kind = FileKind::listener;
-    all.push(f);
+    (void)all.push(f); // there is room
     return 0;
 }
 
@@ -343,7 +348,7 @@ void restore_listeners() noexcept {
         Cause why;
         if (fd < 0 || l->retired.load() || announce(fd, l->backlog, &reply, &seg, &why) < 0)
             continue;
-        mark_for_discovery(fd, kMarkAgain); // else what it accepts stays with the kernel
+        (void)mark_for_discovery(fd, kMarkAgain); // else what it accepts stays with the kernel
         LockGuard h(l->lock);
         // Links made before the restart keep their place in the old segment: clients that have not noticed
         // still use them.

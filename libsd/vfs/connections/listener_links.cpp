@@ -86,7 +86,11 @@ bool listener_refresh(Listener &l) noexcept {
                     sys::close(r.fd[i]);
                     continue;
                 }
-                LinkMap *m = map_or_find(reply.link[i].link_id, r.fd[i], peer_of(reply.link[i].is_own));
+                LinkMap *m = nullptr;
+                if (l.links.make_room())
+                    m = map_or_find(reply.link[i].link_id, r.fd[i], peer_of(reply.link[i].is_own));
+                else
+                    sys::close(r.fd[i]);
                 if (!m) { // nobody waits in vain then, and no more of them are made
                     wire::LinkRef ref{reply.link[i].link_id, 1, 0};
                     control::request(wire::Op::no_room, &ref, sizeof ref);
@@ -94,7 +98,7 @@ bool listener_refresh(Listener &l) noexcept {
                 }
                 m->place = place;
                 m->listener_id = l.id;
-                l.links.push({m, &l.seg->link[place]});
+                (void)l.links.push({m, &l.seg->link[place]}); // there is room
                 added = true;
             }
             ask.from = reply.count && reply.next > ask.from ? reply.next : UINT32_MAX;

@@ -11,7 +11,7 @@ unsigned listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// The same, with a reference to each of those returned, to be given back with link_unuse().
 unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept;
 /// Is a connection waiting in some link's SYN queue? (The kernel's queue is not looked at.)
-bool listener_pending(Listener &l) noexcept;
+[[nodiscard]] bool listener_pending(Listener &l) noexcept;
 /// The next waiting connection of any link, with one reference to its link; -EAGAIN when there is none;
 /// -EBADF when the listener was closed after `generation` was read. Any thread, any process.
 [[nodiscard]] long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *slot) noexcept;

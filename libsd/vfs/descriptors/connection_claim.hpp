@@ -58,7 +58,7 @@ template <Way way> class ConnectionClaim {
         }
     }
     explicit operator bool() const noexcept { return static_cast<bool>(claim_); }
-    long error() const noexcept { return error_ ? error_ : Claim::error(); }
+    [[nodiscard]] long error() const noexcept { return error_ ? error_ : Claim::error(); }
     void release() noexcept { claim_.release(); }
 
   private:

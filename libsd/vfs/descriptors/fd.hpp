@@ -29,6 +29,6 @@ class ReferencedFile {
     File *file_ = nullptr;
 };
 /// See fd.cpp.
-long leave_to_kernel(int fd, File &f, Cause why) noexcept;
+[[nodiscard]] long leave_to_kernel(int fd, File &f, Cause why) noexcept;
 
 } // namespace sd

@@ -64,7 +64,7 @@ File *new_file(FileKind kind) noexcept {
     f->unconnected.last_port = 0;
     f->unconnected.offer.store(0, std::memory_order_relaxed);
     f->stream.path_fd = f->stream.closing_fd = -1;
-    f->stream.kept_watch.store(0, std::memory_order_relaxed);
+    f->stream.leftover_watch.store(0, std::memory_order_relaxed);
     f->unconnected.error.store(0, std::memory_order_relaxed);
     // What it was before stays where it is (listener, epoll): a thread that looked the File up just before it
     // was closed may be about to go there.
@@ -223,7 +223,7 @@ void replace_dummy() noexcept {
     SpareNumbers spare;
     const long fresh = plain_socket();
     if (fresh >= 0) {
-        sys::dup3(static_cast<int>(fresh), number, O_CLOEXEC);
+        (void)sys::dup3(static_cast<int>(fresh), number, O_CLOEXEC); // the number is open, so it cannot fail
         sys::close(static_cast<int>(fresh));
         return;
     }

@@ -81,10 +81,10 @@ struct alignas(64) File {
         uint32_t grown_mark = 0; ///< generation + 1 while listed by note_grown(), under its lock
         int path_fd = -1;        ///< vfs/paths: a number of the kernel socket, to be checked
         int closing_fd = -1;     ///< the number that is being closed as the last one
-        /// A number that is in the hidden set of `kept_by` though it is no member, and Epoll::sockets_name
-        /// above it; 0: none. With that set's lock
-        std::atomic<uint64_t> kept_watch{0};
-        Epoll *kept_by = nullptr;
+        /// A number that the kernel still watches in the hidden set of `leftover_in` though it is no member
+        /// there any more, and Epoll::sockets_name above it; 0: none. With that set's lock
+        std::atomic<uint64_t> leftover_watch{0};
+        Epoll *leftover_in = nullptr;
         /// Addresses of both ends, checked and copied when the connection was made
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
@@ -137,7 +137,7 @@ inline File *file_of(int fd) noexcept {
 inline bool has_entry(int fd) noexcept { return entry_of(fd) != nullptr; }
 
 /// Maps the table, if it is not yet: a program without sockets has none. False: no memory. Any thread.
-bool make_fd_table() noexcept;
+[[nodiscard]] bool make_fd_table() noexcept;
 File *new_file(FileKind kind) noexcept;
 /// Gives back a File that was never installed.
 void discard_file(File *f) noexcept;
@@ -163,7 +163,7 @@ void install_file(int fd, File *f) noexcept;
 void release_file(File *f) noexcept;
 /// A descriptor for an accelerated socket: a duplicate of the process's unconnected dummy socket at the
 /// lowest free number.
-long placeholder_fd(bool cloexec) noexcept;
+[[nodiscard]] long placeholder_fd(bool cloexec) noexcept;
 /// Puts `f` under a number that placeholder_fd() gave.
 void install_placeholder(int fd, File *f, bool cloexec) noexcept;
 /// Gives such a number back unused.
@@ -171,7 +171,7 @@ void drop_placeholder(int fd) noexcept;
 /// Upward::hidden_moved, for the dummy.
 void dummy_moved(int from, int to) noexcept;
 /// Did calls of the parent's threads hold Files?
-bool files_fork_child() noexcept;
+[[nodiscard]] bool files_fork_child() noexcept;
 /// Later in the child, where that returned true: what only calls of other threads held there is closed. Needs
 /// the monitor.
 void drop_uncounted_files() noexcept;
@@ -179,7 +179,7 @@ void drop_uncounted_files() noexcept;
 extern std::atomic<uint32_t> pinned;
 /// take_reference() for such a call. Whether the number still stands for the File is looked at afterwards,
 /// see keep_for_waiters().
-inline bool pin(File &f) noexcept {
+[[nodiscard]] inline bool pin(File &f) noexcept {
     if (!take_reference(f))
         return false;
     pinned.fetch_add(1, std::memory_order_seq_cst);

@@ -6,14 +6,15 @@ namespace sd {
 
 namespace {
 
-constexpr size_t kKept = 512;
-struct Kept {
+constexpr size_t kToldInodes = 512;
+/// A kernel socket's number, and the one that is told instead.
+struct ToldInode {
     std::atomic<uint64_t> kernels, told; ///< 0: none
 };
-constinit Kept kept[kKept];
-constinit std::atomic<bool> any_kept{false};
+constinit ToldInode told_inodes[kToldInodes];
+constinit std::atomic<bool> any_told{false};
 
-Kept &place_of(uint64_t kernels) noexcept { return kept[kernels % kKept]; }
+ToldInode &place_of(uint64_t kernels) noexcept { return told_inodes[kernels % kToldInodes]; }
 
 } // namespace
 
@@ -29,21 +30,21 @@ uint64_t inode_of(File &f) noexcept {
 
 // A reader takes what is told only if the kernel's number stood there before and after: who writes takes it
 // away first.
-void keep_inode(int fd, uint64_t told) noexcept {
+void note_told_inode(int fd, uint64_t told) noexcept {
     struct stat status {};
     if (told == 0 || sys::call(SYS_fstat, fd, sys::arg(&status)) < 0)
         return;
-    Kept &place = place_of(status.st_ino);
+    ToldInode &place = place_of(status.st_ino);
     place.kernels.store(0, std::memory_order_seq_cst);
     place.told.store(told, std::memory_order_seq_cst);
     place.kernels.store(status.st_ino, std::memory_order_release);
-    any_kept.store(true, std::memory_order_release);
+    any_told.store(true, std::memory_order_release);
 }
 
-uint64_t kept_inode(uint64_t kernels) noexcept {
-    if (!any_kept.load(std::memory_order_acquire)) [[likely]]
+uint64_t inode_told_for(uint64_t kernels) noexcept {
+    if (!any_told.load(std::memory_order_acquire)) [[likely]]
         return 0;
-    const Kept &place = place_of(kernels);
+    const ToldInode &place = place_of(kernels);
     if (place.kernels.load(std::memory_order_acquire) != kernels)
         return 0;
     const uint64_t told = place.told.load(std::memory_order_seq_cst);

@@ -15,8 +15,8 @@ namespace sd {
 uint64_t inode_of(File &f) noexcept;
 /// The kernel socket behind the number stands for what was told to have inode `told`. A process keeps some
 /// hundreds of these, and later ones may take the place of earlier ones.
-void keep_inode(int fd, uint64_t told) noexcept;
+void note_told_inode(int fd, uint64_t told) noexcept;
 /// What is told instead of the kernel's number; 0: nothing. Any thread, async-signal-safe, no system call.
-uint64_t kept_inode(uint64_t kernels) noexcept;
+uint64_t inode_told_for(uint64_t kernels) noexcept;
 
 } // namespace sd

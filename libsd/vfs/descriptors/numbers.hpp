@@ -14,7 +14,7 @@ template <class Act> void for_each_number(const File &f, Act act) noexcept {
 int any_number(const File &f) noexcept;
 /// The number becomes one more of `made`, and stays close-on-exec where it was. -errno; -EBADF: the kernel
 /// does not have it any more, and nothing was done.
-long replace_number(int fd, int made) noexcept;
+[[nodiscard]] long replace_number(int fd, int made) noexcept;
 /// Takes the number out of the table, if it is still `f`'s, and ends its reference.
 void give_up_number(int fd, File &f) noexcept;
 

@@ -206,7 +206,7 @@ long listen(int fd, int backlog) noexcept {
     if (long r = materialise(fd, *f); r < 0)
         return r;
     if (f->unconnected.refuse_cause == 0 && !namespace_changed)
-        mark_for_discovery(fd); // else what it accepts is the kernel's
+        (void)mark_for_discovery(fd); // else what it accepts is the kernel's
     long r = sys::call(SYS_listen, fd, backlog);
     if (r == 0 && dummy_listened()) [[unlikely]]
         r = -EINVAL;
@@ -216,7 +216,8 @@ long listen(int fd, int backlog) noexcept {
     if (why == Cause::shared_early) // one that listens is a kernel socket anyway
         why = Cause::none;
     if (why != Cause::none || namespace_changed || register_listener(fd, f, backlog, &why) < 0)
-        fall_back(fd, f, why == Cause::none ? Cause::foreign_namespace : why, nullptr);
+        // It is a kernel socket by now, so nothing is left that could fail.
+        (void)fall_back(fd, f, why == Cause::none ? Cause::foreign_namespace : why, nullptr);
     else
         epoll_file_became_listener(*f);
     return 0;

@@ -11,6 +11,6 @@ namespace sd {
 void materialise_all() noexcept;
 /// Lets the kernel have the socket for good: materialises, counts the cause, and takes the number out of the
 /// table.
-long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
+[[nodiscard]] long fall_back(int fd, File *f, Cause why, const SlotAddress *to) noexcept;
 
 } // namespace sd

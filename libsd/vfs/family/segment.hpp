@@ -40,10 +40,10 @@ inline bool is_detached() noexcept {
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
 bool holds_ofd(unsigned seg, uint32_t index) noexcept;
 /// Whether another process has it in hand as well (parcels do not count).
-bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
+[[nodiscard]] bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
 /// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails, and this said true: else
 /// another parcel holds it, too.
-bool hold_for_parcel(unsigned seg, uint32_t index) noexcept;
+[[nodiscard]] bool hold_for_parcel(unsigned seg, uint32_t index) noexcept;
 void unhold_for_parcel(unsigned seg, uint32_t index) noexcept;
 /// After an exec: this segment is the one in which new Ofds are made.
 void resume_own_segment(int index) noexcept;
@@ -58,18 +58,18 @@ void count_fallback(Cause c, const SlotAddress *to) noexcept;
 [[nodiscard]] Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept;
 /// Clears this process's claim on it. True when nobody else holds it: the caller then closes the connection
 /// and frees it.
-bool drop_ofd(unsigned seg, uint32_t index) noexcept;
+[[nodiscard]] bool drop_ofd(unsigned seg, uint32_t index) noexcept;
 /// After the connection's close was published.
 void free_ofd(unsigned seg, uint32_t index) noexcept;
 
 /// Gives the calling thread a record in segment `seg`. False: the table is full.
-bool register_in_segment(unsigned seg) noexcept;
+[[nodiscard]] bool register_in_segment(unsigned seg) noexcept;
 void unregister_thread() noexcept; ///< at thread exit: gives back its records and doorbell
 
 /// Around fork. lock: false, another thread makes or maps a segment. prepare: makes a ProcRecord with the
 /// same holdings for the child in every segment and fills the message for the monitor. child: switches to
 /// those records and forgets the own segment (a new one is made on need).
-bool segments_fork_lock() noexcept;
+[[nodiscard]] bool segments_fork_lock() noexcept;
 void segments_fork_prepare(wire::Fork *message, bool without_records) noexcept;
 /// Of all open file descriptions. With make_lock.
 bool holds_nothing() noexcept;

@@ -90,7 +90,7 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
     }
     linger l{};
     socklen_t n = sizeof l;
-    sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n);
+    (void)sys::getsockopt(fd, SOL_SOCKET, SO_LINGER, &l, &n); // else it does not linger
     s.linger_on = l.l_onoff;
     s.linger_s = l.l_linger;
     s.rcvlowat = ask(fd, SOL_SOCKET, SO_RCVLOWAT, 1);

@@ -69,15 +69,11 @@ bool find_record(const File &f, int level, int name, FreshOption *out) noexcept 
     return false;
 }
 
-long replay_options(int fd, const FreshState &s) noexcept {
-    long first = 0;
+void replay_options(int fd, const FreshState &s) noexcept {
     for (uint32_t i = 0; i < s.count; ++i) {
         const FreshOption &o = s.option[i];
-        long r = sys::setsockopt(fd, o.level, o.name, o.value, static_cast<socklen_t>(o.length));
-        if (r < 0 && first == 0)
-            first = r;
+        sys::setsockopt(fd, o.level, o.name, o.value, static_cast<socklen_t>(o.length));
     }
-    return first;
 }
 
 void replay_stored_options(int fd, const File &f) noexcept {

@@ -6,15 +6,16 @@
 namespace sd {
 
 /// Puts an option into the File's record; the last one set counts. False: there is no room.
-bool record_option(File &f, const FreshOption &o) noexcept;
+[[nodiscard]] bool record_option(File &f, const FreshOption &o) noexcept;
 /// The kernel socket has been told more than the record holds.
 void record_is_incomplete(File &f) noexcept;
 [[nodiscard]] bool find_record(const File &f, int level, int name, FreshOption *out) noexcept;
 /// Has anything been recorded?
 [[nodiscard]] bool has_record(const File &f) noexcept;
 
-/// Sets the recorded options on kernel socket `fd`. 0, or the first -errno.
-long replay_options(int fd, const FreshState &s) noexcept;
+/// Sets the recorded options on kernel socket `fd`. One that it refuses, which it would have taken when the
+/// program set it, stays as the kernel has it.
+void replay_options(int fd, const FreshState &s) noexcept;
 /// Sets what `f`, a connection, was told and keeps itself on kernel socket `fd`, on which its recorded
 /// options have been set.
 void replay_stored_options(int fd, const File &f) noexcept;

@@ -45,7 +45,7 @@ struct ParsedOption {
 /// What the kernel says about a value: 0 and the parsed option, -errno as setsockopt reports it, or
 /// kAskKernel where only the kernel can tell.
 constexpr long kAskKernel = 1;
-long parse_option(const KnownOption &k, const void *value, socklen_t n, ParsedOption &out) noexcept;
+[[nodiscard]] long parse_option(const KnownOption &k, const void *value, socklen_t n, ParsedOption &out) noexcept;
 
 /// True if an option, once set to something else than zero, keeps a socket from being accelerated.
 bool needs_kernel(int level, int name) noexcept;

@@ -10,6 +10,7 @@ void note_packet_marks(const File &f, int fd, Slot::Identity &to) noexcept;
 /// Is it an option whose answer is about the packets that came?
 bool asks_for_packets(int level, int name) noexcept;
 /// Its answer. `fd`: a kernel socket of the connection's own, which knows what was asked for.
-long packet_options(int fd, const File &f, int level, int name, void *value, socklen_t *n, int room) noexcept;
+[[nodiscard]] long packet_options(int fd, const File &f, int level, int name, void *value, socklen_t *n,
+                                  int room) noexcept;
 
 } // namespace sd

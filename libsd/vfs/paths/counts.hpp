@@ -10,7 +10,7 @@ namespace sd {
 
 [[nodiscard]] bool ask_info(int fd, tcp_info *info) noexcept;
 /// An ioctl() that counts bytes, or -errno.
-long ask_count(int fd, unsigned long which) noexcept;
+[[nodiscard]] long ask_count(int fd, unsigned long which) noexcept;
 
 /// Payload that has been written to the socket since its connection began; -1: not to be had. Nobody writes
 /// meanwhile. `half_closed`: the peer may have ended its direction.

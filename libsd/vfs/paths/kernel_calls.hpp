@@ -8,7 +8,7 @@
 namespace sd {
 
 /// For calls that move data: is it a stream by now?
-inline bool joins_now(int fd, File &f) noexcept {
+[[nodiscard]] inline bool joins_now(int fd, File &f) noexcept {
     return may_be_joined(f) && consider_joining(fd, f) && f.kind == FileKind::stream;
 }
 

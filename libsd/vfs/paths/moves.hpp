@@ -96,11 +96,11 @@ struct MoveCounts {
 /// Moves that this process has made, of all its connections.
 extern std::atomic<uint64_t> connections_joined;
 /// Writes them as ,"NAME":COUNT... behind `to`, as far as `room` goes; how much.
-int write_move_counts(char *to, size_t room) noexcept;
+[[nodiscard]] int write_move_counts(char *to, size_t room) noexcept;
 extern MoveCounts moves_to_ring, moves_to_kernel, followed_to_ring, followed_to_kernel;
 
 /// A number of the kernel socket; -1: there is none any more.
-int path_socket(const File &f) noexcept;
+[[nodiscard]] int path_socket(const File &f) noexcept;
 /// Makes the words of a new connection's Ofd, before anybody sees it.
 void begin_paths(Ofd &o) noexcept;
 
@@ -119,7 +119,7 @@ void hear_of_end(File &f) noexcept;
 /// With the receive token: does the ring end at a position that a peek has got to, and the socket goes on?
 bool ring_ends_at(const File &f, const RxState &s) noexcept;
 /// The same of the socket, of which `peeked` bytes have been seen and not taken.
-bool socket_ends_after(int fd, const File &f, long peeked) noexcept;
+[[nodiscard]] bool socket_ends_after(int fd, const File &f, long peeked) noexcept;
 /// Does the sender write to the ring, as far as it has said?
 bool sender_is_in_ring(const File &f) noexcept;
 /// With the receive token, after bytes were peeked, or taken.
@@ -160,9 +160,9 @@ ReadingPlace reading_place(const File &f) noexcept;
 bool may_shrink_ring(const File &f) noexcept;
 
 /// What waits in the socket.
-long socket_pending(int fd) noexcept;
+[[nodiscard]] long socket_pending(int fd) noexcept;
 /// With the receive token, or as a hint: what waits in both, up to `limit`; they are one stream.
-long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
+[[nodiscard]] long pending_in_both(int fd, const File &f, uint64_t limit) noexcept;
 
 /// Bytes that have arrived at the socket so far: edges of epoll.
 uint64_t socket_arrivals(const File &f) noexcept;

@@ -1,6 +1,7 @@
 // Connections that began in the kernel, until their two ends are joined.
 #include "libsd/vfs/paths/offer.hpp"
 #include "libsd/base/start_section.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
@@ -189,6 +190,7 @@ bool mark_for_discovery(int fd, int how) noexcept {
 }
 
 void mark_offered(File &f, unsigned side, uint32_t destination) noexcept {
+    SD_ASSERT(side < 2 && !is_state(f, OfferState::offered)); // that one would have to be taken back
     rdma::open_device();
     f.unconnected.side = static_cast<uint8_t>(side);
     f.unconnected.destination = destination;
@@ -271,6 +273,7 @@ void count_shared() noexcept {
 } // namespace
 
 bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
+    SD_ASSERT(!is_state(f, OfferState::none) && f.unconnected.side == l.side && slot < kLinkSlots);
     uint32_t index = 0;
     Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
     if (!o)

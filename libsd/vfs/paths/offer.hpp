@@ -41,7 +41,7 @@ void mark_offered(File &f, unsigned side, uint32_t destination = 0) noexcept;
 /// what that one says, that it has libsd. False: the kernel does not know of it, since no monitor looks for
 /// peers. Asks nobody else: who connects to other hosts only need not have a monitor. `how`: kMarkAgain for a
 /// listener, after a restart of the monitor.
-bool mark_for_discovery(int fd, int how = kMark) noexcept;
+[[nodiscard]] bool mark_for_discovery(int fd, int how = kMark) noexcept;
 /// Does our monitor look for peers?
 bool is_discovery_on() noexcept;
 /// A connection just accepted by the kernel gets a File under its number.
@@ -52,7 +52,7 @@ inline bool may_be_joined(const File &f) noexcept {
 }
 /// For calls that move data, without locks: offers it, or asks whether the other end has come. True: it is a
 /// stream by now.
-[[gnu::cold]] bool consider_joining(int fd, File &f) noexcept;
+[[nodiscard, gnu::cold]] bool consider_joining(int fd, File &f) noexcept;
 /// The socket behind `fd` and this slot, of which nobody has used our side, are one connection from now on;
 /// its File is a stream. False: no memory for it.
 [[nodiscard]] bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept;

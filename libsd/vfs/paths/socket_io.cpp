@@ -317,7 +317,7 @@ int take_path_error(int fd, File &f) noexcept {
     const bool by_link = o.tx_block.load(std::memory_order_acquire) & kTxReset;
     int kernels = 0;
     socklen_t n = sizeof kernels;
-    sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n);
+    (void)sys::getsockopt(fd, SOL_SOCKET, SO_ERROR, &kernels, &n); // fails where there is no socket any more
     const int ours = take_error(o);
     if (by_link)
         return ours;

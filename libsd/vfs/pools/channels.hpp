@@ -25,7 +25,7 @@ inline bool may_use_channels() noexcept { return &::socksdirect_page_calls != nu
 /// The same, with the module there. Any thread, async-signal-safe.
 const PageCalls *page_calls() noexcept;
 /// A call on an end of a channel, also in a process without the library. 0 or -errno.
-long call_channel(int end, unsigned long request, void *argument) noexcept;
+[[nodiscard]] long call_channel(int end, unsigned long request, void *argument) noexcept;
 /// Does this memory lie where the device's does? The module has the last word.
 inline bool may_be_of_device(const PageCalls &calls, const void *at, size_t length) noexcept {
     const uintptr_t offset = reinterpret_cast<uintptr_t>(at) - calls.window;
@@ -95,8 +95,8 @@ inline void leave_pages_if_told() noexcept {
 void prepare_to_map(int fd, File &f, const void *to, size_t n) noexcept;
 /// With the receive token: reads up to `n` bytes at the handle that is next, whose channel is `pool`, and of
 /// those behind it. Bytes; -EFAULT: nothing was read; -EPROTO: there is nothing behind the handle.
-long read_channel(const File &f, RxState &s, const ring::Record &rec, TakenPool &pool, void *to, uint64_t n,
-                  bool discard, bool captured) noexcept;
+[[nodiscard]] long read_channel(const File &f, RxState &s, const ring::Record &rec, TakenPool &pool, void *to,
+                                uint64_t n, bool discard, bool captured) noexcept;
 /// Is this the end of a channel that a module has made which we can work with?
 bool is_channel(int fd) noexcept;
 /// From now on the peers copy: this process may lose its right to read.

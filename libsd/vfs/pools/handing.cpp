@@ -1,5 +1,6 @@
 // Bytes that are handed over in place.
 #include "libsd/base/probes.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/pools/pools.hpp"
@@ -108,7 +109,8 @@ Next take_run(File &f, Ofd &o, uint64_t most, ReceivedBytes *out, uint64_t *got)
         end += n;
         sum += static_cast<uint64_t>(n);
     }
-    pool->refs.fetch_add(1, std::memory_order_relaxed);
+    const uint32_t refs = pool->refs.fetch_add(1, std::memory_order_relaxed);
+    SD_ASSERT(refs != 0); // the File's own
     consumed.store(ring::read_up_to(s), std::memory_order_release);
     ++s.messages;
     *got = sum;

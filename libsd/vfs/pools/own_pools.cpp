@@ -1,4 +1,5 @@
 // Pools that this process sends from.
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/memory.hpp"
@@ -123,6 +124,7 @@ long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept {
 
 void drop_pool(void *pool) noexcept {
     OwnPool &p = *static_cast<OwnPool *>(pool);
+    SD_ASSERT(p.bytes && p.ledger); // it is dropped once
     if (!p.ended.load(std::memory_order_relaxed) && p.ledger->taken.load(std::memory_order_acquire) == 0) {
         // Nothing was handed over, and nobody will come for it.
         const wire::PoolRef ref{p.link_id, p.side, 0, p.name};

@@ -44,7 +44,7 @@ struct TakenPool {
 };
 
 // own_pools.cpp: see BufferCalls
-long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept;
+[[nodiscard]] long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept;
 void drop_pool(void *pool) noexcept;
 /// Does it belong to this connection? With a token of it.
 inline bool is_pool_of(const OwnPool &pool, const Ofd &o) noexcept {
@@ -66,7 +66,7 @@ void pools_fork_child() noexcept;
 // taken_pools.cpp
 /// With the receive token: the pool in which a handle's bytes lie, checked; nullptr: not mapped, or nonsense,
 /// which take_pool_of_next() tells.
-TakenPool *pool_of_handle(const File &f, const ring::HandleRecord &where, uint32_t length) noexcept;
+[[nodiscard]] TakenPool *pool_of_handle(const File &f, const ring::HandleRecord &where, uint32_t length) noexcept;
 constexpr uint64_t offset_of(const ring::HandleRecord &where) {
     return where.place & ((uint64_t{1} << ring::kHandleOffsetBits) - 1);
 }
@@ -91,16 +91,17 @@ struct DetachedPools {
 };
 /// With both tokens, when the File ceases to stand for its connection: what is to be given to
 /// let_go_of_pools() without them.
-DetachedPools detach_pools(File &f) noexcept;
+[[nodiscard]] DetachedPools detach_pools(File &f) noexcept;
 /// `over`: nobody else holds this end of the connection.
 void let_go_of_pools(const DetachedPools &pools, bool over, uint64_t link_id, unsigned peer_side) noexcept;
 void taken_pools_moved(int from, int to) noexcept;
 void taken_pools_fork_child() noexcept;
 
 // handing.cpp: see BufferCalls
-long is_pool_usable(int fd, void *pool) noexcept;
-long hand_over(int fd, void *pool, uint64_t offset, uint64_t bytes, uint32_t buffer, int flags) noexcept;
-long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, int flags,
-                      ReceivedBytes *out) noexcept;
+[[nodiscard]] long is_pool_usable(int fd, void *pool) noexcept;
+[[nodiscard]] long hand_over(int fd, void *pool, uint64_t offset, uint64_t bytes, uint32_t buffer,
+                             int flags) noexcept;
+[[nodiscard]] long receive_in_place(int fd, void *spare, uint64_t spare_bytes, uint64_t most, int flags,
+                                    ReceivedBytes *out) noexcept;
 
 } // namespace sd

@@ -1,5 +1,6 @@
 // Pools of peers that are mapped here.
 #include "libsd/base/upward.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/pool.hpp"
@@ -52,7 +53,9 @@ void wake_owner(PoolLedger &ledger) noexcept {
 }
 
 void drop_reference(TakenPool &p) noexcept {
-    if (p.refs.fetch_sub(1, std::memory_order_acq_rel) != 1)
+    const uint32_t refs = p.refs.fetch_sub(1, std::memory_order_acq_rel);
+    SD_ASSERT(refs != 0);
+    if (refs != 1)
         return;
     if (p.bytes)
         sys::munmap(const_cast<uint8_t *>(p.bytes), p.size);
@@ -237,6 +240,8 @@ void take_announced_channel(File &f) noexcept {
 }
 
 void count_released(TakenPool &p, uint32_t buffer, uint64_t bytes) noexcept {
+    // pool_of_handle() has checked the number that the peer wrote. A channel's ledger is another one.
+    SD_ASSERT(p.end_fd < 0 && buffer < kPoolBuffers);
     p.ledger->released[buffer].fetch_add(static_cast<uint32_t>(bytes), std::memory_order_release);
     wake_owner(*p.ledger);
 }

@@ -19,7 +19,7 @@ class BiasedLock {
   public:
     /// With signal handlers put off (see BiasedGuard). True: taken as the favoured thread; pass it to
     /// unlock().
-    bool lock() noexcept {
+    [[nodiscard]] bool lock() noexcept {
         const void *me = &self;
         if (favoured_.load(std::memory_order_relaxed) == me) [[likely]] {
             busy_.store(1, std::memory_order_relaxed);
@@ -48,7 +48,7 @@ class BiasedLock {
     }
 
   private:
-    bool lock_shared(const void *me) noexcept;
+    [[nodiscard]] bool lock_shared(const void *me) noexcept;
 
     std::atomic<const void *> favoured_{
         nullptr}; ///< the thread's ThreadSelf; nullptr: nobody came yet; this lock itself: for all

@@ -10,6 +10,6 @@ namespace sd {
 
 /// As ppoll. What select cannot tell apart is reported as the least: an end or an error as readable or
 /// writable; where nothing was asked for, as POLLHUP.
-long poll_by_select(pollfd *p, size_t n, const timespec *timeout, const uint64_t *mask) noexcept;
+[[nodiscard]] long poll_by_select(pollfd *p, size_t n, const timespec *timeout, const uint64_t *mask) noexcept;
 
 } // namespace sd

@@ -52,7 +52,7 @@ class PinnedList {
     /// then looks at the number; the socket says nothing more after that.
     short look_anew(size_t i) noexcept;
     /// The same for all such numbers, at the end of the time. How many of them have events.
-    long look_anew() noexcept;
+    [[nodiscard]] long look_anew() noexcept;
 
   private:
     bool kept(size_t i) const noexcept { return l_.keep[i] != PollList::Keep::not_at_all; }

@@ -119,7 +119,7 @@ long become_kernel(File &f, Cause why) noexcept {
 void exchange_numbers(File &f, int made) noexcept {
     bool first = true;
     if (f.kind == FileKind::stream)
-        keep_inode(made, inode_of(f));
+        note_told_inode(made, inode_of(f));
     f.exchanged.store(true, std::memory_order_relaxed); // before the table says so
     for_each_number(f, [&](int fd) {
         if (first && f.real_socket) { // who is to be signalled, and how, was kept in the file that goes now
@@ -130,7 +130,7 @@ void exchange_numbers(File &f, int made) noexcept {
                 sys::fcntl(made, F_SETSIG, signal);
         }
         first = false;
-        replace_number(fd, made);
+        (void)replace_number(fd, made); // fails for one that the kernel has no more
         epoll_file_became_kernel(f, fd);
         give_up_number(fd, f);
     });
@@ -184,7 +184,7 @@ File *admit_once(const HandoffRecord &p, unsigned seg, LinkMap &l) noexcept {
     if (f)
         f->refs.store(1, std::memory_order_relaxed);
     else
-        drop_ofd(seg, p.ofd_index); // the parcel holds it
+        (void)drop_ofd(seg, p.ofd_index); // it is not the last one: the parcel holds it
     return f;
 }
 
@@ -209,7 +209,7 @@ bool take_over(int fd, const HandoffRecord &p, int seg, LinkMap &l, bool carries
     if (carries)
         f->stream.carried = true;
     end_without_a_trace(fd);
-    replace_number(fd, static_cast<int>(dummy));
+    (void)replace_number(fd, static_cast<int>(dummy)); // fails if somebody has closed it
     install_file(fd, f);
     release_file(f);
     return true;
@@ -221,9 +221,9 @@ bool claim(int fd) noexcept {
         if (r.status == -EPERM && r.length == sizeof(wire::Refused)) {
             if (r.fds == 1) { // its holders share that one by now
                 end_without_a_trace(fd);
-                replace_number(fd, r.fd[0]);
+                (void)replace_number(fd, r.fd[0]); // fails where another thread has closed it
             }
-            keep_inode(fd, r.as<wire::Refused>().inode);
+            note_told_inode(fd, r.as<wire::Refused>().inode);
         }
         control::close_received(r);
         return false;

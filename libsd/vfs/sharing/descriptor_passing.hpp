@@ -50,7 +50,7 @@ class OutgoingRights {
     static constexpr unsigned kMost = 253;        ///< SCM_MAX_FD
     static constexpr long kGoesItself = 1L << 32; ///< what stands under the number is a kernel socket already
     /// What is passed for a stream: a descriptor, which is noted in made_, kGoesItself, or -errno.
-    long pass_stream(File &f) noexcept;
+    [[nodiscard]] long pass_stream(File &f) noexcept;
     int made_[kMost];
     unsigned count_ = 0;
 };

@@ -254,7 +254,7 @@ void hand_over_as_kernel_sockets() noexcept {
         count_fallback(Cause::passed, nullptr);
         for_each_number(*f, [&](int number) { // its duplicates, too
             if (stays_open(number) && bridged.push(number))
-                sys::dup3(static_cast<int>(made), number, 0);
+                (void)sys::dup3(static_cast<int>(made), number, 0); // the number is open, so it cannot fail
         });
         sys::close(static_cast<int>(made));
     }
@@ -265,7 +265,7 @@ void hand_over_as_kernel_sockets() noexcept {
 void take_kernel_sockets_back() noexcept {
     const long dummy = dummy_socket();
     for (const int number : bridged)
-        sys::dup3(static_cast<int>(dummy), number, 0);
+        (void)sys::dup3(static_cast<int>(dummy), number, 0); // as above
     bridged.truncate(0);
 }
 

@@ -1,11 +1,13 @@
 // Connections that come from another program image or process.
 #include "libsd/vfs/sharing/handoff.hpp"
+#include "libsd/control/assert.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 
 namespace sd {
 
 void write_handoff(const File &f, HandoffRecord &p) noexcept {
+    SD_ASSERT(f.link && f.slot < kLinkSlots && f.ofd_index != 0 && f.ofd_index < kOfds);
     p.link_id = f.link->id;
     p.ofd_index = f.ofd_index;
     p.slot = f.slot;
@@ -31,6 +33,7 @@ bool handoff_valid(const HandoffRecord &p, unsigned seg, const LinkMap &l) noexc
 }
 
 File *admit(const HandoffRecord &p, unsigned seg, LinkMap &l) noexcept {
+    SD_ASSERT(p.link_id == l.id && p.side == l.side && p.options <= FreshState::kMax); // see handoff_valid()
     File *f = new_file(FileKind::fresh);
     if (!f)
         return nullptr;

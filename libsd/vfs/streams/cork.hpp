@@ -37,7 +37,7 @@ inline uint64_t most_at_once(const File &f, Cork cork) noexcept {
 }
 /// Publishes a record whose payload is in place. True: the receiver has to be told, of data or that it has to
 /// look at the clock.
-bool publish_corked(File &f, uint32_t n, Cork cork) noexcept;
+[[nodiscard]] bool publish_corked(File &f, uint32_t n, Cork cork) noexcept;
 /// What was held back can be seen from now on; the caller notifies. False: nothing was.
 bool uncork(File &f) noexcept;
 /// After setsockopt(TCP_CORK or TCP_NODELAY): but for TCP_NODELAY 0, what is held back goes out, or stays for

@@ -254,7 +254,7 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
                 *end = true;
                 return done;
             }
-            take_error(o); // it is told now
+            (void)take_error(o); // it is told now
             if (done)
                 o.so_error.store(static_cast<int32_t>(-told), std::memory_order_release);
             return done ? done : told;

@@ -9,7 +9,7 @@ namespace sd {
 constexpr int kUpToMark = 0x01000000;
 /// Receives with the semantics of recvmsg(2).
 /// `interrupts`: as for wait_stream().
-long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags,
-                 uint64_t interrupts = self.interrupts) noexcept;
+[[nodiscard]] long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags,
+                               uint64_t interrupts = self.interrupts) noexcept;
 
 } // namespace sd

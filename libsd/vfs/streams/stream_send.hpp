@@ -6,7 +6,7 @@
 namespace sd {
 
 /// Sends with the semantics of sendmsg(2) on a TCP socket. Raises SIGPIPE where TCP does.
-long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
+[[nodiscard]] long stream_send(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
 
 /// With the send token: room for at least one more byte, growing the ring if that is allowed. False: full.
 [[nodiscard]] bool make_room(File &f, size_t want, bool may_grow_far) noexcept;
@@ -33,12 +33,12 @@ bool may_grow_on(const File &f) noexcept;
 [[nodiscard]] long send_blocked(File &f, int flags) noexcept;
 /// The peer's flags tell that nobody there will ever read: data is answered by a reset. Every flag that stops
 /// a sender ends here, in whatever mixture: a hostile peer may set one without the others.
-inline bool refuses_data(uint32_t flags) noexcept {
+[[nodiscard]] inline bool refuses_data(uint32_t flags) noexcept {
     constexpr uint32_t kBoth = kFlagReadShut | kFlagWriteShut;
     return (flags & (kFlagClosed | kFlagReset | kFlagDead)) || (flags & kBoth) == kBoth;
 }
 /// Does the connection take no more data? send_blocked() then says what a send returns.
-inline bool send_refused(const File &f, const Ofd &o) noexcept {
+[[nodiscard]] inline bool send_refused(const File &f, const Ofd &o) noexcept {
     return (o.tx_block.load(std::memory_order_acquire) & kTxEnded) ||
            refuses_data(f.peer->control.flags.load(std::memory_order_acquire));
 }

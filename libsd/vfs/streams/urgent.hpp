@@ -28,8 +28,8 @@ bool ring_at_mark(const File &f, const RxState &s) noexcept;
 bool urgent_unread(const File &f) noexcept;
 
 /// Sends the last byte of `from` as urgent data.
-long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
+[[nodiscard]] long send_urgent(int fd, File &f, IoCursor &from, size_t total, int flags) noexcept;
 /// recv(MSG_OOB).
-long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept;
+[[nodiscard]] long recv_urgent(File &f, IoCursor &to, size_t total, int flags) noexcept;
 
 } // namespace sd

@@ -140,7 +140,8 @@ Tracee::Step Tracee::wait_end(const ForcedEntry &entry) {
             }
             return state == forced::kDone ? Step::done : Step::overdue;
         }
-        write_memory(tid_, entry.call + offsetof(forced::Call, beat), &beat, sizeof beat);
+        // One that has ended is noticed above.
+        (void)write_memory(tid_, entry.call + offsetof(forced::Call, beat), &beat, sizeof beat);
         std::this_thread::sleep_for(kLook);
     }
 }

@@ -10,8 +10,8 @@
 namespace sd::ctl {
 
 /// Reads or writes memory of a process with the rights that its own mappings give. False: not all of it.
-bool read_memory(pid_t pid, uint64_t address, void *to, size_t bytes);
-bool write_memory(pid_t pid, uint64_t address, const void *from, size_t bytes);
+[[nodiscard]] bool read_memory(pid_t pid, uint64_t address, void *to, size_t bytes);
+[[nodiscard]] bool write_memory(pid_t pid, uint64_t address, const void *from, size_t bytes);
 
 /// Stopped from construction to destruction, where stop() says so. Whoever has stopped it before, by a
 /// signal, finds it stopped afterwards.
@@ -23,7 +23,7 @@ class Tracee {
     Tracee &operator=(const Tracee &) = delete;
 
     /// 0; ESRCH: it has ended; EPERM: it may not be traced; EBUSY: it cannot be stopped just now.
-    int stop();
+    [[nodiscard]] int stop();
 
     enum class Step {
         done,
@@ -39,7 +39,7 @@ class Tracee {
     Step run(const ForcedEntry &entry);
 
   private:
-    bool wait_stop(int milliseconds);
+    [[nodiscard]] bool wait_stop(int milliseconds);
     bool in_sequence(const cpu::Registers &r) const;
     /// Waits for the end of the function, and stops the thread there.
     Step wait_end(const ForcedEntry &entry);

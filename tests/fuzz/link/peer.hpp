@@ -74,7 +74,7 @@ struct Peer {
             if (got == ring::kUrgentNext) {
                 ring::skip_urgent(rx);
             } else if (got == 1 || got == ring::kHandleNext) {
-                ring::skip(rx, r, r.length);
+                (void)ring::skip(rx, r, r.length);
             } else {
                 return;
             }

@@ -5,7 +5,7 @@
 namespace sd {
 
 void epoll_file_closed(File &f) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     if (!f.items)
         return;
     BiasedGuard c(ctl_lock(f));
@@ -37,7 +37,7 @@ bool epoll_is_in_inherited(File &f) noexcept {
 }
 
 void epoll_stream_ends(File &f) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     for_each_registration(f, [](Epoll &x, EpollItem &i) {
         detach_stream(x, i);
         item_changed(x, i);
@@ -124,7 +124,7 @@ void epoll_file_became_listener(File &f) noexcept {
 }
 
 void epoll_file_became_kernel(File &f, int only) noexcept {
-    end_kept_watch(f);
+    end_leftover_watch(f);
     BiasedGuard c(ctl_lock(f));
     for (EpollItem *i = f.items, *next; i; i = next) {
         next = i->next_of_file;
@@ -150,9 +150,8 @@ void epoll_file_became_kernel(File &f, int only) noexcept {
         // affair, which may have taken the member out since the fork, as long as this one does not use it.
         if (i->off)
             e.events = EPOLLONESHOT;
-        if (x.used_in != fork_generation.load(std::memory_order_relaxed)) {
-            put_off(x, i->fd, e);
-        } else {
+        const bool is_used = x.used_in == fork_generation.load(std::memory_order_relaxed);
+        if (is_used || !put_off(x, i->fd, e)) {
             if (sys::epoll_ctl(set_fd(x), EPOLL_CTL_ADD, i->fd, &e) == -EEXIST) // from a relative
                 sys::epoll_ctl(set_fd(x), EPOLL_CTL_MOD, i->fd, &e);
             // The set has it, though remove_item() takes it out

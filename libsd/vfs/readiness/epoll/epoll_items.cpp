@@ -399,8 +399,8 @@ void begin_use(Epoll &x) noexcept {
     x.late.truncate(0);
 }
 
-void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept {
-    x.late.push({fd, registration, cookie_of(fd)});
+bool put_off(Epoll &x, int fd, const epoll_event &registration) noexcept {
+    return x.late.push({fd, registration, cookie_of(fd)});
 }
 
 SD_FORK_CODE void epoll_fork_prepare() noexcept {

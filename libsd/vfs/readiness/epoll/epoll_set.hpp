@@ -245,8 +245,9 @@ bool is_open(const Epoll &x, const File &f, int ep) noexcept;
 /// Before a process changes the set, or waits for it: what a forked child put off until then is done. With
 /// the set's lock.
 void begin_use(Epoll &x) noexcept;
-/// Puts off until then to have the kernel's set know of a member that has become a kernel socket.
-void put_off(Epoll &x, int fd, const epoll_event &registration) noexcept;
+/// Puts off until then to have the kernel's set know of a member that has become a kernel socket. False: no
+/// memory.
+[[nodiscard]] bool put_off(Epoll &x, int fd, const epoll_event &registration) noexcept;
 /// Ends what ++Epoll::users began; the last one frees the instance. Without the lock.
 void set_unuse(Epoll &x) noexcept;
 /// For a File of kind epoll that is not installed yet. False: no memory.
@@ -280,7 +281,7 @@ void drain_sockets(Epoll &x) noexcept;
 /// its socket is idle, the kernel keeps watching it. Also with ctl_lock().
 void keep_watching(Epoll &x, EpollItem &i) noexcept;
 /// Without a lock: the File goes, or is a kernel socket from now on; its number is open still.
-void end_kept_watch(File &f) noexcept;
+void end_leftover_watch(File &f) noexcept;
 /// In a child: those watched were its parent's.
 void forget_watches(Epoll &x) noexcept;
 void close_socket_set(Epoll &x) noexcept;
@@ -345,7 +346,7 @@ bool kernel_part_ready(Epoll &x) noexcept;
 void register_wakers(Epoll &x) noexcept;
 
 /// epoll_pwait with a timeout in ns; < 0: for ever.
-long kernel_wait(int ep, epoll_event *e, int n, int64_t timeout_ns, const void *mask) noexcept;
+[[nodiscard]] long kernel_wait(int ep, epoll_event *e, int n, int64_t timeout_ns, const void *mask) noexcept;
 struct Found {
     long count;   ///< events of the program's own, or -errno
     bool rung;    ///< our doorbell

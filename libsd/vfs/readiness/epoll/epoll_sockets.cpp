@@ -51,8 +51,8 @@ EpollItem *member(Epoll &x, int fd, size_t place) noexcept {
 /// The kernel has told of a socket that is no member: it is not idle any more.
 void end_watch(Epoll &x, int fd) noexcept {
     File *f = file_of(fd);
-    uint64_t kept = watch_of(x, fd);
-    if (f && f->stream.kept_watch.compare_exchange_strong(kept, 0, std::memory_order_relaxed))
+    uint64_t leftover = watch_of(x, fd);
+    if (f && f->stream.leftover_watch.compare_exchange_strong(leftover, 0, std::memory_order_relaxed))
         sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, fd, nullptr);
 }
 
@@ -73,9 +73,9 @@ void close_socket_set(Epoll &x) noexcept {
 void watch_socket(Epoll &x, EpollItem &i) noexcept {
     i.always_hot = true;
     // What the kernel has told of it meanwhile, the look at a new member finds.
-    if (auto &kept = i.file->stream.kept_watch;
-        x.sockets_name != 0 && kept.load(std::memory_order_relaxed) == watch_of(x, i.fd)) {
-        kept.store(0, std::memory_order_relaxed);
+    if (auto &leftover = i.file->stream.leftover_watch;
+        x.sockets_name != 0 && leftover.load(std::memory_order_relaxed) == watch_of(x, i.fd)) {
+        leftover.store(0, std::memory_order_relaxed);
         return;
     }
     epoll_event e{};
@@ -94,14 +94,15 @@ void unwatch_socket(Epoll &x, EpollItem &i) noexcept {
     sys::epoll_ctl(socket_set(x), EPOLL_CTL_DEL, i.fd, nullptr);
 }
 
-void end_kept_watch(File &f) noexcept {
-    const uint64_t kept = f.stream.kept_watch.load(std::memory_order_acquire);
-    if (kept == 0) [[likely]]
+void end_leftover_watch(File &f) noexcept {
+    const uint64_t leftover = f.stream.leftover_watch.load(std::memory_order_acquire);
+    if (leftover == 0) [[likely]]
         return;
-    Epoll &x = *f.stream.kept_by;
+    Epoll &x = *f.stream.leftover_in;
     SetGuard g(x);
-    if (x.sockets_name == kept >> 32 && f.stream.kept_watch.exchange(0, std::memory_order_relaxed) == kept)
-        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, static_cast<int>(kept), nullptr);
+    if (x.sockets_name == leftover >> 32 &&
+        f.stream.leftover_watch.exchange(0, std::memory_order_relaxed) == leftover)
+        sys::epoll_ctl(x.sockets, EPOLL_CTL_DEL, static_cast<int>(leftover), nullptr);
 }
 
 void drain_sockets(Epoll &x) noexcept {
@@ -120,10 +121,10 @@ void drain_sockets(Epoll &x) noexcept {
 void keep_watching(Epoll &x, EpollItem &i) noexcept {
     File &f = *i.file;
     if (!i.link || !i.always_hot || x.sockets_name == 0 || !is_settled_in_ring(f) ||
-        f.stream.kept_watch.load(std::memory_order_relaxed) != 0)
+        f.stream.leftover_watch.load(std::memory_order_relaxed) != 0)
         return;
-    f.stream.kept_by = &x;
-    f.stream.kept_watch.store(watch_of(x, i.fd), std::memory_order_release);
+    f.stream.leftover_in = &x;
+    f.stream.leftover_watch.store(watch_of(x, i.fd), std::memory_order_release);
     i.always_hot = false; // so it is not taken out of the hidden set
 }
 
