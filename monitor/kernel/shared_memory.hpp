@@ -52,6 +52,31 @@ void seal(int fd, int seals);
 /// missing, are refused).
 [[nodiscard]] bool safe_to_map(int fd, size_t bytes);
 
+// Which pages of a memory file have memory behind them, asked without the lock of its inode.
+// lseek(SEEK_DATA) says it best, and waits for that lock. A client that is in a write() to the file has it
+// for as long as it likes: the call reads the client's memory, which may lie in a file system of its own
+// (FUSE). The wait is one that no signal ends. So nothing of the monitor may take that lock of a client's
+// file.
+
+constexpr size_t kFilePage = 4096;
+
+/// Told of pages from `first` to before `last`; false: that is enough.
+using PagesFound = std::function<bool(size_t first, size_t last)>;
+
+/// Calls `found` for each run of pages in [first, last) that have memory, also in swap, in their order. Runs
+/// may touch each other. A page that gets memory, or loses it, meanwhile may be found or not.
+void find_pages(int fd, size_t first, size_t last, const PagesFound &found);
+
+/// The ways to find them; each is false where it does not work here, and then may have found some already.
+/// By cachestat(2), which the kernel has since 6.5.
+bool find_counted_pages(int fd, size_t first, size_t last, const PagesFound &found);
+/// By mincore(2), which looks at each page, and where it does not know of swap, by what can be read: there a
+/// page that is all 0 is taken for one without memory. Not for who may not write to the file: it is told that
+/// all pages are there.
+bool find_resident_pages(int fd, size_t first, size_t last, const PagesFound &found);
+/// By reading, which does not fill holes. A page that is all 0 is taken for one without memory.
+bool find_pages_that_say_something(int fd, size_t first, size_t last, const PagesFound &found);
+
 /// The parts of [from, to) of a memfd that have memory behind them. Reading a hole through a mapping would
 /// allocate it, so everything that walks a client's tables walks only these.
 class DataExtents {
