@@ -106,11 +106,15 @@ const char *Monitor::heard(RemoteHost &host, const say::Gone &m) {
 /// As when the last process of a side ends.
 void Monitor::far_side_gone(Link &link) {
     const unsigned side = link.far->side;
+    const bool is_held = !link.side[1 - side].empty();
     refuse_asked(link);
     give_up_slots(link); // those whose end is not known
     link.side[side].is_far = false;
     forget_far(link);
-    side_changed(link, side);
+    side_changed(link, side); // which forgets a link that nobody has
+    if (Client *own = is_held ? link.own_process() : nullptr) {
+        leave_if_untold(*own, link, 1 - side);
+    }
 }
 
 /// What its other side has not answered, and does not.

@@ -169,6 +169,9 @@ void Monitor::close_offer(const Offer &offer) {
 void Monitor::withdraw_from_host(Offer &offer) {
     const bool is_open = offer.host->offers.count(offer.number) != 0;
     close_offer(offer);
+    if (offer.asked) {
+        offer.host->closed[offer.number] = *offer.asked;
+    }
     if (is_open && offer.side == 1 && offer.host->is_running()) {
         tell(*offer.host, say::Withdrawn{offer.number});
     }
@@ -234,8 +237,9 @@ const char *Monitor::heard(RemoteHost &host, const say::Taken &m) {
         return wrong;
     }
     const auto open = host.offers.find(m.theirs);
-    if (open == host.offers.end()) {
-        return nullptr; // closed meanwhile
+    if (open == host.offers.end()) { // closed meanwhile
+        host.closed.erase(m.theirs);
+        return nullptr;
     }
     Offer &offer = offers_.at(open->second);
     if (!offer.asked || offer.link->id != m.their_link) {
@@ -251,19 +255,53 @@ const char *Monitor::heard(RemoteHost &host, const say::Taken &m) {
 const char *Monitor::heard(RemoteHost &host, const say::Refused &m) {
     const auto open = host.offers.find(m.theirs);
     if (open == host.offers.end()) {
+        if (const auto closed = host.closed.extract(m.theirs)) {
+            not_taken(host, closed.mapped());
+        }
         return nullptr;
     }
     Offer &offer = offers_.at(open->second);
     if (offer.side == 0 && !offer.asked) {
         return "an answer to what was not asked";
     }
-    if (offer.asked) {
-        offer.link->far->is_crowded = static_cast<Cause>(m.cause) == Cause::crossed;
+    Link *asked = offer.asked ? offer.link : nullptr;
+    if (asked != nullptr) {
+        asked->far->is_crowded = static_cast<Cause>(m.cause) == Cause::crossed;
         leave_link(offer);
     }
     // A later version may have causes that this one does not know.
     stay_with_kernel(offer, *cause_text(m.cause) == '\0' ? Cause::remote_host : static_cast<Cause>(m.cause));
+    if (asked != nullptr) {
+        leave_if_untold(*offer.client, *asked, offer.side);
+    }
     return nullptr;
+}
+
+/// The host has not taken the slot of an offer that was closed meanwhile. A link of which it has taken none
+/// it does not know, and says nothing about; nobody else waits for one whose process here has ended.
+void Monitor::not_taken(RemoteHost &host, const say::Joined &asked) {
+    const auto it = host.links.find(asked.link);
+    if (it == host.links.end()) {
+        return;
+    }
+    Link &link = *it->second;
+    const unsigned far = link.far->side;
+    if (link.joins->test(asked.slot) && link.arrival(asked.slot) == asked.use) {
+        link.view(far).slot(asked.slot).side[far].control.flags.fetch_or(kLetGo, std::memory_order_seq_cst);
+    }
+    if (link.far->number == 0 && link.side[1 - far].empty() && !is_kept_for_peer(link)) {
+        forget(link);
+    }
+}
+
+/// Who lists its links does not say what it was asked before: what it does not list it has not taken.
+void Monitor::forget_closed(RemoteHost &host) {
+    for (const auto &[number, asked] : std::exchange(host.closed, {})) {
+        const auto it = host.links.find(asked.link);
+        if (it != host.links.end() && it->second->far->number == 0) {
+            not_taken(host, asked);
+        }
+    }
 }
 
 } // namespace sd::monitor

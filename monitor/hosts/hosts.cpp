@@ -90,6 +90,7 @@ const char *Monitor::heard(RemoteHost &host, const say::Links &m) {
         far_side_gone(*link);
     }
     host.listed.clear();
+    forget_closed(host);
     host.step = RemoteHost::Step::running;
     if (host.patience != 0) {
         loop_.cancel(std::exchange(host.patience, 0));
@@ -136,6 +137,7 @@ const char *Monitor::learn_number(RemoteHost &host, uint64_t here, uint64_t ther
 /// The monitor there is another one than before, and knows nothing of these links. The processes at both ends
 /// may live, so nobody is told that one has ended.
 void Monitor::lose_links(RemoteHost &host) {
+    host.closed.clear();
     for (const auto &[number, link] : std::exchange(host.links, {})) {
         for (const OfferKey &key : std::set<OfferKey>(link->offers)) {
             const auto it = offers_.find(key);

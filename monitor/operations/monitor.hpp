@@ -224,6 +224,8 @@ class Monitor {
     const char *heard(RemoteHost &host, const between_hosts::Taken &m);
     const char *heard(RemoteHost &host, const between_hosts::Refused &m);
     Cause far_objects(const Offer &offer) const;
+    void not_taken(RemoteHost &host, const between_hosts::Joined &asked);
+    void forget_closed(RemoteHost &host);
     Reply offer_to_host(Client &client, uint32_t side, uint32_t no_rdma, const ConnectedSocket &socket,
                         const ForeignEnd &end, const std::string &name);
     void join_far(Offer &offer, const between_hosts::Offer &foreign);

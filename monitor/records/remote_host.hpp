@@ -29,6 +29,8 @@ struct RemoteHost {
     std::map<uint64_t, Link *> links;      ///< by number here
     std::map<uint64_t, Link *> named;      ///< those of them whose number there is known, by that
     std::set<uint64_t> listed;             ///< numbers there, while it is listing
+    /// By number: offers that were closed while it was asked to join them, and has not answered
+    std::map<uint64_t, between_hosts::Joined> closed;
 
     // far_lost_links.cpp
     using LinkSlot = std::pair<uint64_t, uint32_t>; ///< number of the link here, and slot

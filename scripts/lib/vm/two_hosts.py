@@ -3,8 +3,7 @@
 Host 1 (beta) has the servers, host 0 (alpha) the clients. Both have the library preloaded, and nothing else is said to
 it: what is to go over RDMA, the configuration of the monitors says. First it says nothing of RDMA, and all that the
 programs say to each other has to go over TCP. Then both say so and are told to reload, and the same is done again: of
-each direction's bytes at most one in a hundred goes over TCP now, but with servers that fork (FORK). Both are what
-nftables counts on host 0.
+each direction's bytes at most one in a hundred goes over TCP now. Both are what nftables counts on host 0.
 """
 import os
 import pathlib
@@ -245,13 +244,6 @@ check "@NAME@ between two machines, with RDMA: 99 of 100 bytes there" [ $((sent 
 check "@NAME@ between two machines, with RDMA: 99 of 100 bytes back" [ $((got * 100)) -le $got_@NAME@ ]
 """
 
-# A server that has each connection from a process which has accepted and forked: such a one stays with the
-# kernel.
-STAYS = r"""run_load @NAME@ "with RDMA"
-check "@NAME@ between two machines, with RDMA: over TCP, since it forks" [ $most = 0 -a $got -gt 0 ]
-"""
-FORK = ("postgresql",)
-
 # What the device, kernel TCP and RDMA take, in turn. The servers of the first are without the library.
 MEASURED_SERVERS = r"""start_monitor true
 redis-server --port 6380 --bind 0.0.0.0 --protected-mode no --save '' >/dev/null 2>&1 &
@@ -369,13 +361,13 @@ def fill(text, **values):
 
 def scripts(build, names, amounts):
     """The scripts of host 0 and of host 1."""
-    def each(block, of_forking=None):
-        return "".join(fill(f"{PROGRAMS[name]}\n{of_forking if of_forking and name in FORK else block}", NAME=name,
-                            POSTGRES=postgres() if name == "postgresql" else "", SETPRIV=shutil.which("setpriv")) for name in names)
+    def each(block):
+        return "".join(fill(f"{PROGRAMS[name]}\n{block}", NAME=name, POSTGRES=postgres() if name == "postgresql" else "",
+                            SETPRIV=shutil.which("setpriv")) for name in names)
 
     given = "".join(f"{name}={value}\n" for name, value in amounts.items())
     common = COMMON.replace("@BUILD@", str(build))
-    return (given + common + COUNTERS + LOOK + BOTH_WAYS + fill(CLIENTS, DEFAULT=each(BY_DEFAULT), LOADED=each(OVER_RDMA, STAYS)),
+    return (given + common + COUNTERS + LOOK + BOTH_WAYS + fill(CLIENTS, DEFAULT=each(BY_DEFAULT), LOADED=each(OVER_RDMA)),
             given + common + fill(SERVERS, SERVED=each(SERVED)))
 
 
