@@ -77,7 +77,7 @@ struct LivePair : Pair {
         for (const uint32_t side : {0u, 1u}) {
             const Answer a =
                 (side == 0 ? client : server)
-                    .channel.ask(Op::adopt_link, wire::Adopt{link, side, 0, 0, 0}, {made->fd.get()});
+                    .channel.ask(Op::adopt_link, wire::Adopt{link, side, {}}, {made->fd.get()});
             REQUIRE(a.header.status == 0);
         }
         if (listens) {
