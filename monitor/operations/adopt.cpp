@@ -47,6 +47,11 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
     if (body.side == 1) {
+        // One of this monitor's own goes to its listener's acceptors first. What they had under a former one
+        // they bring back before they have shown their listeners.
+        if (!link->was_adopted && link->side[1].empty() && client.listeners.count(link->listener) == 0) {
+            return Reply::error(EPERM);
+        }
         // Who comes first has the link; others who have its descriptor, the client say, need not be of its
         // domain.
         const Domain now = domain_of(client, request.sender);

@@ -130,3 +130,46 @@ TEST_CASE("an acceptor that is the client of a link, too, gets it under the name
     CHECK(monitor::file_id(got[0].link.get()) == monitor::file_id(link.fd.get()));
     CHECK(link.view.slot(kSlot).side[1].control.flags == 0);
 }
+
+TEST_CASE(
+    "a client does not bring its link back as the server's while the listener's acceptors are to come") {
+    Pair pair;
+    const TestLink link(pair.connect());
+    CHECK(bring_back(pair.client, pair.link, 1, link) == -EPERM);
+    CHECK(bring_back(pair.server, pair.link, 1, link) == 0); // it has the listener
+    const std::vector<Fetched> got = fetch(pair.server, pair.listener);
+    REQUIRE(got.size() == 1);
+    CHECK(got[0].id == pair.link);
+}
+
+TEST_CASE("links that are brought back wait for a server in no greater number than new ones") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become another user");
+    }
+    Pair pair;
+    constexpr int kMost = 64; // as in the table of docs/security.md
+    const bool as_server_too = GENERATE(false, true);
+    const Stranger other(
+        pair.monitor, kOne,
+        {[&](TestProcess &p) -> int64_t {
+             std::vector<std::unique_ptr<TestLink>> made;
+             int status = 0;
+             for (uint64_t i = 1; i <= kMost + 6 && status == 0; ++i) {
+                 made.push_back(forged_link());
+                 request(*made.back(), pair.socket);
+                 status = bring_back(p, i, 0, *made.back());
+                 if (as_server_too && status == 0) {
+                     status = bring_back(p, i, 1, *made.back());
+                 }
+             }
+             return status;
+         },
+         [&](TestProcess &p) -> int64_t {
+             return p.channel.ask(Op::connect, wire::Connect{pair.listener, wire::kLoopbackAddresses}).header.cause;
+         }});
+    REQUIRE(other.does(0) == 0);
+    CHECK(other.does(1) == static_cast<int64_t>(Cause::server_full));
+    if (!as_server_too) {
+        CHECK(fetch(pair.server, pair.listener).size() == kMost);
+    }
+}
