@@ -55,7 +55,7 @@ struct LinkPool {
     unsigned side;    ///< whose
     uint32_t slot;    ///< of the connection
     uint64_t arrival; ///< of the connection, see Link::arrival()
-    BellDomain domain;
+    Domain domain;    ///< of its owner, when it was named
     Charge charge;
     bool is_channel = false; ///< of the zero-copy module: `bytes` is its receiver's end
 };
