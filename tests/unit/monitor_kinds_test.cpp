@@ -1,11 +1,11 @@
 // Descriptors that are not what they should be: a file whose file system answers nothing, and a socket that
 // lingers.
 #include "tests/support/skip.hpp"
-#include "tests/unit/monitor_pair.hpp"
+#include "tests/unit/held_socket.hpp"
+#include "tests/unit/stranger.hpp"
 
 #include <linux/filter.h>
 #include <linux/fuse.h>
-#include <linux/userfaultfd.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -352,48 +352,6 @@ TEST_CASE("descriptors that the kernel closes slowly do not stop the monitor") {
     CHECK(answers(monitor));
 }
 
-namespace {
-
-/// Has a socket's lock until it goes: a call on the socket waits for memory that does not come. (Here by
-/// userfaultfd; others do it with a file of a file system of their own.)
-class HeldSocket {
-  public:
-    explicit HeldSocket(int socket) : faults_(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC))) {
-        uffdio_api api{UFFD_API, 0, 0};
-        page_ = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        uffdio_register range{{reinterpret_cast<uintptr_t>(page_), 4096}, UFFDIO_REGISTER_MODE_MISSING, 0};
-        if (!faults_ || ioctl(faults_.get(), UFFDIO_API, &api) != 0 ||
-            ioctl(faults_.get(), UFFDIO_REGISTER, &range) != 0) {
-            return;
-        }
-        held_ = true;
-        holder_ = std::thread([this, socket] {
-            const sock_fprog filter{1, static_cast<sock_filter *>(page_)};
-            setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
-        });
-        uffd_msg fault;
-        REQUIRE(read(faults_.get(), &fault, sizeof fault) == sizeof fault);
-    }
-    ~HeldSocket() {
-        if (held_) {
-            uffdio_zeropage zero{{reinterpret_cast<uintptr_t>(page_), 4096}, 0, 0};
-            ioctl(faults_.get(), UFFDIO_ZEROPAGE, &zero);
-            holder_.join();
-        }
-    }
-    HeldSocket(const HeldSocket &) = delete;
-    HeldSocket &operator=(const HeldSocket &) = delete;
-    bool held() const { return held_; }
-
-  private:
-    UniqueFd faults_;
-    void *page_;
-    std::thread holder_;
-    bool held_ = false;
-};
-
-} // namespace
-
 TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
     Pair pair;
     const timeval patience{5, 0};
@@ -447,5 +405,38 @@ TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
         }
         REQUIRE(send(client.get(), "x", 1, MSG_NOSIGNAL) == 1); // at which the monitor looks
         CHECK(answers(pair.monitor));
+    }
+    SECTION("as what a connection's holders go over to with a receiver of another user") {
+        if (!is_root()) {
+            SKIP_TEST("needs root to become another user");
+        }
+        const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                    return p.channel.ask(Op::claim, "", 0, {client.get()}).header.status;
+                                }});
+        pair.connect();
+        pair.client.segment.open(5, pair.link, 70, 0);
+        Ofd &ofd = pair.client.segment.view.ofd(5);
+        ofd.rx_shut = 1;
+        wire::Pass pass{};
+        pass.handoff.link_id = pair.link;
+        pass.handoff.ofd_index = 5;
+        pass.handoff.slot = 70;
+        REQUIRE(pair.client.channel.ask(Op::pass, pass, {client.get(), server.get()}).header.status == 0);
+        std::atomic<int64_t> claimed = 0;
+        std::thread claims;
+        {
+            const HeldSocket held(client.get());
+            if (!held.held()) {
+                SKIP_TEST("needs the right to handle page faults of the kernel");
+            }
+            claims = std::thread([&] { claimed = receiver.does(0); });
+            CHECK(eventually([&] { return claimed != 0; }));
+            CHECK(answers(pair.monitor));
+        }
+        claims.join();
+        CHECK(claimed == -EPERM);
+        CHECK((ofd.tx_block.load() & kTxMoved) == 0);
+        char c;
+        CHECK(eventually([&] { return recv(client.get(), &c, 1, MSG_DONTWAIT) == 0; })); // shut after all
     }
 }
