@@ -401,11 +401,9 @@ struct BellRef {
     uint32_t id;
 };
 struct Adopt {
-    uint64_t link_id;
+    uint64_t link_id; ///< what the caller calls it from now on; the monitor has a number of its own for it
     uint32_t side;
-    uint32_t listener_id; ///< the server side's new id, 0 for the client side
-    uint32_t syn_head;    ///< server side: where accepting had got to
-    uint32_t pad;
+    uint32_t pad[3]; ///< 0
 };
 struct Memory {
     uint64_t bytes;

@@ -151,7 +151,11 @@ bool Monitor::give_to_listener(Link &link) {
         if (client.detached || listener->is_detached ||
             !config_.policy.allows(client.who, listener->identity(), listener->address) ||
             birth_objects(client, *listener, wire::kOtherAddresses, true) != Cause::none ||
-            !has_room(client, *listener) || !listener->add(link, request->second)) {
+            !has_room(client, *listener)) {
+            return false;
+        }
+        link.maker = client.payer.user ? client.payer.user : client.payer.group;
+        if (!listener->add(link, request->second)) {
             return false;
         }
         link.awaits_listener = false;

@@ -1,4 +1,9 @@
 // Links that outlived a former monitor: both sides bring them back, or are found to have died meanwhile.
+//
+// Which link it is its memory says, so both sides come to the same one. The id that comes along is the
+// caller's name for it and for nobody else: its records of connections have it. What others are told of the
+// link, an acceptor that has not had it yet for one, goes by a number that this monitor has made. Numbers of
+// new links can be guessed, and an acceptor takes a link whose number it has for one that it knows.
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/log.hpp"
@@ -10,15 +15,8 @@ namespace sd::monitor {
 
 Reply Monitor::adopt_link(Client &client, Request &request) {
     const auto body = request.as<wire::Adopt>();
-    if (body.side > 1 || body.link_id == 0) {
+    if (body.side > 1 || body.link_id == 0 || body.pad[0] != 0) {
         return Reply::error(EINVAL);
-    }
-    Listener *listener = nullptr;
-    if (body.side == 1 && body.listener_id != 0) {
-        listener = held_listener(client, body.listener_id);
-        if (listener == nullptr) {
-            return Reply::error(ENOENT);
-        }
     }
     const FileId file = file_id(request.fds[0].get());
     Link *link = nullptr;
@@ -33,7 +31,7 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         }
         std::unique_ptr<Link> made;
         if (safe_to_map(request.fds[0].get(), kLinkMapped)) { // nothing else is taken: its close could sleep
-            made = Link::adopt(std::move(request.fds[0]), body.link_id);
+            made = Link::adopt(std::move(request.fds[0]), next_id_++);
         }
         if (!made) {
             if (may_log()) {
@@ -49,6 +47,11 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
     }
     const bool first = link->side[0].empty() && link->side[1].empty();
     if (body.side == 1) {
+        // One of this monitor's own goes to its listener's acceptors first. What they had under a former one
+        // they bring back before they have shown their listeners.
+        if (!link->was_adopted && link->side[1].empty() && client.listeners.count(link->listener) == 0) {
+            return Reply::error(EPERM);
+        }
         // Who comes first has the link; others who have its descriptor, the client say, need not be of its
         // domain.
         const Domain now = domain_of(client, request.sender);
@@ -71,16 +74,6 @@ Reply Monitor::adopt_link(Client &client, Request &request) {
         await_holders(client, *link, 1);
     }
     stop_awaiting(*link, body.side, client.pid);
-    if (listener != nullptr && link->listener == nullptr) {
-        // Clients know a listener by its id: let them find the link they have under the new one.
-        link->for_each_view([&](LinkView view) {
-            std::atomic_ref<uint32_t>(view.header().listener_id).store(listener->id, std::memory_order_release);
-        });
-        if (!listener->add(*link, body.syn_head)) {
-            return Reply::error(ENOSPC, Cause::no_slot);
-        }
-        listener->ring_accept_bells();
-    }
     link->resume_requests();   // a former monitor may have paused them
     review_birth(*link, true); // what has changed meanwhile, nobody has told us
     look_at_groups_later();

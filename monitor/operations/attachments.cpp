@@ -43,6 +43,21 @@ void Monitor::forget_namespace(uint64_t cookie) {
     namespaces_.erase(it);
 }
 
+/// What the client calls the link, or is to call it. One that it has brought back has its own name.
+uint64_t Monitor::name_of(const Client &client, const Link &link) {
+    const auto is_here = [&](const LinkSide &side) {
+        return side.attached.count(const_cast<Client *>(&client)) != 0;
+    };
+    const auto same = client.links.find(link.id);
+    if ((same != client.links.end() && same->second.link == &link) ||
+        std::none_of(std::begin(link.side), std::end(link.side), is_here)) {
+        return link.id;
+    }
+    return std::find_if(client.links.begin(), client.links.end(),
+                        [&](const auto &entry) { return entry.second.link == &link; })
+        ->first;
+}
+
 /// False if the client uses that name for another link already, or knows this link by another name. (Names
 /// come from clients after a restart, and one link under two names would be let go of twice.)
 bool Monitor::attach(Client &client, Link &link, uint64_t name, unsigned side) {

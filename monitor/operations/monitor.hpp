@@ -300,6 +300,7 @@ class Monitor {
     // attachments.cpp: listeners and links, and how they end
     Namespace &find_namespace(uint64_t cookie, const Payer &payer);
     void forget_namespace(uint64_t cookie);
+    static uint64_t name_of(const Client &client, const Link &link);
     [[nodiscard]] bool attach(Client &client, Link &link, uint64_t name, unsigned side);
     void detach(Client &client, uint64_t name, unsigned side);
     void side_changed(Link &link, unsigned side);

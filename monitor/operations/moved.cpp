@@ -50,12 +50,18 @@ void Monitor::move_with_receiver(Parcel &parcel, ClientSocket socket) {
         bridge(parcel);
         return;
     }
-    // On its way it could not say so: a FIN would have meant that nobody has it.
-    if (ofd.rx_shut.load(std::memory_order_relaxed) != 0) {
-        shutdown(socket.get(), SHUT_RD);
-    }
-    if ((ofd.tx_block.load(std::memory_order_relaxed) & kTxShut) != 0) {
-        shutdown(socket.get(), SHUT_WR);
+    // On its way it could not say so: a FIN would have meant that nobody has it. Who holds the socket may
+    // have its lock; then it is carried for the receiver alone, and shut when the lock is free.
+    const bool reads = ofd.rx_shut.load(std::memory_order_relaxed) == 0;
+    const bool writes = (ofd.tx_block.load(std::memory_order_relaxed) & kTxShut) == 0;
+    const auto shut = [reads, writes](int passed) {
+        const int read_end = reads ? 0 : shutdown(passed, SHUT_RD),
+                  write_end = writes ? 0 : shutdown(passed, SHUT_WR);
+        return read_end == 0 && write_end == 0;
+    };
+    if (!(reads && writes) && !ask(socket.get(), parcel.uid, shut)) {
+        bridge(parcel);
+        return;
     }
     parcel.start = wire::BridgeStart::for_all;
     (void)carry_for_all(parcel, std::move(socket), std::move(paid)); // fails as bridge() does

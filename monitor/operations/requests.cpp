@@ -139,8 +139,9 @@ Reply Monitor::links(Client &client, Request &request) {
         if (link != nullptr && link->side[0].empty() && ++looked <= kMostLookedInto && !link->has_pending_syn()) {
             continue; // nothing will come from it any more; those who have connections on it have it
         }
-        if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, link->id, 1)) {
-            result.link[result.count].link_id = link->id;
+        const uint64_t name = link != nullptr ? name_of(client, *link) : 0;
+        if (link != nullptr && may_accept_from(client, *link, domain) && attach(client, *link, name, 1)) {
+            result.link[result.count].link_id = name;
             result.link[result.count].place = place;
             result.link[result.count].is_own = is_among_own(client, *link, 1) ? 1 : 0;
             ++result.count;

@@ -50,11 +50,15 @@ bool Monitor::has_room_at(const Client &acceptor, const Account *maker, bool at_
 
 /// Whether the acceptors have not come yet for as many of this user's links as may wait for them. Each costs
 /// them a request and a mapping before they look at what else waits, so nobody may have many there; his next
-/// connections begin on the kernel.
+/// connections begin on the kernel. Who has a link's server side and is no acceptor has brought it back.
 bool Monitor::has_many_waiting(const Account *maker, const Listener &listener) const {
     unsigned waiting = 0;
+    const auto accepts = [&](const Client *client) {
+        return client->listeners.count(const_cast<Listener *>(&listener)) != 0;
+    };
     for (const Link *link : listener.place) {
-        if (link != nullptr && link->maker.get() == maker && link->side[1].empty() &&
+        if (link != nullptr && link->maker.get() == maker &&
+            std::none_of(link->side[1].attached.begin(), link->side[1].attached.end(), accepts) &&
             ++waiting >= kMostWaitingLinks) {
             return true;
         }

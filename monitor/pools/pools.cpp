@@ -69,7 +69,7 @@ Reply Monitor::pool(Client &client, Request &request) {
                   body.side,
                   body.slot,
                   link->arrival(body.slot),
-                  bell_domain(client),
+                  domain_of(client, request.sender),
                   charge(client.payer, Resource::pools, 2),
                   !is_pool};
     link->pools.emplace(name, std::move(made));
@@ -90,9 +90,8 @@ Reply Monitor::peer_pool(Client &client, Request &request) {
     }
     // A bridge has fewer rights than those whose connections it carries, but no others to tell of them.
     const BridgeProgram *bridge = bridge_of(client);
-    const bool carries =
-        bridge != nullptr && bridge->domain.known && bell_domain_of(bridge->domain) == found->second.domain;
-    if (!carries && found->second.domain != bell_domain(client)) {
+    const Domain &owner = found->second.domain;
+    if (!owner.shares_with(bridge != nullptr ? bridge->domain : domain_of(client, request.sender))) {
         return Reply::error(EXDEV);
     }
     Reply reply;

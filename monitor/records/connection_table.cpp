@@ -71,7 +71,7 @@ class Maker {
     void add(const Link &link, uint32_t number, const Segment::OpenOfd *const (&ends)[2]) {
         ConnectionRow &row = out_.rows.emplace_back();
         const Slot &slot = link.view(1).slot(number);
-        row.link = link.id;
+        row.link = (ends[0] != nullptr ? ends[0] : ends[1])->link_id; // as its processes call it
         row.slot = number;
         uint32_t flags = 0;
         for (unsigned side = 0; side < 2; ++side) {

@@ -55,14 +55,14 @@ struct LinkPool {
     unsigned side;    ///< whose
     uint32_t slot;    ///< of the connection
     uint64_t arrival; ///< of the connection, see Link::arrival()
-    BellDomain domain;
+    Domain domain;    ///< of its owner, when it was named
     Charge charge;
     bool is_channel = false; ///< of the zero-copy module: `bytes` is its receiver's end
 };
 
 class Link {
   public:
-    uint64_t id = 0;
+    uint64_t id = 0; ///< this monitor's; clients that brought it back call it otherwise, see adopt.cpp
     FileId file;
     UniqueFd memfd;
     Charge charge;
@@ -112,7 +112,7 @@ class Link {
                                         const FakeTransport &fake = {}, bool remote = false);
     /// One whose side `far.side` is on another host.
     static std::unique_ptr<Link> create_far(uint64_t id, const Far &far);
-    /// Takes over one that a former monitor made; null if it is not a well-formed link.
+    /// Takes over one that a former monitor made; null if it is not a well-formed link. `id`: a new one.
     static std::unique_ptr<Link> adopt(UniqueFd memfd, uint64_t id);
 
     /// The memory that the processes of a side have: one for both, but over the fake transport. What belongs

@@ -131,7 +131,10 @@ Listener::Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_)
 }
 
 bool Listener::add(Link &link, uint32_t syn_head) {
-    SD_ASSERT(link.listener == nullptr);
+    const auto has_its_id = [&](const Link *other) { return other != nullptr && other->id == link.id; };
+    if (link.listener != nullptr || std::any_of(place.begin(), place.end(), has_its_id)) {
+        return false;
+    }
     auto free = std::find(place.begin(), place.end(), nullptr);
     if (free == place.end()) {
         if (place.size() == kListenerLinks) {

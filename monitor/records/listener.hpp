@@ -91,7 +91,8 @@ struct Listener {
     Listener(uint32_t id_, const ListenProof &proof, Namespace *ns_);
     Identity identity() const { return {uid, gid, exe, unit}; }
     ListenerSegment &segment() const { return *reinterpret_cast<ListenerSegment *>(map.base()); }
-    /// Adds a link at a free place; false if there is none. `syn_head`: where accepting begins.
+    /// Adds a link at a free place; false if there is none, if some listener has the link, or this one has
+    /// another with its id: acceptors know links by that. `syn_head`: where accepting begins.
     [[nodiscard]] bool add(Link &link, uint32_t syn_head);
     void remove(Link &link);
     /// Takes it out of the directory, and has clients make no further request on its links.

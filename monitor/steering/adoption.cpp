@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <sys/socket.h>
+#include <unistd.h>
 
 namespace sd::monitor {
 
@@ -32,6 +33,11 @@ template <typename Pair> bool goes_by_steps(const Pair &pair) {
 void end_at_once(int socket, bool does) {
     const linger how{does ? 1 : 0, 0};
     setsockopt(socket, SOL_SOCKET, SO_LINGER, &how, sizeof how);
+}
+
+/// Of those who share it.
+uid_t user_of(const Segment &segment) {
+    return segment.members.empty() ? geteuid() : segment.members.front().client->who.uid;
 }
 
 } // namespace
@@ -375,7 +381,15 @@ void Monitor::review_adoption(const std::shared_ptr<Adoption> &adoption) {
         return;
     }
     for (unsigned side = 0; side < 2; ++side) { // from now on its end is the connection's
-        end_at_once(adopted_end(*adoption, side)->second.socket.get(), false);
+        const MovedConnection &moved = adopted_end(*adoption, side)->second;
+        const auto ends_in_order = [](int socket) {
+            end_at_once(socket, false);
+            return true;
+        };
+        if (!ask(moved.socket.get(), user_of(*moved.segment), ends_in_order)) { // a holder keeps its lock
+            rest_adoption(adoption);
+            return;
+        }
     }
     for (unsigned side = 0; side < 2; ++side) {
         const MovedConnection &moved = adopted_end(*adoption, side)->second;

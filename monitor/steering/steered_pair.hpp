@@ -22,6 +22,8 @@ struct Monitor::SteeredPair {
     const Link *link = nullptr;
     uint32_t slot = 0;
     std::optional<SteeredEnd> end[2];
+    /// What its processes call the link, as in a ConnectionRow. At least one end is known.
+    uint64_t link_name() const { return (end[0] ? end[0] : end[1])->ofd.link_id; }
     bool has_paths() const { return (end[0] && end[0]->ofd.has_paths) || (end[1] && end[1]->ofd.has_paths); }
 };
 

@@ -191,7 +191,7 @@ Reply Monitor::steer_to(const wire::Steer &body, bool both, const std::function<
                           });
         }
         if ((!holds[0] && !holds[1]) ||
-            (!is_process && (static_cast<uint32_t>(pair.link->id) != body.link || pair.slot != body.slot))) {
+            (!is_process && (static_cast<uint32_t>(pair.link_name()) != body.link || pair.slot != body.slot))) {
             continue;
         }
         const bool all = both && !is_process;

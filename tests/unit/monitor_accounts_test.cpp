@@ -243,7 +243,7 @@ TEST_CASE("who brings a link back pays for waiting for those whom it names") {
     const Namer namer([](const MonitorProcess &monitor, const std::vector<pid_t> &others) {
         static TestProcess process(monitor);
         const UniqueFd link = link_naming(others);
-        process.channel.ask(wire::Op::adopt_link, wire::Adopt{7, 0, 0, 0, 0}, {link.get()});
+        process.channel.ask(wire::Op::adopt_link, wire::Adopt{7, 0, {}}, {link.get()});
     });
     REQUIRE(eventually([&] { return namer.watched() >= 3; })); // the child, and two of those it names
     usleep(20'000);

@@ -56,7 +56,7 @@ struct Waiting {
         where.view.syn(0) = 5;
     }
     void bring_back(TestProcess &client) const {
-        const wire::Adopt body{link_id, 0, 0, 0, 0};
+        const wire::Adopt body{link_id, 0, {}};
         REQUIRE(client.channel.ask(Op::adopt_link, body, {link->fd.get()}).header.status == 0);
     }
     bool is_reset() const { return link->view.slot(4).side[1].control.flags != 0; }

@@ -275,7 +275,7 @@ TEST_CASE("nobody of another domain brings a link back as its server's") {
     const TestLink link(pair.connect());
     pair.server_attach();
     const auto bring_back = [&](TestProcess &p) -> int64_t {
-        const wire::Adopt as_server{link.view.header().link_id, 1, 0, 0, 0};
+        const wire::Adopt as_server{link.view.header().link_id, 1, {}};
         return p.channel.ask(Op::adopt_link, as_server, {link.fd.get()}).header.status;
     };
     const Stranger relative(pair.monitor, 0, {bring_back}), stranger(pair.monitor, kOne, {bring_back});

@@ -1,8 +1,8 @@
 // Descriptors that are not what they should be: a file whose file system answers nothing, and a socket that
 // lingers.
 #include "tests/support/skip.hpp"
-#include "tests/unit/held_call.hpp"
-#include "tests/unit/monitor_pair.hpp"
+#include "tests/unit/held_socket.hpp"
+#include "tests/unit/stranger.hpp"
 
 #include <linux/filter.h>
 #include <linux/fuse.h>
@@ -198,7 +198,7 @@ TEST_CASE("a socket that lingers does not stop the monitor") {
     };
     SECTION("as a listener") { refuses(Op::listen, wire::Listen{16, 0}); }
     SECTION("as a segment") { refuses(Op::segment, wire::Segment{1, 0, 7}); }
-    SECTION("as a link") { refuses(Op::adopt_link, wire::Adopt{5, 0, 0, 0, 0}); }
+    SECTION("as a link") { refuses(Op::adopt_link, wire::Adopt{5, 0, {}}); }
     CHECK(answers(monitor));
 }
 
@@ -352,19 +352,6 @@ TEST_CASE("descriptors that the kernel closes slowly do not stop the monitor") {
     CHECK(answers(monitor));
 }
 
-namespace {
-
-/// Has a socket's lock until it goes.
-struct HeldSocket : HeldCall {
-    explicit HeldSocket(int socket)
-        : HeldCall([socket](void *page) {
-              const sock_fprog filter{1, static_cast<sock_filter *>(page)};
-              setsockopt(socket, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
-          }) {}
-};
-
-} // namespace
-
 TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
     Pair pair;
     const timeval patience{5, 0};
@@ -418,5 +405,38 @@ TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
         }
         REQUIRE(send(client.get(), "x", 1, MSG_NOSIGNAL) == 1); // at which the monitor looks
         CHECK(answers(pair.monitor));
+    }
+    SECTION("as what a connection's holders go over to with a receiver of another user") {
+        if (!is_root()) {
+            SKIP_TEST("needs root to become another user");
+        }
+        const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
+                                    return p.channel.ask(Op::claim, "", 0, {client.get()}).header.status;
+                                }});
+        pair.connect();
+        pair.client.segment.open(5, pair.link, 70, 0);
+        Ofd &ofd = pair.client.segment.view.ofd(5);
+        ofd.rx_shut = 1;
+        wire::Pass pass{};
+        pass.handoff.link_id = pair.link;
+        pass.handoff.ofd_index = 5;
+        pass.handoff.slot = 70;
+        REQUIRE(pair.client.channel.ask(Op::pass, pass, {client.get(), server.get()}).header.status == 0);
+        std::atomic<int64_t> claimed = 0;
+        std::thread claims;
+        {
+            const HeldSocket held(client.get());
+            if (!held.held()) {
+                SKIP_TEST("needs the right to handle page faults of the kernel");
+            }
+            claims = std::thread([&] { claimed = receiver.does(0); });
+            CHECK(eventually([&] { return claimed != 0; }));
+            CHECK(answers(pair.monitor));
+        }
+        claims.join();
+        CHECK(claimed == -EPERM);
+        CHECK((ofd.tx_block.load() & kTxMoved) == 0);
+        char c;
+        CHECK(eventually([&] { return recv(client.get(), &c, 1, MSG_DONTWAIT) == 0; })); // shut after all
     }
 }

@@ -1,7 +1,7 @@
 // Pools of connections at the monitor: who is told of one, and how it ends.
 #include "libsd/layout/pool_layout.hpp"
 #include "tests/support/skip.hpp"
-#include "tests/unit/monitor_pair.hpp"
+#include "tests/unit/stranger.hpp"
 
 #include <linux/capability.h>
 #include <sys/mman.h>
@@ -241,4 +241,47 @@ TEST_CASE("a bridge is not shown the pools of another domain's processes") {
     REQUIRE(pool.name != 0);
     CHECK(carried.bridge_asks_for(pool) == std::pair<int, size_t>(-EXDEV, 0));
     kill_child(stranger);
+}
+
+TEST_CASE("a pool is not shown to a process that may not look into its owner, though both are of one user") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become other users");
+    }
+    MonitorProcess monitor;
+    const TestListener socket;
+    struct Said {
+        uint32_t listener;
+        uint64_t link, pool;
+    };
+    auto *const said = static_cast<Said *>(
+        mmap(nullptr, sizeof(Said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    REQUIRE(said != MAP_FAILED);
+    const auto listens = [&](TestProcess &p) -> int64_t {
+        const Answer a = p.channel.ask(Op::listen, wire::Listen{16, 0}, {socket.fd.get()});
+        said->listener = a.as<wire::ListenReply>().listener_id;
+        return a.header.status;
+    };
+    const auto offers = [&](TestProcess &p) -> int64_t {
+        p.channel.ask(Op::links, wire::Links{said->listener, 0});
+        const Answer a = offer(p, said->link, 1, kSlot, PoolMemory());
+        said->pool = a.as<wire::PoolReply>().pool;
+        return a.header.status;
+    };
+    const auto connects = [&](TestProcess &p) -> int64_t {
+        const Answer a = p.channel.ask(Op::connect, wire::Connect{said->listener, wire::kLoopbackAddresses});
+        said->link = a.as<wire::ConnectReply>().link_id;
+        return a.header.status;
+    };
+    const auto asks = [&](TestProcess &p) -> int64_t {
+        const Answer a = fetch(p, said->link, 1, said->pool);
+        return a.fds.empty() ? a.header.status : static_cast<int64_t>(a.fds.size());
+    };
+    const bool owner_is_open = GENERATE(true, false), other_is_open = GENERATE(true, false);
+    const Stranger owner(monitor, kOne, {listens, offers}, owner_is_open);
+    const Stranger other(monitor, kOne, {connects, asks}, other_is_open);
+    REQUIRE(owner.does(0) == 0);
+    REQUIRE(other.does(0) == 0);
+    REQUIRE(owner.does(1) == 0);
+    CHECK(other.does(1) == (owner_is_open && other_is_open ? 2 : -EXDEV));
+    munmap(said, sizeof(Said));
 }

@@ -1,5 +1,7 @@
 // What sdctl path, detach and attach ask of the monitor.
 #include "monitor/records/connection_row.hpp"
+#include "tests/support/skip.hpp"
+#include "tests/unit/held_socket.hpp"
 #include "tests/unit/monitor_pair.hpp"
 
 #include <arpa/inet.h>
@@ -75,9 +77,8 @@ struct LivePair : Pair {
         client.hello(monitor);
         server.hello(monitor);
         for (const uint32_t side : {0u, 1u}) {
-            const Answer a =
-                (side == 0 ? client : server)
-                    .channel.ask(Op::adopt_link, wire::Adopt{link, side, 0, 0, 0}, {made->fd.get()});
+            const Answer a = (side == 0 ? client : server)
+                                 .channel.ask(Op::adopt_link, wire::Adopt{link, side, {}}, {made->fd.get()});
             REQUIRE(a.header.status == 0);
         }
         if (listens) {
@@ -187,6 +188,41 @@ TEST_CASE("a connection that was born in shared memory gets kernel sockets with 
     REQUIRE(pair.client.channel.ask(Op::let_go, wire::Moved{0, LivePair::kOfd, 0, 0}).header.status == 0);
     CHECK(recv(server.get(), &byte, 1, 0) == 0);
     CHECK(!pair.adopt(pair.client));
+}
+
+TEST_CASE("a socket whose lock its holder keeps does not stop the monitor, and nobody begins on it") {
+    LivePair pair;
+    pair.knows_shared();
+    REQUIRE(pair.steer(SteerTo::kernel).as<wire::SteerReply>().never == 0);
+    const uint16_t adoption = adoption_of(pair.client_ofd().tx_block);
+    const UniqueFd client = pair.adopt(pair.client), server = pair.adopt(pair.server);
+    REQUIRE(client);
+    REQUIRE(server);
+    pair.let_go(pair.client, adoption);
+    const UniqueFd &kept = GENERATE(true, false) ? client : server;
+    {
+        const HeldSocket held(kept.get());
+        if (!held.held()) {
+            SKIP_TEST("needs the right to handle page faults of the kernel");
+        }
+        const timeval patience{20, 0};
+        setsockopt(pair.server.channel.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+        pair.let_go(pair.server, adoption);
+        CHECK(!pair.begins(pair.client));
+        CHECK(!pair.begins(pair.server));
+        CHECK((pair.client_ofd().tx_block & kTxAdopt) == 0);
+    }
+    // For some time nothing is asked about sockets of that user.
+    CHECK(eventually([&] {
+        pair.steer(SteerTo::kernel);
+        return pair.begins(pair.client) && pair.begins(pair.server);
+    }));
+    linger how{};
+    socklen_t length = sizeof how;
+    for (const UniqueFd *each : {&client, &server}) {
+        REQUIRE(getsockopt(each->get(), SOL_SOCKET, SO_LINGER, &how, &length) == 0);
+        CHECK(how.l_onoff == 0);
+    }
 }
 
 TEST_CASE("nobody begins before all who hold either end have the socket") {

@@ -41,7 +41,7 @@ void restore() noexcept {
     retire_client_links(); // existing connections go on; new ones use links the new monitor made
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (LinkMap *l = link_by_index(i)) {
-            wire::Adopt msg{l->id, l->side, 0, 0, 0};
+            wire::Adopt msg{l->id, l->side, {}};
             control::request(wire::Op::adopt_link, &msg, sizeof msg, &l->memfd, 1);
         }
     rdma::monitor_has_changed();
