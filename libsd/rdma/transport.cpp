@@ -129,14 +129,15 @@ uint32_t count_open(const LinkMap &l) noexcept {
     return n;
 }
 
+void end_link(LinkMap &l, Attached &a) noexcept;
+
 /// The next steps that the other side's make possible. With `settling`.
 void advance(LinkMap &l, Attached &a, wire::GreetingReply theirs) noexcept {
     if (a.step.load() == Attached::greeted && theirs.step != wire::kNotGreeted) {
         Hello hello;
         memcpy(&hello, theirs.hello, sizeof hello);
         if (plugin->join(a.peer, hello) != 0) {
-            count_settled(a, Attached::over);
-            refusals.fetch_add(count_open(l), std::memory_order_relaxed);
+            end_link(l, a); // it has never carried anything
             return;
         }
         a.step.store(Attached::joined);
@@ -393,11 +394,12 @@ Cause why_not() noexcept {
     return device.load(std::memory_order_acquire) ? Cause::none : Cause::no_rdma;
 }
 
-bool begin(LinkMap &l) noexcept {
+namespace {
+
+bool make_pair(LinkMap &l) noexcept {
     Host *h = device.load(std::memory_order_acquire);
     if (!h)
         return false;
-    const PutOff quiet;
     Attached &a = attached[l.index];
     Hello ours{};
     SpareNumbers spare;
@@ -424,9 +426,14 @@ bool begin(LinkMap &l) noexcept {
     return true;
 }
 
-bool is_refused(const LinkMap &l) noexcept {
-    const Attached &a = attached[l.index];
-    return a.peer && a.step.load(std::memory_order_relaxed) == Attached::over;
+} // namespace
+
+bool begin(LinkMap &l) noexcept {
+    const PutOff quiet;
+    const bool made = make_pair(l);
+    if (!made)
+        greet(l, wire::kHasNoPair, nullptr); // the monitor asks no more for a while
+    return made;
 }
 
 void progress_now() noexcept {

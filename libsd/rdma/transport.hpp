@@ -25,14 +25,12 @@ void open_device() noexcept;
 [[nodiscard]] Cause why_not() noexcept;
 
 /// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the
-/// other side. False: there is no device for it. In an ordinary call.
+/// other side. False: there is no queue pair for it, which the monitor has been told. In an ordinary call.
 [[nodiscard]] bool begin(LinkMap &l) noexcept;
 
 /// Connections that stay in their sockets since the device has refused their link's queue pair to the other
 /// side, and of which nobody has been told yet.
 extern std::atomic<uint32_t> refusals;
-/// Has it refused this one?
-[[nodiscard]] bool is_refused(const LinkMap &l) noexcept;
 
 /// Links of this process that have a queue pair.
 extern std::atomic<uint32_t> remote_links;

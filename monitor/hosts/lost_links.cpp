@@ -18,8 +18,6 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr std::chrono::seconds kFirstPause{1}, kLongestPause{64};
-
 bool holds(const Link &link, unsigned side, uint64_t id) {
     const auto &attached = link.side[side].attached;
     return std::any_of(attached.begin(), attached.end(), [&](const Client *client) { return client->id == id; });
@@ -39,13 +37,13 @@ void reset_both(const Link &link, uint32_t slot) {
 /// After a queue pair between two processes was lost there is a pause before the next one, and each is twice
 /// as long as the one before. Connections that are made meanwhile stay with the kernel.
 template <typename IsTheirs> bool is_pause_over(const Client &connector, IsTheirs is_theirs) {
-    auto pause = kFirstPause;
+    auto pause = Backoff::kFirst;
     std::chrono::steady_clock::time_point last{};
     for (const auto &[name, attachment] : connector.links) {
         const Link &link = *attachment.link;
         if (attachment.side[0] && link.joins && link.lost() && is_theirs(link)) {
             last = std::max(last, *link.lost());
-            pause = std::min(2 * pause, kLongestPause);
+            pause = std::min(2 * pause, Backoff::kLongest);
         }
     }
     return last == std::chrono::steady_clock::time_point{} || std::chrono::steady_clock::now() - last >= pause;
@@ -62,6 +60,10 @@ bool Monitor::may_pair_again(const Client &connector, const RemoteHost &host, ui
         return link.far && link.far->host == &host && link.far->process == process;
     });
 }
+
+/// It could have no queue pair a moment ago: for a process of another host it is not asked to make one. Those
+/// that it has carry on.
+bool Monitor::may_pair(const Client &client) { return client.pairing.is_over(Backoff::Clock::now()); }
 
 /// The client has let go of the side: what it has not told, nobody else can tell.
 void Monitor::owner_gone(Link &link, unsigned side, const Client &client) {

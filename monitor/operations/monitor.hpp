@@ -245,6 +245,7 @@ class Monitor {
     // hosts/lost_links.cpp: what a queue pair had not carried when it ended
     static bool may_pair_again(const Client &connector, const Client &acceptor);
     static bool may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process);
+    static bool may_pair(const Client &client);
     void owner_gone(Link &link, unsigned side, const Client &client);
     Reply carry(Client &client, Request &request);
 

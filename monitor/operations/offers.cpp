@@ -97,7 +97,7 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
             return link;
         }
     }
-    if (!may_pair_again(connector, acceptor)) {
+    if (!may_pair_again(connector, acceptor) || !may_pair(connector) || !may_pair(acceptor)) {
         return nullptr;
     }
     const Account *maker = (connector.payer.user ? connector.payer.user : connector.payer.group).get();
@@ -139,7 +139,7 @@ Cause Monitor::join(Offer &first, Offer &second) {
     Link *link = link_between(*connector.client, *acceptor.client);
     const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
     if (!slot) {
-        return Cause::no_slot;
+        return may_pair(*connector.client) && may_pair(*acceptor.client) ? Cause::no_slot : Cause::no_rdma;
     }
     name_slot(*link, *slot, connector.socket.names.local, connector.socket.names.peer);
     for (Offer *end : {&first, &second}) {
@@ -340,8 +340,12 @@ Reply Monitor::greet(Client &client, Request &request) {
         if (link->far) {
             greet_host(*link, wire::kGreets);
         }
+    } else if (body.step == wire::kHasNoPair) {
+        log::debug("process {} could have no queue pair for link {}", client.pid, link->id);
+        client.pairing.failed(Backoff::Clock::now());
     } else if (body.step == wire::kCanReceive && ours.step == wire::kGreets) {
         ours.step = wire::kCanReceive;
+        client.pairing.worked();
         link->mark(body.side, kLinkJoined);
         ring_everybody(*link);
         if (link->far) {

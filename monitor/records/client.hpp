@@ -1,5 +1,6 @@
 // A channel to the monitor and the process at its other end, with all that it has registered.
 #pragma once
+#include "monitor/hosts/backoff.hpp"
 #include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/listener.hpp"
 #include "monitor/records/segment.hpp"
@@ -76,6 +77,7 @@ struct Client {
     unsigned links_made = 0;
     /// offers.cpp: whose other ends have not come, or that it has not asked for since
     std::set<OfferKey> offers;
+    Backoff pairing;      ///< until it is given a further link that needs a queue pair
     bool no_room = false; ///< could not map a link, and has not let go of one since
     uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over

@@ -136,12 +136,6 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
         count_fallback(why, nullptr);
         return false;
     }
-    if (rdma::is_remote(*l) && rdma::is_refused(*l)) {
-        let_go(*l, reply.slot, side);
-        count_fallback(Cause::no_rdma, nullptr);
-        link_unuse(*l);
-        return false;
-    }
     // A call that began before the state was changed is counted; one that begins now finds it given up.
     const bool done =
         f.unconnected.inside.load(std::memory_order_seq_cst) == 0 && become_joined(fd, f, *l, reply.slot);
