@@ -17,16 +17,18 @@ inline bool is_remote(const LinkMap &l) noexcept { return l.transport == &rdma_t
 
 /// Of the environment, once, at start: for tests, the transport of connections that begin in the kernel.
 void read_test_transport(const char *text) noexcept;
-/// Opens the plugin and its device, once, if the monitor says that connections may come to need one. In an
-/// ordinary connect() or accept().
+/// Opens the plugin, once, and looks for devices, if the monitor says that connections may come to need one:
+/// again after a second if there was none, and later each time, up to 64 s. In an ordinary connect() or
+/// accept().
 void open_device() noexcept;
 
 /// Why no further connection of this process can move to another host; none: it can, as far as is known.
 [[nodiscard]] Cause why_not() noexcept;
 
-/// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the
-/// other side. False: there is no queue pair for it, which the monitor has been told. In an ordinary call.
-[[nodiscard]] bool begin(LinkMap &l) noexcept;
+/// Makes this side's end of the queue pair for a link that was just mapped, on the device that the connection
+/// in the slot goes by, or a spare one (choice.hpp), and begins the exchange with the other side. False:
+/// there is no queue pair for it, which the monitor has been told. In an ordinary call.
+[[nodiscard]] bool begin(LinkMap &l, uint32_t slot) noexcept;
 
 /// Connections that stay in their sockets since the device has refused their link's queue pair to the other
 /// side, and of which nobody has been told yet.
@@ -101,6 +103,8 @@ void tell(LinkMap &l, uint32_t slot) noexcept;
 void descriptors_moved(int from, int to) noexcept;
 void before_fork() noexcept;
 void device_in_child() noexcept;
+/// After that: they are its parent's.
+void close_devices_in_child() noexcept;
 
 /// Makes the peer's arms in our memory what they are on such a link.
 void always_arm(LinkMap &l, uint32_t slot) noexcept;

@@ -76,7 +76,7 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd, Cause
         const wire::LinkRef ref{reply.link_id, side, 0};
         control::tell(wire::Op::drop_link, &ref, sizeof ref);
     }
-    if (l && rdma::is_remote(*l) && !rdma::begin(*l)) {
+    if (l && rdma::is_remote(*l) && !rdma::begin(*l, reply.slot)) {
         let_go(*l, reply.slot, side);
         *why = Cause::no_rdma;
         link_unuse(*l);
