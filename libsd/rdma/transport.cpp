@@ -203,6 +203,7 @@ bool is_lost_there(const LinkMap &l) noexcept {
 /// With `settling`.
 void end_link(LinkMap &l, Attached &a) noexcept {
     plugin->end(a.peer);
+    lost_links.fetch_add(1, std::memory_order_relaxed);
     if (a.step.exchange(Attached::carried, std::memory_order_seq_cst) < Attached::running) {
         unsettled.fetch_sub(1);
         if (!is_lost_there(l)) // it has never carried anything
@@ -323,7 +324,7 @@ void publish(LinkMap &l, uint32_t slot, bool credit_alone) noexcept {
 
 } // namespace
 
-std::atomic<uint32_t> remote_links{0};
+std::atomic<uint32_t> remote_links{0}, lost_links{0};
 std::atomic<uint32_t> MaySleep::count{0};
 std::atomic<bool> MaySleep::all_are{false}, MaySleep::some_are_not{false};
 std::atomic<uint32_t> refusals{0};
@@ -484,6 +485,7 @@ SD_FORK_CODE void device_in_child() noexcept {
     for (auto &seen : endings_seen)
         seen.store(0, std::memory_order_relaxed);
     remote_links.store(0, std::memory_order_relaxed);
+    lost_links.store(0, std::memory_order_relaxed);
     inherited_by_children.store(false, std::memory_order_relaxed);
     unsettled.store(0, std::memory_order_relaxed);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
@@ -526,8 +528,11 @@ void close(LinkMap &l) noexcept {
         remote = std::exchange(a.remote, nullptr);
         if (!peer)
             return;
-        if (a.step.exchange(Attached::over) < Attached::running)
+        const auto former = a.step.exchange(Attached::over);
+        if (former < Attached::running)
             unsettled.fetch_sub(1);
+        if (former == Attached::carried)
+            lost_links.fetch_sub(1, std::memory_order_relaxed);
     }
     plugin->end(peer);
     plugin->detach(remote);

@@ -34,6 +34,14 @@ void open_device() noexcept;
 /// side, and of which nobody has been told yet.
 extern std::atomic<uint32_t> refusals;
 
+/// Has the link's queue pair ended, on either side? Any thread.
+[[nodiscard]] inline bool is_lost(const LinkMap &l) noexcept {
+    const LinkHeader &h = l.view.header();
+    return (h.side[0].flags.load(std::memory_order_acquire) | h.side[1].flags.load(std::memory_order_acquire)) &
+           kLinkLost;
+}
+/// Links of this process of which it has been, and that are still in use here.
+extern std::atomic<uint32_t> lost_links;
 /// Links of this process that have a queue pair.
 extern std::atomic<uint32_t> remote_links;
 [[gnu::cold]] void progress_now() noexcept;

@@ -243,8 +243,8 @@ class Monitor {
     void own_side_gone(Link &link);
 
     // hosts/lost_links.cpp: what a queue pair had not carried when it ended
-    static bool may_pair_again(const Client &connector, const Client &acceptor);
-    static bool may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process);
+    static bool may_pair_again(Client &connector, const Client &acceptor);
+    static bool may_pair_again(Client &connector, const RemoteHost &host, uint64_t process);
     static bool may_pair(const Client &client);
     void owner_gone(Link &link, unsigned side, const Client &client);
     Reply carry(Client &client, Request &request);

@@ -139,7 +139,9 @@ Cause Monitor::join(Offer &first, Offer &second) {
     Link *link = link_between(*connector.client, *acceptor.client);
     const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
     if (!slot) {
-        return may_pair(*connector.client) && may_pair(*acceptor.client) ? Cause::no_slot : Cause::no_rdma;
+        const bool may = may_pair_again(*connector.client, *acceptor.client) && may_pair(*connector.client) &&
+                         may_pair(*acceptor.client);
+        return may ? Cause::no_slot : Cause::no_rdma;
     }
     name_slot(*link, *slot, connector.socket.names.local, connector.socket.names.peer);
     for (Offer *end : {&first, &second}) {

@@ -65,6 +65,8 @@ struct alignas(64) File {
         uint32_t offered_in = 0;       ///< forks_done then: a child has it, too, if that has changed
         uint32_t joined = 0;           ///< SegmentHeader::joined when the monitor was asked last
         uint64_t cookie = 0;
+        uint8_t tries_anew = 0; ///< since its link was lost (paths/back_again.hpp); 0: it never was
+        int64_t not_before = 0; ///< of such a one: it is not offered again before this (CLOCK_MONOTONIC ns)
         std::atomic<uint32_t> inside{0}; ///< calls that are in the kernel with it
     } unconnected;
     /// Accelerated; what every operation reads stands above.

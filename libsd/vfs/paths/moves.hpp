@@ -76,6 +76,8 @@ inline bool is_told_home(const File &f) noexcept {
     return (f.ofd->opt.*kPathWanted).load(std::memory_order_acquire) == kWantKernel || is_called_home(f);
 }
 
+/// With both tokens: what was kept here while both paths were possible is the socket's own from now on.
+void hand_back(const File &f) noexcept;
 /// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
 /// something is in the ring, or may be soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;

@@ -10,6 +10,7 @@
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/vfs/paths/back_again.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
 #include "libsd/vfs/pools/channels.hpp"
@@ -120,6 +121,16 @@ void count_refusal(const File &f, Cause why) noexcept {
         count_fallback(why, nullptr);
 }
 
+/// The end is not wanted, or not now.
+void refuse(File &f, Cause why) noexcept {
+    if (will_try_again(f, why)) {
+        set_state(f, OfferState::marked);
+        return;
+    }
+    count_refusal(f, why);
+    set_state(f, OfferState::given_up);
+}
+
 bool join(int fd, File &f, control::Reply &r) noexcept {
     const auto reply = r.as<wire::OfferReply>();
     const unsigned side = f.unconnected.side;
@@ -133,7 +144,7 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
     Cause why;
     LinkMap *l = link_for(reply, side, r.fd[0], &why);
     if (!l) {
-        count_fallback(why, nullptr);
+        refuse(f, why);
         return false;
     }
     // A call that began before the state was changed is counted; one that begins now finds it given up.
@@ -243,6 +254,8 @@ bool consider_joining(int fd, File &f) noexcept {
         f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
         return false;
     }
+    if (is_state(f, OfferState::marked) && is_too_early(f)) [[unlikely]]
+        return false;
     const LockGuard g(joining);
     Cause why;
     if (!may_be_joined(f))
@@ -264,8 +277,7 @@ bool consider_joining(int fd, File &f) noexcept {
         r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);
         f.unconnected.joined = joined;
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
-            count_refusal(f, control::cause_of(r, Cause::no_monitor));
-            set_state(f, OfferState::given_up);
+            refuse(f, control::cause_of(r, Cause::no_monitor));
             control::close_received(r);
             return false;
         }
@@ -280,8 +292,7 @@ bool consider_joining(int fd, File &f) noexcept {
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
             if (const Cause refused = control::cause_of(r, Cause::none);
                 r.status == -EACCES && refused != Cause::none) {
-                count_refusal(f, refused); // the other host
-                set_state(f, OfferState::given_up);
+                refuse(f, refused); // the other host
             }
             control::close_received(r);
             return false;
