@@ -82,6 +82,9 @@ Host *device_of(const Place &p, unsigned *index) noexcept {
         }
     Limits limits = kUsualLimits;
     limits.registered = &registered;
+    const Directory *d = control::directory();
+    if (const uint32_t mib = d ? d->discovery.load(std::memory_order_relaxed) >> kDiscoveryRegistered : 0)
+        limits.registered_bytes = uint64_t{mib} << 20;
     Host *h = nullptr;
     if (i == kMostDevices || plugin->open(limits, p, &h) != 0)
         return nullptr;
@@ -112,15 +115,20 @@ Peer *make_peer_at(const Place &p, Hello *ours, Host **host, int *wrong) noexcep
     return nullptr;
 }
 
+struct Asks {
+    bool (*may_use)(const void *, const Place &);
+    const void *user;
+};
+
 /// `*has_changed`: there was something else, or less, than what is known.
-Peer *make_peer_anywhere(const Ends &ends, Hello *ours, Host **host, bool *has_changed) noexcept {
+Peer *make_peer_anywhere(const Ends &ends, Hello *ours, Host **host, const Asks &asks, bool *has_changed) noexcept {
     order_by_route(places, places_found, ends);
     const bool soft_too = is_wanted(kSoftToo);
     const char *full = "";
     for (unsigned i = 0; i < places_found; ++i) {
         const Place &p = places[i];
         int wrong;
-        if ((p.is_soft && !soft_too) || strcmp(p.device, full) == 0)
+        if ((p.is_soft && !soft_too) || strcmp(p.device, full) == 0 || !asks.may_use(asks.user, p))
             continue;
         if (Peer *peer = make_peer_at(p, ours, host, &wrong))
             return peer;
@@ -176,7 +184,9 @@ bool has_choice() noexcept {
     return places_found > 1;
 }
 
-Peer *make_peer(const Ends &ends, Hello *ours, Host **host) noexcept {
+Peer *make_peer(const Ends &ends, Hello *ours, Host **host, bool (*may_use)(const void *, const Place &),
+                const void *user) noexcept {
+    const Asks asks{may_use, user};
     const LockGuard g(opening);
     if (!plugin)
         return nullptr;
@@ -185,10 +195,10 @@ Peer *make_peer(const Ends &ends, Hello *ours, Host **host) noexcept {
     if (is_stale && !is_on_route(ends))
         look();
     bool has_changed = places_found == 0 || is_stale;
-    Peer *peer = make_peer_anywhere(ends, ours, host, &has_changed);
+    Peer *peer = make_peer_anywhere(ends, ours, host, asks, &has_changed);
     if (!peer && has_changed) {
         look();
-        peer = make_peer_anywhere(ends, ours, host, &has_changed);
+        peer = make_peer_anywhere(ends, ours, host, asks, &has_changed);
     }
     return peer;
 }

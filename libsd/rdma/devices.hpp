@@ -26,8 +26,9 @@ inline bool has_device() noexcept { return devices[0].load(std::memory_order_acq
 bool is_wanted(uint32_t what) noexcept;
 
 /// Makes a queue pair on the first device that can. Null: none can now. In an ordinary call, with handlers
-/// put off.
-Peer *make_peer(const Ends &, Hello *ours, Host **) noexcept;
+/// put off. `may_use`: does policy allow the address?
+Peer *make_peer(const Ends &, Hello *ours, Host **, bool (*may_use)(const void *, const Place &),
+                const void *user) noexcept;
 /// Is there more than one place to choose from?
 bool has_choice() noexcept;
 

@@ -347,6 +347,18 @@ void MaySleep::count_all() noexcept {
 
 namespace {
 
+/// Is the monitor content with the place's address?
+bool may_use(const void *link, const Place &p) noexcept {
+    if (!is_wanted(kDiscoveryRdma | kDiscoveryAsk))
+        return true;
+    const auto &l = *static_cast<const LinkMap *>(link);
+    wire::Greeting g{l.id, l.side, wire::kMayUse, {}};
+    memcpy(g.hello + wire::kHelloAddress, p.address, sizeof p.address);
+    control::Reply r = control::request(wire::Op::greet, &g, sizeof g);
+    control::close_received(r);
+    return r.status >= 0;
+}
+
 bool make_pair(LinkMap &l, uint32_t slot) noexcept {
     Attached &a = attached[l.index];
     const auto &names = l.view.slot(slot).identity;
@@ -360,7 +372,7 @@ bool make_pair(LinkMap &l, uint32_t slot) noexcept {
     Hello ours{};
     Host *host = nullptr;
     Remote *remote = nullptr;
-    Peer *peer = make_peer(ends, &ours, &host);
+    Peer *peer = make_peer(ends, &ours, &host, may_use, &l);
     if (!peer)
         return false;
     const LinkCalls calls = {ring, wake};

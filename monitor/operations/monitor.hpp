@@ -200,6 +200,7 @@ class Monitor {
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
     Reply greet(Client &client, Request &request);
+    bool may_use_address(const unsigned char (&hello)[48]) const;
     static void name_slot(Link &link, uint32_t slot, const ConnectionNames::Name &client,
                           const ConnectionNames::Name &server);
 

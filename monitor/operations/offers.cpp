@@ -324,12 +324,26 @@ Reply Monitor::take_back(Client &client, Request &request) {
     return {};
 }
 
+/// Of a device of this host.
+bool Monitor::may_use_address(const unsigned char (&hello)[48]) const {
+    uint8_t address[16];
+    memcpy(address, hello + wire::kHelloAddress, sizeof address);
+    const auto &networks = config_.peers.addresses;
+    return networks.empty() || std::any_of(networks.begin(), networks.end(), [&](const std::string &text) {
+               const auto network = AddressMatch::parse(text);
+               return network && network->matches(address);
+           });
+}
+
 /// The two ends of a link over RDMA hear of each other's queue pairs.
 Reply Monitor::greet(Client &client, Request &request) {
     const auto body = request.as<wire::Greeting>();
     Link *link = body.side < 2 ? client.link(body.link_id, body.side) : nullptr;
     if (link == nullptr || !link->is_remote()) {
         return Reply::error(ENOENT);
+    }
+    if ((body.step == wire::kGreets || body.step == wire::kMayUse) && !may_use_address(body.hello)) {
+        return Reply::error(EACCES);
     }
     Link::Greeted &ours = link->greeted[body.side];
     const Link::Greeted &theirs = link->greeted[1 - body.side];
