@@ -8,4 +8,8 @@ constexpr uint32_t kDiscoveryMarks = 1; ///< mark their sockets (kMarkLevel); al
 constexpr uint32_t kDiscoveryRdma = 2;  ///< open an RDMA device: connections with other hosts may need it
 constexpr uint32_t kDiscoverySoft = 4;  ///< with that: one that the kernel emulates is a device, too
 
+constexpr uint32_t kDiscoveryAsk = 8; ///< with that: the monitor is asked about each of a device's addresses
+/// From here on: MiB that a process may register at most; 0: as it sees fit
+constexpr unsigned kDiscoveryRegistered = 16;
+
 } // namespace sd

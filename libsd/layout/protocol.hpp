@@ -453,6 +453,8 @@ enum GreetingStep : uint32_t {
     kGreets = 1,     ///< here is what the other end needs
     kCanReceive = 2, ///< this end has what it needs of the other one
     kAsks = 3,       ///< only how far the other one is
+    kMayUse = 5,    ///< is this host's policy content with the device's address in `hello`? EACCES: it is not
+    kHasNoPair = 4, ///< this process could have no queue pair for the link, and lets go of it
 };
 struct Greeting {
     uint64_t link_id;

@@ -148,8 +148,10 @@ void watch_as_well(Bell &b, int fd) noexcept {
     e.events = EPOLLIN;
     e.data.u32 = kMostForeignEnds;
     if (make_set(b.foreign) &&
-        sys::epoll_ctl(b.foreign.set.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &e) == 0)
-        b.foreign.other.store(fd, std::memory_order_release);
+        sys::epoll_ctl(b.foreign.set.load(std::memory_order_relaxed), EPOLL_CTL_ADD, fd, &e) == 0) {
+        const bool is_first = b.foreign.other.load(std::memory_order_relaxed) == -1;
+        b.foreign.other.store(is_first ? fd : ForeignEnds::kSeveral, std::memory_order_release);
+    }
 }
 
 void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept {

@@ -36,8 +36,9 @@ constexpr unsigned kMostForeignEnds = 16;
 struct ForeignEnds {
     std::atomic<int> set{-1}; ///< hidden descriptor to sleep on; -1: no peer of another domain so far
     /// Of watch_as_well(), and in `set` too: who sleeps in poll has this in its list where nothing else is in
-    /// the set, which then need not be asked.
+    /// the set, which then need not be asked. -1: none was given; kSeveral: they are in the set only
     std::atomic<int> other{-1};
+    static constexpr int kSeveral = -2;
     int end[kMostForeignEnds] = {};
     std::atomic<uint32_t> used{0};  ///< which of `end` are descriptors
     std::atomic<uint32_t> ended{0}; ///< which of those nobody can ring any more; changed with `busy`

@@ -41,7 +41,7 @@ bool make_pair(Peer &p) {
     }
     ibv_qp_attr m{};
     m.qp_state = IBV_QPS_INIT;
-    m.port_num = p.host->port;
+    m.port_num = p.port;
     m.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
     return ibv_modify_qp(p.pair, &m, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS) == 0;
 }
@@ -56,24 +56,30 @@ void free_peer(Peer *p) {
         ibv_dereg_mr(p->staging_memory);
     if (p->mailbox)
         munmap(p->mailbox, 2 * size_t{h.limits.mailbox_bytes});
-    h.registered.fetch_sub(2 * uint64_t{h.limits.mailbox_bytes});
+    h.registered().fetch_sub(2 * uint64_t{h.limits.mailbox_bytes});
     delete p;
 }
 
 } // namespace
 
-int make_peer(Host *h, Hello *ours, Peer **out) {
+int make_peer(Host *h, const Place &place, Hello *ours, Peer **out) {
+    ibv_mtu mtu;
+    if (const int wrong = look_at_place(h->context, place, &mtu))
+        return wrong;
     const uint64_t bytes = 2 * uint64_t{h->limits.mailbox_bytes};
-    if (h->registered.fetch_add(bytes) + bytes > h->limits.registered_bytes) {
-        h->registered.fetch_sub(bytes);
+    if (h->registered().fetch_add(bytes) + bytes > h->limits.registered_bytes) {
+        h->registered().fetch_sub(bytes);
         return -ENOMEM;
     }
     auto *p = new (std::nothrow) Peer;
     if (!p) {
-        h->registered.fetch_sub(bytes);
+        h->registered().fetch_sub(bytes);
         return -ENOMEM;
     }
     p->host = h;
+    p->port = place.port;
+    p->address_index = place.index;
+    p->mtu = mtu;
     p->mailbox = shared_memory(bytes);
     if (p->mailbox) {
         p->staging = p->mailbox + h->limits.mailbox_bytes;
@@ -85,10 +91,10 @@ int make_peer(Host *h, Hello *ours, Peer **out) {
         free_peer(p);
         return -ENOMEM;
     }
-    ours->version = kPluginVersion;
+    ours->version = kHelloVersion;
     ours->queue_pair = p->pair->qp_num;
-    memcpy(ours->address, h->address.raw, sizeof ours->address);
-    ours->mtu = h->mtu;
+    memcpy(ours->address, place.address, sizeof ours->address);
+    ours->mtu = mtu;
     ours->mailbox_key = p->mailbox_memory->rkey;
     ours->mailbox_address = reinterpret_cast<uint64_t>(p->mailbox);
     ours->mailbox_bytes = h->limits.mailbox_bytes;
@@ -103,20 +109,20 @@ int make_peer(Host *h, Hello *ours, Peer **out) {
 int join_peer(Peer *p, const Hello &theirs) {
     const Host &h = *p->host;
     // Staging has their mailbox's offsets.
-    if (theirs.version != kPluginVersion || theirs.mailbox_bytes != h.limits.mailbox_bytes || theirs.receives < 8)
+    if (theirs.version != kHelloVersion || theirs.mailbox_bytes != h.limits.mailbox_bytes || theirs.receives < 8)
         return -EPROTO;
     p->theirs = theirs;
     p->their_receives.store(theirs.receives);
     ibv_qp_attr m{};
     m.qp_state = IBV_QPS_RTR;
-    m.path_mtu = theirs.mtu >= IBV_MTU_256 && theirs.mtu < h.mtu ? static_cast<ibv_mtu>(theirs.mtu) : h.mtu;
+    m.path_mtu = theirs.mtu >= IBV_MTU_256 && theirs.mtu < p->mtu ? static_cast<ibv_mtu>(theirs.mtu) : p->mtu;
     m.dest_qp_num = theirs.queue_pair;
     m.min_rnr_timer = 1;
     m.max_dest_rd_atomic = 1;
     m.ah_attr.is_global = 1;
-    m.ah_attr.port_num = h.port;
+    m.ah_attr.port_num = p->port;
     memcpy(m.ah_attr.grh.dgid.raw, theirs.address, sizeof theirs.address);
-    m.ah_attr.grh.sgid_index = h.address_index;
+    m.ah_attr.grh.sgid_index = p->address_index;
     m.ah_attr.grh.hop_limit = 64;
     if (ibv_modify_qp(p->pair, &m,
                       IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

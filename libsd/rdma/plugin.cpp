@@ -18,15 +18,18 @@ struct KeepErrno {
     ~KeepErrno() { errno = saved; }
 };
 
-int open(const Limits &limits, Host **h) {
+int places(Host *const *open, unsigned hosts, Place *place, unsigned most) {
     const KeepErrno keep;
-    return open_host(limits, h);
+    return find_places(open, hosts, place, most);
+}
+int open(const Limits &limits, const Place &place, Host **h) {
+    const KeepErrno keep;
+    return open_host(limits, place, h);
 }
 void close(Host *h) {
     const KeepErrno keep;
     close_host(h);
 }
-bool is_soft(const Host *h) { return h->is_soft; }
 int event_fd(Host *h) { return h->channel->fd; }
 
 unsigned descriptors(Host *h, int **number, unsigned most) {
@@ -70,9 +73,9 @@ void take_events(Host *h) {
     h->armed.store(false, std::memory_order_seq_cst);
 }
 
-int peer(Host *h, Hello *ours, Peer **p) {
+int peer(Host *h, const Place &place, Hello *ours, Peer **p) {
     const KeepErrno keep;
-    return make_peer(h, ours, p);
+    return make_peer(h, place, ours, p);
 }
 int join(Peer *p, const Hello &theirs) {
     const KeepErrno keep;
@@ -97,7 +100,7 @@ void counts(const Peer *p, Counts *c) {
     *c = p->counts;
     c->received = p->received.load();
     c->credits = p->credits.load();
-    c->registered_bytes = p->host->registered.load();
+    c->registered_bytes = p->host->registered().load();
 }
 
 int attach(Peer *p, uint32_t number, LinkView view, unsigned side, const LinkCalls &calls, void *user,
@@ -175,7 +178,7 @@ Arrived arrived_of(const Remote *r, uint32_t slot) {
 }
 
 constexpr Plugin kPlugin = {
-    kPluginVersion, open,     close,  is_soft, descriptors,  abandon,  event_fd,  arm, take_events,
+    kPluginVersion, places,   open,   close,   descriptors,  abandon,  event_fd,  arm, take_events,
     progress,       take_all, peer,   join,    start,        state,    endings,   end, drop,
     counts,         attach,   detach, recycle, publish_slot, may_send, arrived_of};
 

@@ -8,14 +8,15 @@
 
 namespace sd::rdma {
 
-constexpr uint32_t kPluginVersion = 4;
+constexpr uint32_t kPluginVersion = 5;
+constexpr uint32_t kHelloVersion = 4; ///< of Hello and of messages, which travel
 /// Of a larger write each record has so much, at most: several messages are under way then, and the receiver
 /// copies one while the next arrives.
 constexpr uint32_t kMostAtOnce = 4 * 4096 - 64;
 /// So many calls of progress() in a row that find nothing tell the other side of credit by itself.
 constexpr uint32_t kLooksBeforeTelling = 1000;
 
-struct Host;   ///< the device, as this process has it: one completion queue for all
+struct Host;   ///< a device, as this process has it: one completion queue for all
 struct Peer;   ///< a process of another host, and the queue pair to it
 struct Remote; ///< a link whose other side is there
 
@@ -39,11 +40,22 @@ struct Arrived {
     uint32_t use; ///< of which use of the slot
 };
 
+/// What a queue pair can be made on: a port that is up, and one of its addresses.
+struct Place {
+    char device[64];
+    uint8_t port;
+    uint8_t index;       ///< of the address, in the port's table
+    bool is_soft;        ///< a device that the kernel emulates
+    uint8_t address[16]; ///< of RoCE v2 the IP address; IPv4 is mapped
+};
+constexpr unsigned kMostPlaces = 64;
+
 struct Limits {
     uint64_t registered_bytes; ///< at most, of this process, in all
     uint32_t mailbox_bytes;    ///< of each peer: what can be under way to us; a power of two
     uint32_t receives;         ///< of each peer, posted
-    bool soft = true;          ///< a device that the kernel emulates will do
+    /// Where all devices of the process count what is registered; null: each by itself
+    std::atomic<uint64_t> *registered = nullptr;
 };
 constexpr Limits kUsualLimits = {2u << 20, 256u << 10, 128};
 
@@ -75,10 +87,14 @@ enum class PeerState : uint32_t {
 struct Plugin {
     uint32_t version;
 
-    /// ENODEV: there is no device, or none that is up. ENXIO: only such as the kernel emulates, see Limits.
-    int (*open)(const Limits &, Host **);
+    /// All that there are now, `most` at most, of all devices: real ones before those that the kernel
+    /// emulates, in the order of the library's list. Of a port those of RoCE v2 that are routed, IPv4 first;
+    /// without such its first one. Devices that are not among the `hosts` that are open are opened meanwhile.
+    /// How many; ENODEV: there is no device.
+    int (*places)(Host *const *open, unsigned hosts, Place *, unsigned most);
+    /// The device of the place. ENODEV: it is not there.
+    int (*open)(const Limits &, const Place &, Host **);
     void (*close)(Host *); ///< with no peer left
-    bool (*is_soft)(const Host *);
     /// The descriptors that the device has in this process, `most` at most; how many. The caller may give
     /// them other numbers, as long as nothing else is called.
     unsigned (*descriptors)(Host *, int **number, unsigned most);
@@ -97,8 +113,10 @@ struct Plugin {
     /// The same, and waits for another thread that is at it: not where it could wait for itself.
     void (*take_all)(Host *);
 
-    /// Makes a queue pair, and says what the other side has to know.
-    int (*peer)(Host *, Hello *ours, Peer **);
+    /// Makes a queue pair at a place of this device, and says what the other side has to know. ENODEV: the
+    /// device is gone, and this Host stays of no use. ENETDOWN: the port is down, or has another address now.
+    /// ENOMEM: no more can be registered, or the device makes no more queue pairs.
+    int (*peer)(Host *, const Place &, Hello *ours, Peer **);
     int (*join)(Peer *, const Hello &theirs);
     /// The other side has joined as well: from now on this one sends.
     void (*start)(Peer *);

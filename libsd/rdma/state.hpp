@@ -80,6 +80,8 @@ constexpr uint32_t may_owe(uint32_t cls) { return cls == 0 ? kRingSize[0] / 4 * 
 struct alignas(64) Peer {
     Host *host = nullptr;
     ibv_qp *pair = nullptr;
+    uint8_t port = 0, address_index = 0;
+    ibv_mtu mtu = IBV_MTU_256;
     std::atomic<PeerState> state{PeerState::idle};
     uint32_t max_inline = 0;
 
@@ -121,10 +123,6 @@ struct Host {
     ibv_pd *domain = nullptr;
     ibv_comp_channel *channel = nullptr;
     ibv_cq *queue = nullptr;
-    uint8_t port = 1, address_index = 0;
-    bool is_soft = false; ///< the device is one that the kernel emulates
-    ibv_gid address{};
-    ibv_mtu mtu = IBV_MTU_1024;
     TryLock polling;
     std::atomic<bool> wanted{false};  ///< somebody has found it taken
     std::atomic<uint32_t> endings{0}; ///< of peers
@@ -132,7 +130,10 @@ struct Host {
     std::atomic<bool> tells{false};   ///< somebody is about to sleep: what is owed is told with the next look
     uint32_t idle_looks = 0;          ///< in a row; of who has `polling`
     std::vector<Peer *> peers;        ///< changed with `polling`
-    std::atomic<uint64_t> registered{0};
+    std::atomic<uint64_t> registered_here{0};
+    std::atomic<uint64_t> &registered() noexcept {
+        return limits.registered ? *limits.registered : registered_here;
+    }
 };
 
 inline void mark_ended(Peer &p) noexcept {
@@ -171,12 +172,17 @@ Arrived arrived(const Remote &, uint32_t slot) noexcept;
 /// one.
 bool take_message(Peer &, uint32_t at, uint32_t bytes) noexcept;
 
+// places.cpp
+int find_places(Host *const *open, unsigned hosts, Place *, unsigned most);
+/// Is the port up, and is the address there still? 0, with its MTU; -ENODEV, -ENETDOWN.
+int look_at_place(ibv_context *, const Place &, ibv_mtu *);
+
 // device.cpp
-int open_host(const Limits &, Host **);
+int open_host(const Limits &, const Place &, Host **);
 void close_host(Host *);
 
 // pair.cpp
-int make_peer(Host *, Hello *, Peer **);
+int make_peer(Host *, const Place &, Hello *, Peer **);
 int join_peer(Peer *, const Hello &);
 void start_peer(Peer *);
 void end_peer(Peer *);

@@ -2,12 +2,11 @@
 #include "libsd/rdma/transport.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
-#include "libsd/control/hidden_fd.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/layout/discovery_word.hpp"
 #include "libsd/queue/bell.hpp"
 #include "libsd/queue/token.hpp"
-#include "libsd/rdma/root.hpp"
+#include "libsd/rdma/devices.hpp"
 #include "libsd/transport/slots.hpp"
 #include <cerrno>
 #include <cstring>
@@ -17,36 +16,12 @@ namespace sd::rdma {
 
 namespace {
 
-SD_FORK_STATE constinit Lock opening;
-std::atomic<bool> tried{false};
-const Plugin *plugin = nullptr; ///< as `device`: nothing before `tried`, then it stays
-std::atomic<Host *> device{nullptr};
-
-/// The device is one that the kernel emulates, or there is none but such, which was not wanted.
-std::atomic<bool> is_soft{false};
-
-std::atomic<bool> wanted_by_test{false};
-
 /// When anybody last took what has come, by the cycle counter. It decides nothing but when to look again.
 std::atomic<uint64_t> last_progress{0};
 
-/// `what`: of the discovery word.
-bool is_wanted(uint32_t what) noexcept {
-    const Directory *d = control::directory();
-    return wanted_by_test.load(std::memory_order_relaxed) ||
-           (d && (d->discovery.load(std::memory_order_relaxed) & what) == what);
-}
-constexpr uint32_t kSoftToo = kDiscoveryRdma | kDiscoverySoft;
-
-/// Since then a reload of the monitor may have changed what is wanted.
-bool has_tried() noexcept {
-    return tried.load(std::memory_order_acquire) &&
-           !(is_soft.load(std::memory_order_relaxed) && !device.load(std::memory_order_acquire) &&
-             is_wanted(kSoftToo));
-}
-
 /// What a link of the table is in the plugin.
 struct Attached {
+    Host *host; ///< of the peer
     Peer *peer;
     Remote *remote;
     enum Step : uint8_t {
@@ -62,7 +37,7 @@ struct Attached {
 constinit Attached attached[kMaxLinks]{};
 /// Links whose step is greeted or joined
 std::atomic<uint32_t> unsettled{0};
-std::atomic<uint32_t> endings_seen{0};
+std::atomic<uint32_t> endings_seen[kMostDevices]{}; ///< of each device
 /// Another monitor is there, which knows nothing of links that have ended.
 std::atomic<bool> monitor_is_another{false};
 SD_FORK_STATE constinit Lock settling;
@@ -129,14 +104,15 @@ uint32_t count_open(const LinkMap &l) noexcept {
     return n;
 }
 
+void end_link(LinkMap &l, Attached &a) noexcept;
+
 /// The next steps that the other side's make possible. With `settling`.
 void advance(LinkMap &l, Attached &a, wire::GreetingReply theirs) noexcept {
     if (a.step.load() == Attached::greeted && theirs.step != wire::kNotGreeted) {
         Hello hello;
         memcpy(&hello, theirs.hello, sizeof hello);
         if (plugin->join(a.peer, hello) != 0) {
-            count_settled(a, Attached::over);
-            refusals.fetch_add(count_open(l), std::memory_order_relaxed);
+            end_link(l, a); // it has never carried anything
             return;
         }
         a.step.store(Attached::joined);
@@ -227,6 +203,7 @@ bool is_lost_there(const LinkMap &l) noexcept {
 /// With `settling`.
 void end_link(LinkMap &l, Attached &a) noexcept {
     plugin->end(a.peer);
+    lost_links.fetch_add(1, std::memory_order_relaxed);
     if (a.step.exchange(Attached::carried, std::memory_order_seq_cst) < Attached::running) {
         unsettled.fetch_sub(1);
         if (!is_lost_there(l)) // it has never carried anything
@@ -240,8 +217,16 @@ bool is_lost_there(const LinkMap &l, const Attached &a) noexcept {
     return step >= Attached::greeted && step <= Attached::running && is_lost_there(l);
 }
 
+uint32_t endings(unsigned i) noexcept {
+    const Host *h = devices[i].load(std::memory_order_acquire);
+    return h ? plugin->endings(h)->load(std::memory_order_seq_cst) : 0;
+}
+
 bool is_any_ended() noexcept {
-    return plugin->endings(device.load())->load(std::memory_order_seq_cst) != endings_seen.load();
+    for (unsigned i = 0; i < kMostDevices && devices[i].load(std::memory_order_acquire); ++i)
+        if (endings(i) != endings_seen[i].load())
+            return true;
+    return false;
 }
 
 bool is_any_lost() noexcept {
@@ -255,7 +240,9 @@ bool is_any_lost() noexcept {
 
 /// With `settling`.
 void end_lost_links() noexcept {
-    const uint32_t now = plugin->endings(device.load())->load(std::memory_order_seq_cst);
+    uint32_t now[kMostDevices];
+    for (unsigned i = 0; i < kMostDevices; ++i)
+        now[i] = endings(i);
     const bool is_another = monitor_is_another.exchange(false);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);
@@ -268,7 +255,8 @@ void end_lost_links() noexcept {
         else if (step == Attached::carried && is_another)
             for_each_open(*l, [&](uint32_t slot) { say_arrived(*l, a, slot); });
     }
-    endings_seen.store(now);
+    for (unsigned i = 0; i < kMostDevices; ++i)
+        endings_seen[i].store(now[i]);
 }
 
 /// After each call of the plugin's that takes completions: a sleeper's event may have brought it here in
@@ -336,14 +324,10 @@ void publish(LinkMap &l, uint32_t slot, bool credit_alone) noexcept {
 
 } // namespace
 
-std::atomic<uint32_t> remote_links{0};
+std::atomic<uint32_t> remote_links{0}, lost_links{0};
 std::atomic<uint32_t> MaySleep::count{0};
 std::atomic<bool> MaySleep::all_are{false}, MaySleep::some_are_not{false};
 std::atomic<uint32_t> refusals{0};
-
-void read_test_transport(const char *text) noexcept {
-    wanted_by_test.store(text && strcmp(text, "rdma") == 0, std::memory_order_relaxed);
-}
 
 // What is wanted is asked so that the threads of most programs that will open a device are counted from the
 // first. It may change at any time; what decides is `all_are`.
@@ -361,49 +345,35 @@ void MaySleep::count_all() noexcept {
         count.fetch_add(1, std::memory_order_seq_cst);
 }
 
-void open_device() noexcept {
-    if (has_tried() || !is_wanted(kDiscoveryRdma))
-        return;
-    const PutOff quiet; // a handler that connects would wait for its own thread
-    const LockGuard g(opening);
-    if (has_tried())
-        return;
-    MaySleep::count_all();
-    Host *h = nullptr;
-    SpareNumbers spare;
-    const auto *p = is_root_as_ever() ? static_cast<const Plugin *>(upward.open_plugin(kPluginVersion)) : nullptr;
-    Limits limits = kUsualLimits;
-    limits.soft = is_wanted(kSoftToo);
-    const int failed = p ? p->open(limits, &h) : -ENODEV;
-    is_soft.store(failed == -ENXIO || (failed == 0 && p->is_soft(h)), std::memory_order_relaxed);
-    if (failed == 0) {
-        int *number[8];
-        for (unsigned i = 0, n = p->descriptors(h, number, 8); i < n; ++i)
-            if (const long hidden = hide_fd(*number[i]); hidden >= 0)
-                *number[i] = static_cast<int>(hidden);
-        plugin = p;
-        device.store(h, std::memory_order_release);
-    }
-    tried.store(true, std::memory_order_release);
+namespace {
+
+/// Is the monitor content with the place's address?
+bool may_use(const void *link, const Place &p) noexcept {
+    if (!is_wanted(kDiscoveryRdma | kDiscoveryAsk))
+        return true;
+    const auto &l = *static_cast<const LinkMap *>(link);
+    wire::Greeting g{l.id, l.side, wire::kMayUse, {}};
+    memcpy(g.hello + wire::kHelloAddress, p.address, sizeof p.address);
+    control::Reply r = control::request(wire::Op::greet, &g, sizeof g);
+    control::close_received(r);
+    return r.status >= 0;
 }
 
-Cause why_not() noexcept {
-    if (is_soft.load(std::memory_order_relaxed) && !is_wanted(kSoftToo))
-        return Cause::soft_rdma;
-    return device.load(std::memory_order_acquire) ? Cause::none : Cause::no_rdma;
-}
-
-bool begin(LinkMap &l) noexcept {
-    Host *h = device.load(std::memory_order_acquire);
-    if (!h)
-        return false;
-    const PutOff quiet;
+bool make_pair(LinkMap &l, uint32_t slot) noexcept {
     Attached &a = attached[l.index];
+    const auto &names = l.view.slot(slot).identity;
+    Ends ends{l.side == 0 ? names.client.ip : names.server.ip,
+              l.side == 0 ? names.server.ip : names.client.ip, nullptr};
+    wire::GreetingReply known{};
+    if (has_choice())
+        known = greet(l, wire::kAsks, nullptr);
+    if (known.step != wire::kNotGreeted)
+        ends.theirs = known.hello + wire::kHelloAddress;
     Hello ours{};
-    SpareNumbers spare;
-    Peer *peer = nullptr;
+    Host *host = nullptr;
     Remote *remote = nullptr;
-    if (plugin->peer(h, &ours, &peer) != 0)
+    Peer *peer = make_peer(ends, &ours, &host, may_use, &l);
+    if (!peer)
         return false;
     const LinkCalls calls = {ring, wake};
     if (plugin->attach(peer, 0, l.view, l.side, calls, &l, &remote) != 0) {
@@ -413,6 +383,7 @@ bool begin(LinkMap &l) noexcept {
     }
     {
         const LockGuard g(settling); // others see both or neither
+        a.host = host;
         a.peer = peer;
         a.remote = remote;
         a.step.store(Attached::greeted);
@@ -424,18 +395,23 @@ bool begin(LinkMap &l) noexcept {
     return true;
 }
 
-bool is_refused(const LinkMap &l) noexcept {
-    const Attached &a = attached[l.index];
-    return a.peer && a.step.load(std::memory_order_relaxed) == Attached::over;
+} // namespace
+
+bool begin(LinkMap &l, uint32_t slot) noexcept {
+    const PutOff quiet;
+    const bool made = make_pair(l, slot);
+    if (!made)
+        greet(l, wire::kHasNoPair, nullptr); // the monitor asks no more for a while
+    return made;
 }
 
 void progress_now() noexcept {
-    Host *h = device.load(std::memory_order_acquire);
-    if (!h)
+    if (!has_device())
         return;
     const PutOff quiet;
     last_progress.store(cpu::cycles(), std::memory_order_relaxed);
-    const bool idle = plugin->progress(h) == 0;
+    bool idle = true;
+    for_each_device([&](Host *h) { idle = plugin->progress(h) == 0 && idle; });
     if (inherited_by_children.load(std::memory_order_relaxed)) [[unlikely]]
         take_from_children();
     if (unsettled.load(std::memory_order_relaxed)) [[unlikely]]
@@ -451,22 +427,22 @@ void progress_if_due() noexcept {
 }
 
 void take_events() noexcept {
-    Host *h = device.load(std::memory_order_acquire);
-    if (!h)
+    if (!has_device())
         return;
     const PutOff quiet;
-    plugin->take_events(h);
-    if (MaySleep::count.load(std::memory_order_seq_cst) != 0)
-        plugin->arm(h);
+    for_each_device([](Host *h) {
+        plugin->take_events(h);
+        if (MaySleep::count.load(std::memory_order_seq_cst) != 0)
+            plugin->arm(h);
+    });
     progress_now();
 }
 
 void take_all() noexcept {
     const PutOff quiet; // so that the locks are never our own thread's
-    Host *h = device.load(std::memory_order_acquire);
-    if (!h)
+    if (!has_device())
         return;
-    plugin->take_all(h);
+    for_each_device([](Host *h) { plugin->take_all(h); });
     {
         const LockGuard g(settling);
         end_lost_links();
@@ -514,30 +490,19 @@ void before_fork() noexcept {
         inherited_by_children.store(true, std::memory_order_relaxed);
 }
 
-void descriptors_moved(int from, int to) noexcept {
-    Host *h = device.load(std::memory_order_acquire);
-    int *number[8];
-    for (unsigned i = 0, n = h ? plugin->descriptors(h, number, 8) : 0; i < n; ++i)
-        if (*number[i] == from)
-            *number[i] = to;
-}
-
 SD_FORK_CODE void device_in_child() noexcept {
-    opening.reset();
     settling.reset();
-    Host *h = device.load(std::memory_order_relaxed);
-    if (!h)
+    if (!has_device())
         return;
-    int *number[8];
-    for (unsigned i = 0, n = plugin->descriptors(h, number, 8); i < n; ++i)
-        close_hidden(*number[i]);
-    device.store(nullptr, std::memory_order_relaxed);
-    tried.store(false, std::memory_order_relaxed);
+    for (auto &seen : endings_seen)
+        seen.store(0, std::memory_order_relaxed);
     remote_links.store(0, std::memory_order_relaxed);
+    lost_links.store(0, std::memory_order_relaxed);
     inherited_by_children.store(false, std::memory_order_relaxed);
     unsettled.store(0, std::memory_order_relaxed);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (attached[i].peer) {
+            attached[i].host = nullptr;
             attached[i].peer = nullptr;
             attached[i].remote = nullptr;
             attached[i].step.store(Attached::over, std::memory_order_relaxed);
@@ -552,8 +517,8 @@ void always_arm(LinkMap &l, uint32_t slot) noexcept {
 
 void attach_for_test(LinkMap &l, const Plugin *with, Host *h, Remote *remote) noexcept {
     MaySleep::count_all();
-    plugin = with;
-    device.store(h);
+    use_device_for_test(with, h);
+    attached[l.index].host = h;
     attached[l.index].remote = remote;
     l.transport = &rdma_transport;
 }
@@ -575,8 +540,11 @@ void close(LinkMap &l) noexcept {
         remote = std::exchange(a.remote, nullptr);
         if (!peer)
             return;
-        if (a.step.exchange(Attached::over) < Attached::running)
+        const auto former = a.step.exchange(Attached::over);
+        if (former < Attached::running)
             unsettled.fetch_sub(1);
+        if (former == Attached::carried)
+            lost_links.fetch_sub(1, std::memory_order_relaxed);
     }
     plugin->end(peer);
     plugin->detach(remote);
@@ -596,7 +564,7 @@ void publish(LinkMap &l, uint32_t slot, std::atomic<uint64_t> &arm) noexcept {
 
 void announce(LinkMap &l, unsigned id) noexcept {
     shm_transport.announce(l, id);
-    if (Host *h = device.load(std::memory_order_acquire)) {
+    if (Host *h = attached[l.index].host) {
         {
             const PutOff quiet;
             plugin->arm(h);
@@ -623,8 +591,8 @@ void release(LinkMap &l, uint32_t slot) noexcept {
     tell(l, slot);
 }
 
-int sleep_on(LinkMap &) noexcept {
-    Host *h = device.load(std::memory_order_acquire);
+int sleep_on(LinkMap &l) noexcept {
+    Host *h = attached[l.index].host;
     return h ? plugin->event_fd(h) : -1;
 }
 

@@ -17,23 +17,31 @@ inline bool is_remote(const LinkMap &l) noexcept { return l.transport == &rdma_t
 
 /// Of the environment, once, at start: for tests, the transport of connections that begin in the kernel.
 void read_test_transport(const char *text) noexcept;
-/// Opens the plugin and its device, once, if the monitor says that connections may come to need one. In an
-/// ordinary connect() or accept().
+/// Opens the plugin, once, and looks for devices, if the monitor says that connections may come to need one:
+/// again after a second if there was none, and later each time, up to 64 s. In an ordinary connect() or
+/// accept().
 void open_device() noexcept;
 
 /// Why no further connection of this process can move to another host; none: it can, as far as is known.
 [[nodiscard]] Cause why_not() noexcept;
 
-/// Makes this side's end of the queue pair for a link that was just mapped, and begins the exchange with the
-/// other side. False: there is no device for it. In an ordinary call.
-[[nodiscard]] bool begin(LinkMap &l) noexcept;
+/// Makes this side's end of the queue pair for a link that was just mapped, on the device that the connection
+/// in the slot goes by, or a spare one (choice.hpp), and begins the exchange with the other side. False:
+/// there is no queue pair for it, which the monitor has been told. In an ordinary call.
+[[nodiscard]] bool begin(LinkMap &l, uint32_t slot) noexcept;
 
 /// Connections that stay in their sockets since the device has refused their link's queue pair to the other
 /// side, and of which nobody has been told yet.
 extern std::atomic<uint32_t> refusals;
-/// Has it refused this one?
-[[nodiscard]] bool is_refused(const LinkMap &l) noexcept;
 
+/// Has the link's queue pair ended, on either side? Any thread.
+[[nodiscard]] inline bool is_lost(const LinkMap &l) noexcept {
+    const LinkHeader &h = l.view.header();
+    return (h.side[0].flags.load(std::memory_order_acquire) | h.side[1].flags.load(std::memory_order_acquire)) &
+           kLinkLost;
+}
+/// Links of this process of which it has been, and that are still in use here.
+extern std::atomic<uint32_t> lost_links;
 /// Links of this process that have a queue pair.
 extern std::atomic<uint32_t> remote_links;
 [[gnu::cold]] void progress_now() noexcept;
@@ -103,6 +111,8 @@ void tell(LinkMap &l, uint32_t slot) noexcept;
 void descriptors_moved(int from, int to) noexcept;
 void before_fork() noexcept;
 void device_in_child() noexcept;
+/// After that: they are its parent's.
+void close_devices_in_child() noexcept;
 
 /// Makes the peer's arms in our memory what they are on such a link.
 void always_arm(LinkMap &l, uint32_t slot) noexcept;

@@ -19,7 +19,7 @@ Link *Monitor::link_to_host(Client &connector, RemoteHost &host, uint64_t proces
             return link;
         }
     }
-    return connector.links_made < config_.limits.links_per_client
+    return may_pair(connector) && connector.links_made < config_.limits.links_per_client
                ? make_far_link(connector, {&host, 1, process, 0})
                : nullptr;
 }

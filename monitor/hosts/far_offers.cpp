@@ -112,7 +112,8 @@ void Monitor::join_far(Offer &offer, const say::Offer &foreign) {
     Link *link = cause == Cause::none ? link_to_host(*offer.client, host, process) : nullptr;
     const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
     if (!slot) {
-        cause = cause == Cause::none ? Cause::no_slot : cause;
+        const Cause none_left = link == nullptr && !may_pair(*offer.client) ? Cause::no_rdma : Cause::no_slot;
+        cause = cause == Cause::none ? none_left : cause;
         tell(host, say::Refused{theirs, static_cast<uint32_t>(cause), 0});
         stay_with_kernel(offer, cause);
         return;
@@ -201,6 +202,9 @@ const char *Monitor::heard(RemoteHost &host, const say::Joined &m) {
         return "an offer that was not made to it";
     }
     Cause cause = far_objects(offer);
+    if (cause == Cause::none && link == nullptr && !may_pair(*offer.client)) {
+        cause = Cause::no_rdma;
+    }
     if (cause == Cause::none && link == nullptr) {
         link = make_far_link(*offer.client, {&host, 0, 0, m.link});
         if (link != nullptr) {

@@ -13,12 +13,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 namespace sd::monitor {
 
 namespace {
-
-constexpr std::chrono::seconds kFirstPause{1}, kLongestPause{64};
 
 bool holds(const Link &link, unsigned side, uint64_t id) {
     const auto &attached = link.side[side].attached;
@@ -38,30 +37,47 @@ void reset_both(const Link &link, uint32_t slot) {
 
 /// After a queue pair between two processes was lost there is a pause before the next one, and each is twice
 /// as long as the one before. Connections that are made meanwhile stay with the kernel.
-template <typename IsTheirs> bool is_pause_over(const Client &connector, IsTheirs is_theirs) {
-    auto pause = kFirstPause;
-    std::chrono::steady_clock::time_point last{};
+bool is_pause_over(Client &connector, const std::pair<const void *, uint64_t> &pair) {
     for (const auto &[name, attachment] : connector.links) {
-        const Link &link = *attachment.link;
-        if (attachment.side[0] && link.joins && link.lost() && is_theirs(link)) {
-            last = std::max(last, *link.lost());
-            pause = std::min(2 * pause, kLongestPause);
+        if (attachment.side[0]) {
+            note_loss(connector, *attachment.link);
         }
     }
-    return last == std::chrono::steady_clock::time_point{} || std::chrono::steady_clock::now() - last >= pause;
+    const auto it = connector.lost_pairs.find(pair);
+    return it == connector.lost_pairs.end() || it->second.is_over(Backoff::Clock::now());
 }
 
 } // namespace
 
-bool Monitor::may_pair_again(const Client &connector, const Client &acceptor) {
-    return is_pause_over(connector, [&](const Link &link) { return holds(link, 1, acceptor.id); });
+/// What is known of a lost link stays when the link goes.
+void note_loss(Client &connector, Link &link) {
+    constexpr size_t kMany = 256;
+    if (!link.joins || !link.lost() || std::exchange(link.is_loss_noted, true)) {
+        return;
+    }
+    auto &pairs = connector.lost_pairs;
+    if (pairs.size() >= kMany) {
+        std::erase_if(pairs,
+                      [now = Backoff::Clock::now()](const auto &one) { return one.second.is_forgotten(now); });
+    }
+    if (!link.far) {
+        pairs[{nullptr, link.greeted[1].owner}].failed(*link.lost());
+    } else if (link.far->host != nullptr) {
+        pairs[{link.far->host, link.far->process}].failed(*link.lost());
+    }
 }
 
-bool Monitor::may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process) {
-    return is_pause_over(connector, [&](const Link &link) {
-        return link.far && link.far->host == &host && link.far->process == process;
-    });
+bool Monitor::may_pair_again(Client &connector, const Client &acceptor) {
+    return is_pause_over(connector, {nullptr, acceptor.id});
 }
+
+bool Monitor::may_pair_again(Client &connector, const RemoteHost &host, uint64_t process) {
+    return is_pause_over(connector, {&host, process});
+}
+
+/// It could have no queue pair a moment ago: for a process of another host it is not asked to make one. Those
+/// that it has carry on.
+bool Monitor::may_pair(const Client &client) { return client.pairing.is_over(Backoff::Clock::now()); }
 
 /// The client has let go of the side: what it has not told, nobody else can tell.
 void Monitor::owner_gone(Link &link, unsigned side, const Client &client) {

@@ -79,6 +79,9 @@ void Monitor::detach(Client &client, uint64_t name, unsigned side) {
     const auto it = client.links.find(name);
     Link &link = *it->second.link;
     client.no_room = false;
+    if (side == 0) {
+        note_loss(client, link);
+    }
     it->second.side[side] = it->second.untold[side] = false;
     if (!it->second.side[1 - side]) {
         client.links.erase(it);

@@ -254,7 +254,10 @@ bool Monitor::is_rdma_on() const {
 bool Monitor::takes_soft_devices() const { return fake_.rdma || config_.peers.rdma == UseRdma::always; }
 
 uint32_t Monitor::discovery_word() const {
-    const uint32_t rdma = is_rdma_on() ? kDiscoveryRdma | (takes_soft_devices() ? kDiscoverySoft : 0) : 0;
+    const uint32_t rdma = is_rdma_on() ? kDiscoveryRdma | (takes_soft_devices() ? kDiscoverySoft : 0) |
+                                             (config_.peers.addresses.empty() ? 0 : kDiscoveryAsk) |
+                                             config_.peers.registered << kDiscoveryRegistered
+                                       : 0;
     return discovery_.is_on() ? kDiscoveryMarks | rdma : 0;
 }
 

@@ -47,6 +47,8 @@ bool Monitor::identify(Client &client, const ucred &sender, bool forked) {
     if (!forked) {
         client.bell_domain.reset();
         client.who.exe = process_exe(sender.pid);
+        const std::string whole = whole_group_of(sender.pid, pidfd.get());
+        client.who.cgroup = whole == "?" ? "" : whole;
         client.who.unit = unit_of(group_of(sender.pid, pidfd.get()));
         client.comm = process_comm(sender.pid);
     }

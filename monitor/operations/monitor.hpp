@@ -202,6 +202,7 @@ class Monitor {
     Reply other_end(Client &client, Request &request);
     Reply take_back(Client &client, Request &request);
     Reply greet(Client &client, Request &request);
+    bool may_use_address(const unsigned char (&hello)[48]) const;
     static void name_slot(Link &link, uint32_t slot, const ConnectionNames::Name &client,
                           const ConnectionNames::Name &server);
 
@@ -247,8 +248,9 @@ class Monitor {
     void own_side_gone(Link &link);
 
     // hosts/lost_links.cpp: what a queue pair had not carried when it ended
-    static bool may_pair_again(const Client &connector, const Client &acceptor);
-    static bool may_pair_again(const Client &connector, const RemoteHost &host, uint64_t process);
+    static bool may_pair_again(Client &connector, const Client &acceptor);
+    static bool may_pair_again(Client &connector, const RemoteHost &host, uint64_t process);
+    static bool may_pair(const Client &client);
     void owner_gone(Link &link, unsigned side, const Client &client);
     Reply carry(Client &client, Request &request);
 

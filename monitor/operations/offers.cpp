@@ -116,7 +116,7 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
             return link;
         }
     }
-    if (!may_pair_again(connector, acceptor)) {
+    if (!may_pair_again(connector, acceptor) || !may_pair(connector) || !may_pair(acceptor)) {
         return nullptr;
     }
     const Account *maker = (connector.payer.user ? connector.payer.user : connector.payer.group).get();
@@ -158,7 +158,9 @@ Cause Monitor::join(Offer &first, Offer &second) {
     Link *link = link_between(*connector.client, *acceptor.client);
     const auto slot = link == nullptr ? std::nullopt : link->take_joined_slot();
     if (!slot) {
-        return Cause::no_slot;
+        const bool may = may_pair_again(*connector.client, *acceptor.client) && may_pair(*connector.client) &&
+                         may_pair(*acceptor.client);
+        return may ? Cause::no_slot : Cause::no_rdma;
     }
     name_slot(*link, *slot, connector.socket.names.local, connector.socket.names.peer);
     for (Offer *end : {&first, &second}) {
@@ -342,12 +344,26 @@ Reply Monitor::take_back(Client &client, Request &request) {
     return {};
 }
 
+/// Of a device of this host.
+bool Monitor::may_use_address(const unsigned char (&hello)[48]) const {
+    uint8_t address[16];
+    memcpy(address, hello + wire::kHelloAddress, sizeof address);
+    const auto &networks = config_.peers.addresses;
+    return networks.empty() || std::any_of(networks.begin(), networks.end(), [&](const std::string &text) {
+               const auto network = AddressMatch::parse(text);
+               return network && network->matches(address);
+           });
+}
+
 /// The two ends of a link over RDMA hear of each other's queue pairs.
 Reply Monitor::greet(Client &client, Request &request) {
     const auto body = request.as<wire::Greeting>();
     Link *link = body.side < 2 ? client.link(body.link_id, body.side) : nullptr;
     if (link == nullptr || !link->is_remote()) {
         return Reply::error(ENOENT);
+    }
+    if ((body.step == wire::kGreets || body.step == wire::kMayUse) && !may_use_address(body.hello)) {
+        return Reply::error(EACCES);
     }
     Link::Greeted &ours = link->greeted[body.side];
     const Link::Greeted &theirs = link->greeted[1 - body.side];
@@ -360,8 +376,12 @@ Reply Monitor::greet(Client &client, Request &request) {
         if (link->far) {
             greet_host(*link, wire::kGreets);
         }
+    } else if (body.step == wire::kHasNoPair) {
+        log::debug("process {} could have no queue pair for link {}", client.pid, link->id);
+        client.pairing.failed(Backoff::Clock::now());
     } else if (body.step == wire::kCanReceive && ours.step == wire::kGreets) {
         ours.step = wire::kCanReceive;
+        client.pairing.worked();
         link->mark(body.side, kLinkJoined);
         ring_everybody(*link);
         if (link->far) {

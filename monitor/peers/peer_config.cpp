@@ -28,7 +28,8 @@ class PeerReader {
 
     void own(const toml::table &table, PeersSettings &settings) const {
         reader_.only(table, "peers.",
-                     {"name", "listen", "port", "deadline", "certificate", "private_key", "rdma"});
+                     {"name", "listen", "port", "deadline", "certificate", "private_key", "rdma", "addresses",
+                      "registered"});
         if (const toml::node *node = table.get("name")) {
             settings.name = name(*node, "peers.name");
         }
@@ -41,6 +42,11 @@ class PeerReader {
         }
         if (const toml::node *node = table.get("rdma")) {
             settings.rdma = use_of_rdma(*node);
+        }
+        networks(table, "peers.", settings.addresses);
+        if (const toml::node *node = table.get("registered")) {
+            settings.registered =
+                static_cast<unsigned>(reader_.number(*node, "peers.registered", 1, kMostRegistered));
         }
         const toml::node *certificate = table.get("certificate"), *key = table.get("private_key");
         if ((certificate == nullptr) != (key == nullptr)) {
@@ -86,14 +92,7 @@ class PeerReader {
             }
         }
         made.addresses.push_back(made.address);
-        reader_.each(table, "addresses", [&](const toml::node &node) {
-            const std::string text = reader_.text(node, prefix + "addresses");
-            if (!AddressMatch::parse(text)) {
-                reader_.fail(node.source(), prefix + "addresses",
-                             "must be an IP address, or one with a prefix length as in \"10.0.0.0/8\"");
-            }
-            made.addresses.push_back(text);
-        });
+        networks(table, prefix, made.addresses);
         settings.peers.push_back(std::move(made));
     }
 
@@ -122,6 +121,17 @@ class PeerReader {
             reader_.fail(node.source(), key, "must be 1 to 63 letters, digits, '-', '.' and '_'");
         }
         return text;
+    }
+
+    void networks(const toml::table &table, const std::string &prefix, std::vector<std::string> &out) const {
+        reader_.each(table, "addresses", [&](const toml::node &node) {
+            const std::string text = reader_.text(node, prefix + "addresses");
+            if (!AddressMatch::parse(text)) {
+                reader_.fail(node.source(), prefix + "addresses",
+                             "must be an IP address, or one with a prefix length as in \"10.0.0.0/8\"");
+            }
+            out.push_back(text);
+        });
     }
 
     std::string address(const toml::node &node, const std::string &key) const {

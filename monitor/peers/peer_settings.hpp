@@ -8,6 +8,7 @@ namespace sd::monitor {
 
 constexpr size_t kMostPeers = 1024;
 constexpr size_t kMostPeerName = 63;
+constexpr unsigned kMostRegistered = 1024;      ///< MiB
 constexpr size_t kLeastKey = 32, kMostKey = 64; ///< bytes
 
 /// One host. It is proven by a key that the two hosts alone have, or by a certificate.
@@ -34,7 +35,10 @@ struct PeersSettings {
     uint16_t port = 7471;
     unsigned deadline = 15;               ///< seconds without a word, after which a host counts as gone
     std::string certificate, private_key; ///< PEM, of this host; empty: it has keys only
-    UseRdma rdma = UseRdma::automatic;    ///< of no concern to sd-peers
+    // Of no concern to sd-peers:
+    UseRdma rdma = UseRdma::automatic;
+    std::vector<std::string> addresses; ///< networks of this host's devices that may be used; none: all
+    unsigned registered = 0;            ///< MiB that a process may register at most; 0: nothing is said
     std::vector<PeerSettings> peers;
     bool operator==(const PeersSettings &) const = default;
     bool is_used() const { return !peers.empty(); }

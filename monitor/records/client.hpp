@@ -1,11 +1,13 @@
 // A channel to the monitor and the process at its other end, with all that it has registered.
 #pragma once
+#include "monitor/hosts/backoff.hpp"
 #include "monitor/kernel/client_socket.hpp"
 #include "monitor/records/listener.hpp"
 #include "monitor/records/segment.hpp"
 #include "monitor/service/event_loop.hpp"
 #include "monitor/service/policy.hpp"
 
+#include <map>
 #include <string>
 
 namespace sd::monitor {
@@ -76,6 +78,9 @@ struct Client {
     unsigned links_made = 0;
     /// offers.cpp: whose other ends have not come, or that it has not asked for since
     std::set<OfferKey> offers;
+    /// After queue pairs were lost, by host (null: this one) and number of the process there
+    std::map<std::pair<const void *, uint64_t>, Backoff> lost_pairs;
+    Backoff pairing;      ///< until it is given a further link that needs a queue pair
     bool no_room = false; ///< could not map a link, and has not let go of one since
     uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over
@@ -91,6 +96,9 @@ struct Client {
 inline bool same_process(const Client &a, const Client &b) {
     return &a == &b || (a.pid > 0 && a.pid == b.pid && a.start == b.start);
 }
+
+/// hosts/lost_links.cpp: a queue pair that the client had connected by may have been lost with the link.
+void note_loss(Client &connector, Link &link);
 
 /// Of somebody else than who asks, as it is now.
 inline Domain domain_now(const Client &client) {

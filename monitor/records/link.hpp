@@ -103,6 +103,7 @@ class Link {
     /// Offers that have been given a slot, and of which their processes have not heard
     std::set<std::pair<uint64_t, uint64_t>> offers;
     bool was_adopted = false;           ///< made by a former monitor
+    bool is_loss_noted = false;         ///< in Client::lost_pairs of who has connected
     std::map<uint64_t, LinkPool> pools; ///< by name
     std::chrono::steady_clock::time_point adopted{};
     bool awaits_listener = false; ///< adopted, with requests that nobody has come for

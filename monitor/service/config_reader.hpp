@@ -121,7 +121,7 @@ class Reader {
             return match;
         }
         const std::string here = prefix + name + ".";
-        only(*t, here, {"uid", "gid", "exe"});
+        only(*t, here, {"uid", "gid", "exe", "cgroup"});
         constexpr int64_t kLastId = std::numeric_limits<uid_t>::max() - 1;
         each(*t, "uid", [&](const toml::node &node) {
             if (node.is_string()) {
@@ -151,6 +151,16 @@ class Reader {
                 fail(node.source(), here + "exe", "must be an absolute path, in which * ? [] may be used");
             }
             match.exes.push_back(pattern);
+        });
+        each(*t, "cgroup", [&](const toml::node &node) {
+            const std::string pattern = text(node, here + "cgroup");
+            if (pattern.size() < 2 || pattern[0] != '/' || pattern.back() == '/') {
+                fail(node.source(), here + "cgroup",
+                     "must be the path of a control group as in \"/system.slice/nginx.service\", in which * "
+                     "? [] "
+                     "may be used");
+            }
+            match.cgroups.push_back(pattern);
         });
         return match;
     }
@@ -184,7 +194,7 @@ class Reader {
     }
 
     Rule rule(const toml::table &t, const std::string &prefix) const {
-        only(t, prefix, {"action", "client", "server", "address", "port", "birth"});
+        only(t, prefix, {"action", "client", "server", "address", "port", "birth", "rdma"});
         Rule result;
         const toml::node *action = t.get("action");
         if (action == nullptr) {
@@ -195,6 +205,12 @@ class Reader {
             result.birth = birth(*node, prefix + "birth");
             if (result.action == Verdict::deny) {
                 fail(node->source(), prefix + "birth", "says nothing in a rule that denies");
+            }
+        }
+        if (const toml::node *node = t.get("rdma")) {
+            flag(t, "rdma", prefix, result.rdma);
+            if (result.action == Verdict::deny) {
+                fail(node->source(), prefix + "rdma", "says nothing in a rule that denies");
             }
         }
         result.client = party(t, "client", prefix);

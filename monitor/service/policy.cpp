@@ -24,6 +24,21 @@ template <typename T> std::optional<T> number(const std::string &text, T limit) 
     return static_cast<T>(value);
 }
 
+/// Is the group, or one above it, what a pattern says?
+bool is_in_any(const std::vector<std::string> &patterns, const std::string &group) {
+    for (size_t end = group.find('/', 1);; end = group.find('/', end + 1)) {
+        const std::string part = group.substr(0, end);
+        if (!part.empty() && std::any_of(patterns.begin(), patterns.end(), [&](const std::string &pattern) {
+                return fnmatch(pattern.c_str(), part.c_str(), FNM_PATHNAME) == 0;
+            })) {
+            return true;
+        }
+        if (end == std::string::npos) {
+            return false;
+        }
+    }
+}
+
 bool matches_place(const Rule &rule, const ListenAddress &listener) {
     const auto address = [&](const AddressMatch &m) { return m.matches(listener.ip); };
     const auto port = [&](const PortRange &r) { return r.matches(listener.port); };
@@ -38,7 +53,8 @@ bool PartyMatch::matches(const Identity &who) const {
         return !who.exe.empty() && fnmatch(pattern.c_str(), who.exe.c_str(), 0) == 0;
     };
     return contains(uids, who.uid) && contains(gids, who.gid) &&
-           (exes.empty() || std::any_of(exes.begin(), exes.end(), path));
+           (exes.empty() || std::any_of(exes.begin(), exes.end(), path)) &&
+           (cgroups.empty() || is_in_any(cgroups, who.cgroup));
 }
 
 bool AddressMatch::matches(const uint8_t (&address)[16]) const {
@@ -118,16 +134,16 @@ bool Policy::allows_far(const Identity &who, bool is_server, const ListenAddress
     const auto decides = [&](const Rule &rule) {
         const PartyMatch &own = is_server ? rule.server : rule.client,
                          &other = is_server ? rule.client : rule.server;
-        const bool asks = !other.uids.empty() || !other.gids.empty() || !other.exes.empty();
-        return own.matches(who) && matches_place(rule, listener) && !(asks && rule.action != Verdict::deny);
+        const bool refuses = rule.action == Verdict::deny || !rule.rdma;
+        return own.matches(who) && matches_place(rule, listener) && (refuses || !other.is_asking());
     };
     const auto denies = [&](const std::vector<Rule> &all) {
         const auto found = std::find_if(all.begin(), all.end(), decides);
-        return found == all.end() ? std::nullopt : std::optional(found->action == Verdict::deny);
+        return found == all.end() ? std::nullopt : std::optional(found->action == Verdict::deny || !found->rdma);
     };
     return !denies(rules).value_or(fallback == Verdict::deny) &&
            std::none_of(profiles.begin(), profiles.end(), [&](const Profile &profile) {
-               return profile.matches(who) && denies(profile.rules).value_or(false);
+               return profile.matches(who) && (!profile.rdma || denies(profile.rules).value_or(false));
            });
 }
 
@@ -177,12 +193,10 @@ std::optional<unsigned> Policy::most_ring(const Identity &who) const {
 bool Policy::may_listen(const Identity &server, const ListenAddress &listener) const {
     for (const Rule &rule : rules) {
         if (rule.server.matches(server) && matches_place(rule, listener)) {
-            const bool any_client =
-                rule.client.uids.empty() && rule.client.gids.empty() && rule.client.exes.empty();
             if (rule.action != Verdict::deny) {
                 return true;
             }
-            if (any_client) {
+            if (!rule.client.is_asking()) {
                 return false;
             }
         }

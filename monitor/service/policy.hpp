@@ -15,13 +15,18 @@ struct Identity {
     gid_t gid = 0;
     std::string exe;    ///< empty: not known, matches no pattern
     std::string unit{}; ///< of the system's service manager: "nginx.service"; empty: it runs in none
+    /// Path of its control group in the unified hierarchy, when it said hello; empty: not known, matches none
+    std::string cgroup{};
 };
 
 /// What a rule asks of one end. An empty list asks nothing.
 struct PartyMatch {
     std::vector<uid_t> uids;
     std::vector<gid_t> gids;
-    std::vector<std::string> exes; ///< fnmatch patterns of the program's path
+    std::vector<std::string> exes;      ///< fnmatch patterns of the program's path
+    std::vector<std::string> cgroups{}; ///< fnmatch patterns of a control group, or of one above it
+    /// Does it ask anything?
+    bool is_asking() const { return !uids.empty() || !gids.empty() || !exes.empty() || !cgroups.empty(); }
     bool matches(const Identity &who) const;
 };
 
@@ -55,6 +60,7 @@ struct Rule {
     std::vector<AddressMatch> addresses; ///< of the listener
     std::vector<PortRange> ports;
     std::optional<Birth> birth; ///< nothing: as the policy says
+    bool rdma = true;           ///< what it allows may go over RDMA, with another host
 };
 
 /// The class of a ring that every program may use (most_class() in libsd).
@@ -72,6 +78,7 @@ struct Profile {
     std::optional<Birth> birth;
     std::optional<wire::Spin> spin;
     std::optional<unsigned> most_ring; ///< class of the largest ring
+    bool rdma = true;                  ///< its connections may go over RDMA
 
     bool matches(const Identity &who) const;
 };

@@ -36,7 +36,7 @@ Profile load_profile(const std::string &file, bool is_system) {
     const Reader reader(file);
     Profile profile;
     profile.file = file;
-    reader.only(root, "", {"program", "unit", "spin", "path", "buffer", "rule"});
+    reader.only(root, "", {"program", "unit", "spin", "path", "buffer", "rdma", "rule"});
     read_patterns(reader, root, profile);
     if (const toml::node *node = root.get("spin")) {
         const std::string value = reader.text(*node, "spin");
@@ -58,6 +58,7 @@ Profile load_profile(const std::string &file, bool is_system) {
                         "\"shm\" needs unit, not program: whoever starts a program can have it do anything");
         }
     }
+    reader.flag(root, "rdma", "", profile.rdma);
     if (const toml::node *node = root.get("buffer")) {
         const int64_t bytes = reader.number(*node, "buffer", kRingSize[kLeastRing], int64_t{1} << 40);
         unsigned cls = kLeastRing;

@@ -41,6 +41,10 @@ void port(uint32_t host, uint32_t device, int up) {
     });
 }
 
+void full(uint32_t host, uint32_t device, int is_full) {
+    fabric()->device[host][device].full.store(is_full ? 1 : 0);
+}
+
 void fail_pair(uint32_t number) {
     Fabric &f = *fabric();
     const uint32_t i = queue_pair_of(number);
@@ -85,9 +89,8 @@ extern "C" {
 
 extern const sd::fake_verbs::Control sd_fake_verbs_control;
 const sd::fake_verbs::Control sd_fake_verbs_control = {
-    sd::fake_verbs::set_fault,     sd::fake_verbs::device, sd::fake_verbs::port,
-    sd::fake_verbs::fail_pair,     sd::fake_verbs::run,    sd::fake_verbs::count,
-    sd::fake_verbs::through_kernel};
+    sd::fake_verbs::set_fault, sd::fake_verbs::device, sd::fake_verbs::port,  sd::fake_verbs::full,
+    sd::fake_verbs::fail_pair, sd::fake_verbs::run,    sd::fake_verbs::count, sd::fake_verbs::through_kernel};
 
 const char *ibv_wc_status_str(ibv_wc_status s) {
     switch (s) {

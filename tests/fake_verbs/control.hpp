@@ -15,6 +15,8 @@ struct Control {
     /// The device goes away: as when it is unplugged. 1: it is there again, for who opens it anew.
     void (*device)(uint32_t host, uint32_t device, int present) = nullptr;
     void (*port)(uint32_t host, uint32_t device, int up) = nullptr;
+    /// 1: no further queue pair can be made on the device.
+    void (*full)(uint32_t host, uint32_t device, int is_full) = nullptr;
     /// The queue pair of that number ends, as after a fatal error of its own.
     void (*fail)(uint32_t queue_pair_number) = nullptr;
     /// The device process: carries out what is posted, until process `parent` has gone.

@@ -138,6 +138,8 @@ struct Faults {
 
 struct Device {
     std::atomic<uint32_t> removed, port_down;
+    std::atomic<uint32_t> full;    ///< no further queue pair can be made
+    std::atomic<uint32_t> refused; ///< times that one was asked for then, with all that may lie inline
 };
 
 struct Fabric {

@@ -274,6 +274,24 @@ TEST_CASE("a killed process has nothing any more, and its peers get no answer") 
     }));
 }
 
+TEST_CASE("a device that is full makes no queue pair, and counts who asks, until it has room again") {
+    TwoHosts fabric;
+    CHECK(fabric.run_one([] {
+        Loop l;
+        control()->full(0, 0, 1);
+        ibv_qp_init_attr a{};
+        a.send_cq = a.recv_cq = l.pair[0]->send_cq;
+        a.qp_type = IBV_QPT_RC;
+        a.cap.max_send_wr = a.cap.max_recv_wr = a.cap.max_send_sge = a.cap.max_recv_sge = 1;
+        HOST_REQUIRE(!ibv_create_qp(l.pair[0]->pd, &a) && errno == ENOMEM);
+        l.bytes[0] = 7;
+        HOST_REQUIRE(l.write(1, 0, 100, 1) == 0 && l.next(0).status == IBV_WC_SUCCESS && l.bytes[100] == 7);
+        control()->full(0, 0, 0);
+        ibv_qp *made = ibv_create_qp(l.pair[0]->pd, &a);
+        HOST_REQUIRE(made && ibv_destroy_qp(made) == 0);
+    }));
+}
+
 TEST_CASE("two devices have their own names and addresses") {
     TwoHosts fabric;
     setenv("SD_FAKE_VERBS_DEVICES", "2", 1);

@@ -191,6 +191,16 @@ int _ibv_query_gid_ex(ibv_context *v, uint32_t port, uint32_t index, ibv_gid_ent
     return 0;
 }
 
+ssize_t _ibv_query_gid_table(ibv_context *v, ibv_gid_entry *entry, size_t most, uint32_t flags, size_t size) {
+    if (flags || size != sizeof *entry || most < kAddresses)
+        return -EINVAL;
+    if (removed(v))
+        return -EIO;
+    for (int i = 0; i < kAddresses; ++i)
+        _ibv_query_gid_ex(v, 1, static_cast<uint32_t>(i), &entry[i], 0, size);
+    return kAddresses;
+}
+
 int ibv_query_pkey(ibv_context *, uint8_t port, int index, __be16 *key) {
     if (port != 1 || index != 0)
         return -1;

@@ -145,6 +145,13 @@ ibv_qp *ibv_create_qp(ibv_pd *pd, ibv_qp_init_attr *a) {
         errno = removed(pd->context) ? EIO : EINVAL;
         return nullptr;
     }
+    const Context &context = f->context[index_of(pd->context)];
+    if (Device &d = f->device[context.host][context.device]; d.full.load()) {
+        if (cap.max_inline_data == kMaxInline) // who is refused may ask for less
+            d.refused.fetch_add(1);
+        errno = ENOMEM;
+        return nullptr;
+    }
     auto *h = static_cast<PairHandle *>(calloc(1, sizeof(PairHandle)));
     const int64_t i = h ? take_entry(*f, f->queue_pair, index_of(pd->context)) : -1;
     if (i < 0) {

@@ -19,6 +19,7 @@ class HostProcess {
   public:
     const rdma::Plugin *plugin = nullptr;
     rdma::Host *device = nullptr;
+    rdma::Place place{}; ///< the first there is
     rdma::Peer *peer = nullptr;
     rdma::Remote *remote = nullptr;
     LinkMap *link = nullptr;
@@ -27,23 +28,29 @@ class HostProcess {
     HostProcess(unsigned side, int other, rdma::Limits limits = rdma::kUsualLimits) : other_(other) {
         this_host = side;
         setenv("SD_FAKE_VERBS_HOST", side ? "1" : "0", 1);
+        plugin = load_plugin();
+        HOST_REQUIRE(plugin->places(nullptr, 0, &place, 1) == 1);
+        HOST_REQUIRE(plugin->open(limits, place, &device) == 0);
+        connect();
+        link = make_link(side);
+        attach(0);
+    }
+
+    static const rdma::Plugin *load_plugin() {
         void *library = dlopen(SD_RDMA_PLUGIN, RTLD_NOW | RTLD_LOCAL);
         if (!library)
             fprintf(stderr, "%s\n", dlerror());
         HOST_REQUIRE(library);
         const auto find = reinterpret_cast<decltype(&sd_rdma_plugin)>(dlsym(library, "sd_rdma_plugin"));
         HOST_REQUIRE(find && !find(0));
-        plugin = find(rdma::kPluginVersion);
-        HOST_REQUIRE(plugin && plugin->open(limits, &device) == 0);
-        connect();
-        link = make_link(side);
-        attach(0);
+        const rdma::Plugin *found = find(rdma::kPluginVersion);
+        HOST_REQUIRE(found);
+        return found;
     }
-
     /// A queue pair to the other process, which does the same.
     void connect() {
         rdma::Hello ours{};
-        HOST_REQUIRE(plugin->peer(device, &ours, &peer) == 0);
+        HOST_REQUIRE(plugin->peer(device, place, &ours, &peer) == 0);
         const rdma::Hello theirs = exchange(ours);
         HOST_REQUIRE(plugin->join(peer, theirs) == 0);
         meet(); // both can receive now

@@ -41,7 +41,7 @@ void forge(int socket, const Forged &f) {
     ibv_qp *q = queue ? ibv_create_qp(d.domain, &a) : nullptr;
     HOST_REQUIRE(q);
     rdma::Hello ours{}, theirs{};
-    ours.version = rdma::kPluginVersion;
+    ours.version = rdma::kHelloVersion;
     ours.queue_pair = q->qp_num;
     memcpy(ours.address, d.address.raw, sizeof ours.address);
     ours.mtu = d.mtu;

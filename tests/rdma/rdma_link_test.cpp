@@ -424,14 +424,103 @@ TEST_CASE("no more memory is registered than the limit says") {
         HostProcess h(side, other, two);
         rdma::Hello hello{};
         rdma::Peer *second = nullptr, *third = nullptr;
-        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &second) == 0);
-        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &third) == -ENOMEM);
+        HOST_REQUIRE(h.plugin->peer(h.device, h.place, &hello, &second) == 0);
+        HOST_REQUIRE(h.plugin->peer(h.device, h.place, &hello, &third) == -ENOMEM);
         h.plugin->end(second);
         h.plugin->drop(second);
-        HOST_REQUIRE(h.plugin->peer(h.device, &hello, &third) == 0);
+        HOST_REQUIRE(h.plugin->peer(h.device, h.place, &hello, &third) == 0);
         h.plugin->end(third);
         h.plugin->drop(third);
         h.meet();
         end(h);
     }));
+}
+
+TEST_CASE("places are the addresses of all ports that are up, and queue pairs are made at those only") {
+    TwoHosts fabric;
+    setenv("SD_FAKE_VERBS_DEVICES", "2", 1);
+    CHECK(fabric.run_one([] {
+        const rdma::Plugin *plugin = HostProcess::load_plugin();
+        rdma::Place place[8];
+        const auto find = [&](rdma::Host *const *open, unsigned hosts) {
+            return plugin->places(open, hosts, place, 8);
+        };
+        // Of RoCE v2: 10.88.DEVICE.1, and not the link's own.
+        HOST_REQUIRE(plugin->places(nullptr, 0, place, 1) == 1 && find(nullptr, 0) == 2);
+        const uint8_t first[] = {10, 88, 0, 1}, second[] = {10, 88, 1, 1};
+        HOST_REQUIRE(std::string(place[0].device) == "fake0" && memcmp(place[0].address + 12, first, 4) == 0);
+        HOST_REQUIRE(std::string(place[1].device) == "fake1" && memcmp(place[1].address + 12, second, 4) == 0);
+        rdma::Host *host = nullptr, *none = nullptr;
+        rdma::Hello hello{};
+        rdma::Peer *peer = nullptr;
+        const rdma::Place one = place[1];
+        HOST_REQUIRE(plugin->open(rdma::kUsualLimits, one, &host) == 0);
+        HOST_REQUIRE(plugin->peer(host, one, &hello, &peer) == 0);
+        HOST_REQUIRE(memcmp(hello.address, one.address, sizeof hello.address) == 0);
+        plugin->end(peer);
+        plugin->drop(peer);
+
+        HOST_REQUIRE(dlopen("libibverbs.so.1", RTLD_NOW | RTLD_GLOBAL)); // the plugin has it for itself
+        const auto &control = *fake_verbs::control();
+        control.port(0, 1, 0);
+        HOST_REQUIRE(find(&host, 1) == 1 && std::string(place[0].device) == "fake0");
+        HOST_REQUIRE(plugin->peer(host, one, &hello, &peer) == -ENETDOWN);
+        control.port(0, 1, 1);
+        HOST_REQUIRE(find(&host, 1) == 2);
+        control.full(0, 1, 1);
+        HOST_REQUIRE(plugin->peer(host, one, &hello, &peer) == -ENOMEM);
+        control.full(0, 1, 0);
+        rdma::Place strange = one;
+        strange.address[15] = 77;
+        HOST_REQUIRE(plugin->peer(host, strange, &hello, &peer) == -ENETDOWN);
+
+        control.device(0, 1, 0);
+        HOST_REQUIRE(find(&host, 1) == 1 && plugin->open(rdma::kUsualLimits, one, &none) == -ENODEV);
+        HOST_REQUIRE(plugin->peer(host, one, &hello, &peer) == -ENODEV);
+        control.device(0, 1, 1); // another one for who opens it anew
+        HOST_REQUIRE(find(&host, 1) == 2 && plugin->peer(host, one, &hello, &peer) == -ENODEV);
+        HOST_REQUIRE(plugin->open(rdma::kUsualLimits, one, &none) == 0);
+        HOST_REQUIRE(plugin->peer(none, one, &hello, &peer) == 0);
+        plugin->end(peer);
+        plugin->drop(peer);
+        plugin->close(none);
+        plugin->close(host);
+        control.device(0, 0, 0);
+        control.device(0, 1, 0);
+        HOST_REQUIRE(find(nullptr, 0) == -ENODEV);
+    }));
+    unsetenv("SD_FAKE_VERBS_DEVICES");
+}
+
+TEST_CASE("two devices of a process count together what they register") {
+    TwoHosts fabric;
+    setenv("SD_FAKE_VERBS_DEVICES", "2", 1);
+    CHECK(fabric.run_one([] {
+        const rdma::Plugin *plugin = HostProcess::load_plugin();
+        rdma::Place place[8];
+        HOST_REQUIRE(plugin->places(nullptr, 0, place, 8) == 2);
+        rdma::Limits two = rdma::kUsualLimits;
+        two.registered_bytes = 4 * uint64_t{two.mailbox_bytes};
+        std::atomic<uint64_t> registered{0};
+        two.registered = &registered;
+        rdma::Host *host[2];
+        rdma::Peer *peer[3];
+        rdma::Hello hello{};
+        HOST_REQUIRE(plugin->open(two, place[0], &host[0]) == 0 && plugin->open(two, place[1], &host[1]) == 0);
+        HOST_REQUIRE(plugin->peer(host[0], place[0], &hello, &peer[0]) == 0);
+        HOST_REQUIRE(plugin->peer(host[1], place[1], &hello, &peer[1]) == 0);
+        HOST_REQUIRE(registered == two.registered_bytes);
+        HOST_REQUIRE(plugin->peer(host[0], place[0], &hello, &peer[2]) == -ENOMEM);
+        plugin->end(peer[1]);
+        plugin->drop(peer[1]);
+        HOST_REQUIRE(plugin->peer(host[0], place[0], &hello, &peer[2]) == 0);
+        for (rdma::Peer *p : {peer[0], peer[2]}) {
+            plugin->end(p);
+            plugin->drop(p);
+        }
+        HOST_REQUIRE(registered == 0);
+        plugin->close(host[0]);
+        plugin->close(host[1]);
+    }));
+    unsetenv("SD_FAKE_VERBS_DEVICES");
 }

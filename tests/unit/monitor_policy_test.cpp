@@ -85,6 +85,95 @@ port = "80-82"
     CHECK(config.policy.allows_far(root, false, at("10.0.0.1", 82)));
 }
 
+TEST_CASE("a rule that keeps what it allows from RDMA holds between hosts only") {
+    const Config config = load(R"(
+[policy]
+default = "allow"
+[[policy.rule]]
+action = "allow"
+client = { uid = 1000 }
+port = 80
+rdma = true
+[[policy.rule]]
+action = "allow"
+server = { uid = 1000 }
+port = "80-82"
+rdma = false
+[[policy.rule]]
+action = "allow"
+address = "192.0.2.0/24"
+rdma = false
+)");
+    const Policy &policy = config.policy;
+    CHECK(policy.allows_far(alice, false, at("10.0.0.1", 80)));
+    CHECK_FALSE(policy.allows_far(alice, true, at("10.0.0.1", 80)));
+    CHECK_FALSE(policy.allows_far(bob, false, at("10.0.0.1", 80))); // who serves there cannot be told
+    CHECK(policy.allows_far(bob, true, at("10.0.0.1", 80)));
+    CHECK(policy.allows_far(bob, false, at("10.0.0.1", 83)));
+    CHECK_FALSE(policy.allows_far(bob, false, at("192.0.2.7", 83)));
+    CHECK(policy.allows(bob, alice, at("10.0.0.1", 80)));
+    CHECK(policy.allows(bob, alice, at("192.0.2.7", 83)));
+    REQUIRE(error_of("[[policy.rule]]\naction = 'allow'\nrdma = 'no'\n") ==
+            "FILE:3: policy.rule[1].rdma: must be true or false");
+    REQUIRE(error_of("[[policy.rule]]\naction = 'deny'\nrdma = false\n") ==
+            "FILE:3: policy.rule[1].rdma: says nothing in a rule that denies");
+}
+
+TEST_CASE("a control group is matched with all that is below it") {
+    const Policy policy = load(R"(
+[policy]
+default = "allow"
+[[policy.rule]]
+action = "deny"
+server = { cgroup = ["/system.slice/nginx*.service", "/batch"] }
+)")
+                              .policy;
+    const auto in = [](const char *group) {
+        Identity who = alice;
+        who.cgroup = group;
+        return who;
+    };
+    const auto serves = [&](const char *group) { return policy.allows(bob, in(group), at("10.0.0.1", 80)); };
+    CHECK_FALSE(serves("/batch"));
+    CHECK_FALSE(serves("/batch/a/b"));
+    CHECK_FALSE(serves("/system.slice/nginx-2.service/worker"));
+    CHECK(serves("/batches"));
+    CHECK(serves("/system.slice"));
+    CHECK(serves("/other/batch"));
+    CHECK(serves("/"));
+    CHECK(serves("")); // not known
+    const Policy slow = load(R"(
+[[policy.rule]]
+action = "allow"
+client = { cgroup = "/slow/*" }
+rdma = false
+)")
+                            .policy;
+    CHECK_FALSE(slow.allows_far(in("/slow/a"), false, at("10.0.0.1", 80)));
+    CHECK_FALSE(slow.allows_far(in("/slow/a/b"), false, at("10.0.0.1", 80)));
+    CHECK(slow.allows_far(in("/slow"), false, at("10.0.0.1", 80)));
+    for (const char *wrong : {"''", "'batch'", "'/'", "'/batch/'"}) {
+        REQUIRE_THAT(
+            error_of("[[policy.rule]]\naction = 'deny'\nclient.cgroup = " + std::string(wrong) + "\n"),
+            Catch::StartsWith("FILE:3: policy.rule[1].client.cgroup: must be the path of a control group"));
+    }
+}
+
+TEST_CASE("which of a host's addresses devices may use, and how much a process may register") {
+    REQUIRE(load("[peers]\n").peers.addresses.empty());
+    REQUIRE(load("[peers]\n").peers.registered == 0);
+    const PeersSettings peers =
+        load("[peers]\naddresses = ['10.0.0.0/8', '2001:db8::1']\nregistered = 16\n").peers;
+    REQUIRE(peers.addresses == std::vector<std::string>{"10.0.0.0/8", "2001:db8::1"});
+    REQUIRE(peers.registered == 16);
+    REQUIRE_THAT(error_of("[peers]\nname = 'a'\naddresses = ['10.0.0.0/8', 'eth0']\n"),
+                 Catch::StartsWith("FILE:3: peers.addresses: must be an IP address"));
+    REQUIRE_THAT(error_of("[peers]\naddresses = []\n"), Catch::StartsWith("FILE:2: "));
+    for (const char *wrong : {"0", "-1", "1025", "'16 MiB'"})
+        REQUIRE_THAT(error_of("[peers]\n\nregistered = " + std::string(wrong) + "\n"),
+                     Catch::StartsWith("FILE:3: peers.registered: must be"));
+}
+
 TEST_CASE("an empty file changes nothing") {
     const Config config = load("");
     REQUIRE(config.policy.rules.empty());
@@ -342,6 +431,18 @@ TEST_CASE("a profile is about a program or a unit") {
     CHECK(policy.spin({1, 1, "/bin/low", ""}) == sd::wire::Spin::always);
     CHECK_FALSE(policy.most_ring(alice));
     CHECK(load_profiles("/nonexistent/profiles.d", true).empty());
+}
+
+TEST_CASE("a profile keeps its program from RDMA") {
+    const Profiles files(Files{{"a.toml", "unit = 'redis-server.service'\nrdma = false\n"},
+                               {"b.toml", "program = '/usr/bin/curl'\nrdma = true\n"}});
+    const Policy policy = files.policy();
+    for (const bool serves : {false, true})
+        CHECK_FALSE(policy.allows_far(redis, serves, at("10.0.0.1", 80)));
+    CHECK(policy.allows_far(alice, false, at("10.0.0.1", 80)));
+    CHECK(policy.allows(redis, alice, at("127.0.0.1", 80)));
+    CHECK(Profiles::error_of("program = '/bin/a'\nrdma = 'off'\n") ==
+          "a.toml:2: rdma: must be true or false");
 }
 
 TEST_CASE("rules of a profile only narrow what the policy allows") {

@@ -64,6 +64,8 @@ struct alignas(64) File {
         uint32_t destination = 0;      ///< paths/short_lived.hpp; 0: it was not opened here
         uint32_t joined = 0;           ///< SegmentHeader::joined when the monitor was asked last
         uint64_t cookie = 0;
+        uint8_t tries_anew = 0; ///< since its link was lost (paths/back_again.hpp); 0: it never was
+        int64_t not_before = 0; ///< of such a one: it is not offered again before this (CLOCK_MONOTONIC ns)
         std::atomic<uint32_t> inside{0}; ///< calls that are in the kernel with it
         /// vfs/paths/inherited.hpp: its number among those of the process, and when that had it alone
         std::atomic<uint64_t> number{0}, alone_since{0};

@@ -140,6 +140,7 @@ SD_FORK_CODE void fork_child() noexcept {
     segments_fork_child();
     reset_link_locks_in_child();
     rdma::device_in_child();
+    rdma::close_devices_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
     import_fork_child();

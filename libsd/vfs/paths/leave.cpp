@@ -20,18 +20,6 @@ namespace {
 constexpr int64_t kPatienceNs = 200'000'000; ///< for a peer to answer
 constexpr int64_t kLookNs = 200'000;
 
-/// What was kept here while both paths were possible, and is the socket's own from now on.
-void hand_back(const File &f) noexcept {
-    Ofd &o = *f.ofd;
-    const int nodelay = o.opt.nodelay.load(std::memory_order_relaxed) != 0;
-    const int fd = path_socket(f), low = (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
-    end_hidden_keepalive(fd, o);
-    sys::fcntl(fd, F_SETFL, O_RDWR | o.status.load(std::memory_order_relaxed));
-    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
-    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
-    (o.opt.*kPathStays).fetch_and(~kNoNagle, std::memory_order_relaxed);
-}
-
 /// With the receive token: will all that is received from now on come by the socket? What was agreed to may
 /// be on its way already.
 bool reads_socket_only(const File &f) noexcept {
@@ -78,6 +66,17 @@ void answer_in_this_process(const File &f) noexcept {
 }
 
 } // namespace
+
+void hand_back(const File &f) noexcept {
+    Ofd &o = *f.ofd;
+    const int nodelay = o.opt.nodelay.load(std::memory_order_relaxed) != 0;
+    const int fd = path_socket(f), low = (o.opt.*kPathRcvlowat).load(std::memory_order_relaxed);
+    end_hidden_keepalive(fd, o);
+    sys::fcntl(fd, F_SETFL, O_RDWR | o.status.load(std::memory_order_relaxed));
+    sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof low);
+    sys::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay);
+    (o.opt.*kPathStays).fetch_and(~kNoNagle, std::memory_order_relaxed);
+}
 
 bool stay_in_socket(File &f) noexcept {
     Ofd &o = *f.ofd;

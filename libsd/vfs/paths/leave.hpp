@@ -5,6 +5,8 @@
 
 namespace sd {
 
+/// With both tokens: what was kept here while both paths were possible is the socket's own from now on.
+void hand_back(const File &f) noexcept;
 /// From now on neither direction leaves the socket, whoever holds the connection; without tokens. False:
 /// something is in the ring, or may be soon, and nothing has changed.
 [[nodiscard]] bool stay_in_socket(File &f) noexcept;

@@ -11,6 +11,7 @@
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/family/segment.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/vfs/paths/back_again.hpp"
 #include "libsd/vfs/paths/inherited.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/short_lived.hpp"
@@ -83,7 +84,7 @@ LinkMap *link_for(const wire::OfferReply &reply, unsigned side, int memfd, Cause
         const wire::LinkRef ref{reply.link_id, side, 0};
         control::tell(wire::Op::drop_link, &ref, sizeof ref);
     }
-    if (l && rdma::is_remote(*l) && !rdma::begin(*l)) {
+    if (l && rdma::is_remote(*l) && !rdma::begin(*l, reply.slot)) {
         let_go(*l, reply.slot, side);
         *why = Cause::no_rdma;
         link_unuse(*l);
@@ -140,6 +141,16 @@ Cause become_if_alone(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
     return Cause::none;
 }
 
+/// The end is not wanted, or not now.
+void refuse(File &f, Cause why) noexcept {
+    if (will_try_again(f, why)) {
+        set_state(f, OfferState::marked);
+        return;
+    }
+    count_refusal(f, why);
+    set_state(f, OfferState::given_up);
+}
+
 bool join(int fd, File &f, control::Reply &r) noexcept {
     const auto reply = r.as<wire::OfferReply>();
     const unsigned side = f.unconnected.side;
@@ -153,13 +164,7 @@ bool join(int fd, File &f, control::Reply &r) noexcept {
     Cause why;
     LinkMap *l = link_for(reply, side, r.fd[0], &why);
     if (!l) {
-        count_fallback(why, nullptr);
-        return false;
-    }
-    if (rdma::is_remote(*l) && rdma::is_refused(*l)) {
-        let_go(*l, reply.slot, side);
-        count_fallback(Cause::no_rdma, nullptr);
-        link_unuse(*l);
+        refuse(f, why);
         return false;
     }
     why = become_if_alone(fd, f, *l, reply.slot);
@@ -325,8 +330,11 @@ bool consider_joining(int fd, File &f) noexcept {
         f.unconnected.calls.store(static_cast<uint8_t>(calls + 1), std::memory_order_relaxed);
         return false;
     }
-    if (is_state(f, OfferState::marked))
+    if (is_state(f, OfferState::marked)) {
+        if (is_too_early(f)) [[unlikely]]
+            return false;
         rdma::open_device(); // a child has none yet
+    }
     const LockGuard g(joining);
     Cause why;
     if (!may_be_joined(f))
@@ -348,8 +356,7 @@ bool consider_joining(int fd, File &f) noexcept {
         r = control::request(wire::Op::offer, &msg, sizeof msg, &fd, 1);
         f.unconnected.joined = joined;
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
-            count_refusal(f, control::cause_of(r, Cause::no_monitor));
-            set_state(f, OfferState::given_up);
+            refuse(f, control::cause_of(r, Cause::no_monitor));
             control::close_received(r);
             return false;
         }
@@ -364,8 +371,7 @@ bool consider_joining(int fd, File &f) noexcept {
         if (r.status < 0 || r.length != sizeof(wire::OfferReply)) {
             if (const Cause refused = control::cause_of(r, Cause::none);
                 r.status == -EACCES && refused != Cause::none) {
-                count_refusal(f, refused); // the other host
-                set_state(f, OfferState::given_up);
+                refuse(f, refused); // the other host
             }
             control::close_received(r);
             return false;

@@ -8,6 +8,7 @@
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/corrupt_peer.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/back_again.hpp"
 #include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
@@ -584,6 +585,8 @@ long recv_plain(File &f, void *p, size_t n, int flags, Brief *brief, uint64_t *i
 } // namespace
 
 long recv(int fd, File *f, void *p, size_t n, int flags) noexcept {
+    if (rdma::lost_links.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        offer_anew(fd, *f);
     if (f->kind != FileKind::stream) {
         const iovec one{p, clamp_transfer(n)};
         return recv_not_stream(fd, f, &one, 1, flags);

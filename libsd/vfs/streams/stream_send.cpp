@@ -4,6 +4,7 @@
 #include "libsd/queue/spinner.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
+#include "libsd/vfs/paths/back_again.hpp"
 #include "libsd/vfs/paths/kernel_calls.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include "libsd/vfs/paths/socket_io.hpp"
@@ -355,6 +356,8 @@ namespace {
 namespace vfs {
 
 long send(int fd, File *f, const void *p, size_t n, int flags) noexcept {
+    if (rdma::lost_links.load(std::memory_order_relaxed) != 0) [[unlikely]]
+        offer_anew(fd, *f);
     if (f->kind != FileKind::stream) {
         const iovec one{const_cast<void *>(p), clamp_transfer(n)};
         return send_not_stream(fd, f, &one, 1, flags);

@@ -64,7 +64,8 @@ class Device {
     }
     static constexpr rdma::Plugin kPlugin = {
         .version = rdma::kPluginVersion,
-        .open = [](const rdma::Limits &, rdma::Host **) { return -ENODEV; },
+        .places = [](rdma::Host *const *, unsigned, rdma::Place *, unsigned) { return -ENODEV; },
+        .open = [](const rdma::Limits &, const rdma::Place &, rdma::Host **) { return -ENODEV; },
         .close = [](rdma::Host *) {},
         .descriptors = [](rdma::Host *, int **, unsigned) { return 0U; },
         .abandon = [](rdma::Host *) {},
@@ -73,7 +74,7 @@ class Device {
         .take_events = [](rdma::Host *) {},
         .progress = [](rdma::Host *) { return 0U; },
         .take_all = [](rdma::Host *) { bring_end(); },
-        .peer = [](rdma::Host *, rdma::Hello *, rdma::Peer **) { return -ENODEV; },
+        .peer = [](rdma::Host *, const rdma::Place &, rdma::Hello *, rdma::Peer **) { return -ENODEV; },
         .join = [](rdma::Peer *, const rdma::Hello &) { return -ENODEV; },
         .start = [](rdma::Peer *) {},
         .state = [](const rdma::Peer *) { return rdma::PeerState::open; },
