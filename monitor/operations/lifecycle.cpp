@@ -243,6 +243,7 @@ Reply Monitor::enter(Client &client, Request &request) {
     Reply reply;
     try {
         auto [made, theirs] = make_channel(client, payer_of(request.sender, client.contained));
+        made.entered = true;
         made.payer_pid = request.sender.pid;
         made.who.uid = request.sender.uid;
         reply.set(wire::ForkReply{made.id});

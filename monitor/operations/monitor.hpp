@@ -78,6 +78,7 @@ class Monitor {
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
     void channel_ready(uint64_t client_id);
+    void listen_to(Client &client);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
     void arm_exit(std::chrono::milliseconds grace);
