@@ -452,6 +452,7 @@ void Monitor::hear_out(Client &client) {
 }
 
 void Monitor::gone(Client &client, const char *why) {
+    const RingTogether each_once;
     hear_out(client);
     if (client.kind == Client::Kind::process) {
         log::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
@@ -469,7 +470,7 @@ void Monitor::gone(Client &client, const char *why) {
         break_locks(*attachment.link, pid);
     }
     release_holdings(client);
-    sender_gone(id);
+    sender_gone(id, client.payer);
     if (client.ending == 0) {
         forget_client(client);
     }

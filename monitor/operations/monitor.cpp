@@ -520,6 +520,7 @@ void Monitor::take_back(Client &client, const Request &request, const Reply &rep
 }
 
 Reply Monitor::perform(Client &client, Request &request, const Operation &operation) {
+    const RingTogether each_once;
     try {
         return (this->*operation.perform)(client, request);
     } catch (const OverShare &over) {

@@ -117,17 +117,21 @@ class Monitor {
 
     // endings.cpp: what ended processes held, in pieces
     struct Ending;
+    struct ClosedLink;
     using Endings = std::map<uint64_t, Ending>;
     void release_holdings(Client &client);
     void release_share(Client &client, const Client::Share &share);
     void end_by_pieces(Client &client, const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
     void end_by_pieces(const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
+    void end_by_pieces(Ending ending);
     void drop_links(Client &client);
     Ending &ending_of(Client &client);
     bool one_piece(Client *client, const std::shared_ptr<Segment> &segment, Segment::Reaping &reaping);
     void go_on_ending();
     void go_on_ending_soon();
     bool let_go_of_links(Client &client, EventLoop::Clock::time_point until);
+    EventLoop::Clock::time_point ends_until();
+    void one_step(Ending &ending);
     void work_on(Endings::iterator it);
     void forget_client(Client &client);
     void take_ended();
@@ -167,7 +171,7 @@ class Monitor {
     void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
     void stop_looking_for(Parcel &parcel);
     void end_parcel(Parcel &parcel);
-    void sender_gone(uint64_t client_id);
+    void sender_gone(uint64_t client_id, const Payer &payer);
     void finish_segment(Segment &segment);
 
     // moved.cpp: connections whose holders go over to a kernel socket
@@ -303,6 +307,7 @@ class Monitor {
     void forget(Link &link);
     void leave_listener(Client &client, Listener &listener);
     void close_listener(Listener &listener);
+    void close_link(const ClosedLink &closed);
     // orphan_listeners.cpp: those that the kernel has, and nobody with libsd
     void abandon(Listener &listener);
     void look_for_holder_later(Listener &listener);
@@ -561,7 +566,11 @@ class Monitor {
     };
     std::map<EventLoop::Watch, Stranger> strangers_;
 
-    /// One process's, or that of a record without one.
+    struct ClosedLink { ///< of a listener that has closed
+        FileId file;
+        uint64_t id;
+    };
+    /// One process's, or that of a record without one, of a listener or of parcels.
     struct Ending {
         struct Job {
             std::shared_ptr<Segment> segment;
@@ -570,10 +579,19 @@ class Monitor {
         Client *client = nullptr;
         Payer payer;
         std::deque<Job> jobs; ///< one after the other: an exec's, then an end's of the same record
+        std::deque<ClosedLink> links;
+        std::deque<uint64_t> left; ///< parcels whose sender has executed something else
+        std::deque<uint64_t> lost; ///< parcels whose sd-bridge has ended
+        [[nodiscard]] bool is_over() const {
+            return jobs.empty() && links.empty() && left.empty() && lost.empty() &&
+                   (client == nullptr || client->to_drop.empty());
+        }
     };
-    Endings endings_;          ///< by an id of their own, older ones first
-    uint64_t last_worked_ = 0; ///< of these: they take turns
-    bool is_ending_ = false;   ///< the next turn of the loop goes on with it
+    Endings endings_;                           ///< by an id of their own, older ones first
+    uint64_t last_worked_ = 0;                  ///< of these: they take turns
+    bool is_ending_ = false;                    ///< the next turn of the loop goes on with it
+    uint64_t ends_turn_ = 0;                    ///< of the loop, in which something ended last
+    EventLoop::Clock::time_point ends_until_{}; ///< that turn's share
     struct Waiting {
         wire::Header header; ///< of the request
         uint64_t until;      ///< endings up to this one

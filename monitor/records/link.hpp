@@ -230,7 +230,8 @@ class Link {
 ///    so by the fences (b) and (2) the waiter's look (3) sees the flags: it does not go to sleep.
 ///  - If (c) sees the id but (e) does not see it in sleep_mask, the same argument with (d)/(e) against
 ///    (4)/(6) shows that (6) sees the ready bit: it does not sleep either.
-///  - Otherwise the eventfd is written, and that stays readable until the waiter takes it.
+///  - Otherwise the eventfd is written, at the latest when the outermost RingTogether goes, and that stays
+///    readable until the waiter takes it.
 /// Swapping, not reading, the arms makes sure that each arming is answered exactly once, by us or by a real
 /// sender.
 void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);

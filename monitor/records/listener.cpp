@@ -186,7 +186,7 @@ void Listener::remove(Link &link) {
 
 void Listener::ring_accept_bells() const {
     for (const AcceptBell &bell : accept_bells) {
-        ring(*bell.eventfd);
+        ring_together(bell.eventfd);
     }
 }
 
