@@ -457,6 +457,7 @@ class Monitor {
     bool make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
                        std::shared_ptr<Adoption> &adoption);
     uint16_t next_adoption();
+    long any_pair(const SlotAddress &client, const SlotAddress &server, int family, int made[2]);
     bool finish_adoption(const SteeredPair &pair, unsigned side);
     void get_sockets(const std::shared_ptr<Adoption> &adoption, bool all);
     void review_adoption(const std::shared_ptr<Adoption> &adoption);
@@ -622,6 +623,7 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
+    EventLoop::Clock::time_point next_any_pair_{}; ///< not before this
     /// Some process may still have one of a former monitor's: so not from 0 on
     uint16_t last_adoption_ = static_cast<uint16_t>(epoch_ >> 16);
     /// For tests, by SD_TEST_PATHS in the monitor's environment as well: joins what discovery has not found.
