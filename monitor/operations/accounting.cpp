@@ -44,11 +44,14 @@ Charge Monitor::charge_client(const Payer &payer, const Client *asking) {
 }
 
 /// Ends the oldest of those with the same payer that have connected and said nothing. False: there is none.
+/// Not one made by enter: its other end lies in a queue of the asker's, until that hangs up, and he would
+/// have as many of them as he likes there. The kernel counts them as the monitor's, which could send no
+/// descriptor to anybody any more.
 bool Monitor::drop_silent(const Payer &payer, const Client *asking) {
     const auto same = [](const auto &one, const auto &other) { return one != nullptr && one == other; };
     Client *oldest = nullptr;
     for (const auto &[id, client] : clients_) {
-        if (client->kind == Client::Kind::fresh && !client->stays && client.get() != asking &&
+        if (client->kind == Client::Kind::fresh && !client->stays && !client->entered && client.get() != asking &&
             (same(client->payer.user, payer.user) || same(client->payer.group, payer.group)) &&
             (oldest == nullptr || id < oldest->id)) {
             pollfd said{client->channel.get(), POLLIN, 0};

@@ -170,6 +170,8 @@ void Monitor::leave_listener(Client &client, Listener &listener) {
     }
 }
 
+/// At once no further request is made. Those that wait are refused in pieces (endings.cpp): a listener can
+/// have thousands of links, and each of them thousands of requests.
 void Monitor::close_listener(Listener &listener) {
     log::debug("listener {} on port {} has closed", listener.id, listener.address.port);
     if (listener.directory_index >= 0) {
@@ -180,16 +182,28 @@ void Monitor::close_listener(Listener &listener) {
     }
     forget_watch(listener);
     listener.segment().closed.store(1, std::memory_order_seq_cst);
+    Ending ending;
+    ending.payer = listener.charge.payer();
     for (Link *link : std::exchange(listener.place, {})) {
         if (link != nullptr) {
             link->listener = nullptr;
-            close_to_requests(*link);
-            side_changed(*link, 1);
+            stop_requests(*link);
+            ending.links.push_back({link->file, link->id});
         }
     }
     listener_by_socket_.erase({listener.ns->cookie, listener.cookie});
     listeners_.erase(listener.id);
     listeners_changed();
+    end_by_pieces(std::move(ending));
+}
+
+/// One of a listener that has closed.
+void Monitor::close_link(const ClosedLink &closed) {
+    const auto it = links_.find(closed.file);
+    if (it != links_.end() && it->second->id == closed.id) { // else it has ended meanwhile
+        close_to_requests(*it->second);
+        side_changed(*it->second, 1);
+    }
 }
 
 } // namespace sd::monitor

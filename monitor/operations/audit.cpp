@@ -99,6 +99,7 @@ void Monitor::begin_audit() {
 
 /// One family's, or one link's piece of the round; ends it after the last.
 void Monitor::audit_step() {
+    const RingTogether each_once;
     AuditRound &round = *audit_round_;
     if (!round.segments.empty()) {
         const std::shared_ptr<Segment> segment = round.segments.back().lock();

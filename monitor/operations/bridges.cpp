@@ -174,18 +174,17 @@ void Monitor::bridge_program_ready(uint64_t id) {
 
 void Monitor::bridge_program_ended(uint64_t id) {
     dismiss_bridge_programs([id](const BridgeProgram &program) { return program.id == id; });
-    std::vector<uint64_t> lost;
+    Ending ending;
     for (const auto &[parcel_id, parcel] : parcels_) {
         if (parcel->bridged && parcel->bridge == id) {
-            lost.push_back(parcel_id);
+            ending.payer = parcel->charge.payer();
+            ending.lost.push_back(parcel_id);
         }
     }
-    for (const uint64_t parcel_id : lost) {
-        end_parcel(*parcels_.at(parcel_id));
+    if (!ending.lost.empty() && may_log()) {
+        log::error("sd-bridge ended unexpectedly, {} connections were lost", ending.lost.size());
     }
-    if (!lost.empty() && may_log()) {
-        log::error("sd-bridge ended unexpectedly, {} connections were lost", lost.size());
-    }
+    end_by_pieces(std::move(ending));
 }
 
 bool Monitor::awaits_claim(const BridgeProgram &program) const {

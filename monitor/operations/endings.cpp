@@ -6,6 +6,10 @@
 // once, because others may come to listen there. One with little to close has none of this: the first piece
 // is made at once, and then it is gone.
 //
+// A listener's links, parcels that somebody has left behind and those of a bridge that has ended are closed
+// in the same way; of these no process is a holder. What they may take at once is a share of the turn,
+// whatever ends in it.
+//
 // How an early reap is called (Monitor::part): release_share(), after the share was taken out of the client's
 // list. Where the process holds nothing in the segment that is over when it returns, unless the process was
 // the last one and the whole table has to be looked at.
@@ -72,6 +76,27 @@ void Monitor::end_by_pieces(const std::shared_ptr<Segment> &segment, Segment::Re
     }
     endings_[next_id_++].jobs.push_back({segment, std::move(reaping)});
     go_on_ending_soon();
+}
+
+/// Until when whatever ends in this turn of the loop may be ended at once.
+EventLoop::Clock::time_point Monitor::ends_until() {
+    if (ends_turn_ != loop_.turn()) {
+        ends_turn_ = loop_.turn();
+        ends_until_ = EventLoop::Clock::now() + kTurn;
+    }
+    return ends_until_;
+}
+
+/// For what is no process's. With little to end, nothing is left when it returns.
+void Monitor::end_by_pieces(Ending ending) {
+    const RingTogether each_once;
+    while (!ending.is_over() && EventLoop::Clock::now() < ends_until()) {
+        one_step(ending);
+    }
+    if (!ending.is_over()) {
+        endings_[next_id_++] = std::move(ending);
+        go_on_ending_soon();
+    }
 }
 
 Monitor::Ending &Monitor::ending_of(Client &client) {
@@ -161,11 +186,14 @@ void Monitor::go_on_ending() {
     is_ending_ = false;
     const auto until = EventLoop::Clock::now() + kTurn;
     const size_t before = endings_.size();
-    while (!endings_.empty() && EventLoop::Clock::now() < until) {
-        auto it = endings_.upper_bound(last_worked_);
-        it = it == endings_.end() ? endings_.begin() : it;
-        last_worked_ = it->first;
-        work_on(it);
+    {
+        const RingTogether each_once; // before whoever waits for it is told
+        while (!endings_.empty() && EventLoop::Clock::now() < until) {
+            auto it = endings_.upper_bound(last_worked_);
+            it = it == endings_.end() ? endings_.begin() : it;
+            last_worked_ = it->first;
+            work_on(it);
+        }
     }
     if (endings_.size() < before) {
         answer_waiting();
@@ -175,18 +203,37 @@ void Monitor::go_on_ending() {
     }
 }
 
-void Monitor::work_on(Endings::iterator it) {
-    Ending &ending = it->second;
-    Client *client = ending.client;
+/// A piece, a link or a parcel, of which there is one.
+void Monitor::one_step(Ending &ending) {
+    const auto take = [](auto &all) {
+        const auto next = all.front();
+        all.pop_front();
+        return next;
+    };
     if (!ending.jobs.empty()) {
         Ending::Job &job = ending.jobs.front();
-        if (one_piece(client, job.segment, job.reaping)) {
+        if (one_piece(ending.client, job.segment, job.reaping)) {
             ending.jobs.pop_front();
         }
-    } else if (client != nullptr) {
-        let_go_of_links(*client, EventLoop::Clock::now());
+    } else if (!ending.links.empty()) {
+        close_link(take(ending.links));
+    } else if (!ending.left.empty()) {
+        if (const auto it = parcels_.find(take(ending.left)); it != parcels_.end()) {
+            bridge(*it->second);
+        }
+    } else if (!ending.lost.empty()) {
+        if (const auto it = parcels_.find(take(ending.lost)); it != parcels_.end()) {
+            end_parcel(*it->second);
+        }
+    } else if (ending.client != nullptr) {
+        let_go_of_links(*ending.client, EventLoop::Clock::now());
     }
-    if (!ending.jobs.empty() || (client != nullptr && !client->to_drop.empty())) {
+}
+
+void Monitor::work_on(Endings::iterator it) {
+    Client *client = it->second.client;
+    one_step(it->second);
+    if (!it->second.is_over()) {
         return;
     }
     endings_.erase(it);

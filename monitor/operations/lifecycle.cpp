@@ -245,6 +245,7 @@ Reply Monitor::enter(Client &client, Request &request) {
     Reply reply;
     try {
         auto [made, theirs] = make_channel(client, payer_of(request.sender, client.contained));
+        made.entered = true;
         made.payer_pid = request.sender.pid;
         made.who.uid = request.sender.uid;
         reply.set(wire::ForkReply{made.id});
@@ -453,6 +454,7 @@ void Monitor::hear_out(Client &client) {
 }
 
 void Monitor::gone(Client &client, const char *why) {
+    const RingTogether each_once;
     hear_out(client);
     if (client.kind == Client::Kind::process) {
         log::debug("process {} ({}), client {}, {}", client.pid, client.comm, client.id, why);
@@ -470,7 +472,7 @@ void Monitor::gone(Client &client, const char *why) {
         break_locks(*attachment.link, pid);
     }
     release_holdings(client);
-    sender_gone(id);
+    sender_gone(id, client.payer);
     if (client.ending == 0) {
         forget_client(client);
     }

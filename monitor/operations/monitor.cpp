@@ -318,7 +318,8 @@ void Monitor::channel_ready(uint64_t client_id) {
     const Payer payer = found == clients_.end() ? Payer{} : found->second->payer; // it may end meanwhile
     TurnShare share((payer.user ? payer.user : payer.group).get(), loop_.turn());
     // A few packets at a time, so that no client keeps the others waiting, and no user with many channels.
-    for (int i = 0; i < 8 && !share.used_up(); ++i) {
+    constexpr int kAtOnce = 8;
+    for (int i = 0; i < kAtOnce && !share.used_up(); ++i) {
         const auto it = clients_.find(client_id);
         if (it == clients_.end() || !it->second->channel) {
             return;
@@ -328,12 +329,12 @@ void Monitor::channel_ready(uint64_t client_id) {
             channel_closed(client); // it has hung up: of nothing else is told
             return;
         }
-        if (const bool unread = !takes_replies(client.channel.get()); unread || client.unread) {
+        if (const bool unread = !takes_replies(client.channel.get()); unread != client.unread) {
             client.unread = unread;
-            loop_.change(client.channel_watch, client.channel.get(), unread ? EPOLLOUT : EPOLLIN);
-            if (unread) {
-                return;
-            }
+            listen_to(client);
+        }
+        if (client.unread && !wants_no_answer(client.channel.get())) {
+            return; // told when it has received something, or sends something
         }
         if (client.last_sender && is_holding_us_up(*client.last_sender)) {
             channel_closed(client); // without looking at what else it has sent
@@ -377,10 +378,21 @@ void Monitor::channel_ready(uint64_t client_id) {
             }
             // Who waits for an answer sends nothing more; if he does, he is heard in the next turn.
             if (takes_long(request.header.op) || request.header.sequence != wire::kNoAnswer) {
-                return;
+                i = kAtOnce;
             }
         }
     }
+    const auto it = clients_.find(client_id);
+    if (it != clients_.end() && it->second->channel && it->second->unread && !it->second->awaits) {
+        listen_to(*it->second); // there may be more, of which nothing else would tell
+    }
+}
+
+/// Who has a reply to receive is heard when it has received something, or sends something: there may be room
+/// for more replies, and requests that have to wait, all the time.
+void Monitor::listen_to(Client &client) {
+    constexpr uint32_t kChanges = EPOLLIN | EPOLLOUT | EPOLLET;
+    loop_.change(client.channel_watch, client.channel.get(), client.unread ? kChanges : uint32_t{EPOLLIN});
 }
 
 bool Monitor::handle(Client &client, Request &request) {
@@ -508,6 +520,7 @@ void Monitor::take_back(Client &client, const Request &request, const Reply &rep
 }
 
 Reply Monitor::perform(Client &client, Request &request, const Operation &operation) {
+    const RingTogether each_once;
     try {
         return (this->*operation.perform)(client, request);
     } catch (const OverShare &over) {

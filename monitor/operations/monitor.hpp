@@ -78,6 +78,7 @@ class Monitor {
     /// A client at one end of a pair of sockets, and the other end.
     std::pair<Client &, UniqueFd> make_channel(const Client &asking, const Payer &payer);
     void channel_ready(uint64_t client_id);
+    void listen_to(Client &client);
     bool handle(Client &client, Request &request);
     Reply perform(Client &client, Request &request, const Operation &operation);
     void arm_exit(std::chrono::milliseconds grace);
@@ -116,17 +117,21 @@ class Monitor {
 
     // endings.cpp: what ended processes held, in pieces
     struct Ending;
+    struct ClosedLink;
     using Endings = std::map<uint64_t, Ending>;
     void release_holdings(Client &client);
     void release_share(Client &client, const Client::Share &share);
     void end_by_pieces(Client &client, const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
     void end_by_pieces(const std::shared_ptr<Segment> &segment, Segment::Reaping reaping);
+    void end_by_pieces(Ending ending);
     void drop_links(Client &client);
     Ending &ending_of(Client &client);
     bool one_piece(Client *client, const std::shared_ptr<Segment> &segment, Segment::Reaping &reaping);
     void go_on_ending();
     void go_on_ending_soon();
     bool let_go_of_links(Client &client, EventLoop::Clock::time_point until);
+    EventLoop::Clock::time_point ends_until();
+    void one_step(Ending &ending);
     void work_on(Endings::iterator it);
     void forget_client(Client &client);
     void take_ended();
@@ -167,7 +172,7 @@ class Monitor {
     void look_for_parcel_after(Parcel &parcel, std::chrono::milliseconds pause);
     void stop_looking_for(Parcel &parcel);
     void end_parcel(Parcel &parcel);
-    void sender_gone(uint64_t client_id);
+    void sender_gone(uint64_t client_id, const Payer &payer);
     void finish_segment(Segment &segment);
 
     // moved.cpp: connections whose holders go over to a kernel socket
@@ -309,6 +314,7 @@ class Monitor {
     void forget(Link &link);
     void leave_listener(Client &client, Listener &listener);
     void close_listener(Listener &listener);
+    void close_link(const ClosedLink &closed);
     // orphan_listeners.cpp: those that the kernel has, and nobody with libsd
     void abandon(Listener &listener);
     void look_for_holder_later(Listener &listener);
@@ -458,6 +464,7 @@ class Monitor {
     [[nodiscard]] bool make_adoption(const SteeredPair &pair, const SlotAddress &client,
                                      const SlotAddress &server, std::shared_ptr<Adoption> &adoption);
     uint16_t next_adoption();
+    [[nodiscard]] long any_pair(const SlotAddress &client, const SlotAddress &server, int family, int made[2]);
     [[nodiscard]] bool finish_adoption(const SteeredPair &pair, unsigned side);
     void get_sockets(const std::shared_ptr<Adoption> &adoption, bool all);
     void review_adoption(const std::shared_ptr<Adoption> &adoption);
@@ -567,7 +574,11 @@ class Monitor {
     };
     std::map<EventLoop::Watch, Stranger> strangers_;
 
-    /// One process's, or that of a record without one.
+    struct ClosedLink { ///< of a listener that has closed
+        FileId file;
+        uint64_t id;
+    };
+    /// One process's, or that of a record without one, of a listener or of parcels.
     struct Ending {
         struct Job {
             std::shared_ptr<Segment> segment;
@@ -576,10 +587,19 @@ class Monitor {
         Client *client = nullptr;
         Payer payer;
         std::deque<Job> jobs; ///< one after the other: an exec's, then an end's of the same record
+        std::deque<ClosedLink> links;
+        std::deque<uint64_t> left; ///< parcels whose sender has executed something else
+        std::deque<uint64_t> lost; ///< parcels whose sd-bridge has ended
+        [[nodiscard]] bool is_over() const {
+            return jobs.empty() && links.empty() && left.empty() && lost.empty() &&
+                   (client == nullptr || client->to_drop.empty());
+        }
     };
-    Endings endings_;          ///< by an id of their own, older ones first
-    uint64_t last_worked_ = 0; ///< of these: they take turns
-    bool is_ending_ = false;   ///< the next turn of the loop goes on with it
+    Endings endings_;                           ///< by an id of their own, older ones first
+    uint64_t last_worked_ = 0;                  ///< of these: they take turns
+    bool is_ending_ = false;                    ///< the next turn of the loop goes on with it
+    uint64_t ends_turn_ = 0;                    ///< of the loop, in which something ended last
+    EventLoop::Clock::time_point ends_until_{}; ///< that turn's share
     struct Waiting {
         wire::Header header; ///< of the request
         uint64_t until;      ///< endings up to this one
@@ -610,6 +630,7 @@ class Monitor {
     std::map<uint64_t, RunningBridge> running_bridges_; ///< also those that get no more work
     EventLoop::Timer bridge_timer_ = 0;
     MovedConnections moved_;
+    EventLoop::Clock::time_point next_any_pair_{}; ///< not before this
     /// Some process may still have one of a former monitor's: so not from 0 on
     uint16_t last_adoption_ = static_cast<uint16_t>(epoch_ >> 16);
     /// For tests, by SD_TEST_PATHS in the monitor's environment as well: joins what discovery has not found.

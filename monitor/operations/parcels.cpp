@@ -282,18 +282,15 @@ Reply Monitor::claimed(Client &client, Request &request) {
 }
 
 /// Before an exec of a program without libsd the connections that stay open are passed to it; now it runs.
-void Monitor::sender_gone(uint64_t client_id) {
-    std::vector<uint64_t> waiting;
+void Monitor::sender_gone(uint64_t client_id, const Payer &payer) {
+    Ending ending;
+    ending.payer = payer;
     for (const auto &[id, parcel] : parcels_) {
         if (parcel->sender == client_id && parcel->start == wire::BridgeStart::left && !parcel->bridged) {
-            waiting.push_back(id);
+            ending.left.push_back(id);
         }
     }
-    for (const uint64_t id : waiting) {
-        if (const auto it = parcels_.find(id); it != parcels_.end()) {
-            bridge(*it->second);
-        }
-    }
+    end_by_pieces(std::move(ending));
 }
 
 void Monitor::end_parcel(Parcel &parcel) {

@@ -231,7 +231,7 @@ Client *Monitor::end_awaiting(uint64_t id) {
     }
     Client &client = *it->second;
     client.awaits = false;
-    loop_.change(client.channel_watch, client.channel.get(), EPOLLIN);
+    listen_to(client);
     return &client;
 }
 

@@ -31,9 +31,10 @@ struct Client {
     UniqueFd pidfd;
     EventLoop::Watch pidfd_watch = 0;
 
-    bool unread = false;    ///< does not read its replies, so it is not read from
+    bool unread = false;    ///< does not read its replies, so none of its requests is answered
     bool awaits = false;    ///< its turn to be answered, and is not read from before
     bool stays = false;     ///< Op::stay
+    bool entered = false;   ///< Op::enter: its other end may lie in a queue, and cannot be closed by us
     bool detached = false;  ///< what it has and makes anew is the kernel's
     bool sandboxed = false; ///< in a sandbox: only what living connections need is answered
     bool contained = false; ///< it, or whoever had its channel made, came by the containers' socket

@@ -11,11 +11,13 @@
 #include <cstring>
 #include <fcntl.h>
 #include <linux/aio_abi.h>
+#include <set>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <utility>
 
 namespace sd::monitor {
 
@@ -144,6 +146,43 @@ void ring(const BellFd &bell) {
         const Interrupted soon;
         const uint64_t one = 1;
         [[maybe_unused]] const ssize_t n = write(bell.fd.get(), &one, sizeof one);
+    }
+}
+
+namespace {
+
+struct Noted {
+    unsigned depth = 0; ///< how many RingTogether live
+    std::vector<std::shared_ptr<BellFd>> bells;
+};
+
+Noted &noted() {
+    static Noted all;
+    return all;
+}
+
+} // namespace
+
+RingTogether::RingTogether() { ++noted().depth; }
+
+RingTogether::~RingTogether() {
+    if (--noted().depth != 0) {
+        return;
+    }
+    std::set<uint64_t> rung; // several clients may have registered one eventfd
+    for (const auto &bell : std::exchange(noted().bells, {})) {
+        bell->is_noted = false;
+        if (rung.insert(bell->id).second) {
+            ring(*bell);
+        }
+    }
+}
+
+void ring_together(const std::shared_ptr<BellFd> &bell) {
+    if (noted().depth == 0) {
+        ring(*bell);
+    } else if (!std::exchange(bell->is_noted, true)) {
+        noted().bells.push_back(bell);
     }
 }
 

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <sys/types.h>
@@ -47,6 +48,7 @@ struct BellFd {
     /// MSG_DONTWAIT does not depend on the flags of a file that others have, too.
     std::map<BellDomain, ClientSocket> foreign;
     std::vector<Charge> charges; ///< for all of these
+    bool is_noted = false;       ///< see RingTogether
 };
 
 /// Asks no file system.
@@ -60,6 +62,18 @@ bool is_bell_socket(int fd, uid_t owner);
 
 /// Adds 1 to an eventfd that a client can do anything with, without ever blocking.
 void ring(const BellFd &bell);
+/// While one lives, ring_together() notes whom to ring, and each eventfd is rung once when the outermost one
+/// goes. What a ring costs is up to who waits for it (an epoll set, a thousand of them), and one eventfd may
+/// be the doorbell of everything that a client has. For the loop's thread.
+class RingTogether {
+  public:
+    RingTogether();
+    ~RingTogether();
+    RingTogether(const RingTogether &) = delete;
+    RingTogether &operator=(const RingTogether &) = delete;
+};
+/// Rings at once where no RingTogether lives.
+void ring_together(const std::shared_ptr<BellFd> &bell);
 /// Makes what ring() needs, before clients can have used it up.
 void prepare_to_ring();
 

@@ -43,7 +43,7 @@ void ring_sleepers(const Link &link, unsigned side, uint64_t ids) {
     for (; ids != 0; ids &= ids - 1) {
         const auto &bell = link.side[side].bells[static_cast<unsigned>(std::countr_zero(ids))];
         if (bell.eventfd) {
-            ring(*bell.eventfd);
+            ring_together(bell.eventfd);
         }
     }
 }

@@ -222,7 +222,8 @@ class Link {
 };
 
 /// Marks `side` of a slot with `flags` and wakes whoever waits on the other side. With flags 0 it only wakes.
-/// It does A to D of queue/sleeper.hpp, whose argument holds: see there for the monitor.
+/// It does A to D of queue/sleeper.hpp, whose argument holds: see there for the monitor. At the latest an
+/// eventfd is written when the outermost RingTogether goes.
 void mark_and_ring(const Link &link, unsigned slot, unsigned side, uint32_t flags);
 /// Has everybody on either side look at a slot, armed or not: a dead process may have disarmed them. Who
 /// sleeps is woken by ring_everybody(), once for all slots.

@@ -202,7 +202,7 @@ void Listener::unlist() {
 
 void Listener::ring_accept_bells() const {
     for (const AcceptBell &bell : accept_bells) {
-        ring(*bell.eventfd);
+        ring_together(bell.eventfd);
     }
 }
 

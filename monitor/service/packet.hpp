@@ -62,11 +62,14 @@ struct Reply {
         length = sizeof value;
     }
 };
-/// Has few replies (and descriptors in them) in flight on a channel at a time; see takes_replies().
+/// Has few bytes of replies in flight on a channel at a time; see takes_replies().
 void bound_replies(int channel);
-/// Whether the client has read most of what it was sent, or has gone. Else it is not to be read from before
-/// its channel can be written: nobody has us keep replies, with memory and descriptors in them.
+/// Whether the client has read all that it was sent, or has gone. Else it is not to be answered: nobody has
+/// us keep replies, with memory and descriptors in them. The kernel bounds how many descriptors are in flight
+/// for all clients together. EPOLLOUT, with EPOLLET, tells of each packet that it has read.
 bool takes_replies(int channel);
+/// Whether there is a request, and its sender waits for no reply to it.
+bool wants_no_answer(int channel);
 /// False: the client does not read its replies, or has gone.
 bool send(int channel, const wire::Header &request, const Reply &reply);
 

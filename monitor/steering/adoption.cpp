@@ -106,6 +106,22 @@ uint16_t Monitor::next_adoption() {
     return last_adoption_;
 }
 
+/// With these names, or with others by an ordinary connection of this host. Where none comes about (a filter
+/// on the monitor's own group, say) everybody would wait for it: then it is not tried for some time.
+long Monitor::any_pair(const SlotAddress &client, const SlotAddress &server, int family, int made[2]) {
+    constexpr int64_t kPatience = 20'000'000; // ns
+    constexpr std::chrono::seconds kPause{10};
+    const auto now = EventLoop::Clock::now();
+    if (now < next_any_pair_) {
+        return named_pair(client, server, static_cast<unsigned>(family), made);
+    }
+    const long r = kernel_pair(client, server, static_cast<unsigned>(family), made, kPatience);
+    if (r == -ETIMEDOUT) {
+        next_any_pair_ = now + kPause;
+    }
+    return r;
+}
+
 /// The sockets, and the record of both ends. `adoption`: null where it is not done by steps. Where somebody
 /// has sockets with these names, left by a former monitor, there are none until he has been here.
 bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, const SlotAddress &server,
@@ -125,7 +141,7 @@ bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, 
     long r = by_steps ? named_pair(client, server, family, made) : -EPERM;
     const bool waits = r == -EADDRNOTAVAIL || r == -EADDRINUSE;
     if (r < 0 && !waits) {
-        r = kernel_pair(client, server, family, made);
+        r = any_pair(client, server, family, made);
     }
     if (r < 0 && !waits) {
         log::debug("no kernel sockets for a connection: {}", strerror(static_cast<int>(-r)));
@@ -157,8 +173,8 @@ bool Monitor::make_adoption(const SteeredPair &pair, const SlotAddress &client, 
 /// some: then they are somebody else's, and others have to do. Whoever has asked is told by a new mark.
 void Monitor::get_sockets(const std::shared_ptr<Adoption> &adoption, bool all) {
     int made[2];
-    const auto make = all ? kernel_pair : named_pair; // the first tries these names first, too
-    const long r = make(adoption->client, adoption->server, adoption->family, made);
+    const long r = all ? any_pair(adoption->client, adoption->server, adoption->family, made)
+                       : named_pair(adoption->client, adoption->server, adoption->family, made);
     if (r < 0 && !all) {
         return;
     }

@@ -155,6 +155,61 @@ TEST_CASE("channels that say nothing make way for their user's others") {
     REQUIRE(WEXITSTATUS(status) == 0);
 }
 
+TEST_CASE("channels that lie in a queue are their asker's until they are closed there") {
+    if (geteuid() != 0) {
+        SKIP_TEST("only root can become another user");
+    }
+    MonitorProcess monitor;
+    const std::string file = monitor.directory + "/monitor.toml";
+    FILE *config = fopen(file.c_str(), "w");
+    fputs("[limits]\nclients_per_user = 4\n", config);
+    fclose(config);
+    monitor.stop(SIGTERM);
+    chmod(monitor.directory.c_str(), 0755);
+    monitor.start({"--config", file});
+    const pid_t child = fork();
+    if (child == 0) {
+        if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
+            _exit(1);
+        }
+        Channel asker(monitor);
+        int ends[2];
+        if (asker.ask(wire::Op::presence).header.status != 0 ||
+            socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+            _exit(2);
+        }
+        Channel queue{UniqueFd(ends[0])};
+        const UniqueFd there(ends[1]);
+        const auto enter = [&] { // how many of 8 get a channel; none of them is taken out of the queue before
+            for (int i = 0; i < 8; ++i) {
+                if (asker.ask(wire::Op::enter, "", 0, {there.get()}).header.status != 0) {
+                    _exit(3);
+                }
+            }
+            std::vector<UniqueFd> made;
+            for (int i = 0; i < 8; ++i) {
+                for (UniqueFd &fd : queue.answer().fds) {
+                    made.push_back(std::move(fd));
+                }
+            }
+            return made;
+        };
+        if (enter().size() != 3) {
+            _exit(4);
+        }
+        // Those were closed, which the monitor hears sooner or later.
+        bool again = false;
+        if (!eventually([&] { return again = again || enter().size() == 3; })) {
+            _exit(5);
+        }
+        _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) == 0);
+}
+
 namespace {
 
 /// A link that says of itself that these processes have it.

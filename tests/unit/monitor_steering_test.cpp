@@ -5,6 +5,9 @@
 #include "tests/unit/monitor_pair.hpp"
 
 #include <arpa/inet.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <thread>
 
@@ -594,4 +597,50 @@ TEST_CASE("who asks again and again to steer waits for a turn, and may hang up m
     for (int i = 0; i < 5; ++i) {
         CHECK(stays.ask(Op::steer_mine, detach, {proof}).header.status == 0);
     }
+}
+
+namespace {
+
+/// The rest of the process's tests are in it as well.
+bool own_network() {
+    static const bool made = [] {
+        if (geteuid() != 0 || unshare(CLONE_NEWNET) != 0) {
+            return false;
+        }
+        const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        ifreq lo{};
+        strcpy(lo.ifr_name, "lo");
+        lo.ifr_flags = IFF_UP;
+        return ioctl(fd.get(), SIOCSIFFLAGS, &lo) == 0;
+    }();
+    return made;
+}
+
+} // namespace
+
+TEST_CASE("where no connection of this host comes about, nobody waits for the next one") {
+    if (!own_network()) {
+        SKIP_TEST("needs a network namespace of its own");
+    }
+    LivePair pair;
+    // Somebody has a connection with these names, so sockets with others have to do.
+    const UniqueFd user(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in name{};
+    name.sin_family = AF_INET;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    name.sin_port = htons(pair.slot().identity.client.port);
+    REQUIRE(bind(user.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
+    name.sin_port = htons(pair.socket.port);
+    REQUIRE(connect(user.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
+    const auto hold = [&] {
+        const Answer a = pair.steer(SteerTo::kernel);
+        REQUIRE(a.header.status == 0);
+        return static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold);
+    };
+    REQUIRE(system("nft 'add table inet p; add chain inet p out { type filter hook output priority 0; };"
+                   "add rule inet p out tcp flags & (syn|ack) == syn drop'") == 0);
+    const monitor::Hold waited = hold();
+    REQUIRE(system("nft delete table inet p") == 0);
+    CHECK(waited == monitor::Hold::no_sockets);
+    CHECK(hold() == monitor::Hold::no_sockets); // it is not tried again at once, and so not waited for
 }

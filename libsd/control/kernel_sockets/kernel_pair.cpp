@@ -155,8 +155,6 @@ long craft(const SlotAddress &local, const SlotAddress &peer, unsigned family, i
 
 // --- for everybody: an ordinary connection, through a listener that lives for a moment
 
-/// Ns: the kernel sends a request that got lost again after one second
-constexpr int64_t kPatience = 3'000'000'000;
 /// Where something is left of a connection of the same names, it may take the request for its own. Names are
 /// not worth waiting a second for.
 constexpr int64_t kPatienceForNames = 50'000'000;
@@ -205,8 +203,9 @@ long accept_from(const Socket &listener, const Name &wanted, int64_t patience, S
 
 /// `same_ports`: as far as they can be had.
 long connect_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, bool same_ports,
-                  int out[2]) noexcept {
-    const int64_t patience = same_ports ? kPatienceForNames : kPatience;
+                  int64_t patience, int out[2]) noexcept {
+    if (same_ports && patience > kPatienceForNames)
+        patience = kPatienceForNames;
     Socket listener(family, SOCK_NONBLOCK), a(family, SOCK_NONBLOCK);
     if (listener.fd() < 0 || a.fd() < 0)
         return listener.fd() < 0 ? listener.fd() : a.fd();
@@ -247,15 +246,17 @@ long named_pair(const SlotAddress &local, const SlotAddress &peer, unsigned fami
     return craft(local, peer, family, out);
 }
 
-long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2]) noexcept {
+long kernel_pair(const SlotAddress &local, const SlotAddress &peer, unsigned family, int out[2],
+                 int64_t patience) noexcept {
     const long r = craft(local, peer, family, out);
     if (r >= 0 || is_shortage(r))
         return r;
     // A pair with just these names exists when the connection has been passed before, and that parcel lies in
     // a queue.
-    if (const long again = connect_pair(local, peer, family, true, out); again >= 0 || is_shortage(again))
+    if (const long again = connect_pair(local, peer, family, true, patience, out);
+        again >= 0 || is_shortage(again))
         return again;
-    return connect_pair(local, peer, family, false, out);
+    return connect_pair(local, peer, family, false, patience, out);
 }
 
 long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned family) noexcept {
@@ -267,7 +268,7 @@ long kernel_request(const SlotAddress &local, const SlotAddress &peer, unsigned 
         if (r = bind_near(s, local, family, same_port); r < 0)
             continue;
         if (r = s.connect(Name(peer, family, peer.port)); r == -EINPROGRESS)
-            r = wait_for(s.fd(), POLLOUT, kPatience);
+            r = wait_for(s.fd(), POLLOUT, kPairPatience);
         if (r < 0)
             continue;
         sys::fcntl(s.fd(), F_SETFL, O_RDWR);
