@@ -4,8 +4,6 @@
 #include "tests/support/skip.hpp"
 #include "tests/unit/stranger.hpp"
 
-#include <sys/eventfd.h>
-
 using namespace sd;
 using namespace sd::test;
 using wire::Op;
