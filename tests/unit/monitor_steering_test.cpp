@@ -632,15 +632,15 @@ TEST_CASE("where no connection of this host comes about, nobody waits for the ne
     REQUIRE(bind(user.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
     name.sin_port = htons(pair.socket.port);
     REQUIRE(connect(user.get(), reinterpret_cast<const sockaddr *>(&name), sizeof name) == 0);
-    const auto hold = [&] {
+    const auto blocker = [&] {
         const Answer a = pair.steer(SteerTo::kernel);
         REQUIRE(a.header.status == 0);
-        return static_cast<monitor::Hold>(a.as<wire::SteerReply>().hold);
+        return static_cast<monitor::Blocker>(a.as<wire::SteerReply>().blocker);
     };
     REQUIRE(system("nft 'add table inet p; add chain inet p out { type filter hook output priority 0; };"
                    "add rule inet p out tcp flags & (syn|ack) == syn drop'") == 0);
-    const monitor::Hold waited = hold();
+    const monitor::Blocker waited = blocker();
     REQUIRE(system("nft delete table inet p") == 0);
-    CHECK(waited == monitor::Hold::no_sockets);
-    CHECK(hold() == monitor::Hold::no_sockets); // it is not tried again at once, and so not waited for
+    CHECK(waited == monitor::Blocker::no_sockets);
+    CHECK(blocker() == monitor::Blocker::no_sockets); // it is not tried again at once, and so not waited for
 }
