@@ -352,17 +352,26 @@ TEST_CASE("descriptors that the kernel closes slowly do not stop the monitor") {
     CHECK(answers(monitor));
 }
 
-TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
-    Pair pair;
-    const timeval patience{5, 0};
-    setsockopt(pair.client.channel.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    const TestListener listener;
-    const UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+namespace {
+
+UniqueFd connected_to(const TestListener &listener) {
+    UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in name{};
     name.sin_family = AF_INET;
     name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     name.sin_port = htons(listener.port);
     REQUIRE(connect(client.get(), reinterpret_cast<sockaddr *>(&name), sizeof name) == 0);
+    return client;
+}
+
+} // namespace
+
+TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
+    Pair pair;
+    const timeval patience{5, 0};
+    setsockopt(pair.client.channel.fd(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    const TestListener listener;
+    const UniqueFd client = connected_to(listener);
     const UniqueFd server(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
     SECTION("as a listener") {
         {
@@ -406,10 +415,19 @@ TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
         REQUIRE(send(client.get(), "x", 1, MSG_NOSIGNAL) == 1); // at which the monitor looks
         CHECK(answers(pair.monitor));
     }
-    SECTION("as what a connection's holders go over to with a receiver of another user") {
-        if (!is_root()) {
-            SKIP_TEST("needs root to become another user");
-        }
+}
+
+TEST_CASE("a socket whose lock somebody keeps, and that others go over to, does not stop the monitor") {
+    if (!is_root()) {
+        SKIP_TEST("needs root to become another user");
+    }
+    int64_t status = -ENOENT;
+    // After 50 ms the monitor looks for what was passed by itself: nothing is there to be claimed then.
+    for (int attempt = 0; status == -ENOENT && attempt < 20; ++attempt) {
+        Pair pair;
+        const TestListener listener;
+        const UniqueFd client = connected_to(listener);
+        const UniqueFd server(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
         const Stranger receiver(pair.monitor, kOne, {[&](TestProcess &p) {
                                     return p.channel.ask(Op::claim, "", 0, {client.get()}).header.status;
                                 }});
@@ -434,9 +452,13 @@ TEST_CASE("a socket whose lock somebody keeps does not stop the monitor") {
             CHECK(answers(pair.monitor));
         }
         claims.join();
-        CHECK(claimed == -EPERM);
+        status = claimed;
+        if (status == -ENOENT) {
+            continue;
+        }
         CHECK((ofd.tx_block.load() & kTxMoved) == 0);
         char c;
         CHECK(eventually([&] { return recv(client.get(), &c, 1, MSG_DONTWAIT) == 0; })); // shut after all
     }
+    CHECK(status == -EPERM);
 }
