@@ -215,7 +215,7 @@ BEHAVIOUR("who reads no more, and whose peer has not read all", reading_shut, an
 BEHAVIOUR("an urgent byte is next, and nothing behind it", urgent_is_next, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
-        char bytes[8];
+        char bytes[8] = {};
         SHOW(send(pair.server, "stuvw", 5, MSG_OOB));
         wait_for(pair.client, POLLPRI);
         say("%s", receive(pair.client, 4).c_str());
@@ -237,7 +237,7 @@ BEHAVIOUR("an urgent byte is next, and nothing behind it", urgent_is_next, any) 
 BEHAVIOUR("an urgent byte, and the end behind it", urgent_before_the_end, any) {
     for (const int messages : {0, 1, 2, 3, 5}) {
         const Pair pair = with_one_that_sends(messages);
-        char bytes[8];
+        char bytes[8] = {};
         SHOW(send(pair.server, "stuvw", 5, MSG_OOB));
         wait_for(pair.client, POLLPRI);
         say("%s", receive(pair.client, 4).c_str());
