@@ -26,8 +26,8 @@ void must(bool good, const char *what) {
 
 LinkMap *map_side(long memfd, unsigned side) {
     long error = 0;
-    LinkMap *l =
-        map_link(static_cast<int>(sys::fcntl(static_cast<int>(memfd), F_DUPFD_CLOEXEC, 0)), 1, side, 0, &error);
+    LinkMap *l = map_link(static_cast<int>(sys::fcntl(static_cast<int>(memfd), F_DUPFD_CLOEXEC, 0)), 1, side,
+                          0, LinkPeer::own, &error);
     must(l != nullptr, "map_link");
     return l;
 }
