@@ -103,18 +103,28 @@ TEST_CASE("a request whose descriptors the monitor has no room for is refused, a
     REQUIRE(process.channel.ask(wire::Op::listen, wire::Listen{16, 0}, {listener.fd.get()}).header.status == 0);
 }
 
+namespace {
+
+/// A monitor that other users may speak to, with four channels for each.
+struct FourClients : MonitorProcess {
+    FourClients() {
+        const std::string file = directory + "/monitor.toml";
+        FILE *config = fopen(file.c_str(), "w");
+        fputs("[limits]\nclients_per_user = 4\n", config);
+        fclose(config);
+        stop(SIGTERM);
+        chmod(directory.c_str(), 0755);
+        start({"--config", file});
+    }
+};
+
+} // namespace
+
 TEST_CASE("channels that say nothing make way for their user's others") {
     if (geteuid() != 0) {
         return;
     }
-    MonitorProcess monitor;
-    const std::string file = monitor.directory + "/monitor.toml";
-    FILE *config = fopen(file.c_str(), "w");
-    fputs("[limits]\nclients_per_user = 4\n", config);
-    fclose(config);
-    monitor.stop(SIGTERM);
-    chmod(monitor.directory.c_str(), 0755);
-    monitor.start({"--config", file});
+    FourClients monitor;
     const pid_t child = fork();
     if (child == 0) {
         if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
@@ -159,14 +169,7 @@ TEST_CASE("channels that lie in a queue are their asker's until they are closed 
     if (geteuid() != 0) {
         SKIP_TEST("only root can become another user");
     }
-    MonitorProcess monitor;
-    const std::string file = monitor.directory + "/monitor.toml";
-    FILE *config = fopen(file.c_str(), "w");
-    fputs("[limits]\nclients_per_user = 4\n", config);
-    fclose(config);
-    monitor.stop(SIGTERM);
-    chmod(monitor.directory.c_str(), 0755);
-    monitor.start({"--config", file});
+    FourClients monitor;
     const pid_t child = fork();
     if (child == 0) {
         if (setresgid(65534, 65534, 65534) != 0 || setresuid(65534, 65534, 65534) != 0) {
