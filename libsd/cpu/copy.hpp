@@ -45,7 +45,7 @@ bool leave_copy(void *context) noexcept;
              "   movq %%r10, (%[to])\n"
              "   movq %%r11, -8(%[to], %[n])\n"
              "2:\n"
-             "   .pushsection sd_copy_places, \"a\", @progbits\n"
+             "   .pushsection sd_copy_places, \"a?\", @progbits\n"
              "   .balign 4\n"
              "   .long 1b - .\n"
              "   .long 2b - .\n"

@@ -5,6 +5,7 @@
 // be told. x86-64 moves no load in front of an earlier load, no store in front of an earlier load or store;
 // only a load may come before an earlier store has been seen by others.
 #pragma once
+#include <atomic>
 
 namespace sd::cpu {
 
@@ -22,3 +23,10 @@ inline void in_order_for_handlers() noexcept { asm volatile("" ::: "memory"); }
 inline void in_order_for_membarrier() noexcept { asm volatile("" ::: "memory"); }
 
 } // namespace sd::cpu
+
+namespace sd {
+
+/// For places with many such operations.
+inline constexpr auto relaxed = std::memory_order_relaxed;
+
+} // namespace sd

@@ -10,9 +10,9 @@ namespace sd {
 
 namespace {
 
-SD_FORK_STATE constinit Pool<Bell> pool;
+SD_FORK_STATE constinit Pool<Bell> bell_pool;
 SD_FORK_STATE constinit Lock list_lock;
-SD_FORK_STATE Bell *all = nullptr;
+SD_FORK_STATE Bell *all_bells = nullptr;
 
 // Programs that make a thread or an epoll instance for each request would ask the monitor for ids each time,
 // which takes as long as it takes to be run on a busy machine. A few bells are kept instead, with their ids;
@@ -56,7 +56,7 @@ void forget_scores(Bell &b) noexcept {
 }
 
 Bell *bell_of(int fd) noexcept {
-    Bell *b = pool.allocate();
+    Bell *b = bell_pool.allocate();
     if (!b) {
         close_hidden(fd);
         return nullptr;
@@ -65,8 +65,8 @@ Bell *bell_of(int fd) noexcept {
     forget_registrations(*b);
     forget_scores(*b);
     LockGuard g(list_lock);
-    b->all_next = all;
-    all = b;
+    b->all_next = all_bells;
+    all_bells = b;
     return b;
 }
 
@@ -100,7 +100,7 @@ bool keep_idle(Bell &b) noexcept {
 void end_bell(Bell &b) noexcept {
     {
         LockGuard g(list_lock);
-        for (Bell **p = &all; *p; p = &(*p)->all_next)
+        for (Bell **p = &all_bells; *p; p = &(*p)->all_next)
             if (*p == &b) {
                 *p = b.all_next;
                 break;
@@ -116,7 +116,7 @@ void end_bell(Bell &b) noexcept {
     close_hidden(b.efd);
     b.efd = -1;
     close_foreign_ends(b);
-    pool.release(&b);
+    bell_pool.release(&b);
 }
 
 bool end_idle() noexcept {
@@ -149,7 +149,7 @@ bool complete_bell(Bell &b) noexcept {
 
 void bells_moved(int from, int to) noexcept {
     LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next) {
+    for (Bell *b = all_bells; b; b = b->all_next) {
         if (b->efd == from)
             b->efd = to;
         else
@@ -203,13 +203,13 @@ unsigned bell_id(Bell &b, LinkMap &l) noexcept {
 void close_all_foreign_ends() noexcept {
     no_foreign_ends.store(true, std::memory_order_relaxed);
     LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next)
+    for (Bell *b = all_bells; b; b = b->all_next)
         close_foreign_ends(*b);
 }
 
 void forget_link(LinkMap &l) noexcept {
     LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next)
+    for (Bell *b = all_bells; b; b = b->all_next)
         b->id[l.index] = 0;
 }
 
@@ -225,7 +225,7 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
     uint64_t one = 1;
     {
         LockGuard g(list_lock);
-        for (Bell *b = all; b; b = b->all_next)
+        for (Bell *b = all_bells; b; b = b->all_next)
             if (const unsigned id = b->id[l.index]; id && (ids >> id & 1)) {
                 ids &= ~(uint64_t{1} << id);
                 sys::write(b->efd, &one, sizeof one);
@@ -246,7 +246,7 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
 
 void restore_bells() noexcept {
     LockGuard g(list_lock);
-    for (Bell *b = all; b; b = b->all_next)
+    for (Bell *b = all_bells; b; b = b->all_next)
         for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
             if (LinkMap *l = b->id[i] ? link_by_index(i) : nullptr) {
                 wire::Bell want{l->id, l->side, b->id[i]};
@@ -261,14 +261,14 @@ void restore_bells() noexcept {
             }
     // Other threads may have slept meanwhile, with an id that was not known yet or is not theirs any more.
     uint64_t one = 1;
-    for (Bell *b = all; b; b = b->all_next)
+    for (Bell *b = all_bells; b; b = b->all_next)
         if (b->efd >= 0)
             sys::write(b->efd, &one, sizeof one);
 }
 
 SD_FORK_CODE void drop_bells_in_child() noexcept {
     list_lock.reset();
-    pool.reset_lock();
+    bell_pool.reset_lock();
     while (Bell *b = take_idle()) {
         forget_registrations(*b);
         drop_foreign_ends_in_child(*b);
@@ -276,7 +276,7 @@ SD_FORK_CODE void drop_bells_in_child() noexcept {
     }
     // The Bell objects stay with the epoll instances and threads that point to them: each gets an eventfd of
     // its own.
-    for (Bell *b = all; b; b = b->all_next) {
+    for (Bell *b = all_bells; b; b = b->all_next) {
         forget_registrations(*b);
         drop_foreign_ends_in_child(*b);
         if (b->efd < 0)

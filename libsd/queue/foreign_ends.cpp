@@ -10,8 +10,8 @@ namespace sd {
 
 namespace {
 
-constexpr int kPassRights = 83;  ///< SO_PASSRIGHTS
-constexpr unsigned kAtOnce = 32; ///< messages taken from one end; fewer than any queue can hold
+constexpr int kPassRights = 83;          ///< SO_PASSRIGHTS
+constexpr unsigned kMessagesAtOnce = 32; ///< messages taken from one end; fewer than any queue can hold
 constexpr unsigned kLongest =
     1024; ///< queue that is emptied to close it; net.core.wmem_max as it usually is allows 740
 static_assert(kMostForeignEnds <= 32);
@@ -42,7 +42,7 @@ long take_one(int fd) noexcept {
 /// who may be trusted with it.
 bool take_all(int fd) noexcept {
     const bool careful = descriptors_may_come.load(std::memory_order_relaxed);
-    for (unsigned i = 0; i < kAtOnce; ++i) {
+    for (unsigned i = 0; i < kMessagesAtOnce; ++i) {
         if (careful)
             if (const Front front = look_at(fd); front != Front::message) {
                 if (front == Front::descriptors)
@@ -69,15 +69,16 @@ bool may_be_closed(int fd) noexcept {
     return true;
 }
 
-class Busy {
+class BusyEnds {
   public:
-    explicit Busy(ForeignEnds &f) noexcept : f_(f), got_(!f.busy.exchange(true, std::memory_order_acquire)) {}
-    ~Busy() {
+    explicit BusyEnds(ForeignEnds &f) noexcept
+        : f_(f), got_(!f.busy.exchange(true, std::memory_order_acquire)) {}
+    ~BusyEnds() {
         if (got_)
             f_.busy.store(false, std::memory_order_release);
     }
-    Busy(const Busy &) = delete;
-    Busy &operator=(const Busy &) = delete;
+    BusyEnds(const BusyEnds &) = delete;
+    BusyEnds &operator=(const BusyEnds &) = delete;
     explicit operator bool() const noexcept { return got_; }
 
   private:
@@ -87,7 +88,7 @@ class Busy {
 
 /// The place of a new end, which `fd` takes; -1 when all are in use.
 int take_place(ForeignEnds &f, int fd) noexcept {
-    const Busy busy(f);
+    const BusyEnds busy(f);
     if (!busy)
         return -1;
     uint32_t used = f.used.load(std::memory_order_relaxed);
@@ -181,7 +182,7 @@ namespace {
 
 /// How many were ready, 1 while another thread is at it. `*events`: of watch_as_well().
 long drain_ends(ForeignEnds &f, bool *events) noexcept {
-    const Busy busy(f);
+    const BusyEnds busy(f);
     if (!busy)
         return 1;
     epoll_event e[8];

@@ -70,7 +70,7 @@ struct Identity {
     std::atomic<uint64_t> birth{0};
 };
 // Of this process; a forked child finds that the number is not its own
-SD_FORK_STATE constinit Identity identity;
+SD_FORK_STATE constinit Identity known_identity;
 SD_FORK_STATE uint64_t fork_tick = 0;
 
 /// Time in the unit of births in /proc, USER_HZ.
@@ -82,12 +82,12 @@ uint64_t birth_now() noexcept {
 
 const Identity &own_identity() noexcept {
     const auto pid = static_cast<uint32_t>(sys::getpid());
-    if (identity.pid.load(std::memory_order_acquire) != pid) {
-        identity.birth.store(read_stat("/proc/self/stat").birth, std::memory_order_relaxed);
-        identity.pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
-        identity.pid.store(pid, std::memory_order_release);
+    if (known_identity.pid.load(std::memory_order_acquire) != pid) {
+        known_identity.birth.store(read_stat("/proc/self/stat").birth, std::memory_order_relaxed);
+        known_identity.pid_namespace.store(own_pid_namespace(), std::memory_order_relaxed);
+        known_identity.pid.store(pid, std::memory_order_release);
     }
-    return identity;
+    return known_identity;
 }
 
 } // namespace
@@ -102,11 +102,11 @@ SD_FORK_CODE void identity_fork_prepare(bool child_may_register) noexcept {
 // A parent in another pid namespace has another number for its child, or none (0). The kernel takes the
 // child's birth between the two looks at its clock; in another time namespace they differ.
 SD_FORK_CODE void identity_fork_child() noexcept {
-    const uint32_t parent = identity.pid.load(std::memory_order_relaxed);
+    const uint32_t parent = known_identity.pid.load(std::memory_order_relaxed);
     if (!parent || parent != static_cast<uint32_t>(sys::call(SYS_getppid)) || birth_now() != fork_tick)
         return; // own_identity() asks
-    identity.birth.store(fork_tick, std::memory_order_relaxed);
-    identity.pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_release);
+    known_identity.birth.store(fork_tick, std::memory_order_relaxed);
+    known_identity.pid.store(static_cast<uint32_t>(sys::getpid()), std::memory_order_release);
 }
 
 namespace {

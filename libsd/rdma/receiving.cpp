@@ -11,11 +11,7 @@ namespace sd::rdma {
 
 namespace {
 
-std::atomic<uint64_t> &word_at(uint8_t *ring, uint32_t offset) noexcept {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
-}
-
-uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
+uint8_t *incoming_ring(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
     const unsigned sender = 1 - r.side;
     return cls == 0 ? r.view.slot(slot).ring[sender] : r.calls.ring(r.user, slot, sender, cls);
 }
@@ -28,7 +24,7 @@ bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, ui
     using namespace ring;
     Carried &c = s.in;
     const auto &consumed = r.view.slot(slot).side[r.side].credit.consumed;
-    uint8_t *to = ring_of(r, slot, c.cls);
+    uint8_t *to = incoming_ring(r, slot, c.cls);
     while (bytes >= 8 && to) {
         uint64_t h;
         memcpy(&h, from, 8);
@@ -38,7 +34,7 @@ bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, ui
             return false;
         uint32_t used = 8;
         if (header_kind(h) == RecordKind::change) {
-            uint8_t *next = n < kRingClasses && n != c.cls ? ring_of(r, slot, n) : nullptr;
+            uint8_t *next = n < kRingClasses && n != c.cls ? incoming_ring(r, slot, n) : nullptr;
             if (!next)
                 return false;
             word_at(next, 0).store(0, std::memory_order_relaxed);
@@ -81,7 +77,7 @@ void show_held(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
     const Held held = s.in_held;
     s.in_held = {};
     const auto &credit = r.view.slot(slot).side[r.side].credit;
-    uint8_t *ring = ring_of(r, slot, held.cls);
+    uint8_t *ring = incoming_ring(r, slot, held.cls);
     if (!ring || credit.shown.load(std::memory_order_acquire) == held.header ||
         credit.consumed.load(std::memory_order_acquire) > held.position)
         return;

@@ -11,11 +11,7 @@ namespace sd::rdma {
 
 namespace {
 
-std::atomic<uint64_t> &word_at(uint8_t *ring, uint32_t offset) noexcept {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
-}
-
-uint8_t *ring_of(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
+uint8_t *outgoing_ring(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
     return cls == 0 ? r.view.slot(slot).ring[r.side] : r.calls.ring(r.user, slot, r.side, cls);
 }
 
@@ -24,7 +20,7 @@ void release_held(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexce
     const auto &back = r.view.slot(slot).side[r.side].control.back;
     if (s.held.header == 0 || back.header.load(std::memory_order_acquire) == s.held.header)
         return;
-    uint8_t *ring = ring_of(r, slot, s.held.cls);
+    uint8_t *ring = outgoing_ring(r, slot, s.held.cls);
     const uint64_t now = ring ? word_at(ring, s.held.offset).load(std::memory_order_acquire) : 0;
     w.shown_as = now != 0 && ring::header_valid(now, s.held.position) ? now : s.held.header;
     s.held = {};
@@ -38,7 +34,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
     using namespace ring;
     Carried &c = s.out;
     uint32_t used = 0;
-    uint8_t *from = ring_of(r, slot, c.cls);
+    uint8_t *from = outgoing_ring(r, slot, c.cls);
     while (from && room - used >= 8) {
         const uint32_t size = kRingSize[c.cls], mask = size - 1;
         const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
@@ -56,7 +52,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
             used += 8;
             c.base = c.position += 8;
             c.cls = n;
-            from = ring_of(r, slot, n);
+            from = outgoing_ring(r, slot, n);
             continue;
         }
         const auto bytes = static_cast<uint32_t>(pad8(n));
@@ -78,7 +74,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
 /// What the next record takes in a message; 0: there is none.
 uint32_t next_size(const Remote &r, uint32_t slot, const SlotState &s) noexcept {
     const Carried &c = s.out;
-    uint8_t *from = ring_of(r, slot, c.cls);
+    uint8_t *from = outgoing_ring(r, slot, c.cls);
     const uint32_t mask = kRingSize[c.cls] - 1;
     uint64_t h =
         from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)

@@ -10,9 +10,8 @@
 
 namespace sd {
 
+namespace fake {
 namespace {
-
-using fake::Memory;
 
 Memory memory_of(const LinkMap &l) noexcept { return {l.far.base - fake_half(1u - l.side)}; }
 
@@ -134,8 +133,10 @@ void withdraw(LinkMap &l, unsigned id) noexcept { shm_transport.withdraw(l, id);
 int sleep_on(LinkMap &) noexcept { return -1; }
 
 } // namespace
+} // namespace fake
 
-const Transport fake_transport = {open,     close,    offer,   take,    publish, provide_ring,
-                                  announce, withdraw, recycle, release, sleep_on};
+const Transport fake_transport = {fake::open,    fake::close,   fake::offer,    fake::take,
+                                  fake::publish, provide_ring,  fake::announce, fake::withdraw,
+                                  fake::recycle, fake::release, fake::sleep_on};
 
 } // namespace sd

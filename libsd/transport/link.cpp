@@ -19,9 +19,9 @@ namespace sd {
 
 namespace {
 
-SD_FORK_STATE constinit Pool<LinkMap> pool;
+SD_FORK_STATE constinit Pool<LinkMap> link_pool;
 SD_FORK_STATE constinit Lock table_lock;
-std::atomic<LinkMap *> table[kMaxLinks];
+std::atomic<LinkMap *> link_table[kMaxLinks];
 std::atomic<uint32_t> table_high{0};
 std::atomic<uint64_t> emptied{0}; ///< bytes of address space kept by empty()
 
@@ -90,7 +90,7 @@ bool put_empty_memory(void *at, size_t bytes) noexcept {
 
 bool is_empty_memory(uint64_t from, uint64_t to) noexcept {
     bool found = false;
-    pool.for_each([&](LinkMap &l) {
+    link_pool.for_each([&](LinkMap &l) {
         auto within = [&](const uint8_t *p, uint64_t bytes) {
             const auto at = reinterpret_cast<uint64_t>(p);
             return p && from >= at && to <= at + bytes;
@@ -137,7 +137,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
         return nullptr;
     const size_t begins_at = fake || remote ? fake_half(side) : 0;
     *error = -ENOMEM;
-    LinkMap *l = mappings_are_locked.load(std::memory_order_relaxed) ? nullptr : pool.allocate();
+    LinkMap *l = mappings_are_locked.load(std::memory_order_relaxed) ? nullptr : link_pool.allocate();
     if (!l)
         return nullptr;
     uint8_t *const former = l->view.base;
@@ -145,7 +145,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
         sys::mmap(former, kLinkMapped, PROT_READ | PROT_WRITE,
                   MAP_SHARED | MAP_NORESERVE | (former ? MAP_FIXED : 0), memfd, static_cast<long>(begins_at));
     if (!p) {
-        pool.release(l);
+        link_pool.release(l);
         return nullptr;
     }
     if (former)
@@ -162,7 +162,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
     if (l->transport->open(*l)) {
         LockGuard g(table_lock);
         for (uint32_t i = 0; i < kMaxLinks; ++i) {
-            if (table[i].load(std::memory_order_relaxed))
+            if (link_table[i].load(std::memory_order_relaxed))
                 continue;
             l->id = id;
             l->index = i;
@@ -186,7 +186,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
             l->zombie_first = 0;
             for (auto &b : l->peer_bell)
                 b.fd.store(LinkMap::PeerBell::kUnknown, std::memory_order_relaxed);
-            table[i].store(l, std::memory_order_release);
+            link_table[i].store(l, std::memory_order_release);
             if (space_is_limited())
                 narrow_arena(*l);
             else if (foreign)
@@ -199,7 +199,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
     }
     l->memfd = -1;
     empty(*l);
-    pool.release(l);
+    link_pool.release(l);
     return nullptr;
 }
 
@@ -221,8 +221,8 @@ void unmap_link(LinkMap *l) noexcept {
     SD_ASSERT(l->users.load(std::memory_order_relaxed) == 0);
     {
         LockGuard g(table_lock);
-        SD_ASSERT(table[l->index].load(std::memory_order_relaxed) == l);
-        table[l->index].store(nullptr, std::memory_order_release);
+        SD_ASSERT(link_table[l->index].load(std::memory_order_relaxed) == l);
+        link_table[l->index].store(nullptr, std::memory_order_release);
     }
     for (auto &b : l->peer_bell)
         if (int fd = b.fd.exchange(-1); fd >= 0)
@@ -232,11 +232,11 @@ void unmap_link(LinkMap *l) noexcept {
     l->memfd = -1;
     l->id = 0;
     empty(*l);
-    pool.release(l);
+    link_pool.release(l);
 }
 
 SD_FORK_CODE LinkMap *link_by_index(uint32_t index) noexcept {
-    return index < kMaxLinks ? table[index].load(std::memory_order_acquire) : nullptr;
+    return index < kMaxLinks ? link_table[index].load(std::memory_order_acquire) : nullptr;
 }
 SD_FORK_CODE uint32_t link_table_high() noexcept { return table_high.load(std::memory_order_acquire); }
 
@@ -249,7 +249,7 @@ LinkMap *find_link(uint64_t id, unsigned side) noexcept {
 
 SD_FORK_CODE void reset_link_locks_in_child() noexcept {
     table_lock.reset();
-    pool.reset_lock();
+    link_pool.reset_lock();
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (LinkMap *l = link_by_index(i)) {
             l->slot_lock.reset();

@@ -3,6 +3,7 @@
 
 namespace sd {
 
+namespace shm {
 namespace {
 
 bool open(LinkMap &) noexcept { return true; }
@@ -39,8 +40,10 @@ void release(LinkMap &l, uint32_t slot) noexcept {
 int sleep_on(LinkMap &) noexcept { return -1; }
 
 } // namespace
+} // namespace shm
 
-const Transport shm_transport = {open,     close,    offer,   take,    wake_armed, provide_ring,
-                                 announce, withdraw, recycle, release, sleep_on};
+const Transport shm_transport = {shm::open,    shm::close,   shm::offer,    shm::take,
+                                 wake_armed,   provide_ring, shm::announce, shm::withdraw,
+                                 shm::recycle, shm::release, shm::sleep_on};
 
 } // namespace sd

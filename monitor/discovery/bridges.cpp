@@ -11,12 +11,12 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr timeval kPatience{1, 0}; ///< the kernel answers at once
+constexpr timeval kAnswerTime{1, 0}; ///< the kernel answers at once
 
 UniqueFd open_table() {
     UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
     if (fd) {
-        setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof kPatience);
+        setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &kAnswerTime, sizeof kAnswerTime);
     }
     return fd;
 }

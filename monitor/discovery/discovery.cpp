@@ -16,8 +16,8 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr std::chrono::seconds kLookAgain{2}; ///< at a namespace's interfaces
-constexpr size_t kMostNamespaces = 4096;      ///< that are remembered
+constexpr std::chrono::seconds kLookAtInterfaces{2}; ///< at a namespace's interfaces
+constexpr size_t kMostNamespaces = 4096;             ///< that are remembered
 
 /// SO_NETNS_COOKIE of a TCP socket that is connected in both directions; 0 of any other.
 uint64_t connected_in(int socket) {
@@ -134,7 +134,7 @@ const std::set<unsigned> &Discovery::bridges_of(int socket, uint64_t netns) {
         attached_.clear();
     }
     Attached &attached = attached_[netns];
-    if (attached.read == decltype(attached.read){} || now - attached.read > kLookAgain) {
+    if (attached.read == decltype(attached.read){} || now - attached.read > kLookAtInterfaces) {
         const UniqueFd ns(ioctl(socket, SIOCGSKNS)); // takes CAP_NET_ADMIN there
         const auto number = ns ? namespace_number(ns.get()) : std::nullopt;
         attached = {number ? bridges_to(*number) : std::set<unsigned>{}, now};

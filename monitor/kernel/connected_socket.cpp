@@ -11,11 +11,6 @@ namespace sd::monitor {
 
 namespace {
 
-template <typename T> bool option(int fd, int level, int name, T &value) {
-    socklen_t size = sizeof value;
-    return getsockopt(fd, level, name, &value, &size) == 0;
-}
-
 std::optional<ConnectionNames::Name> name_of(const sockaddr_storage &address) {
     ConnectionNames::Name name;
     if (address.ss_family == AF_INET) {
@@ -38,13 +33,13 @@ std::optional<ConnectionNames::Name> name_of(const sockaddr_storage &address) {
 std::optional<ConnectedSocket> examine_connected(int fd) {
     int type = 0, protocol = 0;
     tcp_info info{};
-    if (!option(fd, SOL_SOCKET, SO_TYPE, type) || !option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) ||
-        type != SOCK_STREAM || protocol != IPPROTO_TCP || !option(fd, IPPROTO_TCP, TCP_INFO, info) ||
+    if (!read_option(fd, SOL_SOCKET, SO_TYPE, type) || !read_option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) ||
+        type != SOCK_STREAM || protocol != IPPROTO_TCP || !read_option(fd, IPPROTO_TCP, TCP_INFO, info) ||
         info.tcpi_state != TCP_ESTABLISHED) {
         return std::nullopt;
     }
     char layered[16]{};
-    if (option(fd, IPPROTO_TCP, TCP_ULP, layered) && layered[0] != '\0') {
+    if (read_option(fd, IPPROTO_TCP, TCP_ULP, layered) && layered[0] != '\0') {
         return std::nullopt;
     }
     sockaddr_storage local{}, peer{};
@@ -55,7 +50,7 @@ std::optional<ConnectedSocket> examine_connected(int fd) {
     }
     const auto here = name_of(local), there = name_of(peer);
     ConnectedSocket found;
-    if (!here || !there || !option(fd, SOL_SOCKET, SO_COOKIE, found.cookie)) {
+    if (!here || !there || !read_option(fd, SOL_SOCKET, SO_COOKIE, found.cookie)) {
         return std::nullopt;
     }
     found.names = {netns_cookie(fd), *here, *there};

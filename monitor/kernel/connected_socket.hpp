@@ -4,8 +4,15 @@
 #include <compare>
 #include <cstdint>
 #include <optional>
+#include <sys/socket.h>
 
 namespace sd::monitor {
+
+/// What an option of any socket is. False: it has no such option.
+template <typename T> bool read_option(int fd, int level, int name, T &value) {
+    socklen_t size = sizeof value;
+    return getsockopt(fd, level, name, &value, &size) == 0;
+}
 
 /// The names of a connection as one end has them. IPv4 addresses are v4-mapped.
 struct ConnectionNames {

@@ -50,7 +50,7 @@ std::optional<ListeningSockets::ByCookie> ListeningSockets::read(uint8_t family,
     q.request.idiag_states = 1u << TCP_LISTEN;
     q.request.id.idiag_sport = htons(port);
     q.request.id.idiag_cookie[0] = q.request.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-    if (send(netlink.get(), &q, sizeof q, 0) != sizeof q) {
+    if (::send(netlink.get(), &q, sizeof q, 0) != sizeof q) {
         return std::nullopt;
     }
     for (ByCookie all;;) {

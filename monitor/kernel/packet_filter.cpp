@@ -44,7 +44,7 @@ uint32_t rule_generation(int netlink) {
     question.header.nlmsg_type = NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN;
     question.header.nlmsg_flags = NLM_F_REQUEST;
     alignas(nlmsghdr) char answer[4096];
-    if (send(netlink, &question, sizeof question, 0) != sizeof question) {
+    if (::send(netlink, &question, sizeof question, 0) != sizeof question) {
         return 0;
     }
     const ssize_t n = recv(netlink, answer, sizeof answer, MSG_DONTWAIT);

@@ -12,7 +12,7 @@ namespace sd::monitor {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::chrono::milliseconds kFirstPause = 30s, kLongestPause = 1h;
+constexpr std::chrono::milliseconds kFirstKernelPause = 30s, kLongestKernelPause = 1h;
 /// One connection of so many may be bridged: a server that hands on the odd one keeps the others fast.
 constexpr uint64_t kMostStay = 8;
 
@@ -57,14 +57,14 @@ void Monitor::note_acceptors(Listener &listener) {
         }
         bell.domain = domain_now(*bell.owner); // it may have changed since
         if (bell.domain.known && !bell.domain.shares_with(now)) {
-            leave_to_kernel(listener, kLongestPause);
+            leave_to_kernel(listener, kLongestKernelPause);
             return;
         }
     }
 }
 
 void Monitor::leave_to_kernel(Listener &listener, std::chrono::milliseconds pause) {
-    listener.kernel_pause = std::clamp(pause, kFirstPause, kLongestPause);
+    listener.kernel_pause = std::clamp(pause, kFirstKernelPause, kLongestKernelPause);
     listener.kernel_until = EventLoop::Clock::now() + listener.kernel_pause;
     log::debug("listener {} on port {}: its connections go on to others, the next begin on the kernel",
                listener.id, listener.address.port);

@@ -14,8 +14,8 @@ namespace sd::monitor {
 
 namespace {
 
-constexpr std::chrono::milliseconds kFirstLook{2};
-constexpr unsigned kMostDoublings = 8;
+constexpr std::chrono::milliseconds kFirstOrphanLook{2};
+constexpr unsigned kMostOrphanDoublings = 8;
 /// Looks in which only the kernel is asked: whoever takes the listener out of a queue is given 60 ms to
 /// register it.
 constexpr unsigned kPatientLooks = 4;
@@ -53,7 +53,7 @@ void Monitor::abandon(Listener &listener) {
 }
 
 void Monitor::look_for_holder_later(Listener &listener) {
-    const auto pause = kFirstLook * (1 << std::min(listener.looks, kMostDoublings));
+    const auto pause = kFirstOrphanLook * (1 << std::min(listener.looks, kMostOrphanDoublings));
     listener.timer = loop_.after(pause, [this, id = listener.id] {
         const auto it = listeners_.find(id);
         if (it == listeners_.end()) {

@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kBetweenLooks{50}, kCertain{200};
 /// All that the families hold is looked at, in pieces: no more than a fifth of the time is spent on it.
-constexpr int kLookShare = 4;
-constexpr std::chrono::milliseconds kPiece{3};
+constexpr int kAuditShare = 4;
+constexpr std::chrono::milliseconds kPieceOfAudit{3};
 /// Where a look takes long, what is held may have moved meanwhile: so often at least, in a row.
 constexpr unsigned kLooks = 4;
 /// How long a link must have been back after a restart: a child made while no monitor ran is not named in
@@ -53,10 +53,10 @@ void Monitor::audit_later() {
 void Monitor::go_on_auditing() {
     audit_timer_ = 0;
     const auto start = EventLoop::Clock::now();
-    while (audit_round_ && EventLoop::Clock::now() - start < kPiece) {
+    while (audit_round_ && EventLoop::Clock::now() - start < kPieceOfAudit) {
         audit_step();
     }
-    const auto pause = kLookShare * (EventLoop::Clock::now() - start);
+    const auto pause = kAuditShare * (EventLoop::Clock::now() - start);
     if (audit_round_) {
         audit_timer_ =
             loop_.after(std::chrono::ceil<std::chrono::milliseconds>(pause), [this] { go_on_auditing(); });

@@ -6,7 +6,7 @@
 // connection is made, and they have it.
 //
 // A client asks once for each link. What changes later takes its links away from it: the kernel tells of
-// rules at once; programs on control groups, of which it tells nobody, are looked at every kLookAgain.
+// rules at once; programs on control groups, of which it tells nobody, are looked at every kLookAtGroups.
 //
 // So that an idle host sleeps, a link over which no connection came meanwhile is paused: its client asks
 // again before the next one, and then they are looked at.
@@ -24,7 +24,7 @@ namespace sd::monitor {
 namespace {
 
 using namespace std::chrono_literals;
-constexpr std::chrono::milliseconds kLookAgain = 2s, kPiece = 3ms;
+constexpr std::chrono::milliseconds kLookAtGroups = 2s, kPieceOfGroups = 3ms;
 constexpr auto kTryAgain = 5s;        ///< where rules could not be read
 constexpr unsigned kShareOfTime = 20; ///< of all time at most one part in so many goes into reading rules
 
@@ -201,7 +201,7 @@ void Monitor::look_at_groups_later(std::chrono::milliseconds pause) {
         (groups_seen_.any_has_programs() || std::any_of(links_.begin(), links_.end(), takes_requests))) {
         groups_timer_ = loop_.after(pause, [this] {
             groups_timer_ = 0;
-            const bool all = groups_seen_.look(SeenGroups::Clock::now() + kPiece);
+            const bool all = groups_seen_.look(SeenGroups::Clock::now() + kPieceOfGroups);
             if (all) {
                 look_at_legacy_rules();
             }
@@ -211,7 +211,7 @@ void Monitor::look_at_groups_later(std::chrono::milliseconds pause) {
             if (all) {
                 pause_idle_links();
             }
-            look_at_groups_later(all ? kLookAgain : 4 * kPiece);
+            look_at_groups_later(all ? kLookAtGroups : 4 * kPieceOfGroups);
         });
     }
 }

@@ -24,7 +24,7 @@ namespace sd::monitor {
 namespace {
 
 /// Records in a piece.
-constexpr unsigned kPiece = 64;
+constexpr unsigned kRecordsAtOnce = 64;
 /// What one turn of the loop spends on it before it looks at the clients again.
 constexpr std::chrono::milliseconds kTurn{2};
 
@@ -42,7 +42,7 @@ bool Monitor::one_piece(Client *client, const std::shared_ptr<Segment> &segment,
     const auto find_link = [&](uint64_t link_id, unsigned side) -> const Link * {
         return client != nullptr ? client->link(link_id, side) : family_link(*segment, link_id, side);
     };
-    if (!segment->advance(reaping, find_link, kPiece)) {
+    if (!segment->advance(reaping, find_link, kRecordsAtOnce)) {
         return false;
     }
     if (client == nullptr) {

@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::chrono::milliseconds kFirstPause{1000}, kLongestPause{60000};
+constexpr std::chrono::milliseconds kFirstRestartPause{1000}, kLongestRestartPause{60000};
 constexpr std::chrono::seconds kBetweenLines{1};
 constexpr size_t kMostOrders = 65536;                ///< that wait; then the helper is started anew
 constexpr const char *kNobody = "65534,65534,65534"; ///< whom a helper of root's becomes
@@ -370,9 +370,9 @@ void PeersHelper::ended() {
             events_.down(settings_.peers[i].name);
         }
     }
-    pause_ = EventLoop::Clock::now() - started_ > kLongestPause
-                 ? kFirstPause
-                 : std::clamp(2 * pause_, kFirstPause, kLongestPause);
+    pause_ = EventLoop::Clock::now() - started_ > kLongestRestartPause
+                 ? kFirstRestartPause
+                 : std::clamp(2 * pause_, kFirstRestartPause, kLongestRestartPause);
     restart_ = loop_.after(pause_, [this] {
         restart_ = 0;
         start();

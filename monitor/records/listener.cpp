@@ -1,6 +1,7 @@
 // A listening socket that accelerated processes hold.
 #include "monitor/records/listener.hpp"
 #include "libsd/control/assert.hpp"
+#include "monitor/kernel/connected_socket.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -20,11 +21,6 @@
 namespace sd::monitor {
 
 namespace {
-
-template <typename T> bool option(int fd, int level, int name, T &value) {
-    socklen_t length = sizeof value;
-    return getsockopt(fd, level, name, &value, &length) == 0;
-}
 
 bool read_address(int fd, ListenAddress &address) {
     union {
@@ -47,7 +43,7 @@ bool read_address(int fd, ListenAddress &address) {
         return false;
     }
     int only = 0;
-    option(fd, IPPROTO_IPV6, IPV6_V6ONLY, only);
+    read_option(fd, IPPROTO_IPV6, IPV6_V6ONLY, only);
     address.v6only = only != 0;
     address.port = ntohs(name.v6.sin6_port);
     memcpy(address.ip, &name.v6.sin6_addr, 16);
@@ -63,14 +59,15 @@ bool in_kernel(const ListenerSegment &segment) {
 
 uint64_t netns_cookie(int fd) {
     uint64_t cookie = 0;
-    return option(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie) ? cookie : 0;
+    return read_option(fd, SOL_SOCKET, SO_NETNS_COOKIE, cookie) ? cookie : 0;
 }
 
 uint64_t proven_netns(int fd) {
     int domain = 0, type = 0, protocol = 0;
-    const bool tcp = option(fd, SOL_SOCKET, SO_DOMAIN, domain) && (domain == AF_INET || domain == AF_INET6) &&
-                     option(fd, SOL_SOCKET, SO_TYPE, type) && type == SOCK_STREAM &&
-                     option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) && protocol == IPPROTO_TCP;
+    const bool tcp = read_option(fd, SOL_SOCKET, SO_DOMAIN, domain) &&
+                     (domain == AF_INET || domain == AF_INET6) &&
+                     read_option(fd, SOL_SOCKET, SO_TYPE, type) && type == SOCK_STREAM &&
+                     read_option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) && protocol == IPPROTO_TCP;
     return tcp ? netns_cookie(fd) : 0;
 }
 
@@ -95,8 +92,8 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
     int type = 0, protocol = 0, accepting = 0, mark = 0;
     char device[IFNAMSIZ]{};
     socklen_t device_length = sizeof device;
-    if (!option(fd, SOL_SOCKET, SO_TYPE, type) || !option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) ||
-        !option(fd, SOL_SOCKET, SO_ACCEPTCONN, accepting)) {
+    if (!read_option(fd, SOL_SOCKET, SO_TYPE, type) || !read_option(fd, SOL_SOCKET, SO_PROTOCOL, protocol) ||
+        !read_option(fd, SOL_SOCKET, SO_ACCEPTCONN, accepting)) {
         return -ENOTSOCK;
     }
     if (type != SOCK_STREAM || protocol != IPPROTO_TCP || accepting == 0 || !read_address(fd, proof.address)) {
@@ -105,7 +102,7 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
     // Which packets reach such a socket depends on the interface or on marks, of which we have none.
     const bool bound =
         getsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, device, &device_length) == 0 && device[0] != '\0';
-    if (bound || (option(fd, SOL_SOCKET, SO_MARK, mark) && mark != 0)) {
+    if (bound || (read_option(fd, SOL_SOCKET, SO_MARK, mark) && mark != 0)) {
         cause = Cause::option;
         return -EOPNOTSUPP;
     }
@@ -115,7 +112,7 @@ int examine_listener(int fd, ListenProof &proof, Cause &cause) {
         return -errno;
     }
     proof.owner = st.st_uid;
-    if (!option(fd, SOL_SOCKET, SO_COOKIE, proof.cookie) || proof.netns == 0) {
+    if (!read_option(fd, SOL_SOCKET, SO_COOKIE, proof.cookie) || proof.netns == 0) {
         return -EOPNOTSUPP;
     }
     return 0;

@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 10ms;   ///< between two looks at a thread that has not answered
-constexpr auto kPatience = 1s; ///< with one that runs, or waits for a processor
-constexpr auto kPenalty = 2s;  ///< for a user whose socket was locked: all others have waited 20 ms for it
+constexpr auto kLook = 10ms;     ///< between two looks at a thread that has not answered
+constexpr auto kLongestRun = 1s; ///< with one that runs, or waits for a processor
+constexpr auto kPenalty = 2s;    ///< for a user whose socket was locked: all others have waited 20 ms for it
 constexpr unsigned kMostLost = 32; ///< threads that have not come back, of all users
 
 /// Whether a thread sleeps where no signal wakes it.
@@ -107,7 +107,7 @@ bool run_beside(std::function<void()> question, uid_t user) {
     while (!worker->answered.wait_for(lock, kLook, is_answered)) {
         const pid_t thread = worker->thread;
         const bool stuck = thread != 0 && is_stuck(thread);
-        if ((stuck && was_stuck) || Clock::now() - begin > kPatience) {
+        if ((stuck && was_stuck) || Clock::now() - begin > kLongestRun) {
             worker->is_lost = true;
             lock.unlock();
             worker.reset();

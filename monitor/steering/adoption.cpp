@@ -109,13 +109,13 @@ uint16_t Monitor::next_adoption() {
 /// With these names, or with others by an ordinary connection of this host. Where none comes about (a filter
 /// on the monitor's own group, say) everybody would wait for it: then it is not tried for some time.
 long Monitor::any_pair(const SlotAddress &client, const SlotAddress &server, int family, int made[2]) {
-    constexpr int64_t kPatience = 20'000'000; // ns
+    constexpr int64_t kPairTime = 20'000'000; // ns
     constexpr std::chrono::seconds kPause{10};
     const auto now = EventLoop::Clock::now();
     if (now < next_any_pair_) {
         return named_pair(client, server, static_cast<unsigned>(family), made);
     }
-    const long r = kernel_pair(client, server, static_cast<unsigned>(family), made, kPatience);
+    const long r = kernel_pair(client, server, static_cast<unsigned>(family), made, kPairTime);
     if (r == -ETIMEDOUT) {
         next_any_pair_ = now + kPause;
     }

@@ -18,8 +18,8 @@ namespace {
 /// names another user's directory.
 bool is_own_place(const char *directory) {
     struct stat st;
-    return stat(directory, &st) != 0 || ((st.st_uid == geteuid() || st.st_uid == 0) &&
-                                         ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0));
+    return ::stat(directory, &st) != 0 || ((st.st_uid == geteuid() || st.st_uid == 0) &&
+                                           ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0));
 }
 
 } // namespace

@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,17 +11,37 @@ from collections.abc import Callable
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+def make_generated(build: pathlib.Path) -> None:
+    """Makes the sources and headers that are not in the tree."""
+    targets = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True, check=True).stdout
+    names = re.findall(r"^(\S+\.(?:h|cpp)): CUSTOM_COMMAND", targets, re.MULTILINE)
+    if names:
+        subprocess.run(["ninja", "-C", build, *names], check=True, stdout=subprocess.DEVNULL)
+
+
+def sources_of(entry: dict) -> list[pathlib.Path]:
+    """What an entry of compile_commands.json compiles: meson can have one file include many (unity)."""
+    source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+    if not re.search(r"-unity\d+\.cpp$", source.name):
+        return [source]
+    included = re.findall(r"^#include\s*<(.*)>", source.read_text(encoding="utf-8"), re.MULTILINE)
+    return [pathlib.Path(name).resolve() for name in included]
+
+
 def commands(build: pathlib.Path, folders: list[str]) -> dict[pathlib.Path, dict]:
-    """The entries of compile_commands.json for what lies in these folders of the tree.
+    """The entries of compile_commands.json for what lies in these folders of the tree, by what is to be compiled.
 
     One for each source: those that are compiled several times, up to ten, differ in little.
     """
     places = [ROOT / name for name in folders]
     found: dict[pathlib.Path, dict] = {}
-    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
-        source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
-        if any(place in source.parents for place in places):
-            found.setdefault(source, entry)
+    seen: set[pathlib.Path] = set()
+    entries = [(sources_of(entry), entry) for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))]
+    for sources, entry in sorted(entries, key=lambda one: len(one[0]), reverse=True): # those that cover most
+        wanted = {source for source in sources if any(place in source.parents for place in places)}
+        if wanted - seen:
+            seen |= wanted
+            found[(pathlib.Path(entry["directory"]) / entry["file"]).resolve()] = entry
     return found
 
 
@@ -33,6 +54,6 @@ def look_at_all(found: dict[pathlib.Path, dict], look: Callable[[pathlib.Path, d
             said = messages(result)
             if result.returncode or said:
                 wrong += 1
-                print(f"{source.relative_to(ROOT)}:\n{said}")
-    print(f"{len(found)} sources, {wrong} with messages")
+                print(f"{os.path.relpath(source, ROOT)}:\n{said}")
+    print(f"{len(found)} compilations, {wrong} with messages")
     sys.exit(1 if wrong or not found else 0)

@@ -6,16 +6,13 @@ import re
 import subprocess
 import sys
 
-from compile_commands import commands, look_at_all
+from compile_commands import commands, look_at_all, make_generated
 
 
 def main() -> None:
     build = pathlib.Path(sys.argv[1])
     found = commands(build, sys.argv[2:])
-    targets = subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True, check=True).stdout
-    headers = re.findall(r"^(\S+\.h): CUSTOM_COMMAND", targets, re.MULTILINE)
-    if headers:
-        subprocess.run(["ninja", "-C", build, *headers], check=True, stdout=subprocess.DEVNULL)
+    make_generated(build)
 
     def look(_: pathlib.Path, entry: dict) -> subprocess.CompletedProcess:
         command = re.sub(r" -o '?[^ ]+| -M[DF]( '?[^ ]+\.d'?)?| -MQ '?[^ ]+", "", entry["command"])

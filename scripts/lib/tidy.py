@@ -1,6 +1,7 @@
 """tidy.py BUILD FOLDER...: has clang-tidy look once at each source in these folders.
 
-It is looked at as the build directory compiles it. Exits with 1 when clang-tidy has something to say.
+It is looked at as the build directory compiles it; many at once, where that does so (unity).
+Exits with 1 when clang-tidy has something to say.
 """
 import json
 import pathlib
@@ -8,16 +9,19 @@ import subprocess
 import sys
 import tempfile
 
-from compile_commands import ROOT, commands, look_at_all
+from compile_commands import ROOT, commands, look_at_all, make_generated
 
 
 def main() -> None:
-    found = commands(pathlib.Path(sys.argv[1]), sys.argv[2:])
+    build = pathlib.Path(sys.argv[1])
+    make_generated(build)
+    found = commands(build, sys.argv[2:])
     with tempfile.TemporaryDirectory(prefix="sd-tidy-") as scratch:
         (pathlib.Path(scratch) / "compile_commands.json").write_text(json.dumps(list(found.values())), encoding="utf-8")
 
         def look(source: pathlib.Path, _: dict) -> subprocess.CompletedProcess:
-            return subprocess.run(["clang-tidy", "--quiet", "-p", scratch, source], cwd=ROOT, capture_output=True, text=True, check=False)
+            command = ["clang-tidy", "--quiet", f"--config-file={ROOT}/.clang-tidy", "--checks=-bugprone-suspicious-include", "-p", scratch, source]
+            return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
         look_at_all(found, look, lambda result: result.stdout + (result.stderr if result.returncode else ""))
 

@@ -55,7 +55,7 @@ std::vector<uint64_t> ready(int set, int room = 256) {
     REQUIRE(n >= 0);
     std::vector<uint64_t> data;
     for (long i = 0; i < n; ++i)
-        data.push_back(e[static_cast<size_t>(i)].data.u64);
+        data.push_back(uint64_t{e[static_cast<size_t>(i)].data.u64}); // which is not aligned
     return data;
 }
 

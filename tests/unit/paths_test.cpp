@@ -230,7 +230,7 @@ TEST_CASE("a member of an epoll set that is taken out and put in again is watche
     CHECK(vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 0);
     REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_ADD, p.fd[0], &e) == 0);
     CHECK(vfs::epoll_wait(ep, &got, 1, &now, nullptr) == 1);
-    CHECK(got.data.u64 == 7);
+    CHECK(uint64_t{got.data.u64} == 7);
     REQUIRE(p.recv(0, room, sizeof room) == 5);
     SECTION("until its socket is used again") {
         REQUIRE(vfs::epoll_ctl(ep, EPOLL_CTL_DEL, p.fd[0], nullptr) == 0);

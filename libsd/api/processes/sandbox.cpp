@@ -27,7 +27,7 @@
 #include <linux/futex.h>
 #include <linux/seccomp.h>
 #include <linux/sockios.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>

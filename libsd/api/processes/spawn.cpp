@@ -56,7 +56,7 @@ void await(Report &r, pid_t child) noexcept {
     }
 }
 
-struct Request {
+struct SpawnRequest {
     const char *file;
     bool search;
     char *const *arguments, *const *environment;
@@ -80,7 +80,7 @@ struct KernelAction {
 };
 
 /// No handler of the program may run once signals are let through again.
-void reset_handlers(const Request &q) noexcept {
+void reset_handlers(const SpawnRequest &q) noexcept {
     sigset_t defaults;
     sigemptyset(&defaults);
     if (q.flags & POSIX_SPAWN_SETSIGDEF)
@@ -100,7 +100,7 @@ void reset_handlers(const Request &q) noexcept {
     }
 }
 
-long apply_attributes(const Request &q) noexcept {
+long apply_attributes(const SpawnRequest &q) noexcept {
     if (q.flags & (POSIX_SPAWN_SETSCHEDPARAM | POSIX_SPAWN_SETSCHEDULER)) {
         sched_param parameter{};
         int policy = 0;
@@ -130,14 +130,14 @@ long apply_attributes(const Request &q) noexcept {
     return 0;
 }
 
-pid_t terminal_group(const Request &q) noexcept {
+pid_t terminal_group(const SpawnRequest &q) noexcept {
     pid_t group = 0;
     if (q.flags & POSIX_SPAWN_SETPGROUP)
         posix_spawnattr_getpgroup(q.attributes, &group);
     return group;
 }
 
-long execute(const Request &q) noexcept {
+long execute(const SpawnRequest &q) noexcept {
     const Loading there = q.search ? loading_from_path(q.file) : loading_of(AT_FDCWD, q.file, 0);
     announce_exec(there == Loading::loads);
     SD_EXEC_ENVIRONMENT(environment, q.environment, there);
@@ -156,7 +156,7 @@ long execute(const Request &q) noexcept {
     return r;
 }
 
-[[noreturn]] void run_child(const Request &q) noexcept {
+[[noreturn]] void run_child(const SpawnRequest &q) noexcept {
     announce(*q.report);
     reset_handlers(q);
     long r = apply_attributes(q);
@@ -170,7 +170,7 @@ long execute(const Request &q) noexcept {
 }
 
 /// The number of the error, as posix_spawn returns it.
-int spawn_forked(Request &q, pid_t *pid) noexcept {
+int spawn_forked(SpawnRequest &q, pid_t *pid) noexcept {
     constexpr size_t kPage = 4096;
     void *page = sys::mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (!page)
@@ -201,7 +201,7 @@ int spawn_forked(Request &q, pid_t *pid) noexcept {
 }
 
 /// Whether sockets of ours reach the new program, and the child can be made here.
-bool concerns_us(Request &q) noexcept {
+bool concerns_us(SpawnRequest &q) noexcept {
     if (!active() || !vfs::has_sockets() || !readable(q.actions))
         return false;
     if (q.attributes && posix_spawnattr_getflags(q.attributes, &q.flags) != 0)
@@ -215,7 +215,7 @@ bool concerns_us(Request &q) noexcept {
 
 SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
                           const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
-    Request q{path, false, argv, envp, actions, attributes, 0, 0, nullptr};
+    SpawnRequest q{path, false, argv, envp, actions, attributes, 0, 0, nullptr};
     if (concerns_us(q))
         return spawn_forked(q, pid);
     SD_EXEC_ENVIRONMENT(env, envp, loading_of(AT_FDCWD, path, 0));
@@ -225,7 +225,7 @@ SD_EXPORT int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_a
 
 SD_EXPORT int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
                            const posix_spawnattr_t *attributes, char *const argv[], char *const envp[]) {
-    Request q{file, true, argv, envp, actions, attributes, 0, 0, nullptr};
+    SpawnRequest q{file, true, argv, envp, actions, attributes, 0, 0, nullptr};
     if (concerns_us(q))
         return spawn_forked(q, pid);
     SD_EXEC_ENVIRONMENT(env, envp, loading_from_path(file));

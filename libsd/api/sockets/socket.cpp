@@ -61,7 +61,7 @@ constexpr int64_t kRefusalNs = 1'000'000'000;
 constexpr unsigned kRefusals = 64;
 
 /// Number and time (in units of kRefusalNs) of a refusal, by the low bits of the number.
-constinit std::atomic<uint64_t> refused[kRefusals];
+constinit std::atomic<uint64_t> refused_numbers[kRefusals];
 
 /// A listener that came with an exec or over a socket is taken into the table the first time it is used.
 bool is_ours_to_accept(int fd) noexcept {
@@ -70,7 +70,7 @@ bool is_ours_to_accept(int fd) noexcept {
     if (!active() || fd < 0 || sandboxed())
         return false;
     uint64_t mark = static_cast<uint64_t>(fd) << 32 | static_cast<uint32_t>(sys::now_ns() / kRefusalNs);
-    auto &last = refused[static_cast<unsigned>(fd) % kRefusals];
+    auto &last = refused_numbers[static_cast<unsigned>(fd) % kRefusals];
     if (last.load(std::memory_order_relaxed) == mark)
         return false;
     vfs::import_listener(fd);

@@ -3,6 +3,7 @@
 #include "libsd/control/kernel_sockets/kernel_listener.hpp"
 #include "libsd/control/fork_sections.hpp"
 #include "libsd/control/hidden_fd.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/lock.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include <arpa/inet.h>
@@ -10,7 +11,7 @@
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd::control {
 
@@ -85,7 +86,7 @@ int64_t kernel_listener(const DiagAddress &to, uint16_t variant) noexcept {
             return n >= static_cast<long>(NLMSG_LENGTH(sizeof a.error)) && a.error.error == -ENOENT ? 0 : -1;
         if (a.header.nlmsg_type != SOCK_DIAG_BY_FAMILY || n < static_cast<long>(NLMSG_LENGTH(sizeof a.found)))
             return -1;
-        if (a.found.idiag_state != TCP_LISTEN)
+        if (a.found.idiag_state != kTcpListen)
             return 0;
         const auto &cookie = a.found.id.idiag_cookie;
         return static_cast<int64_t>(uint64_t{cookie[1]} << 32 | cookie[0]);

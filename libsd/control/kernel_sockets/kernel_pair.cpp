@@ -2,8 +2,8 @@
 #include "libsd/control/kernel_sockets/kernel_pair.hpp"
 #include "libsd/control/sys.hpp"
 #include <cstring>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <utility>
 

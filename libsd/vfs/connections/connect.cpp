@@ -4,6 +4,7 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/cpu/instructions.hpp"
 #include "libsd/transport/slots.hpp"
@@ -29,7 +30,7 @@
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 
@@ -354,7 +355,7 @@ void disconnect(File &f, int error) noexcept;
 
 /// Of one that began in the kernel: its socket knows whether the first connect() is still to be answered.
 long connect_again(int fd, File &f, const sockaddr_storage &to, socklen_t n) noexcept {
-    const bool closed = tcp_state(f) == TCP_CLOSE;
+    const bool closed = tcp_state(f) == kTcpClose;
     const long r = sys::call(SYS_connect, fd, sys::arg(&to), n);
     if (!closed || r == 0 || r == -EISCONN)
         return r;
@@ -418,7 +419,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
     const bool unspecified = len >= sizeof copy.ss_family && copy.ss_family == AF_UNSPEC;
     if (f->kind == FileKind::stream && unspecified) {
         // The error tells of it, unless another one waits already.
-        disconnect(*f, tcp_state(*f) == TCP_CLOSE ? error_of(fd, *f) : ECONNRESET);
+        disconnect(*f, tcp_state(*f) == kTcpClose ? error_of(fd, *f) : ECONNRESET);
         return 0;
     }
     if (f->kind == FileKind::stream) {
@@ -429,7 +430,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         if (!f->stream.connect_pending)
             return -EISCONN;
         f->stream.connect_pending = false;
-        if (tcp_state(*f) != TCP_CLOSE)
+        if (tcp_state(*f) != kTcpClose)
             return 0;
         const int error = error_of(fd, *f); // it was made, and ended since
         disconnect(*f, 0);

@@ -1,10 +1,11 @@
 // getsockname and getpeername.
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 
@@ -54,7 +55,7 @@ long change_address_form(File &f, const void *value, socklen_t n) noexcept {
         return -EFAULT;
     if (wanted != AF_INET)
         return -EINVAL;
-    if (tcp_state(f) != TCP_ESTABLISHED)
+    if (tcp_state(f) != kTcpEstablished)
         return -ENOTCONN;
     if (!is_v4(peer_address(f).ip))
         return -EADDRNOTAVAIL;
@@ -63,7 +64,7 @@ long change_address_form(File &f, const void *value, socklen_t n) noexcept {
 }
 
 long peer_name_option(File &f, void *value, socklen_t *n, int room) noexcept {
-    if (f.kind != FileKind::stream || tcp_state(f) == TCP_CLOSE)
+    if (f.kind != FileKind::stream || tcp_state(f) == kTcpClose)
         return -ENOTCONN;
     sockaddr_storage s;
     const socklen_t full = make_sockaddr(peer_address(f), f.ofd->family, &s);
@@ -95,7 +96,7 @@ long getpeername(int fd, sockaddr *a, socklen_t *n) noexcept {
     if (!f)
         return kPass;
     if (f->kind == FileKind::stream)
-        return tcp_state(*f) == TCP_CLOSE ? -ENOTCONN : write_sockaddr(peer_address(*f), f->ofd->family, a, n);
+        return tcp_state(*f) == kTcpClose ? -ENOTCONN : write_sockaddr(peer_address(*f), f->ofd->family, a, n);
     if (f->kind != FileKind::fresh || f->real_socket)
         return kPass;
     return -ENOTCONN;

@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/kernel_sockets/cookie.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/address.hpp"
@@ -18,7 +19,7 @@ namespace sd {
 
 namespace {
 
-SD_FORK_STATE constinit Pool<Listener> pool;
+SD_FORK_STATE constinit Pool<Listener> listener_pool;
 SD_FORK_STATE constinit Lock all_lock;
 SD_FORK_STATE MapVector<File *> all; ///< every listener of this process, for restore
 /// Listeners given up: the monitor has forgotten their bells
@@ -105,13 +106,6 @@ long announce(int fd, uint32_t backlog, wire::ListenReply *reply, ListenerSegmen
     return r.status < 0 ? r.status : -ENOMEM;
 }
 
-/// What the kernel calls the socket behind a descriptor, for as long as it runs; 0: it does not say.
-uint64_t cookie_of(int fd) noexcept {
-    uint64_t cookie = 0;
-    socklen_t n = sizeof cookie;
-    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
-}
-
 } // namespace
 
 // A waiter pins the File, then looks whether the number still stands for it; who closes takes the number out
@@ -182,14 +176,14 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
         *why = Cause::no_memory;
         return -ENOMEM;
     }
-    Listener *l = pool.allocate();
+    Listener *l = listener_pool.allocate();
     if (!l) {
         *why = Cause::no_memory;
         return -ENOMEM;
     }
     l->cookie = cookie_of(fd);
     if (kernel_address(fd, &l->address) < 0) {
-        pool.release(l);
+        listener_pool.release(l);
         *why = Cause::raw_use;
         return -ENOTSOCK;
     }
@@ -197,7 +191,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     // forget this one with it.
     LockGuard g(all_lock);
     if (!all.make_room()) { // a restarted monitor would never hear of it
-        pool.release(l);
+        listener_pool.release(l);
         *why = Cause::no_memory;
         return -ENOMEM;
     }
@@ -206,7 +200,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     wire::ListenReply reply;
     long r = announce(fd, room, &reply, &l->seg, why);
     if (r < 0) {
-        pool.release(l);
+        listener_pool.release(l);
         return r;
     }
     l->id = reply.listener_id;
@@ -289,7 +283,7 @@ SD_FORK_CODE void close_listener(File *f) noexcept {
     let_go(*l, true);
     // The segment stays mapped until there is another one for this Listener: another thread may be looking at
     // it.
-    pool.release(l);
+    listener_pool.release(l);
 }
 
 void unlist(const Listener &l) noexcept {
@@ -382,12 +376,12 @@ SD_FORK_CODE void listeners_fork_prepare() noexcept {
 SD_FORK_CODE void listeners_fork_parent() noexcept { all_lock.unlock_unmasked(); }
 
 SD_FORK_CODE void listeners_fork_child() noexcept {
-    pool.reset_lock();
+    listener_pool.reset_lock();
     all_lock.reset();
     parents_word = our_word;
     ++fork_depth;
     // Also of those that another thread was just closing: their Files may have numbers still.
-    pool.for_each([](Listener &l) {
+    listener_pool.for_each([](Listener &l) {
         if (!l.lock.try_lock_unmasked())
             // That thread may have been changing the list: it is looked through again
             l.seen_sequence = UINT64_MAX;

@@ -33,7 +33,7 @@ struct Bits {
             word[fd / 64].fetch_and(~bit, std::memory_order_relaxed);
     }
 };
-SD_FORK_STATE constinit Bits cached{}, ours{}, cloexec_set{};
+SD_FORK_STATE constinit Bits cached{}, own_numbers{}, cloexec_set{};
 
 /// True for the one caller that may have the number.
 bool claim(unsigned fd) noexcept {
@@ -91,7 +91,7 @@ long take_cached(bool cloexec) noexcept {
 
 SD_FORK_CODE bool can_cache(int fd, const File &f) noexcept {
     const auto n = static_cast<unsigned>(fd);
-    return n > 2 && n < kNumbers && is_placeholder(f) && ours.get(n) && n < in_use() &&
+    return n > 2 && n < kNumbers && is_placeholder(f) && own_numbers.get(n) && n < in_use() &&
            cached_count.load(std::memory_order_relaxed) < kMost;
 }
 
@@ -138,7 +138,7 @@ void note_origin(int fd, Origin o) noexcept {
     const auto n = static_cast<unsigned>(fd);
     if (n >= kNumbers)
         return;
-    ours.set(n, o != Origin::other);
+    own_numbers.set(n, o != Origin::other);
     cloexec_set.set(n, o == Origin::placeholder_cloexec);
 }
 

@@ -1,4 +1,5 @@
 #include "libsd/vfs/options/option_answers.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/option_records.hpp"
@@ -29,8 +30,6 @@ bool kept_by_socket(const Ofd &o, const KnownOption &k) noexcept {
 }
 
 namespace {
-
-constexpr auto relaxed = std::memory_order_relaxed;
 
 /// Hands out an answer as the kernel does: cut to the room there is, the length after the value.
 long give(const void *answer, size_t size, void *value, socklen_t *n, int room) noexcept {

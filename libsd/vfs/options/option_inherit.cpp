@@ -1,6 +1,7 @@
 // Options at the moment a connection is made: from the fresh socket that connects, or from the listener that
 // accepts.
 #include "libsd/vfs/options/option_inherit.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/option_table.hpp"
@@ -41,9 +42,9 @@ struct Extra {
     int level, name;
     bool halve; ///< a buffer's size: reads back twice what was set
 };
-/// SO_BUF_LOCK, and what it says of a buffer that the program has set, whose size the kernel does not choose
+/// What SO_BUF_LOCK says of a buffer that the program has set, whose size the kernel does not choose
 /// any more. Before Linux 5.14 nobody tells: then each that differs counts as set.
-constexpr int kSoBufLock = 72, kSendBufferSet = 1, kReceiveBufferSet = 2;
+constexpr int kSendBufferSet = 1, kReceiveBufferSet = 2;
 constexpr Extra kExtra[] = {
     {SOL_SOCKET, SO_SNDBUF, true},
     {SOL_SOCKET, SO_RCVBUF, true},
@@ -132,7 +133,6 @@ void read_from_kernel(int fd, InheritedSet &s) noexcept {
 static_assert(sizeof kStoredOptions / sizeof *kStoredOptions == InheritedSet::kStored);
 
 void apply(Ofd &o, const InheritedSet &s) noexcept {
-    constexpr auto relaxed = std::memory_order_relaxed;
     [&]<size_t... i>(std::index_sequence<i...>) {
         ((o.opt.*kStoredOptions[i]).store(s.stored[i], relaxed), ...);
     }

@@ -1,5 +1,6 @@
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/options/option_table.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include <cstring>
@@ -11,13 +12,12 @@ namespace sd {
 
 namespace {
 
-SD_FORK_STATE constinit Pool<FreshState> pool;
+SD_FORK_STATE constinit Pool<FreshState> fresh_states;
 SD_FORK_STATE constinit Lock fresh_lock; ///< all records; setting options before connecting is rare
-constexpr auto relaxed = std::memory_order_relaxed;
 
 /// With the lock.
 FreshState *state_of(File &f) noexcept {
-    if (!f.unconnected.options && (f.unconnected.options = pool.allocate())) {
+    if (!f.unconnected.options && (f.unconnected.options = fresh_states.allocate())) {
         f.unconnected.options->count = 0;
         f.unconnected.options->incomplete = false;
     }
@@ -112,7 +112,7 @@ void replay_stored_options(int fd, const File &f) noexcept {
         set(SOL_SOCKET, SO_RCVLOWAT, low);
 }
 
-SD_FORK_CODE void free_fresh(FreshState *s) noexcept { pool.release(s); }
+SD_FORK_CODE void free_fresh(FreshState *s) noexcept { fresh_states.release(s); }
 
 void record_extras(File &f, const InheritedSet &set) noexcept {
     LockGuard g(fresh_lock);
@@ -157,7 +157,7 @@ bool handshake_waits(const File &f) noexcept {
 }
 
 SD_FORK_CODE void options_fork_child() noexcept {
-    pool.reset_lock();
+    fresh_states.reset_lock();
     fresh_lock.reset();
 }
 

@@ -40,7 +40,7 @@ constexpr KnownOption kKnown[] = {
 // Readable names for numbers that older headers lack.
 constexpr int kSoRcvtimeoNew = 66, kSoSndtimeoNew = 67, kSoTimestampNew = 63, kSoTimestampNsNew = 64,
               kSoTimestampingNew = 65, kSoBusyPollBudget = 70, kSoPreferBusyPoll = 69, kSoReserveMem = 73,
-              kSoTxRehash = 74, kSoBufLock = 72;
+              kSoTxRehash = 74;
 
 /// Microseconds of a kernel tick, found by asking for the shortest timeout.
 int64_t tick_us() noexcept {

@@ -5,6 +5,8 @@
 
 namespace sd {
 
+inline constexpr int kSoBufLock = 72; ///< SO_BUF_LOCK, which older headers lack
+
 enum class Rule : uint8_t {
     boolean, ///< any int; reads back as 0 or 1
     range,   ///< int from lo to hi, EINVAL outside; reads back unchanged

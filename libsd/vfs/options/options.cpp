@@ -5,6 +5,7 @@
 // is asked of a kernel socket, which a placeholder is turned into for that purpose; a connection then keeps
 // the unconnected kernel socket under its number.
 #include "libsd/vfs/options/options.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/connections/accept.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -28,8 +29,6 @@
 namespace sd {
 
 namespace {
-
-constexpr auto relaxed = std::memory_order_relaxed;
 
 /// Marks a socket that has been told something only the kernel can honour.
 void note_refusal(File &f, int level, int name, const void *value, socklen_t n) noexcept {

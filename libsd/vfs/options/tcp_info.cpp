@@ -1,5 +1,6 @@
 // TCP_INFO of an accelerated connection.
 #include "libsd/vfs/options/tcp_info.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/paths/moves.hpp"
 #include <cstring>
@@ -7,26 +8,22 @@
 
 namespace sd {
 
-namespace {
-// Names that <linux/tcp.h> and <netinet/tcp.h> do not share.
-constexpr int kEstablished = 1, kFinWait2 = 5, kClose = 7, kCloseWait = 8;
-} // namespace
-
 int tcp_state(File &f) noexcept {
     if (has_paths(*f.ofd) && !sends_in_ring(*f.ofd) && !receives_in_ring(*f.ofd)) [[unlikely]] {
         tcp_info info{};
         socklen_t n = sizeof info;
-        return sys::getsockopt(path_socket(f), IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_state : kClose;
+        return sys::getsockopt(path_socket(f), IPPROTO_TCP, TCP_INFO, &info, &n) == 0 ? info.tcpi_state
+                                                                                      : kTcpClose;
     }
     const uint32_t peer = absorb_flags(f), block = f.ofd->tx_block.load(std::memory_order_acquire);
     if (block & kTxReset)
-        return kClose;
+        return kTcpClose;
     const bool we_shut = block & kTxShut, peer_shut = peer & kFlagWriteShut;
     // Within a host every FIN is acknowledged at once: neither FIN_WAIT1 nor LAST_ACK can be seen, and
     // TIME_WAIT reads as CLOSE.
     if (we_shut)
-        return peer_shut ? kClose : kFinWait2;
-    return peer_shut ? kCloseWait : kEstablished;
+        return peer_shut ? kTcpClose : kTcpFinWait2;
+    return peer_shut ? kTcpCloseWait : kTcpEstablished;
 }
 
 long get_tcp_info(File &f, void *value, socklen_t *n, int room) noexcept {

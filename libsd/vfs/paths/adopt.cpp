@@ -2,6 +2,7 @@
 #include "libsd/vfs/paths/adopt.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/options/option_records.hpp"
@@ -16,7 +17,6 @@ namespace sd {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
 constexpr uint32_t kInRing = path_word(1, kPathRing);
 constexpr uint8_t kClosed = 7; ///< tcpi_state
 

@@ -19,7 +19,7 @@ namespace sd {
 
 namespace {
 
-constexpr int64_t kFirstPause = 1'000'000'000;
+constexpr int64_t kFirstWait = 1'000'000'000;
 constexpr unsigned kMostDoublings = 6;
 
 /// Before anything is looked at more closely.
@@ -64,7 +64,7 @@ bool will_try_again(File &f, Cause why) noexcept {
     if (u.tries_anew == 0 || (why != Cause::no_rdma && why != Cause::remote_host))
         return false;
     const unsigned doublings = u.tries_anew < kMostDoublings ? u.tries_anew : kMostDoublings;
-    u.not_before = sys::now_ns() + (kFirstPause << doublings);
+    u.not_before = sys::now_ns() + (kFirstWait << doublings);
     u.tries_anew = static_cast<uint8_t>(doublings + 1);
     return true;
 }
@@ -98,7 +98,7 @@ void offer_anew(int fd, File &f) noexcept {
     epoll_file_became_kernel(f);
     link_unuse(l);
     f.unconnected.tries_anew = 1;
-    f.unconnected.not_before = sys::now_ns() + kFirstPause;
+    f.unconnected.not_before = sys::now_ns() + kFirstWait;
     mark_offered(f, side, f.unconnected.destination);
 }
 

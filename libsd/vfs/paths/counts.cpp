@@ -1,16 +1,11 @@
 // See counts.hpp.
 #include "libsd/vfs/paths/counts.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/sys.hpp"
 #include <cstddef>
 #include <netinet/in.h>
 
 namespace sd {
-
-namespace {
-
-constexpr uint8_t kEstablished = 1, kFinWait1 = 4, kFinWait2 = 5, kCloseWait = 8; ///< TCP states
-
-} // namespace
 
 bool ask_info(int fd, tcp_info *info) noexcept {
     socklen_t n = sizeof *info;
@@ -31,7 +26,7 @@ int64_t written(int fd, bool counts_syn, bool half_closed) noexcept {
             return -1;
         const long queued = ask_count(fd, SIOCOUTQ);
         if (queued < 0 || !ask_info(fd, &after) ||
-            !(before.tcpi_state == kEstablished || (half_closed && before.tcpi_state == kCloseWait)))
+            !(before.tcpi_state == kTcpEstablished || (half_closed && before.tcpi_state == kTcpCloseWait)))
             return -1; // closing: it stays where it is
         if (before.tcpi_bytes_acked == after.tcpi_bytes_acked)
             return static_cast<int64_t>(before.tcpi_bytes_acked) + queued - counts_syn;
@@ -42,7 +37,8 @@ int64_t written(int fd, bool counts_syn, bool half_closed) noexcept {
 namespace {
 
 bool is_open(const tcp_info &info) noexcept {
-    return info.tcpi_state == kEstablished || info.tcpi_state == kFinWait1 || info.tcpi_state == kFinWait2;
+    return info.tcpi_state == kTcpEstablished || info.tcpi_state == kTcpFinWait1 ||
+           info.tcpi_state == kTcpFinWait2;
 }
 
 } // namespace

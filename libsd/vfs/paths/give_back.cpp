@@ -2,6 +2,7 @@
 #include "libsd/vfs/paths/give_back.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/paths/counts.hpp"
 #include "libsd/vfs/paths/socket_io.hpp"
@@ -11,8 +12,6 @@
 namespace sd {
 
 namespace {
-
-constexpr auto relaxed = std::memory_order_relaxed;
 
 // --- the receiver
 
@@ -139,7 +138,7 @@ uint64_t already_came(int fd, const File &f) noexcept {
 
 namespace {
 
-constexpr unsigned kPieces = 64; ///< of one call
+constexpr unsigned kPiecesAtOnce = 64; ///< of one call
 
 /// With the send token: where the peer stands, as it says. False: that cannot be.
 bool start_at(const File &f, const BackWord &w, RxState *s, ring::Place *place) noexcept {
@@ -171,13 +170,13 @@ bool is_at_tail(const File &f, const RxState &s) noexcept {
 void write_unread(int fd, RxState &s, const ring::Place &place) noexcept {
     std::atomic<uint64_t> scratch{0};
     for (const uint64_t start = s.head; s.head - start <= ring::kMostUnread;) {
-        iovec pieces[kPieces];
+        iovec pieces[kPiecesAtOnce];
         msghdr m{};
         m.msg_iov = pieces;
         size_t bytes = 0;
         RxState ahead = s;
         ring::Record rec{};
-        while (m.msg_iovlen + 2 <= kPieces && ring::next_record(ahead, place, scratch, &rec) == 1 &&
+        while (m.msg_iovlen + 2 <= kPiecesAtOnce && ring::next_record(ahead, place, scratch, &rec) == 1 &&
                ring::if_reachable(ahead, place, 1) == 1) {
             m.msg_iovlen += ring::pieces_of(ahead, place, rec, pieces + m.msg_iovlen);
             bytes += static_cast<size_t>(ring::skip(ahead, rec, rec.length));

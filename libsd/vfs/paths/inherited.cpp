@@ -26,11 +26,11 @@ constexpr uint64_t kFork = 1, kChild = uint64_t{1} << 32;
 SD_FORK_STATE std::atomic<uint64_t> place{0};
 
 SD_FORK_STATE std::atomic<uint64_t> last_number{0};
-/// Made with the first fork after a socket got a number. `written` does not exist in a child.
-SD_FORK_STATE std::atomic<Table *> written{nullptr};
+/// Made with the first fork after a socket got a number. `written_table` does not exist in a child.
+SD_FORK_STATE std::atomic<Table *> written_table{nullptr};
 SD_FORK_STATE const Table *shown = nullptr; ///< the same for children to read
 SD_FORK_STATE bool tried = false;           ///< to make it
-SD_FORK_STATE long writer = 0;              ///< whose `written` is, by process id
+SD_FORK_STATE long writer = 0;              ///< whose `written_table` is, by process id
 SD_FORK_STATE const Table *parents = nullptr;
 
 /// The writable mapping comes first: after the seal nobody gets one.
@@ -57,7 +57,7 @@ SD_FORK_STATE const Table *parents = nullptr;
     }
     shown = static_cast<const Table *>(to_read);
     writer = sys::getpid();
-    written.store(static_cast<Table *>(to_write), std::memory_order_release);
+    written_table.store(static_cast<Table *>(to_write), std::memory_order_release);
 }
 
 uint64_t place_of(const File &f) noexcept {
@@ -79,7 +79,7 @@ bool is_of_this_process(const File &f) noexcept {
 }
 
 void leave_to_child(const File &f) noexcept {
-    Table *table = sandboxed() ? nullptr : written.load(std::memory_order_acquire);
+    Table *table = sandboxed() ? nullptr : written_table.load(std::memory_order_acquire);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     // A child that was made without the library's knowledge has the variable, and not the memory.
     if (!table || place.load(std::memory_order_seq_cst) != place_of(f) + kFork || sys::getpid() != writer)
@@ -112,7 +112,7 @@ SD_FORK_CODE void inherited_fork_child() noexcept {
     parents = shown;
     shown = nullptr;
     tried = false;
-    written.store(nullptr, std::memory_order_relaxed);
+    written_table.store(nullptr, std::memory_order_relaxed);
 }
 
 } // namespace sd

@@ -8,7 +8,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/paths/moves.hpp"
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 

@@ -11,13 +11,13 @@
 #include "libsd/vfs/readiness/epoll.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include <fcntl.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 
 namespace {
 
-constexpr int64_t kPatienceNs = 200'000'000; ///< for a peer to answer
+constexpr int64_t kAnswerNs = 200'000'000; ///< for a peer to answer
 constexpr int64_t kLookNs = 200'000;
 
 /// With the receive token: will all that is received from now on come by the socket? What was agreed to may
@@ -96,7 +96,7 @@ bool come_home(File &f) noexcept {
     if (stay_in_socket(f))
         return true;
     Ofd &o = *f.ofd;
-    const int64_t end = sys::now_ns() + kPatienceNs;
+    const int64_t end = sys::now_ns() + kAnswerNs;
     const Recipient reader = peers_reader(f), writer = peers_writer(f);
     if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
         (void)call_back(path_socket(f), f); // before the peer hears of it, who would leave the ring

@@ -4,6 +4,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/instructions.hpp"
+#include "libsd/cpu/order.hpp"
 #include "libsd/queue/thread_liveness.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
@@ -21,7 +22,6 @@ namespace sd {
 
 namespace {
 
-constexpr auto relaxed = std::memory_order_relaxed;
 /// For tests: a coin that falls on one side once in `n` times.
 bool by_chance(uint32_t n) noexcept {
     static constinit thread_local uint64_t state = 0;

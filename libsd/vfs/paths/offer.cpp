@@ -4,6 +4,8 @@
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/kernel_sockets/cookie.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/address.hpp"
@@ -33,7 +35,7 @@ SD_FORK_STATE constinit Lock joining;
 /// Held over a fork, and while a socket becomes a stream. Not `joining`: with that one the device may be
 /// asked, and so memory allocated, whose lock a handler of the program's for forks may have taken before.
 SD_FORK_STATE constinit Lock becoming;
-SD_FORK_STATE uint64_t fork_mask = 0; ///< between the two halves of a fork
+SD_FORK_STATE uint64_t offer_fork_mask = 0; ///< between the two halves of a fork
 
 /// Calls that move data, before the monitor is asked about the connection: most that are short never ask.
 constexpr uint8_t kCallsUnoffered = 8;
@@ -46,17 +48,10 @@ bool is_state(const File &f, OfferState s) noexcept {
     return f.unconnected.offer.load(std::memory_order_acquire) == as_byte(s);
 }
 
-uint64_t cookie_of(int fd) noexcept {
-    uint64_t cookie = 0;
-    socklen_t n = sizeof cookie;
-    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
-}
-
 bool is_established(int fd) noexcept {
     tcp_info info{};
     socklen_t n = sizeof info;
-    constexpr uint8_t kEstablished = 1; // linux/tcp.h has no name for it
-    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == kEstablished;
+    return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == kTcpEstablished;
 }
 
 std::atomic<uint32_t> &joined_word() noexcept {
@@ -389,19 +384,19 @@ bool consider_joining(int fd, File &f) noexcept {
 SD_FORK_CODE void offers_fork_prepare() noexcept {
     uint64_t mask;
     becoming.lock(&mask);
-    fork_mask = mask; // only now: another thread may be between its own fork's two halves
+    offer_fork_mask = mask; // only now: another thread may be between its own fork's two halves
     inherited_fork_prepare();
 }
 
 SD_FORK_CODE void offers_fork_parent() noexcept {
-    const uint64_t mask = fork_mask;
+    const uint64_t mask = offer_fork_mask;
     becoming.unlock(&mask);
 }
 
 SD_FORK_CODE void offers_fork_child() noexcept {
     joining.reset();
     becoming.reset();
-    sys::restore_signals(&fork_mask);
+    sys::restore_signals(&offer_fork_mask);
 }
 
 } // namespace sd

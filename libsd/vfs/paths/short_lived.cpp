@@ -7,7 +7,7 @@ namespace sd {
 
 namespace {
 
-constexpr uint32_t kTickBits = 23; ///< of a tick: 8 ms
+constexpr uint32_t kLifeTickBits = 23; ///< of a tick: 8 ms
 /// What an accelerated connection to a forked child may have sent, and carried both ways, and still be short:
 /// a child costs some 200 us more than with the kernel, a request 40 to 60 us less, 100 KB 20 us less.
 constexpr uint64_t kShortSends = 6, kShortBytes = 1u << 17;
@@ -44,7 +44,7 @@ class Rows {
     static constexpr uint32_t kRow = 32; ///< so many short ones, one after the other, before any is left out
 
     static uint32_t ticks() noexcept {
-        return static_cast<uint32_t>(sys::coarse_now_ns() >> kTickBits) & 0xffffff;
+        return static_cast<uint32_t>(sys::coarse_now_ns() >> kLifeTickBits) & 0xffffff;
     }
     std::atomic<uint64_t> &word_of(uint32_t destination) noexcept { return table_[destination % kKnown]; }
     uint32_t count_of(uint64_t word, uint32_t destination, uint32_t now) const noexcept {

@@ -117,8 +117,8 @@ void prepare_channel(int fd, File &f) noexcept {
 
 namespace {
 
-constexpr uint64_t kTried = 1u << 20, kJudgedEvery = 8u << 20, kFirstPause = 16u << 20;
-constexpr unsigned kLongestPause = 6; ///< doublings
+constexpr uint64_t kTried = 1u << 20, kJudgedEvery = 8u << 20, kFirstOff = 16u << 20;
+constexpr unsigned kMostOffDoublings = 6; ///< doublings
 
 /// How much may be given and not read yet: about what the ring itself would hold.
 uint64_t most_given(const Ofd &o) noexcept { return uint64_t{2} * kRingSize[most_class(o)]; }
@@ -151,7 +151,7 @@ void take_back(const OwnChannel &c) noexcept {
 }
 
 void pause_giving(OwnChannel &c) noexcept {
-    c.pause = kFirstPause << (c.pauses < kLongestPause ? c.pauses++ : kLongestPause);
+    c.pause = kFirstOff << (c.pauses < kMostOffDoublings ? c.pauses++ : kMostOffDoublings);
     c.proven = false;
 }
 
@@ -190,7 +190,7 @@ void watch_rewriting(OwnChannel &c, uint64_t given, uint64_t rewritten) noexcept
     c.watched += given;
     c.rewrote += rewritten;
     if (c.rewrote >= kJudgedEvery / 4 && c.rewrote * 2 > c.watched) {
-        c.once = kFirstOnce << (c.onces < kLongestPause ? c.onces++ : kLongestPause);
+        c.once = kFirstOnce << (c.onces < kMostOffDoublings ? c.onces++ : kMostOffDoublings);
         c.well = 0;
     } else if (c.watched < kJudgedEvery) {
         return;

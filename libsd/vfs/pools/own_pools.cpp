@@ -21,7 +21,7 @@ static_assert(kPoolSeals == (kLedgerSeals | F_SEAL_FUTURE_WRITE));
 
 namespace {
 
-SD_FORK_STATE constinit Pool<OwnPool> pools;
+SD_FORK_STATE constinit Pool<OwnPool> own_pools;
 
 /// Two memfds and their mappings, given back unless they are kept.
 struct Memory {
@@ -91,7 +91,7 @@ long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept {
         return -EOPNOTSUPP;
     Memory m;
     long r = m.make(bytes);
-    OwnPool *p = r == 0 ? pools.allocate() : nullptr;
+    OwnPool *p = r == 0 ? own_pools.allocate() : nullptr;
     if (!p) {
         m.give_back();
         return r == 0 ? -ENOMEM : r;
@@ -112,7 +112,7 @@ long make_pool(int fd, uint64_t bytes, OwnPoolView *view) noexcept {
     r = name_pool(*p);
     if (r < 0) {
         m.give_back();
-        pools.release(p);
+        own_pools.release(p);
         return r;
     }
     __atomic_store_n(&p->bytes, static_cast<uint8_t *>(m.bytes), __ATOMIC_RELEASE);
@@ -134,7 +134,7 @@ void drop_pool(void *pool) noexcept {
     __atomic_store_n(&p.bytes, nullptr, __ATOMIC_RELEASE);
     m.give_back();
     p.bytes_fd = p.ledger_fd = -1;
-    pools.release(&p);
+    own_pools.release(&p);
 }
 
 namespace {
@@ -150,14 +150,14 @@ SD_FORK_CODE void make_private(OwnPool &p) noexcept {
 } // namespace
 
 void end_own_pools() noexcept {
-    pools.for_each(make_private);
+    own_pools.for_each(make_private);
     stop_own_channels();
     stop_taken_channels();
 }
 
 bool announces_pool(const Ofd &o) noexcept {
     bool any = false;
-    pools.for_each([&](const OwnPool &p) {
+    own_pools.for_each([&](const OwnPool &p) {
         any = any || (__atomic_load_n(&p.bytes, __ATOMIC_ACQUIRE) && is_pool_of(p, o) &&
                       !p.ended.load(std::memory_order_relaxed));
     });
@@ -166,7 +166,7 @@ bool announces_pool(const Ofd &o) noexcept {
 
 void restore_pools() noexcept {
     restore_channels();
-    pools.for_each([](OwnPool &p) {
+    own_pools.for_each([](OwnPool &p) {
         if (__atomic_load_n(&p.bytes, __ATOMIC_ACQUIRE) && !p.ended.load(std::memory_order_relaxed))
             (void)name_pool(p);
     });
@@ -175,7 +175,7 @@ void restore_pools() noexcept {
 void pools_moved(int from, int to) noexcept {
     channels_moved(from, to);
     taken_pools_moved(from, to);
-    pools.for_each([=](OwnPool &p) {
+    own_pools.for_each([=](OwnPool &p) {
         for (int *fd : {&p.bytes_fd, &p.ledger_fd})
             if (*fd == from)
                 *fd = to;
@@ -184,8 +184,8 @@ void pools_moved(int from, int to) noexcept {
 
 // The parent goes on handing over from its pools; what the child writes there is its own.
 SD_FORK_CODE void pools_fork_child() noexcept {
-    pools.reset_lock();
-    pools.for_each(make_private);
+    own_pools.reset_lock();
+    own_pools.for_each(make_private);
 }
 
 } // namespace sd

@@ -19,7 +19,7 @@ namespace sd {
 
 namespace {
 
-SD_FORK_STATE constinit Pool<TakenPool> pools;
+SD_FORK_STATE constinit Pool<TakenPool> taken_pools;
 
 TakenPool *find_pool(const File &f, uint64_t name) noexcept {
     for (TakenPool *p = f.stream.pools; p; p = p->next)
@@ -64,7 +64,7 @@ void drop_reference(TakenPool &p) noexcept {
     if (p.end_fd >= 0)
         close_hidden(p.end_fd);
     p.end_fd = -1;
-    pools.release(&p);
+    taken_pools.release(&p);
 }
 
 /// What is asked for: a channel is taken by who would map pages, a pool by who reads in place.
@@ -89,7 +89,7 @@ TakenPool *open_channel(const control::Reply &r, uint64_t name, long *error) noe
     const bool sound = ledger && static_cast<ChannelLedger *>(ledger)->magic == kChannelMagic;
     if (ledger && !sound)
         *error = -EPROTO;
-    TakenPool *p = sound ? pools.allocate() : nullptr;
+    TakenPool *p = sound ? taken_pools.allocate() : nullptr;
     if (!p) {
         if (ledger)
             sys::munmap(ledger, sizeof(ChannelLedger));
@@ -118,7 +118,7 @@ TakenPool *map_pool(const control::Reply &r, uint64_t name, Wanted wanted, long 
     void *bytes = sys::mmap(nullptr, size, PROT_READ, MAP_SHARED | MAP_NORESERVE, r.fd[0], 0);
     void *ledger =
         bytes ? sys::mmap(nullptr, sizeof(PoolLedger), PROT_READ | PROT_WRITE, MAP_SHARED, r.fd[1], 0) : nullptr;
-    TakenPool *p = ledger ? pools.allocate() : nullptr;
+    TakenPool *p = ledger ? taken_pools.allocate() : nullptr;
     if (!p) {
         if (bytes)
             sys::munmap(bytes, size);
@@ -278,14 +278,14 @@ void let_go_of_pools(const DetachedPools &had, bool over, uint64_t link_id, unsi
 }
 
 void taken_pools_moved(int from, int to) noexcept {
-    pools.for_each([=](TakenPool &p) {
+    taken_pools.for_each([=](TakenPool &p) {
         if (p.end_fd == from)
             p.end_fd = to;
     });
 }
 
 void stop_taken_channels() noexcept {
-    pools.for_each([](TakenPool &p) {
+    taken_pools.for_each([](TakenPool &p) {
         if (p.end_fd >= 0)
             p.ledger->taken.store(0, std::memory_order_release);
     });
@@ -294,8 +294,8 @@ void stop_taken_channels() noexcept {
 // What the parent has received in place stays readable here as long as somebody here may read it, and only
 // the parent says when its owner may use it again.
 SD_FORK_CODE void taken_pools_fork_child() noexcept {
-    pools.reset_lock();
-    pools.for_each([](TakenPool &p) { p.epoch.fetch_add(1, std::memory_order_relaxed); });
+    taken_pools.reset_lock();
+    taken_pools.for_each([](TakenPool &p) { p.epoch.fetch_add(1, std::memory_order_relaxed); });
 }
 
 } // namespace sd

@@ -18,7 +18,7 @@ namespace sd {
 
 namespace {
 
-constexpr short kAlways = POLLERR | POLLHUP | POLLNVAL;
+constexpr short kAlwaysTold = POLLERR | POLLHUP | POLLNVAL;
 
 /// As for epoll instances: a thread whose polls are answered without the kernel many times in a row looks
 /// there by time only.
@@ -51,7 +51,7 @@ bool in_kernel_too(const File *f) noexcept {
 bool is_on_paths(const File *f) noexcept { return f && f->kind == FileKind::stream && has_paths(*f->ofd); }
 
 short wanted(const pollfd &p, uint32_t events) noexcept {
-    return static_cast<short>(static_cast<short>(events) & (p.events | kAlways));
+    return static_cast<short>(static_cast<short>(events) & (p.events | kAlwaysTold));
 }
 
 /// Has another process given it a path that the list does not know of (vfs/paths/adopt.hpp)?
@@ -253,7 +253,7 @@ struct Asleep {
 };
 
 /// The thread was cancelled in its sleep.
-void give_up(void *asleep) noexcept {
+void give_up_poll(void *asleep) noexcept {
     auto &a = *static_cast<Asleep *>(asleep);
     withdraw(a.p, a.sleep);
     a.p.pinned.end();
@@ -289,7 +289,7 @@ long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noe
         if (p.streams)
             sleep.not_after(earliest_corked(p));
         Asleep asleep{p, sleep};
-        r = sleep.in_poll(p.l.kernel, p.kernel_n, mask, p.handled, give_up, &asleep);
+        r = sleep.in_poll(p.l.kernel, p.kernel_n, mask, p.handled, give_up_poll, &asleep);
     }
     withdraw(p, sleep);
     if (r < 0)

@@ -17,7 +17,7 @@
 #include "libsd/vfs/sharing/moved.hpp"
 #include "libsd/vfs/vfs.hpp"
 #include <cstring>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 

@@ -3,7 +3,7 @@
 #include "libsd/vfs/descriptors/connection_claim.hpp"
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream_send.hpp"
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 

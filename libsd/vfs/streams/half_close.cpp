@@ -1,5 +1,6 @@
 // shutdown(): the end of one direction, or of both, while the descriptor stays.
 #include "libsd/vfs/streams/half_close.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/options/tcp_info.hpp"
@@ -11,7 +12,7 @@
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/vfs.hpp"
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 
 namespace sd {
 
@@ -84,7 +85,7 @@ long shutdown(int fd, int how) noexcept {
     if (!has_paths(o))
         absorb_flags(*f);
     // Each call wakes whoever waits, also one that changes nothing.
-    if (tcp_state(*f) == TCP_CLOSE) {
+    if (tcp_state(*f) == kTcpClose) {
         epoll_touch(*f, true);
         return -ENOTCONN;
     }

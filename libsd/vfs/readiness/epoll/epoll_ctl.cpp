@@ -8,7 +8,6 @@ namespace sd {
 
 namespace {
 
-constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 constexpr uint32_t kExclusiveAllows =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | kEdge | EPOLLEXCLUSIVE;
 

@@ -2,6 +2,7 @@
 #include "libsd/control/assert.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/kernel_sockets/cookie.hpp"
 #include "libsd/queue/sleeper.hpp"
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/paths/moves.hpp"
@@ -27,7 +28,7 @@ constexpr unsigned kStripes = 16;
 SD_FORK_STATE constinit BiasedLock stripes[kStripes];
 SD_FORK_STATE bool stripe_favoured[kStripes]; ///< by epoll_fork_prepare()
 SD_FORK_STATE constinit Lock refresh_lock;
-SD_FORK_STATE uint64_t fork_mask;
+SD_FORK_STATE uint64_t epoll_fork_mask;
 
 SetLink *link_entry(Epoll &x, const LinkMap &l) noexcept {
     uint16_t place = l.index < x.link_place.size() ? x.link_place[l.index] : 0;
@@ -377,16 +378,6 @@ void epoll_destroy(File &f) noexcept {
     set_unuse(x);
 }
 
-namespace {
-
-uint64_t cookie_of(int fd) noexcept {
-    uint64_t cookie = 0;
-    socklen_t n = sizeof cookie;
-    return sys::getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &n) < 0 ? 0 : cookie;
-}
-
-} // namespace
-
 void begin_use(Epoll &x) noexcept {
     const uint32_t now = fork_generation.load(std::memory_order_relaxed);
     if (x.used_in == now) [[likely]]
@@ -408,12 +399,12 @@ SD_FORK_CODE void epoll_fork_prepare() noexcept {
     sys::block_signals(&mask);
     for (unsigned i = 0; i < kStripes; ++i)
         stripe_favoured[i] = stripes[i].lock();
-    fork_mask = mask; // only now: another thread may be between its own fork's two halves
+    epoll_fork_mask = mask; // only now: another thread may be between its own fork's two halves
 }
 
 SD_FORK_CODE void epoll_fork_parent() noexcept {
     forks_done.fetch_add(1, std::memory_order_relaxed);
-    const uint64_t mask = fork_mask;
+    const uint64_t mask = epoll_fork_mask;
     for (unsigned i = kStripes; i-- > 0;)
         stripes[i].unlock(stripe_favoured[i]);
     sys::restore_signals(&mask);
@@ -428,7 +419,7 @@ SD_FORK_CODE void epoll_fork_child() noexcept {
     provide_lock.reset();
     for (auto &s : stripes)
         s.reset();
-    sys::restore_signals(&fork_mask);
+    sys::restore_signals(&epoll_fork_mask);
 }
 
 } // namespace sd

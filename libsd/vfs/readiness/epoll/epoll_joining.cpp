@@ -14,11 +14,10 @@ namespace sd {
 
 namespace {
 
-constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 constexpr uint32_t kOnce = kEdge | EPOLLONESHOT;
 /// What the kernel keeps of a one-shot registration that has fired.
 constexpr uint32_t kPrivate = kOnce | EPOLLWAKEUP | EPOLLEXCLUSIVE;
-constexpr int kAtOnce = 64;
+constexpr int kJoinedAtOnce = 64;
 
 /// Is each member of the kernel's set known here, and can it be put back? Only then may what the kernel has
 /// to tell be taken.
@@ -81,9 +80,9 @@ bool has_fired(const Epoll &x, const EpollItem &i) noexcept {
 
 /// Has the kernel something to tell of the member? Takes it, and puts back what it has of others.
 bool kernel_has_news(Epoll &x, const EpollItem &of) noexcept {
-    epoll_event told[kAtOnce];
-    const long n = sys::epoll_pwait(set_fd(x), told, kAtOnce, 0, nullptr);
-    bool news = n == kAtOnce; // there may be more
+    epoll_event told[kJoinedAtOnce];
+    const long n = sys::epoll_pwait(set_fd(x), told, kJoinedAtOnce, 0, nullptr);
+    bool news = n == kJoinedAtOnce; // there may be more
     for (long k = 0; k < n; ++k) {
         news |= told[k].data.u64 == of.data;
         for (const EpollItem *i : x.items)

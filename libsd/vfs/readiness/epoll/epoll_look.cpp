@@ -14,8 +14,6 @@ namespace sd {
 namespace {
 
 constexpr uint32_t kAlways = EPOLLERR | EPOLLHUP;
-constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
-constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
 constexpr unsigned kWalkLimit = 4096; ///< records looked at in one go; the rest counts as new data next time
 
 /// Flags of both directions that wake a waiter when they change, in one word.

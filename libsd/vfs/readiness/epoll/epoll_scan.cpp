@@ -18,8 +18,6 @@ namespace {
 
 constexpr unsigned kLinksPerPass = 16;
 constexpr int64_t kConfirmNs = 1'000'000; ///< unconfirmed items are confirmed this often while we never sleep
-constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
-constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
 
 /// Of all that was armed so far.
 void fence(Epoll &x) noexcept {

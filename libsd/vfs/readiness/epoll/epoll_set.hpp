@@ -51,6 +51,9 @@
 
 namespace sd {
 
+inline constexpr uint32_t kEdge = static_cast<uint32_t>(EPOLLET);
+inline constexpr uint32_t kWrites = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
 /// What each pass over busy members needs stands in the first two lines, which ask_ahead() asks for.
 struct alignas(64) EpollItem {
     File *file = nullptr;

@@ -49,14 +49,14 @@ void wake_up(void *set, size_t) noexcept {
 }
 
 /// The thread was cancelled in its sleep.
-void give_up(void *) noexcept {
+void give_up_sleep(void *) noexcept {
     outer_mask = nullptr;
     CleanupStack::give_back_all();
 }
 
 long kernel_sleep(Wait &w, int64_t timeout) noexcept {
     upward.watch_thread(); // which gives the set back if it ends after a jump out of here
-    return cancellable(give_up, nullptr, [&] {
+    return cancellable(give_up_sleep, nullptr, [&] {
         const TrueMask before(w.mask != nullptr);
         return kernel_wait(w.ep, w.user, w.room, timeout, w.mask);
     });
