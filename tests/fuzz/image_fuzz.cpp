@@ -1,7 +1,7 @@
 // The table that an exec leaves, as the monitor reads it: what it says is kept is something that the client
 // has.
-// NOLINT(bugprone-suspicious-include): the parser is not to be reached otherwise
-#include "monitor/operations/images.cpp"
+#include "libsd/layout/exec_table.hpp"
+#include "monitor/operations/image_table.hpp"
 #include "tests/fuzz/input.hpp"
 #include "tests/fuzz/memory.hpp"
 
