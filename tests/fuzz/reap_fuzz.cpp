@@ -222,6 +222,7 @@ void operate(sdfuzz::Input &in, World &w) {
     case 2: {
         const unsigned ofd = any(in);
         s.view().proc(kParcelProc).held[ofd / 64].fetch_or(uint64_t{1} << ofd % 64);
+        s.parcels.erase(ofd); // as the monitor does, with the last one of it
         s.release_parcel(ofd, find);
         break;
     }
