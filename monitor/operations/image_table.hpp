@@ -17,8 +17,8 @@ struct Retained {
     std::set<uint32_t> listeners;
 };
 
-/// Nothing: it is no sound table. The client may be writing to it: each word is read once, counts are checked,
-/// names are looked up.
+/// Nothing: it is no sound table. The client may be writing to it: each word is read once. Counts are
+/// checked, names are looked up.
 std::optional<Retained> read_table(int fd, const Client &client);
 
 } // namespace sd::monitor
