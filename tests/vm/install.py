@@ -28,7 +28,7 @@ parser.add_argument("--released", action="store_true", help="older/ has the last
 parser.add_argument("--restarts", type=int, default=0)
 parser.add_argument("--seconds", type=int, default=0)
 OPTIONS = parser.parse_args()
-TIMES = 100 if OPTIONS.long else 8
+TIMES = 100 if OPTIONS.long else 3
 ROUND = 10
 BEGAN = time.monotonic()
 HELD = {"nginx": 20, "redis": 20, "postgresql": 10}
