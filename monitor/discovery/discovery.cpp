@@ -2,6 +2,7 @@
 #include "monitor/discovery/discovery.hpp"
 #include "monitor/discovery/bridges.hpp"
 #include "monitor/discovery/option_hash.h"
+#include "monitor/kernel/connected_socket.hpp"
 #include "monitor/kernel/unique_fd.hpp"
 
 #include <algorithm>
@@ -24,15 +25,12 @@ uint64_t connected_in(int socket) {
     int type = 0, protocol = 0;
     tcp_info info{};
     uint64_t cookie = 0;
-    socklen_t type_size = sizeof type, protocol_size = sizeof protocol, info_size = sizeof info,
-              cookie_size = sizeof cookie;
-    const bool is_connected =
-        getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_size) == 0 && type == SOCK_STREAM &&
-        getsockopt(socket, SOL_SOCKET, SO_PROTOCOL, &protocol, &protocol_size) == 0 &&
-        protocol == IPPROTO_TCP && getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &info_size) == 0 &&
-        info.tcpi_state == TCP_ESTABLISHED;
+    const bool is_connected = read_option(socket, SOL_SOCKET, SO_TYPE, type) && type == SOCK_STREAM &&
+                              read_option(socket, SOL_SOCKET, SO_PROTOCOL, protocol) &&
+                              protocol == IPPROTO_TCP && read_option(socket, IPPROTO_TCP, TCP_INFO, info) &&
+                              info.tcpi_state == TCP_ESTABLISHED;
     constexpr int kNetnsCookie = 71; // SO_NETNS_COOKIE, which the headers of Debian 12's C library lack
-    return is_connected && getsockopt(socket, SOL_SOCKET, kNetnsCookie, &cookie, &cookie_size) == 0 ? cookie : 0;
+    return is_connected && read_option(socket, SOL_SOCKET, kNetnsCookie, cookie) ? cookie : 0;
 }
 
 } // namespace

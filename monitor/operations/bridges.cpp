@@ -1,6 +1,7 @@
 // Connections that end at somebody without libsd: sd-bridge, an accelerated program, copies between them and
 // kernel sockets.
 #include "monitor/bridge/bridge_packet.hpp"
+#include "monitor/kernel/connected_socket.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
 #include "monitor/sandbox/spawn.hpp"
@@ -239,10 +240,9 @@ void Monitor::bridge(Parcel &parcel) {
     }
     // What stands for the connection towards sd-bridge, whose libsd claims it as any receiver's does.
     const UniqueFd token(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    socklen_t length = sizeof parcel.token_cookie;
     if (program == nullptr || !token ||
         setsockopt(token.get(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kParcelMark, sizeof kParcelMark) != 0 ||
-        getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &parcel.token_cookie, &length) != 0) {
+        !read_option(token.get(), SOL_SOCKET, SO_COOKIE, parcel.token_cookie)) {
         end_parcel(parcel);
         return;
     }

@@ -4,9 +4,8 @@
 #include "monitor/operations/monitor.hpp"
 #include "monitor/service/log.hpp"
 
-#include <algorithm>
 #include <cerrno>
-#include <sys/stat.h>
+#include <utility>
 
 namespace sd::monitor {
 

@@ -1,5 +1,6 @@
 // Connections on their way from one process to another.
 #include "libsd/control/assert.hpp"
+#include "monitor/kernel/connected_socket.hpp"
 #include "monitor/kernel/descriptor_kind.hpp"
 #include "monitor/kernel/process_info.hpp"
 #include "monitor/operations/monitor.hpp"
@@ -35,8 +36,7 @@ constexpr unsigned kLibraryLooks = 4;
 
 uint64_t socket_cookie(int fd) {
     uint64_t cookie = 0;
-    socklen_t length = sizeof cookie;
-    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 ? cookie : 0;
+    return read_option(fd, SOL_SOCKET, SO_COOKIE, cookie) ? cookie : 0;
 }
 
 } // namespace

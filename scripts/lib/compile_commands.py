@@ -19,9 +19,8 @@ def make_generated(build: pathlib.Path) -> None:
         subprocess.run(["ninja", "-C", build, *names], check=True, stdout=subprocess.DEVNULL)
 
 
-def sources_of(entry: dict) -> list[pathlib.Path]:
-    """What an entry of compile_commands.json compiles: meson can have one file include many (unity)."""
-    source = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+def sources_of(source: pathlib.Path) -> list[pathlib.Path]:
+    """What is compiled with a source: meson can have one include many (unity)."""
     if not re.search(r"-unity\d+\.cpp$", source.name):
         return [source]
     included = re.findall(r"^#include\s*<(.*)>", source.read_text(encoding="utf-8"), re.MULTILINE)
@@ -36,12 +35,16 @@ def commands(build: pathlib.Path, folders: list[str]) -> dict[pathlib.Path, dict
     places = [ROOT / name for name in folders]
     found: dict[pathlib.Path, dict] = {}
     seen: set[pathlib.Path] = set()
-    entries = [(sources_of(entry), entry) for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8"))]
-    for sources, entry in sorted(entries, key=lambda one: len(one[0]), reverse=True): # those that cover most
+    entries = []
+    for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
+        compiled = (pathlib.Path(entry["directory"]) / entry["file"]).resolve()
+        entries.append((sources_of(compiled), compiled, entry))
+    entries.sort(key=lambda one: len(one[0]), reverse=True)  # first those that cover most
+    for sources, compiled, entry in entries:
         wanted = {source for source in sources if any(place in source.parents for place in places)}
         if wanted - seen:
             seen |= wanted
-            found[(pathlib.Path(entry["directory"]) / entry["file"]).resolve()] = entry
+            found[compiled] = entry
     return found
 
 

@@ -1,5 +1,6 @@
 // A connection that began in shared memory gets a kernel socket; see adopt.hpp.
 #include "libsd/vfs/paths/adopt.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/order.hpp"
@@ -18,7 +19,6 @@ namespace sd {
 namespace {
 
 constexpr uint32_t kInRing = path_word(1, kPathRing);
-constexpr uint8_t kClosed = 7; ///< tcpi_state
 
 /// Has a direction ended, or may another process go on with the placeholder? Then it stays what it is.
 bool stands_in_the_way(const File &f, uint32_t block) noexcept {
@@ -139,7 +139,7 @@ void let_go_of_socket(File &f, int number) noexcept {
     tcp_info info{};
     socklen_t n = sizeof info;
     if (!f.real_socket || sys::getsockopt(number, IPPROTO_TCP, TCP_INFO, &info, &n) < 0 ||
-        info.tcpi_state == kClosed)
+        info.tcpi_state == kTcpClose)
         return;
     sockaddr none{};
     none.sa_family = AF_UNSPEC;

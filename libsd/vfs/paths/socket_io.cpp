@@ -1,5 +1,6 @@
 // What the kernel socket of a connection with paths does while a direction goes over it.
 #include "libsd/vfs/paths/socket_io.hpp"
+#include "libsd/control/kernel_sockets/tcp_states.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
 #include "libsd/rdma/transport.hpp"
@@ -294,7 +295,6 @@ void learn_of_end(File &f) noexcept {
 }
 
 bool death_was_reset(const File &f) noexcept {
-    constexpr uint8_t kClosed = 7; // tcpi_state
     // The monitor may hear of a death before the kernel has closed all sockets of the dead.
     timespec patience{0, 20'000'000};
     const int fd = path_socket(f);
@@ -305,8 +305,8 @@ bool death_was_reset(const File &f) noexcept {
         tcp_info info{};
         if (!ask_info(fd, &info) || info.tcpi_bytes_received > written)
             return false;
-        if (info.tcpi_state == kClosed || waited)
-            return info.tcpi_state == kClosed;
+        if (info.tcpi_state == kTcpClose || waited)
+            return info.tcpi_state == kTcpClose;
         pollfd end{fd, POLLRDHUP, 0};
         sys::ppoll(&end, 1, &patience, nullptr);
     }

@@ -55,7 +55,7 @@ bool nested_is_ready(Epoll &x, unsigned place, epoll_event *e) noexcept {
     SetGuard g(x);
     if (x.nested[place] != i || i->off || i->reported == x.passes)
         return false;
-    if (i->events & static_cast<uint32_t>(EPOLLET)) {
+    if (i->events & kEdge) {
         // The kernel's edge may be that of the doorbell, which also rings for what is no news.
         if (!kernels && !i->due && arrivals == i->rx_at)
             return false;

@@ -79,7 +79,7 @@ void watch_socket(Epoll &x, EpollItem &i) noexcept {
         return;
     }
     epoll_event e{};
-    e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | static_cast<uint32_t>(EPOLLET);
+    e.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI | kEdge;
     const int set = socket_set(x);
     if (set == x.sockets)
         e.data.u64 = uint64_t{i.place} << 32 | static_cast<uint32_t>(i.fd);
