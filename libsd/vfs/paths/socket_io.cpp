@@ -177,11 +177,23 @@ long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept 
             return done ? done : r;
         skip(to, static_cast<size_t>(r));
         done += r;
-        // Another peek would begin at the front again.
-        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK))
+        // Another peek would begin at the front again. Another read could begin at an urgent byte, or take an
+        // error away.
+        if (static_cast<size_t>(r) < asked || (flags & MSG_PEEK) || socket_pending(fd) <= 0 || socket_at_mark(fd))
             return done;
     }
     return done;
+}
+
+// In this order: the first byte of a read may be urgent, and one that comes between the question and the read
+// would be that. A byte that was seen before the question is the one that is asked about.
+long receive_more_from_socket(int fd, IoCursor &to, size_t want, int flags, bool *ends) noexcept {
+    char byte;
+    const long seen = sys::call(SYS_recvfrom, fd, sys::arg(&byte), 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+    if (seen == 0 || (seen < 0 && seen != -EAGAIN))
+        return seen;
+    *ends = socket_at_mark(fd);
+    return *ends || seen < 0 ? -EAGAIN : receive_from_socket(fd, to, want, flags);
 }
 
 bool socket_at_mark(int fd) noexcept {

@@ -9,6 +9,9 @@ namespace sd {
 [[nodiscard]] long send_to_socket(int fd, IoCursor &from, int flags) noexcept;
 /// With the receive token: reads from the socket what there is. Bytes; 0: FIN; -EAGAIN; an error.
 [[nodiscard]] long receive_from_socket(int fd, IoCursor &to, size_t want, int flags) noexcept;
+/// The same for a call that has bytes already, and so ends before an urgent byte (`*ends`), whenever that
+/// comes.
+[[nodiscard]] long receive_more_from_socket(int fd, IoCursor &to, size_t want, int flags, bool *ends) noexcept;
 /// Is the next byte of the socket the urgent one? A receive ends there.
 bool socket_at_mark(int fd) noexcept;
 /// Has the socket an urgent byte that nobody has taken or passed?

@@ -131,9 +131,11 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
     return done;
 }
 
-/// The same of a connection with paths: what they have, one after the other. `*end`: there will be no more.
-/// `*mark`: a peek has ended at an urgent byte; only known where it may have to wait for more.
-long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end, bool *mark) noexcept {
+/// The same of a connection with paths: what they have, one after the other. `has_some`: the call has bytes
+/// of earlier turns. `*end`: there will be no more. `*mark`: a peek has ended at an urgent byte; only known
+/// where it may have to wait for more.
+long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool has_some, bool *end,
+                bool *mark) noexcept {
     Ofd &o = *f.ofd;
     const bool peek = flags & MSG_PEEK;
     if (rdma::is_remote(*f.link)) [[unlikely]] {
@@ -175,11 +177,11 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
             }
             if (peek && ring_ends_at(f, copy)) {
                 // In this order: a mark that comes to an empty socket is not taken for data.
-                const bool has_some = socket_pending(fd) > 0;
+                const bool is_some = socket_pending(fd) > 0;
                 *mark = done != 0 && socket_at_mark(fd);
                 if (*mark)
                     return done;
-                const bool urgent = minds_mark && is_urgent_in_socket(fd), looks = has_some || done == 0;
+                const bool urgent = minds_mark && is_urgent_in_socket(fd), looks = is_some || done == 0;
                 const long more =
                     looks ? receive_from_socket(fd, to, want - static_cast<size_t>(done), to_socket) : 0;
                 *mark = more > 0 && minds_mark && peek_met_mark(fd, more, is_inline(f), urgent);
@@ -197,7 +199,12 @@ long read_paths(int fd, File &f, IoCursor &to, size_t want, int flags, bool *end
         if (done == 0 && socket_has_too_much(fd, f)) [[unlikely]]
             return -EPROTO;
         const bool urgent = minds_mark && is_urgent_in_socket(fd);
-        const long r = receive_from_socket(fd, to, left, to_socket);
+        bool ends_here = false;
+        const long r = !peek && (has_some || done != 0)
+                           ? receive_more_from_socket(fd, to, left, to_socket, &ends_here)
+                           : receive_from_socket(fd, to, left, to_socket);
+        if (ends_here)
+            return done;
         done += r > 0 ? r : 0;
         if (r > 0 && !peek)
             o.rx.s.bytes += static_cast<uint64_t>(r);
@@ -363,7 +370,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                 r = done != 0 && at_urgent_mark(f)
                         ? 0
                         : read_paths(fd, f, peek ? again : to, total - static_cast<size_t>(done), flags,
-                                     &path_end, &peeked_to_mark);
+                                     done != 0, &path_end, &peeked_to_mark);
                 if (r > 0 && !peek)
                     ++o.rx.s.messages;
                 if (r > 0)
