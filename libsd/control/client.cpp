@@ -159,6 +159,9 @@ bool welcome(int fd, Reply &r, Cause *why) noexcept {
     profile.spin.store(hello.spin, std::memory_order_relaxed);
     profile.most_ring.store(hello.most_ring - 1u < kRingClasses ? hello.most_ring - 1u : kRingClasses - 1,
                             std::memory_order_relaxed);
+    const bool has_bound = hello.arenas != 0 && hello.arenas != st.st_size;
+    profile.arenas.store(has_bound ? hello.arenas * wire::kArenasUnit : kArenasUnbounded,
+                         std::memory_order_relaxed);
     // The old directory stays mapped: another thread may be reading it.
     dir.store(d, std::memory_order_release);
     chan.store(fd, std::memory_order_release);

@@ -33,11 +33,14 @@ inline Cause cause_of(const Reply &r, Cause otherwise) noexcept {
                                                         : otherwise;
 }
 
+constexpr uint64_t kArenasUnbounded = UINT64_MAX;
 /// What the monitor's configuration says of this program. Written by who says hello; read by all threads at
 /// any time, for whom either value will do. A forked child has its parent's.
 struct Profile {
     std::atomic<wire::Spin> spin{wire::Spin::automatic};
     std::atomic<uint32_t> most_ring{kRingClasses - 1};
+    /// What the arenas of its links may take of its control group's memory, in bytes
+    std::atomic<uint64_t> arenas{kArenasUnbounded};
 };
 extern Profile profile;
 

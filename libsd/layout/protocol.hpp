@@ -258,9 +258,12 @@ struct Hello {
 constexpr uint32_t folded(uint64_t client_id) { return static_cast<uint32_t>(client_id ^ client_id >> 32); }
 /// What a profile says of looking before a sleep (spinner.hpp). Others are taken for automatic.
 enum class Spin : uint16_t { automatic, never, always };
+constexpr uint64_t kArenasUnit = 64u << 10;
 struct HelloReply {
     uint64_t client_id;
-    uint32_t unused;
+    /// What its links' arenas may take of its control group's memory, in kArenasUnit. 0, and what release
+    /// 0.1.0 has here, the size of the directory's file: no bound
+    uint32_t arenas;
     Spin spin;
     uint16_t most_ring; ///< 1 + the class of its largest ring; 0: no profile says
 };

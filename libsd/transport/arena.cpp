@@ -1,6 +1,7 @@
 // Mapping the arenas of links as they are used, and giving out pieces of them.
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/control/sys.hpp"
+#include "libsd/transport/arena_claims.hpp"
 #include "libsd/transport/link.hpp"
 #include <bit>
 #include <cerrno>
@@ -82,6 +83,8 @@ void map_ahead(LinkMap &l, uint64_t used, uint32_t size) noexcept {
     if (told >= wanted)
         return;
     const uint64_t mapped = map_until(l, 1u - l.side, wanted);
+    if (l.foreign.load(std::memory_order_relaxed) && !claim_strangers_arena(l, mapped))
+        return;
     while (told < mapped && !open.compare_exchange_weak(told, mapped, std::memory_order_acq_rel)) {
     }
 }
@@ -122,10 +125,15 @@ uint8_t *larger_ring(const uint8_t *inline_ring, uint32_t cls, long *error) noex
     const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
     if (units == 0 || !sound(offset, kRingSize[cls]))
         return nullptr;
+    const uint64_t end = offset + kRingSize[cls];
+    if (sender != l->side && l->foreign.load(std::memory_order_relaxed) && !claim_strangers_arena(*l, end)) {
+        e = -ENOMEM;
+        return nullptr;
+    }
     uint8_t *ring = address_of(*l, sender, offset);
     e = ring ? 0 : -ENOMEM;
     if (ring && sender != l->side)
-        map_ahead(*l, offset + kRingSize[cls], kRingSize[cls]);
+        map_ahead(*l, end, kRingSize[cls]);
     return ring;
 }
 
@@ -136,6 +144,10 @@ uint64_t next_piece(uint64_t used, uint32_t size) noexcept {
     const uint64_t offset = align_up(used < kArenaBytes ? used : kArenaBytes, size);
     return offset == 0 && size > kFirstArena ? size : offset; // not across the end of part 0
 }
+
+/// A connection may have rings of this class however little memory there is: it would be slower than through
+/// the kernel with less.
+constexpr unsigned kAlwaysClaimed = 1;
 
 /// Can this side send from the piece that the table names?
 bool is_usable(LinkMap &l, uint32_t units, uint32_t size) noexcept {
@@ -158,7 +170,8 @@ bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
         return is_usable(l, units, size);
     const uint64_t used = l.view.header().side[l.side].arena_used.load(std::memory_order_relaxed);
     const uint64_t offset = next_piece(used, size);
-    return offset + size <= open_to_us(l) && address_of(l, l.side, offset);
+    return offset + size <= open_to_us(l) && (cls == kAlwaysClaimed || arena_to_be_claimed(size)) &&
+           address_of(l, l.side, offset);
 }
 
 bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
@@ -166,13 +179,19 @@ bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
     auto &piece = l.view.piece(slot, l.side, cls);
     if (const uint32_t units = piece.load(std::memory_order_relaxed))
         return is_usable(l, units, size);
+    if (cls == kAlwaysClaimed)
+        claim_arena_in_any_case(l, size);
+    else if (!claim_arena(l, size))
+        return false;
     auto &mark = l.view.header().side[l.side].arena_used;
     uint64_t used = mark.load(std::memory_order_relaxed), offset;
     do {
         offset = next_piece(used, size);
         // Mapped before it is taken: what is taken is never given back.
-        if (offset + size > open_to_us(l) || !address_of(l, l.side, offset))
+        if (offset + size > open_to_us(l) || !address_of(l, l.side, offset)) {
+            unclaim_arena(l, size);
             return false;
+        }
     } while (!mark.compare_exchange_weak(used, offset + size, std::memory_order_acq_rel));
     piece.store(static_cast<uint32_t>(offset / kPieceUnit) + 1, std::memory_order_release);
     return true;
@@ -195,7 +214,11 @@ void narrow_arena(LinkMap &l) noexcept {
 
 void hold_senders_to_mapped(LinkMap &l) noexcept {
     const unsigned sender = 1u - l.side;
-    const uint64_t mapped = map_until(l, sender, beforehand(l, sender));
+    uint64_t mapped = map_until(l, sender, beforehand(l, sender));
+    if (l.foreign.load(std::memory_order_relaxed)) {
+        mapped = opened_at_first(mapped);
+        mapped = claim_strangers_arena(l, mapped) ? mapped : 0;
+    }
     auto &open = l.view.header().side[l.side].arena_open;
     uint64_t told = open.load(std::memory_order_relaxed);
     while (told > mapped && !open.compare_exchange_weak(told, mapped, std::memory_order_acq_rel)) {

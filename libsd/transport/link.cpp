@@ -10,6 +10,7 @@
 #include "libsd/control/sys.hpp"
 #include "libsd/cpu/answer.hpp"
 #include "libsd/layout/fake_layout.hpp"
+#include "libsd/transport/arena_claims.hpp"
 #include <initializer_list>
 #include <linux/membarrier.h>
 #include <sys/resource.h>
@@ -187,6 +188,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
             for (auto &b : l->peer_bell)
                 b.fd.store(LinkMap::PeerBell::kUnknown, std::memory_order_relaxed);
             link_table[i].store(l, std::memory_order_release);
+            unclaim_arenas(*l);
             if (space_is_limited())
                 narrow_arena(*l);
             else if (foreign)
@@ -228,6 +230,7 @@ void unmap_link(LinkMap *l) noexcept {
         if (int fd = b.fd.exchange(-1); fd >= 0)
             close_hidden(fd & ~LinkMap::PeerBell::kSocket);
     l->transport->close(*l);
+    unclaim_arenas(*l);
     close_hidden(l->memfd);
     l->memfd = -1;
     l->id = 0;

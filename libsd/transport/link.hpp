@@ -51,6 +51,8 @@ struct LinkMap {
     uint8_t *former_part[2][kArenaParts]{};
     std::atomic<bool> narrow{false};  ///< see narrow_arena()
     std::atomic<bool> foreign{false}; ///< see LinkPeer
+    /// Of arena_claims: this link's, and of that, where it is a stranger's, how much of his arena
+    std::atomic<uint64_t> claimed{0}, strangers_claimed{0};
     Lock part_lock;
 
     // Client side only, under `slot_lock`: which slots are ours to use.

@@ -87,11 +87,18 @@ void Monitor::rules_changed(Namespace &ns) {
     review_births(&ns, false);
 }
 
+/// Whether client and listener are of one user, and what could object is not asked then where it cannot be
+/// seen. A listener that was brought back and whose process has not come yet has its user only.
+bool Monitor::has_one_user(const Client &client, const Listener &listener) {
+    return client.who.uid == listener.uid &&
+           (listener.holders.empty() || is_one_user(client, **listener.holders.begin()));
+}
+
 Cause Monitor::rules_object(const Client &client, const Listener &listener, uint32_t reach) {
     Namespace &ns = *listener.ns;
     const PacketFilter *rules = rules_of(ns, client.pid);
     if (rules == nullptr) {
-        return client.who.uid == listener.uid ? Cause::none : Cause::rules_unseen;
+        return has_one_user(client, listener) ? Cause::none : Cause::rules_unseen;
     }
     const bool v6 = listener.address.family == AF_INET6, v4 = !v6 || !listener.address.v6only;
     LocalConnection to{listener.address.port, false, reach == wire::kLoopbackAddresses};
@@ -140,7 +147,7 @@ Cause Monitor::birth_objects(const Client &client, const Listener &listener, uin
     if (cause != Cause::none || !ends) {
         return cause;
     }
-    const bool same_user = client.who.uid == listener.uid;
+    const bool same_user = has_one_user(client, listener);
     cause = end_objects(client.pid, same_user);
     const pid_t server = listener.holders.empty() ? listener.expected : (*listener.holders.begin())->pid;
     if (cause == Cause::none && server != 0) {

@@ -189,12 +189,14 @@ Reply Monitor::hello(Client &client, Request &request) {
     return reply;
 }
 
-wire::HelloReply Monitor::hello_reply(const Client &client) const {
+wire::HelloReply Monitor::hello_reply(Client &client) const {
     auto most_ring = config_.policy.most_ring(client.who);
+    client.arenas = 0;
     if (const auto memory = memory_limit_of(client.pid, client.pidfd.get())) {
         most_ring = std::min(most_ring.value_or(kRingClasses - 1), most_ring_within(*memory));
+        client.arenas = most_arenas_within(*memory);
     }
-    return {client.id, sizeof(Directory), config_.policy.spin(client.who),
+    return {client.id, client.arenas, config_.policy.spin(client.who),
             static_cast<uint16_t>(most_ring ? *most_ring + 1 : 0)};
 }
 
@@ -267,7 +269,15 @@ Reply Monitor::fork(Client &client, Request &request) {
                     [](const Client::Share &share) { return share.segment->is_full(); })) {
         return Reply::error(EMFILE, Cause::limit);
     }
+    const size_t holdings = client.links.size() + client.listeners.size();
+    if (!Copies::has_room(client.payer, holdings)) {
+        if (may_log()) {
+            log::warn("process {}: its children have as many of its links as they may have", client.pid);
+        }
+        return Reply::error(EMFILE, Cause::limit);
+    }
     auto [made, theirs] = make_channel(client, client.payer);
+    made.copies = Copies(client.payer, holdings);
     made.kind = Client::Kind::expected;
     made.who = client.who;
     made.comm = client.comm;

@@ -93,7 +93,7 @@ class Monitor {
 
     // lifecycle.cpp: processes coming and going
     Reply hello(Client &client, Request &request);
-    wire::HelloReply hello_reply(const Client &client) const;
+    wire::HelloReply hello_reply(Client &client) const;
     Reply presence(Client &client, Request &request);
     Reply stay(Client &client, Request &request);
     Reply enter(Client &client, Request &request);
@@ -355,6 +355,7 @@ class Monitor {
     bool has_many_waiting(const Account *maker, const Listener &listener) const;
     bool has_room_at(const Client &acceptor, const Account *maker, bool at_home) const;
     Reply no_room(Client &client, Request &request);
+    static bool has_memory(const Client &client, size_t links);
 
     Listener *held_listener(const Client &client, uint32_t id) const;
 
@@ -363,6 +364,7 @@ class Monitor {
     void rules_changed(Namespace &ns);
     Cause rules_object(const Client &client, const Listener &listener, uint32_t reach);
     Cause end_objects(pid_t pid, bool same_user);
+    static bool has_one_user(const Client &client, const Listener &listener);
     Cause birth_objects(const Client &client, const Listener &listener, uint32_t reach, bool ends);
     void review_birth(Link &link, bool ends);
     void review_births(const Namespace *only, bool ends);

@@ -93,7 +93,9 @@ Cause Monitor::join_objects(const Offer &connector, const Offer &acceptor) {
         const Cause cause = birth_objects(*connector.client, *listener, reach_of(connector.socket.names), true);
         const bool is_asked = listener->holders.count(acceptor.client) == 0 &&
                               config_.policy.birth_of(from, to, listener->address) == Birth::automatic;
-        return cause == Cause::none && is_asked ? end_objects(acceptor.client->pid, from.uid == to.uid) : cause;
+        return cause == Cause::none && is_asked
+                   ? end_objects(acceptor.client->pid, is_one_user(*connector.client, *acceptor.client))
+                   : cause;
     }
     // Between two namespaces: the kernel has made the connection itself, rules and all.
     const auto party = [](const Offer &end) {
@@ -120,7 +122,8 @@ Link *Monitor::link_between(Client &connector, Client &acceptor) {
         return nullptr;
     }
     const Account *maker = (connector.payer.user ? connector.payer.user : connector.payer.group).get();
-    if (fake_.used || connector.links_made >= config_.limits.links_per_client ||
+    if (fake_.used || !has_memory(connector, connector.links.size()) ||
+        connector.links_made >= config_.limits.links_per_client ||
         !has_room_at(acceptor, maker, maker == nullptr || connector.who.uid == acceptor.who.uid)) {
         return nullptr;
     }

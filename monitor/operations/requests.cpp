@@ -198,6 +198,9 @@ Reply Monitor::connect(Client &client, Request &request) {
         }
         return Reply::error(EMFILE, Cause::limit);
     }
+    if (!has_memory(client, client.links.size())) {
+        return Reply::error(ENOMEM, Cause::no_memory);
+    }
     if (!has_room(client, listener)) {
         if (may_log()) {
             log::warn("process {}: the server on port {} has as many links as it may have or can map",

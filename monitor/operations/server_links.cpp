@@ -29,6 +29,14 @@ bool can_map_one_more(const Client &acceptor, unsigned links) {
 
 } // namespace
 
+/// Whether the client's control group has memory for one link more, of `links` that it has or is to get. Each
+/// may cost it kLeastOpened as soon as its peer likes (libsd/transport/arena_claims.hpp); half of what arenas
+/// may take is left for links that need more.
+bool Monitor::has_memory(const Client &client, size_t links) {
+    constexpr size_t kLeastOpened = 1; // in wire::kArenasUnit
+    return client.arenas == 0 || (links + 1) * kLeastOpened <= std::max<size_t>(client.arenas / 2, 1);
+}
+
 /// Whether the acceptor may get one more link that is made in the name of `maker`. Those between it and one
 /// client, for connections that began in the kernel, count as well.
 bool Monitor::has_room_at(const Client &acceptor, const Account *maker, bool at_home) const {
@@ -45,7 +53,8 @@ bool Monitor::has_room_at(const Client &acceptor, const Account *maker, bool at_
             own += attachment.link->maker.get() == maker ? 1 : 0;
         }
     }
-    return (most == 0 || (all < most && (at_home || own < most - all))) && can_map_one_more(acceptor, all);
+    return (most == 0 || (all < most && (at_home || own < most - all))) && has_memory(acceptor, all) &&
+           can_map_one_more(acceptor, all);
 }
 
 /// Whether the acceptors have not come yet for as many of this user's links as may wait for them. Each costs

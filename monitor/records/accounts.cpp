@@ -68,6 +68,37 @@ void Charge::end() {
     payer_ = {};
 }
 
+Copies::Copies(const Payer &payer, size_t count) : payer_(payer), count_(count) {
+    SD_ASSERT(has_room(payer, count));
+    for (Account *account : {payer_.user.get(), payer_.group.get()}) {
+        if (account != nullptr) {
+            account->copies += count_;
+        }
+    }
+}
+
+Copies &Copies::operator=(Copies &&other) noexcept {
+    std::swap(payer_, other.payer_);
+    std::swap(count_, other.count_);
+    return *this;
+}
+
+Copies::~Copies() {
+    for (Account *account : {payer_.user.get(), payer_.group.get()}) {
+        if (account != nullptr) {
+            SD_ASSERT(account->copies >= count_);
+            account->copies -= count_;
+        }
+    }
+}
+
+bool Copies::has_room(const Payer &payer, size_t count) {
+    const auto fits = [count](const Account *account) {
+        return account == nullptr || account->copies + count <= kMost;
+    };
+    return fits(payer.user.get()) && fits(payer.group.get());
+}
+
 Accounts::Accounts(const ResourceLimits &user, const ResourceLimits &group, unsigned clients, bool all_users)
     : user_(user), group_(group), most_clients_(clients) {
     rlimit limit{};

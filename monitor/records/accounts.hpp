@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <sys/types.h>
+#include <utility>
 
 namespace sd::monitor {
 
@@ -26,6 +27,7 @@ struct Account {
     std::string name; ///< "user 1000", "group /system.slice/a.service"
     std::array<unsigned, kResources> count{};
     unsigned descriptors = 0;
+    size_t copies = 0; ///< see Copies
     bool is_group = false;
     uint64_t turn = 0;                           ///< of the loop, in which requests were answered last
     std::chrono::steady_clock::duration spent{}; ///< on them in that turn
@@ -60,6 +62,27 @@ class Charge {
     Payer payer_;
     Resource what_{};
     unsigned descriptors_ = 0;
+};
+
+/// What a forked child has of its parent's links and listeners, for as long as this lives: the monitor keeps
+/// a note of each. The number of children is bounded, and that of links; this bounds what both come to.
+class Copies {
+  public:
+    Copies() = default;
+    /// Of a payer who has room for them.
+    Copies(const Payer &payer, size_t count);
+    Copies(Copies &&other) noexcept
+        : payer_(std::exchange(other.payer_, {})), count_(std::exchange(other.count_, 0)) {}
+    Copies &operator=(Copies &&other) noexcept;
+    ~Copies();
+    /// Whether the payer may have so many more.
+    static bool has_room(const Payer &payer, size_t count);
+    /// Of one payer, in all: some 150 bytes each.
+    static constexpr size_t kMost = 1u << 20;
+
+  private:
+    Payer payer_;
+    size_t count_ = 0;
 };
 
 class Accounts {

@@ -45,6 +45,7 @@ struct Client {
     Payer payer;                      ///< of what it has us hold
     pid_t payer_pid = 0;              ///< whose user and group those are
     Charge charge;
+    Copies copies;
     pid_t pid = 0; ///< 0: not known, or not visible from here (another pid namespace)
     uint64_t start = 0;
     Identity who;
@@ -82,6 +83,7 @@ struct Client {
     /// After queue pairs were lost, by host (null: this one) and number of the process there
     std::map<std::pair<const void *, uint64_t>, Backoff> lost_pairs;
     Backoff pairing;      ///< until it is given a further link that needs a queue pair
+    uint32_t arenas = 0;  ///< HelloReply::arenas
     bool no_room = false; ///< could not map a link, and has not let go of one since
     uint64_t ending = 0;  ///< the Ending of what it held; 0: none
     /// Names and sides of links that it lets go of when that is over

@@ -50,6 +50,13 @@ bool may_share_bell(const Client &one, const Client &other) {
            bell_domain(one) == bell_domain(other);
 }
 
+bool is_one_user(const Client &one, const Client &other) {
+    const BellDomain &a = bell_domain(one), &b = bell_domain(other);
+    const auto is_seen = [](const BellDomain &d) { return d.mount != 0; };
+    return one.who.uid == other.who.uid &&
+           (!is_seen(a) || !is_seen(b) || (a.user == b.user && a.pid == b.pid && a.mount == b.mount));
+}
+
 bool is_eventfd(int fd) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);

@@ -35,6 +35,9 @@ BellDomain bell_domain_of(const Domain &domain);
 /// Read when it is needed first, and again when the client has become another user or executed something.
 const BellDomain &bell_domain(const Client &client);
 bool may_share_bell(const Client &one, const Client &other);
+/// Of one user on one host, who could share memory without us: not the roots of two containers. Where one of
+/// them cannot be looked at, its user counts.
+bool is_one_user(const Client &one, const Client &other);
 
 /// Domains that one waiter gives something to ring with. For those beyond that the monitor rings.
 constexpr size_t kMostForeignDomains = 16;

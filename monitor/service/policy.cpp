@@ -183,6 +183,12 @@ unsigned most_ring_within(uint64_t bytes) {
     return cls;
 }
 
+uint32_t most_arenas_within(uint64_t bytes) {
+    constexpr uint64_t kShare = 4;
+    const uint64_t units = std::clamp<uint64_t>(bytes / kShare / wire::kArenasUnit, 1, UINT32_MAX);
+    return static_cast<uint32_t>(units == sizeof(Directory) ? units - 1 : units);
+}
+
 std::optional<unsigned> Policy::most_ring(const Identity &who) const {
     const auto found = std::find_if(profiles.begin(), profiles.end(), [&](const Profile &profile) {
         return profile.most_ring && profile.matches(who);

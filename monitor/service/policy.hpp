@@ -69,6 +69,9 @@ constexpr unsigned kLeastRing = 2;
 /// memory of the group that the kernel cannot take back: when it has no other left, it kills. So some
 /// thousand connections that are full both ways fit in, or fewer with rings of kLeastRing.
 unsigned most_ring_within(uint64_t bytes);
+/// How much of so much memory the arenas of one process may take, in wire::kArenasUnit. Never 0, nor the size
+/// of a directory (wire::HelloReply).
+uint32_t most_arenas_within(uint64_t bytes);
 
 /// What is said of a program or a unit, whoever it talks to (profiles.hpp).
 struct Profile {

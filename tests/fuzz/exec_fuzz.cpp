@@ -138,7 +138,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         channel = control::chan.exchange(-1);
         memcpy(w.bytes.data() + offsetof(ExecTable, channel), &channel,
                w.bytes.size() >= sizeof(ExecTable) ? sizeof channel : 0);
-        const wire::HelloReply hello{77, sizeof(Directory), wire::Spin::automatic, 0};
+        const wire::HelloReply hello{77, 0, wire::Spin::automatic, 0};
         const int answered = !in.rarely(16) ? directory : in.below(2) != 0 ? no_directory : p.listening;
         p.monitor.answer(&hello, !in.rarely(16) ? sizeof hello : 0, &answered, !in.rarely(32) ? 1 : 0);
         for (unsigned i = 0; i < 3; ++i) {

@@ -1,11 +1,15 @@
 // Where the larger rings of a link lie: pieces of the sides' arenas, mapped as they are used.
+#include "libsd/control/client.hpp"
+#include "libsd/transport/arena_claims.hpp"
 #include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/ring_shrink.hpp"
 #include "tests/unit/stream_pair.hpp"
 
+#include <algorithm>
 #include <array>
 #include <set>
 #include <string>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <vector>
 
@@ -312,6 +316,75 @@ TEST_CASE("of a stranger's link little is mapped ahead, and no more than a bound
     CHECK(error == -ENOMEM);
     l->users = 0; // the caller's
     unmap_link(l);
+}
+
+namespace {
+
+/// While it lives, arenas may take that much more than they have.
+struct LittleMemory {
+    explicit LittleMemory(uint64_t more) { control::profile.arenas = arena_claims + more; }
+    ~LittleMemory() { control::profile.arenas = control::kArenasUnbounded; }
+    LittleMemory(const LittleMemory &) = delete;
+    LittleMemory &operator=(const LittleMemory &) = delete;
+};
+
+/// How many pages of the stranger's arena have memory.
+size_t pages_of_arena(const LinkMap &l, unsigned side) {
+    std::vector<unsigned char> there(kFirstArena / 4096);
+    REQUIRE(mincore(l.view.base + kFirstArenas + side * kFirstArena, kFirstArena, there.data()) == 0);
+    return static_cast<size_t>(std::count_if(there.begin(), there.end(), [](unsigned char p) { return p & 1; }));
+}
+
+} // namespace
+
+TEST_CASE("a stranger who says that he has written what he has not makes the receiver take a bounded part of "
+          "its memory") {
+    const uint64_t before = arena_claims;
+    LittleMemory little(2u << 20);
+    long error = 0;
+    LinkMap *l = map_link(test::make_link_memory(), 12, 1, 0, LinkPeer::stranger, &error);
+    REQUIRE(l);
+    REQUIRE(opened_by(*l) == kRingSize[2]);
+    REQUIRE(arena_claims == before + kRingSize[2]);
+    // Each slot of his has a ring of 256 KiB, as he says, and a receiver reads all of each.
+    unsigned had = 0;
+    for (uint32_t slot = 0; slot < 64; ++slot) {
+        l->view.piece(slot, 0, 3) = static_cast<uint32_t>(slot * kRingSize[3] / kPieceUnit) + 1;
+        if (const uint8_t *ring = larger_ring(l->view.slot(slot).ring[0], 3, &error)) {
+            ++had;
+            for (uint32_t at = 0; at < kRingSize[3]; at += 4096)
+                REQUIRE(*static_cast<const volatile uint8_t *>(ring + at) == 0);
+        } else {
+            REQUIRE(error == -ENOMEM);
+        }
+    }
+    CHECK(had == 8);
+    CHECK(arena_claims <= before + (2u << 20));
+    CHECK(opened_by(*l) <= 2u << 20);
+    CHECK(pages_of_arena(*l, 0) == kFirstArena / 4096);
+    l->users = 0;
+    unmap_link(l);
+    CHECK(arena_claims == before);
+}
+
+TEST_CASE("without memory for larger rings a connection has a small one") {
+    StreamPair p;
+    const uint32_t slot = p.file(0)->slot;
+    for (unsigned cls = 1; cls < kRingClasses; ++cls)
+        test_link(0)->view.piece(slot, 0, cls) = 0;
+    {
+        LittleMemory little(0);
+        CHECK(ring_to_be_had(*test_link(0), slot, 1));
+        CHECK_FALSE(ring_to_be_had(*test_link(0), slot, 2));
+        const size_t sent = fill(p, 0);
+        CHECK(sent >= kRingSize[1] / 2);
+        CHECK(sent < kRingSize[2]);
+        CHECK((stream_events(*p.file(0)) & EPOLLOUT) == 0);
+        CHECK(drain(p, 1) == sent);
+        CHECK_FALSE(provide_ring(*test_link(0), slot, 2));
+    }
+    CHECK(ring_to_be_had(*test_link(0), slot, 2));
+    CHECK(fill(p, 0) > kRingSize[2]);
 }
 
 TEST_CASE("rings of a stranger's link are not given back: he may hold their file's lock") {

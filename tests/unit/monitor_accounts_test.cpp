@@ -38,6 +38,23 @@ TEST_CASE("a user has no more than its limit, and gets back what ends") {
     REQUIRE(user.user->descriptors == 0);
 }
 
+TEST_CASE("what children have of their parents' links is bounded for each user and group") {
+    Accounts accounts(kNone, kNone, 100, true);
+    const Payer user = accounts.payer(1000, "/a"), other = accounts.payer(1001, "/a"),
+                third = accounts.payer(1001, "/b");
+    Copies most(user, Copies::kMost - 10);
+    CHECK(Copies::has_room(user, 10));
+    CHECK_FALSE(Copies::has_room(user, 11));
+    CHECK_FALSE(Copies::has_room(other, 11)); // of the same group
+    CHECK(Copies::has_room(third, Copies::kMost));
+    Copies few(other, 5);
+    CHECK_FALSE(Copies::has_room(user, 6));
+    most = std::move(few);
+    few = Copies();
+    CHECK(Copies::has_room(user, Copies::kMost - 5));
+    CHECK_FALSE(Copies::has_room(user, Copies::kMost - 4));
+}
+
 TEST_CASE("the roots of two containers, and many users of one, pay for their control group") {
     Accounts accounts(kNone, kFew, 100, true);
     std::string over;

@@ -86,6 +86,13 @@ TEST_CASE("the limit of a process's group can be asked for") {
     close(pidfd);
 }
 
+TEST_CASE("arenas may take a part of a group's memory") {
+    CHECK(most_arenas_within(0) == 1);
+    CHECK(most_arenas_within(64 * kMiB) * sd::wire::kArenasUnit == 16 * kMiB);
+    CHECK(most_arenas_within(sizeof(sd::Directory) * 4 * sd::wire::kArenasUnit) != sizeof(sd::Directory));
+    CHECK(most_arenas_within(UINT64_MAX) == UINT32_MAX);
+}
+
 TEST_CASE("rings are smaller where there is little memory for them") {
     CHECK(most_ring_within(0) == kLeastRing);
     CHECK(most_ring_within(64 * kMiB) == kLeastRing);

@@ -1,0 +1,36 @@
+// What this process can be charged for the arenas of its links: its own rings there, and what strangers may
+// send it in theirs. A page that nobody has written is charged to who reads it first, and a stranger may say
+// that he has written it. Where a control group has little memory the monitor gives a bound
+// (control::Profile::arenas): nobody is to be killed for what the kernel would have pushed back.
+//
+// All may be called by any thread at any time, and are async-signal-safe. A forked child has its parent's
+// counts: what both have counts for both.
+#pragma once
+#include <atomic>
+#include <cstdint>
+
+namespace sd {
+
+struct LinkMap;
+
+/// Claimed for all links together, in bytes.
+extern std::atomic<uint64_t> arena_claims;
+
+/// For the link's own rings. False: that would be beyond the bound, and nothing is claimed.
+[[nodiscard]] bool claim_arena(LinkMap &l, uint64_t bytes) noexcept;
+/// The same whatever the bound is.
+void claim_arena_in_any_case(LinkMap &l, uint64_t bytes) noexcept;
+/// Whether claim_arena() would succeed; a hint.
+[[nodiscard]] bool arena_to_be_claimed(uint64_t bytes) noexcept;
+/// Gives back what claim_arena() has claimed.
+void unclaim_arena(LinkMap &l, uint64_t bytes) noexcept;
+
+/// Of a stranger's arena, from its beginning to `end`; true where that is claimed already.
+[[nodiscard]] bool claim_strangers_arena(LinkMap &l, uint64_t end) noexcept;
+/// How much of a stranger's arena is opened to him at once: `most`, or less where memory is little.
+[[nodiscard]] uint64_t opened_at_first(uint64_t most) noexcept;
+
+/// A link is made, or is about to be unmapped: it has claimed nothing.
+void unclaim_arenas(LinkMap &l) noexcept;
+
+} // namespace sd
