@@ -16,7 +16,7 @@ namespace {
 
 struct Progress {
     alignas(64) std::atomic<std::uint64_t> accepted{0};
-    alignas(64) std::atomic<bool> ready{false};
+    alignas(64) std::atomic<std::uint16_t> port{0};
 };
 
 } // namespace
@@ -27,18 +27,31 @@ int main(int argc, char **argv) {
                            {"warmup", "0.2", "seconds before that"},
                            {"window", "64", "connections the client may be ahead of the server"},
                            {"addresses", "32", "127.0.0.1 upwards, so that ports in TIME_WAIT do not run out"},
+                           {"strangers", "0", "1: the server is another user"},
                            {"cpu", "0,1", "processors of server and client"}});
+    const bool strangers = options.integer("strangers") != 0;
     auto *progress = shared_value<Progress>();
     std::uint16_t port = 0;
-    const int listener = listen_tcp("0.0.0.0", port);
+    int listener = strangers ? -1 : listen_tcp("0.0.0.0", port);
     const pid_t server = start_child(options.cpu(0), [&] {
+        if (strangers) {
+            become_other_user();
+            listener = listen_tcp("0.0.0.0", port);
+            progress->port = port;
+        }
         for (;;) {
             close(accept_tcp(listener));
             progress->accepted.store(progress->accepted.load(std::memory_order_relaxed) + 1,
                                      std::memory_order_release);
         }
     });
-    close(listener);
+    if (strangers) {
+        while ((port = progress->port) == 0) {
+            sched_yield();
+        }
+    } else {
+        close(listener);
+    }
     pin_to_cpu(options.cpu(1));
 
     const auto window = static_cast<std::uint64_t>(options.integer("window"));

@@ -116,6 +116,12 @@ Channel::Channel(const std::string &transport) {
     if (transport == "tcp") {
         kind_ = Kind::tcp;
         listener_ = listen_tcp("127.0.0.1", port_);
+    } else if (transport == "strangers") {
+        kind_ = Kind::strangers;
+        maker_ = getpid();
+        if (pipe2(port_pipe_, O_CLOEXEC) != 0) {
+            die("pipe2");
+        }
     } else if (transport == "sockmap") {
         kind_ = Kind::sockmap;
         listener_ = listen_tcp("127.0.0.1", port_);
@@ -132,7 +138,14 @@ Channel::Channel(const std::string &transport) {
         }
     } else {
         errno = 0;
-        die("--via must be tcp, sockmap, unix or pipe");
+        die("--via must be tcp, strangers, sockmap, unix or pipe");
+    }
+}
+
+// Of the two processes, that which was forked; before it has a socket.
+void Channel::become_stranger() const {
+    if (getpid() != maker_) {
+        become_other_user();
     }
 }
 
@@ -155,6 +168,16 @@ Duplex Channel::server() {
         join_sockmap(Sockmap::End::server, fd);
         return {fd, fd};
     }
+    case Kind::strangers: {
+        become_stranger();
+        const int listener = listen_tcp("127.0.0.1", port_);
+        if (write(port_pipe_[1], &port_, sizeof port_) != sizeof port_) {
+            die("write");
+        }
+        const int fd = accept_tcp(listener);
+        ::close(listener);
+        return {fd, fd};
+    }
     case Kind::unix_stream:
         ::close(pair_[1]);
         return {pair_[0], pair_[0]};
@@ -175,6 +198,14 @@ Duplex Channel::client() {
         join_sockmap(Sockmap::End::client, fd);
         return {fd, fd};
     }
+    case Kind::strangers: {
+        become_stranger();
+        if (read(port_pipe_[0], &port_, sizeof port_) != sizeof port_) {
+            die("read");
+        }
+        const int fd = connect_tcp("127.0.0.1", port_);
+        return {fd, fd};
+    }
     case Kind::unix_stream:
         ::close(pair_[0]);
         return {pair_[1], pair_[1]};
@@ -187,8 +218,8 @@ Duplex Channel::client() {
 }
 
 void Channel::drop() {
-    for (int *fd :
-         {&listener_, &pair_[0], &pair_[1], &to_server_[0], &to_server_[1], &to_client_[0], &to_client_[1]}) {
+    for (int *fd : {&port_pipe_[0], &port_pipe_[1], &listener_, &pair_[0], &pair_[1], &to_server_[0],
+                    &to_server_[1], &to_client_[0], &to_client_[1]}) {
         if (*fd >= 0) {
             ::close(*fd);
             *fd = -1;

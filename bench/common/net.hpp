@@ -41,19 +41,23 @@ class Channel {
     void drop();
 
   private:
-    enum class Kind { tcp, sockmap, unix_stream, pipe };
+    enum class Kind { tcp, strangers, sockmap, unix_stream, pipe };
     void join_sockmap(Sockmap::End end, int fd) const;
+    void become_stranger() const;
     Kind kind_;
     std::uint16_t port_ = 0;
     int listener_ = -1;
     int pair_[2] = {-1, -1};
     int to_server_[2] = {-1, -1};
     int to_client_[2] = {-1, -1};
+    pid_t maker_ = -1;
+    int port_pipe_[2] = {-1, -1};
     Sockmap sockmap_;
 };
 
 // What --via accepts.
-constexpr const char *kTransports = "tcp, sockmap (TCP with a BPF redirect), unix or pipe";
+constexpr const char *kTransports =
+    "tcp, strangers (TCP between two users), sockmap (TCP with a BPF redirect), unix or pipe";
 
 // Moves whole messages over one Duplex. One thread.
 class Mover {

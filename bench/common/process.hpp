@@ -18,6 +18,9 @@ void pin_to_cpu(int cpu);
 // Runs `body` in a child that is pinned first and dies with its parent; exit status 0 when it returns.
 [[nodiscard]] pid_t start_child(int cpu, const std::function<void()> &body);
 
+// Another user than root, for good; needs root. Still dies with its parent.
+void become_other_user();
+
 // Waits and ends the program with an error when the child failed.
 void join_child(pid_t pid);
 

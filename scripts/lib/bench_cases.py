@@ -2,7 +2,7 @@
 
 import os
 
-from bench_model import Bar, Case, Variant, both, size_name
+from bench_model import NOT_SLOWER, Bar, Case, Variant, both, size_name
 from bench_forking import forking_cases
 from bench_programs import program_cases
 
@@ -82,6 +82,25 @@ def connections(_build):
                [Bar("at most 4 KiB", value=4096)], seconds=0, rounds=1,
                note="Memory of the processes alone; that of kernel sockets is not in it, so kernel TCP shows nearly none here. "
                "What the kernel spends is in the JSON (kernel_bytes).")
+
+
+def between_users(_build):
+    """The same where both ends are one user's, and of two."""
+    bars = [Bar(NOT_SLOWER), Bar("at most 5 % slower than within one user", "user", 0.95)]
+
+    def case(key, title, metric, unit, program, words, strangers, turns=("user", "sd")):
+        one, two = [program, *words], [program, *words, *strangers]
+        variants = {"kernel": Variant(two), "user": Variant(one, True), "sd": Variant(two, True)}
+        return Case(f"users-{key}", "users", f"two users: {title}", metric, unit, variants, bars, turns=turns)
+
+    via = ["--via", "strangers"]
+    for size in (8, 4096):
+        yield case(f"rtt-{size}", f"round trip {size_name(size)}", "p50_ns", "ns", "pingpong", ["--size", str(size)], via)
+    yield case("rtt-epoll", "round trip 8 B, epoll", "p50_ns", "ns", "pingpong", ["--mode", "epoll"], via)
+    yield case("wake", "round trip 8 B after 1 ms of silence", "p50_ns", "ns", "pingpong", ["--gap-us", "1000", "--warmup", "0"], via, ())
+    for size in (8, 4096, 65536):
+        yield case(f"stream-{size}", f"stream {size_name(size)}", "messages_per_s", "1/s", "stream", ["--size", str(size)], via)
+    yield case("connrate", "connect + accept + close", "connections_per_s", "1/s", "connrate", [], ["--strangers", "1"], ())
 
 
 def sharing(_build):
@@ -170,7 +189,7 @@ def rpc(build):
                    [Bar("a third of kernel TCP", factor=3)])
 
 
-GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "sharing": sharing, "silence": silence, "paced": part_load,
+GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "users": between_users, "sharing": sharing, "silence": silence, "paced": part_load,
           "pass": nothing_to_gain, "pipeline": pipelines, "forking": lambda _build: forking_cases(), "programs": None}
 
 

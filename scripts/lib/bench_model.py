@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 # Column titles, in the order of the tables and plots.
 VARIANTS = {
     "kernel": "kernel TCP", "busy": "busy-polling TCP", "sockmap": "TCP + sockmap", "unix": "AF_UNIX", "pipe": "pipe",
-    "limit": "bare ring", "mutex": "ring + mutex", "memcpy": "memcpy", "sd": "SocksDirect",
+    "limit": "bare ring", "mutex": "ring + mutex", "memcpy": "memcpy", "user": "one user", "sd": "SocksDirect",
 }
 
 
