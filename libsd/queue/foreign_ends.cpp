@@ -209,6 +209,26 @@ bool drain_foreign_ends(Bell &b) noexcept {
     return n != 0;
 }
 
+int only_end(const Bell &b) noexcept {
+    const ForeignEnds &f = b.foreign;
+    const uint32_t used = f.used.load(std::memory_order_acquire);
+    if (used == 0 || (used & (used - 1)) != 0 || f.ended.load(std::memory_order_relaxed) != 0 ||
+        f.other.load(std::memory_order_acquire) != -1 || descriptors_may_come.load(std::memory_order_relaxed))
+        return -1;
+    return f.end[__builtin_ctz(used)];
+}
+
+void take_from_only_end(Bell &b) noexcept {
+    long n = -EAGAIN;
+    {
+        const BusyEnds busy(b.foreign);
+        if (const int fd = only_end(b); busy && fd >= 0)
+            n = take_one(fd);
+    }
+    if (n != 1 && n != -EAGAIN)
+        (void)drain_foreign_ends(b); // its end, which the set tells of once
+}
+
 void close_foreign_ends(Bell &b) noexcept {
     ForeignEnds &f = b.foreign;
     const int set = f.set.exchange(-1, std::memory_order_acq_rel);

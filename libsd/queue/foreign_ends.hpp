@@ -54,6 +54,12 @@ void provide_foreign_ends(Bell &b, LinkMap &l, unsigned id) noexcept;
 void watch_as_well(Bell &b, int fd) noexcept;
 /// Takes what has been sent. False: nothing. Any thread, also several at once; never blocks.
 bool drain_foreign_ends(Bell &b) noexcept;
+/// The one end that there is, where nothing else is in the set: who sleeps in poll has it in its list, and
+/// take_from_only_end() saves a question to the set. Another thread that adds an end (restore_bells) rings
+/// the eventfd afterwards, and the next sleep asks anew. -1: there are none, or several.
+int only_end(const Bell &b) noexcept;
+/// It is readable, as poll says, and stays so while there is more. Like drain_foreign_ends().
+void take_from_only_end(Bell &b) noexcept;
 /// The bell ends, or the process goes into a sandbox, which knows none of the system calls that are needed
 /// here. Nobody sleeps on it.
 void close_foreign_ends(Bell &b) noexcept;

@@ -21,8 +21,9 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
     const int foreign = bell_.foreign.set.load(std::memory_order_acquire);
     const int other = bell_.foreign.other.load(std::memory_order_acquire);
     const bool only_other = other >= 0 && bell_.foreign.used.load(std::memory_order_acquire) == 0;
+    const int only_socket = foreign >= 0 ? only_end(bell_) : -1;
     if (foreign >= 0) [[unlikely]]
-        list[n++] = {only_other ? other : foreign, POLLIN, 0};
+        list[n++] = {only_other ? other : only_socket >= 0 ? only_socket : foreign, POLLIN, 0};
     const size_t bell_end = n;
     if (const int channel = control::channel(); channel >= 0)
         list[n++] = {channel, 0, 0};
@@ -40,14 +41,18 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
     });
     is_awake();
     const bool bell_rung = r > 0 && list[bell_at].revents;
-    const bool rung = bell_rung || (r > 0 && bell_end > bell_at + 1 && list[bell_at + 1].revents);
-    if (rung && !only_other) {
-        drain(bell_);
-    } else if (rung) { // each is a system call: only what is readable is asked
-        if (bell_rung)
-            drain_eventfd(bell_);
-        if (list[bell_at + 1].revents)
+    const bool others_rang = r > 0 && bell_end > bell_at + 1 && list[bell_at + 1].revents;
+    const bool rung = bell_rung || others_rang;
+    // Each is a system call: only what is readable is asked.
+    if (bell_rung)
+        drain_eventfd(bell_);
+    if (others_rang) {
+        if (only_other)
             upward.take_events();
+        else if (only_socket >= 0)
+            take_from_only_end(bell_);
+        else
+            (void)drain_foreign_ends(bell_);
     }
     over(start, rung);
     if (r > 0 && n > bell_end && list[bell_end].revents && !blind())
