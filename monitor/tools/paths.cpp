@@ -37,7 +37,8 @@ bool private_socket(char (&path)[kMaxPath]) {
     if (!private_directory(path)) {
         return false;
     }
-    strcat(path, "/monitor.sock");
+    constexpr char kName[] = "/monitor.sock";
+    memcpy(path + strlen(path), kName, sizeof kName); // private_directory() has left room for it
     return true;
 }
 
@@ -55,10 +56,11 @@ int make_private_directory(const char *path) {
 int connect_monitor(const char *path) {
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
-    if (strlen(path) >= sizeof name.sun_path) {
+    const size_t length = strlen(path);
+    if (length >= sizeof name.sun_path) {
         return -ENAMETOOLONG;
     }
-    strcpy(name.sun_path, path);
+    memcpy(name.sun_path, path, length);
     const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         return -errno;
