@@ -18,13 +18,38 @@
 
 namespace sd::stat {
 
+// What a parser's lambdas keep: no type of this file alone, or g++ warns where many sources are compiled as
+// one.
+namespace filters {
+enum class Op { equal, unequal, less, greater, at_most, at_least };
+
+/// An address with the length of a prefix, and a port: each may be missing.
+struct Host {
+    uint8_t ip[16]{};
+    unsigned bits = 0;
+    std::optional<uint16_t> port;
+
+    bool matches(const SlotAddress &address) const {
+        if (port && address.port != *port) {
+            return false;
+        }
+        if (memcmp(ip, address.ip, bits / 8) != 0) {
+            return false;
+        }
+        const unsigned rest = bits % 8;
+        return rest == 0 || (ip[bits / 8] ^ address.ip[bits / 8]) >> (8 - rest) == 0;
+    }
+};
+} // namespace filters
+
 namespace {
+
+using filters::Host;
+using filters::Op;
 
 constexpr unsigned bit(State state) { return 1u << static_cast<unsigned>(state); }
 constexpr unsigned kAll = (1u << kStates) - 1;
 constexpr unsigned kConnected = kAll & ~bit(State::listening) & ~bit(State::closed);
-
-enum class Op { equal, unequal, less, greater, at_most, at_least };
 
 std::optional<Op> operator_of(const std::string &word) {
     static const std::vector<std::pair<std::string, Op>> all = {
@@ -103,24 +128,6 @@ uint16_t port_of(const std::string &text) {
     }
     fail(fmt::format("\"{}\" is no port", text));
 }
-
-/// An address with the length of a prefix, and a port: each may be missing.
-struct Host {
-    uint8_t ip[16]{};
-    unsigned bits = 0;
-    std::optional<uint16_t> port;
-
-    bool matches(const SlotAddress &address) const {
-        if (port && address.port != *port) {
-            return false;
-        }
-        if (memcmp(ip, address.ip, bits / 8) != 0) {
-            return false;
-        }
-        const unsigned rest = bits % 8;
-        return rest == 0 || (ip[bits / 8] ^ address.ip[bits / 8]) >> (8 - rest) == 0;
-    }
-};
 
 Host host_of(const std::string &word) {
     Host host;
