@@ -1,0 +1,1 @@
+// Nothing: Meson precompiles a header for a source only.
