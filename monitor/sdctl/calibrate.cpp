@@ -21,7 +21,6 @@ using monitor::UniqueFd;
 
 constexpr char kDevice[] = "/dev/socksdirect-zerocopy";
 constexpr char kParameters[] = "/sys/module/socksdirect_zerocopy/parameters/";
-constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20;
 /// Of messages: those that matter, and all that anybody may want to know of.
 constexpr size_t kLeast = 64 << 10, kMost = 4 << 20, kLeastOfAll = kPage, kMostOfAll = 64 << 20;
 

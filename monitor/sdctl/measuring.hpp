@@ -14,6 +14,8 @@
 
 namespace sd::ctl {
 
+constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20; ///< bytes
+
 [[noreturn]] inline void cannot_measure(const std::string &what) {
     throw Failure(Exit::failed, fmt::format("calibrate: {}: {}", what, strerror(errno)));
 }

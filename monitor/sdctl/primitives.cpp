@@ -18,7 +18,7 @@
 namespace sd::ctl {
 namespace {
 
-constexpr size_t kPage = 4096, kRing = 256 << 10, kCall = 1 << 20, kPages = kCall / kPage;
+constexpr size_t kPages = kCall / kPage;
 constexpr size_t kAround = 64 << 10; // the kernel's own
 constexpr int kRounds = 12;
 

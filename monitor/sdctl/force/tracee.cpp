@@ -10,7 +10,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
-#include <linux/elf.h>
+#include <elf.h>
 #include <linux/ptrace.h>
 #include <memory>
 #include <sys/syscall.h>
