@@ -217,7 +217,8 @@ void hold_senders_to_mapped(LinkMap &l) noexcept {
     uint64_t mapped = map_until(l, sender, beforehand(l, sender));
     if (l.foreign.load(std::memory_order_relaxed)) {
         mapped = opened_at_first(mapped);
-        mapped = claim_strangers_arena(l, mapped) ? mapped : 0;
+        if (!claim_strangers_arena(l, mapped))
+            mapped = kLeastOpened;
     }
     auto &open = l.view.header().side[l.side].arena_open;
     uint64_t told = open.load(std::memory_order_relaxed);

@@ -10,32 +10,34 @@ std::atomic<uint64_t> arena_claims{0};
 
 namespace {
 
-constexpr uint64_t kLeastOpened = kRingSize[2];
-constexpr uint64_t kShareOfOne = 256; ///< of the bound, what one stranger is opened at once
+/// Of what the monitor lets the process have, half is for what each link has at least: it bounds their
+/// number.
+static_assert(kLeastOpened == wire::kArenasUnit);
+uint64_t bound() noexcept { return control::profile.arenas.load(relaxed) / 2; }
+bool is_bounded() noexcept { return control::profile.arenas.load(relaxed) != control::kArenasUnbounded; }
 
-uint64_t bound() noexcept { return control::profile.arenas.load(relaxed); }
+/// `free`: what has to be left for others.
+bool claim(LinkMap &l, uint64_t bytes, uint64_t free) noexcept {
+    uint64_t now = arena_claims.load(relaxed);
+    do {
+        if (is_bounded() && now + bytes + free > bound())
+            return false;
+    } while (!arena_claims.compare_exchange_weak(now, now + bytes, relaxed));
+    l.claimed.fetch_add(bytes, relaxed);
+    return true;
+}
 
 } // namespace
 
+bool claim_arena(LinkMap &l, uint64_t bytes) noexcept { return claim(l, bytes, 0); }
+
 bool arena_to_be_claimed(uint64_t bytes) noexcept {
-    const uint64_t most = bound();
-    return most == control::kArenasUnbounded || arena_claims.load(relaxed) + bytes <= most;
+    return !is_bounded() || arena_claims.load(relaxed) + bytes <= bound();
 }
 
 void claim_arena_in_any_case(LinkMap &l, uint64_t bytes) noexcept {
     arena_claims.fetch_add(bytes, relaxed);
     l.claimed.fetch_add(bytes, relaxed);
-}
-
-bool claim_arena(LinkMap &l, uint64_t bytes) noexcept {
-    const uint64_t most = bound();
-    uint64_t now = arena_claims.load(relaxed);
-    do {
-        if (most != control::kArenasUnbounded && now + bytes > most)
-            return false;
-    } while (!arena_claims.compare_exchange_weak(now, now + bytes, relaxed));
-    l.claimed.fetch_add(bytes, relaxed);
-    return true;
 }
 
 void unclaim_arena(LinkMap &l, uint64_t bytes) noexcept {
@@ -47,7 +49,7 @@ bool claim_strangers_arena(LinkMap &l, uint64_t end) noexcept {
     uint64_t now = l.strangers_claimed.load(relaxed);
     while (now < end) {
         const uint64_t more = end - now;
-        if (!claim_arena(l, more))
+        if (!claim(l, more, end))
             return false;
         if (l.strangers_claimed.compare_exchange_strong(now, end, relaxed))
             return true;
@@ -57,16 +59,12 @@ bool claim_strangers_arena(LinkMap &l, uint64_t end) noexcept {
 }
 
 uint64_t opened_at_first(uint64_t most) noexcept {
-    const uint64_t all = bound();
-    if (all == control::kArenasUnbounded)
-        return most;
-    const uint64_t share = all / kShareOfOne / kLeastOpened * kLeastOpened;
-    return share < kLeastOpened ? kLeastOpened : share < most ? share : most;
+    return is_bounded() && most > kLeastOpened ? kLeastOpened : most;
 }
 
 void unclaim_arenas(LinkMap &l) noexcept {
     arena_claims.fetch_sub(l.claimed.exchange(0, relaxed), relaxed);
-    l.strangers_claimed.store(0, relaxed);
+    l.strangers_claimed.store(kLeastOpened, relaxed);
 }
 
 } // namespace sd

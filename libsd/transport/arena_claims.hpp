@@ -6,12 +6,18 @@
 // All may be called by any thread at any time, and are async-signal-safe. A forked child has its parent's
 // counts: what both have counts for both.
 #pragma once
+#include "libsd/layout/link_layout.hpp"
+
 #include <atomic>
 #include <cstdint>
 
 namespace sd {
 
 struct LinkMap;
+
+/// A stranger's link has this much of his arena whatever is claimed; so many links does the monitor let a
+/// process have that it comes to half of the bound. The other half is what is claimed here.
+constexpr uint64_t kLeastOpened = kRingSize[2];
 
 /// Claimed for all links together, in bytes.
 extern std::atomic<uint64_t> arena_claims;
@@ -25,7 +31,8 @@ void claim_arena_in_any_case(LinkMap &l, uint64_t bytes) noexcept;
 /// Gives back what claim_arena() has claimed.
 void unclaim_arena(LinkMap &l, uint64_t bytes) noexcept;
 
-/// Of a stranger's arena, from its beginning to `end`; true where that is claimed already.
+/// Of a stranger's arena, from its beginning to `end`; true where that is claimed already. One link has no
+/// more than is still free for all others.
 [[nodiscard]] bool claim_strangers_arena(LinkMap &l, uint64_t end) noexcept;
 /// How much of a stranger's arena is opened to him at once: `most`, or less where memory is little.
 [[nodiscard]] uint64_t opened_at_first(uint64_t most) noexcept;

@@ -29,12 +29,11 @@ bool can_map_one_more(const Client &acceptor, unsigned links) {
 
 } // namespace
 
-/// Whether the client's control group has memory for one link more, of `links` that it has or is to get. Each
-/// may cost it kLeastOpened as soon as its peer likes (libsd/transport/arena_claims.hpp); half of what arenas
-/// may take is left for links that need more.
+/// Whether the client's control group has memory for one link more, of `links` that it has or is to get.
+/// Each may cost it one wire::kArenasUnit as soon as its peer likes (kLeastOpened in libsd/transport); half
+/// of what arenas may take is left for links that need more.
 bool Monitor::has_memory(const Client &client, size_t links) {
-    constexpr size_t kLeastOpened = 1; // in wire::kArenasUnit
-    return client.arenas == 0 || (links + 1) * kLeastOpened <= std::max<size_t>(client.arenas / 2, 1);
+    return client.arenas == 0 || links + 1 <= std::max<size_t>(client.arenas / 2, 1);
 }
 
 /// Whether the acceptor may get one more link that is made in the name of `maker`. Those between it and one
