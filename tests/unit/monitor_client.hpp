@@ -13,6 +13,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <netinet/in.h>
 #include <poll.h>
@@ -31,6 +32,29 @@ namespace sd::test {
 using monitor::Mapping;
 using monitor::UniqueFd;
 
+/// The line of /proc/PID/status that begins with `name`, without it.
+inline std::string status_line(pid_t pid, const std::string &name) {
+    std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+    for (std::string line; std::getline(status, line);) {
+        if (line.rfind(name + ":", 0) == 0) {
+            const size_t value = line.find_first_not_of(" \t", name.size() + 1);
+            return value == std::string::npos ? "" : line.substr(value);
+        }
+    }
+    return {};
+}
+
+inline std::vector<pid_t> children_of(pid_t parent) {
+    std::vector<pid_t> result;
+    for (const auto &entry : std::filesystem::directory_iterator("/proc")) {
+        const auto pid = static_cast<pid_t>(atoi(entry.path().filename().c_str()));
+        if (pid > 0 && status_line(pid, "PPid") == std::to_string(parent)) {
+            result.push_back(pid);
+        }
+    }
+    return result;
+}
+
 /// Runs sd-monitor at a socket in a temporary directory until the object goes.
 class MonitorProcess {
   public:
@@ -45,8 +69,15 @@ class MonitorProcess {
     }
     ~MonitorProcess() {
         if (pid > 0) {
+            // A bridge whose peer has ended unnoticed waits for the next monitor, and would keep our output
+            // open.
+            kill(pid, SIGSTOP);
+            const std::vector<pid_t> helpers = children_of(pid);
             kill(pid, SIGKILL);
             waitpid(pid, nullptr, 0);
+            for (const pid_t helper : helpers) {
+                kill(helper, SIGKILL);
+            }
         }
         for (const char *file : {"/monitor.sock", "/monitor.sock.lock", "/monitor.toml", "/log"}) {
             unlink((directory + file).c_str());
