@@ -219,14 +219,13 @@ int only_end(const Bell &b) noexcept {
 }
 
 void take_from_only_end(Bell &b) noexcept {
-    long n = -EAGAIN;
-    {
-        const BusyEnds busy(b.foreign);
-        if (const int fd = only_end(b); busy && fd >= 0)
-            n = take_one(fd);
-    }
-    if (n != 1 && n != -EAGAIN)
-        (void)drain_foreign_ends(b); // its end, which the set tells of once
+    ForeignEnds &f = b.foreign;
+    const BusyEnds busy(f);
+    const int fd = busy ? only_end(b) : -1;
+    if (fd < 0)
+        return; // another thread is at it, or there are several by now: the next sleep finds what is left
+    if (const long n = take_one(fd); n != 1 && n != -EAGAIN)
+        f.ended.fetch_or(f.used.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 void close_foreign_ends(Bell &b) noexcept {

@@ -10,9 +10,9 @@ std::atomic<uint64_t> arena_claims{0};
 
 namespace {
 
-/// Of what the monitor lets the process have, half is for what each link has at least: it bounds their
-/// number.
-static_assert(kLeastOpened == wire::kArenasUnit);
+static_assert(kLeastOpened == wire::kArenasUnit, "as the monitor bounds the number of links");
+
+/// Half of what the monitor lets the process have: the other half is for what each link has at least.
 uint64_t bound() noexcept { return control::profile.arenas.load(relaxed) / 2; }
 bool is_bounded() noexcept { return control::profile.arenas.load(relaxed) != control::kArenasUnbounded; }
 
