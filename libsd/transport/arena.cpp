@@ -145,10 +145,6 @@ uint64_t next_piece(uint64_t used, uint32_t size) noexcept {
     return offset == 0 && size > kFirstArena ? size : offset; // not across the end of part 0
 }
 
-/// A connection may have rings of this class however little memory there is: it would be slower than through
-/// the kernel with less.
-constexpr unsigned kAlwaysClaimed = 1;
-
 /// Can this side send from the piece that the table names?
 bool is_usable(LinkMap &l, uint32_t units, uint32_t size) noexcept {
     const uint64_t offset = (uint64_t{units} - 1) * kPieceUnit;
@@ -170,8 +166,7 @@ bool ring_to_be_had(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
         return is_usable(l, units, size);
     const uint64_t used = l.view.header().side[l.side].arena_used.load(std::memory_order_relaxed);
     const uint64_t offset = next_piece(used, size);
-    return offset + size <= open_to_us(l) && (cls == kAlwaysClaimed || arena_to_be_claimed(size)) &&
-           address_of(l, l.side, offset);
+    return offset + size <= open_to_us(l) && arena_to_be_claimed(size) && address_of(l, l.side, offset);
 }
 
 bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
@@ -179,9 +174,7 @@ bool provide_ring(LinkMap &l, uint32_t slot, unsigned cls) noexcept {
     auto &piece = l.view.piece(slot, l.side, cls);
     if (const uint32_t units = piece.load(std::memory_order_relaxed))
         return is_usable(l, units, size);
-    if (cls == kAlwaysClaimed)
-        claim_arena_in_any_case(l, size);
-    else if (!claim_arena(l, size))
+    if (!claim_arena(l, size))
         return false;
     auto &mark = l.view.header().side[l.side].arena_used;
     uint64_t used = mark.load(std::memory_order_relaxed), offset;

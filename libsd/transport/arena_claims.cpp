@@ -29,15 +29,16 @@ bool claim(LinkMap &l, uint64_t bytes, uint64_t free) noexcept {
 
 } // namespace
 
-bool claim_arena(LinkMap &l, uint64_t bytes) noexcept { return claim(l, bytes, 0); }
-
-bool arena_to_be_claimed(uint64_t bytes) noexcept {
-    return !is_bounded() || arena_claims.load(relaxed) + bytes <= bound();
-}
-
-void claim_arena_in_any_case(LinkMap &l, uint64_t bytes) noexcept {
+bool claim_arena(LinkMap &l, uint64_t bytes) noexcept {
+    if (bytes > kAlwaysHad)
+        return claim(l, bytes, 0);
     arena_claims.fetch_add(bytes, relaxed);
     l.claimed.fetch_add(bytes, relaxed);
+    return true;
+}
+
+bool arena_to_be_claimed(uint64_t bytes) noexcept {
+    return bytes <= kAlwaysHad || !is_bounded() || arena_claims.load(relaxed) + bytes <= bound();
 }
 
 void unclaim_arena(LinkMap &l, uint64_t bytes) noexcept {

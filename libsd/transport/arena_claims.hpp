@@ -22,10 +22,11 @@ constexpr uint64_t kLeastOpened = kRingSize[2];
 /// Claimed for all links together, in bytes.
 extern std::atomic<uint64_t> arena_claims;
 
-/// For the link's own rings. False: that would be beyond the bound, and nothing is claimed.
+/// For one of the link's own rings. False: that would be beyond the bound, and nothing is claimed. One of
+/// kAlwaysHad is had however little memory there is: a connection with less would be slower than through the
+/// kernel.
+constexpr uint64_t kAlwaysHad = kRingSize[1];
 [[nodiscard]] bool claim_arena(LinkMap &l, uint64_t bytes) noexcept;
-/// The same whatever the bound is.
-void claim_arena_in_any_case(LinkMap &l, uint64_t bytes) noexcept;
 /// Whether claim_arena() would succeed; a hint.
 [[nodiscard]] bool arena_to_be_claimed(uint64_t bytes) noexcept;
 /// Gives back what claim_arena() has claimed.

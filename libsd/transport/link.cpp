@@ -187,8 +187,8 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
             l->zombie_first = 0;
             for (auto &b : l->peer_bell)
                 b.fd.store(LinkMap::PeerBell::kUnknown, std::memory_order_relaxed);
-            link_table[i].store(l, std::memory_order_release);
             unclaim_arenas(*l);
+            link_table[i].store(l, std::memory_order_release);
             if (space_is_limited())
                 narrow_arena(*l);
             else if (foreign)

@@ -97,7 +97,8 @@ def between_users(_build):
     for size in (8, 4096):
         yield case(f"rtt-{size}", f"round trip {size_name(size)}", "p50_ns", "ns", "pingpong", ["--size", str(size)], via)
     yield case("rtt-epoll", "round trip 8 B, epoll", "p50_ns", "ns", "pingpong", ["--mode", "epoll"], via)
-    yield case("wake", "round trip 8 B after 1 ms of silence", "p50_ns", "ns", "pingpong", ["--gap-us", "1000", "--warmup", "0"], via, (), [Bar(NOT_SLOWER)])
+    yield case("wake", "round trip 8 B after 1 ms of silence", "p50_ns", "ns", "pingpong", ["--gap-us", "1000", "--warmup", "0"], via, (),
+               [Bar(NOT_SLOWER)])
     for size in (8, 4096, 65536):
         yield case(f"stream-{size}", f"stream {size_name(size)}", "messages_per_s", "1/s", "stream", ["--size", str(size)], via)
     yield case("connrate", "connect + accept + close", "connections_per_s", "1/s", "connrate", [], ["--strangers", "1"], ())
@@ -189,8 +190,8 @@ def rpc(build):
                    [Bar("a third of kernel TCP", factor=3)])
 
 
-GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "users": between_users, "sharing": sharing, "silence": silence, "paced": part_load,
-          "pass": nothing_to_gain, "pipeline": pipelines, "forking": lambda _build: forking_cases(), "programs": None}
+GROUPS = {"rtt": round_trips, "stream": streams, "connections": connections, "users": between_users, "sharing": sharing,
+          "silence": silence, "paced": part_load, "pass": nothing_to_gain, "pipeline": pipelines, "forking": lambda _build: forking_cases(), "programs": None}
 
 
 def all_cases(build, groups=None):

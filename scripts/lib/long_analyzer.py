@@ -1,4 +1,4 @@
-"""clang's path-sensitive analyzer over what strangers speak to: the monitor, its tools, and the control channel of libsd."""
+"""clang's path-sensitive analyzer over what strangers speak to: the monitor, its tools, and libsd/control."""
 from long_includes import look_at_each
 
 # Padding is not a mistake; each object is somebody's until the program ends, and LeakSanitizer looks at that.

@@ -7,7 +7,7 @@ import sys
 
 
 def look_at_each(what, script, folders, build_dir, source_dir, record, **environment):
-    """Has a script of this folder look at the sources, compiled each by itself, and makes a row of what it found."""
+    """Has a script of this folder look at the sources, compiled each by itself; a row says what it found."""
     place = pathlib.Path(build_dir).parent / "build-includes"
     if not (place / "build.ninja").exists():
         subprocess.run(["meson", "setup", place, source_dir, "-Ddebug=false", "-Dtests=false", "-Dbench=false"], check=True,
