@@ -3,6 +3,8 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <linux/filter.h>
+
 using namespace sdtest;
 
 BEHAVIOUR("readiness and EAGAIN", readiness, accelerated) {
@@ -87,6 +89,31 @@ BEHAVIOUR("first come, first served", first_come_first_served, accelerated) {
         in_order = in_order && from.port() == local_address(clients[static_cast<size_t>(i)]).port();
     }
     SHOW_BOOL(in_order);
+}
+
+// The kernel's order over all of them would be the first; a wait for many others is what nobody expects.
+BEHAVIOUR("a client of the kernel's queue among many", kernel_client_among_many, accelerated) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    connect_to(listener);
+    MUST(accept(listener, nullptr, nullptr)); // in the first turn the kernel's queue is asked anyway
+    const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
+    sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
+    const sock_fprog filter{1, &all};
+    MUST(setsockopt(late, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter)); // the kernel's for good
+    MUST(connect(late, to.raw(), to.length));
+    for (int i = 0; i < 12; ++i)
+        connect_to(listener);
+    const in_port_t own = local_address(late).port();
+    int before = 0;
+    for (int i = 0; i < 13; ++i) {
+        sleep_ms(10); // as a server that forks for each
+        Address from;
+        MUST(accept(listener, from.raw(), &from.length));
+        if (from.port() == own)
+            before = i;
+    }
+    SHOW_BOOL(before <= 1);
 }
 
 BEHAVIOUR("data before accept", data_before_accept, accelerated) {

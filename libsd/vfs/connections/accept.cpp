@@ -3,6 +3,7 @@
 #include "libsd/base/probes.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/queue/spinner.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/connection.hpp"
@@ -30,6 +31,9 @@ namespace {
 
 constexpr unsigned kKernelTurn =
     Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
+/// Or after so long, 1 to 5 ms: where a program needs long for each connection, whoever waits in the kernel's
+/// queue waits no longer than for one more of the others.
+constexpr uint64_t kKernelCycles = 5'000'000;
 /// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before
 /// others think that it is stopped.
 constexpr int64_t kOthersTurnNs = 5'000'000;
@@ -144,6 +148,19 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
             return -ENOMEM;
         }
     }
+}
+
+/// Whether the kernel's queue is asked before the links. Not twice in a row on account of the time: then a
+/// queue that is never empty would leave nothing to the links.
+bool is_kernels_turn(Listener &l, uint32_t turn) noexcept {
+    const uint64_t now = cpu::cycles();
+    if (turn % kKernelTurn != kKernelTurn - 1 &&
+        (now - l.kernel_asked.load(std::memory_order_relaxed) < kKernelCycles ||
+         turn == l.kernel_turn.load(std::memory_order_relaxed) + 1))
+        return false;
+    l.kernel_asked.store(now, std::memory_order_relaxed);
+    l.kernel_turn.store(turn, std::memory_order_relaxed);
+    return true;
 }
 
 /// Counts of the thread's signal handlers at one moment.
@@ -294,9 +311,9 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     Pin pin;
     const AcceptCall call{fd, *f, pin, a, n, flags};
     for (int number = fd;;) {
-        // Accelerated connections first, but for every 16th time; what the listener's kernel socket says is
-        // only asked for then.
-        const bool kernel_first = l.turns.load(std::memory_order_relaxed) % kKernelTurn == kKernelTurn - 1;
+        // Accelerated connections first, but for some turns; what the listener's kernel socket says is only
+        // asked for then.
+        const bool kernel_first = is_kernels_turn(l, l.turns.load(std::memory_order_relaxed));
         if (kernel_first)
             l.turns.fetch_add(1, std::memory_order_relaxed);
         else if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)

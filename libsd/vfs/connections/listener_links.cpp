@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include <algorithm>
 
 namespace sd {
 
@@ -13,6 +14,16 @@ bool known(Listener &l, uint64_t id) noexcept {
         if (ref.link->id == id)
             return true;
     return false;
+}
+
+/// With the listener's lock: the first place from `from` on with a link that is not known; UINT32_MAX: there
+/// is none.
+uint32_t next_unknown(Listener &l, uint32_t from) noexcept {
+    const uint32_t high = std::min(l.seg->link_high.load(std::memory_order_acquire), uint32_t{kListenerLinks});
+    for (uint32_t i = from; i < high; ++i)
+        if (uint64_t id = l.seg->link[i].link_id.load(std::memory_order_acquire); id && !known(l, id))
+            return i;
+    return UINT32_MAX;
 }
 
 /// Client side gone for good and everything in the queue taken: nothing will come from this link.
@@ -66,13 +77,7 @@ bool listener_refresh(Listener &l) noexcept {
         QuietGuard g(l.lock);
         // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
         // links again.
-        wire::Links ask{l.id, UINT32_MAX};
-        for (uint32_t i = 0, high = l.seg->link_high.load(std::memory_order_acquire);
-             i < high && i < kListenerLinks; ++i)
-            if (uint64_t id = l.seg->link[i].link_id.load(std::memory_order_acquire); id && !known(l, id)) {
-                ask.from = i;
-                break;
-            }
+        wire::Links ask{l.id, next_unknown(l, 0)};
         while (ask.from != UINT32_MAX) {
             auto r = control::request(wire::Op::links, &ask, sizeof ask);
             if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
@@ -101,7 +106,8 @@ bool listener_refresh(Listener &l) noexcept {
                 (void)l.links.push({m, &l.seg->link[place]}); // there is room
                 added = true;
             }
-            ask.from = reply.count && reply.next > ask.from ? reply.next : UINT32_MAX;
+            ask.from =
+                reply.count && reply.next > ask.from ? next_unknown(l, reply.next) : UINT32_MAX;
         }
         l.seen_sequence = now;
     }
