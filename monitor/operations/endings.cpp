@@ -26,7 +26,7 @@ namespace {
 /// Records in a piece.
 constexpr unsigned kRecordsAtOnce = 64;
 /// What one turn of the loop spends on it before it looks at the clients again.
-constexpr std::chrono::milliseconds kTurn{2};
+constexpr std::chrono::microseconds kTurn{500};
 
 /// Whether somebody may have to do with the end of a process: of the same user, as processes that wait for
 /// each other are. Roots are not one user (accounts.hpp), but for those of one group. Nobody waits for what a

@@ -72,7 +72,7 @@ class TurnShare {
     }
 
   private:
-    static constexpr std::chrono::milliseconds kMost{2};
+    static constexpr std::chrono::microseconds kMost{500};
     Account *account_;
     EventLoop::Clock::time_point begin_;
 };

@@ -106,8 +106,7 @@ bool listener_refresh(Listener &l) noexcept {
                 (void)l.links.push({m, &l.seg->link[place]}); // there is room
                 added = true;
             }
-            ask.from =
-                reply.count && reply.next > ask.from ? next_unknown(l, reply.next) : UINT32_MAX;
+            ask.from = reply.count && reply.next > ask.from ? next_unknown(l, reply.next) : UINT32_MAX;
         }
         l.seen_sequence = now;
     }
