@@ -71,13 +71,17 @@ bool listener_refresh(Listener &l) noexcept {
     uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
     if (now == l.seen_sequence) [[likely]]
         return false;
+    // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all links
+    // again. And nothing is asked for on account of those that are dropped here.
+    wire::Links ask{l.id, UINT32_MAX};
+    {
+        QuietGuard g(l.lock);
+        ask.from = next_unknown(l, 0);
+    }
     drop_finished(l);
     bool added = false;
     {
         QuietGuard g(l.lock);
-        // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
-        // links again.
-        wire::Links ask{l.id, next_unknown(l, 0)};
         while (ask.from != UINT32_MAX) {
             auto r = control::request(wire::Op::links, &ask, sizeof ask);
             if (r.status < 0 || r.length != sizeof(wire::LinksReply)) {
