@@ -40,7 +40,7 @@ struct Words {
     /// Corked, of what has been sent: the record with this header is to be put where it belongs, without it.
     /// Once the word is another one the record is shown, with `shown_as` for a header. When it was held back
     /// the receiver counts by its own clock.
-    uint64_t held, held_place, shown_as;
+    uint64_t corked, cork_place, shown_as;
     uint64_t shown; ///< SlotSide::Credit
 };
 static_assert(sizeof(Words) == 96);

@@ -20,7 +20,7 @@ uint8_t *incoming_ring(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
 /// header is stored last, so that the program sees a record when it is whole. False: no honest side sends
 /// that.
 bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, uint32_t bytes,
-                 uint64_t held) noexcept {
+                 uint64_t corked) noexcept {
     using namespace ring;
     Carried &c = s.in;
     const auto &consumed = r.view.slot(slot).side[r.side].credit.consumed;
@@ -55,8 +55,8 @@ bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, ui
             memcpy(to + begin, from + 8, first);
             memcpy(to, from + 8 + first, body - first);
             word_at(to, (at + 8 + body) & mask).store(0, std::memory_order_relaxed);
-            if (h == held && s.in_held.header == 0)
-                s.in_held = {h, c.position, c.cls, at};
+            if (h == corked && s.in_corked.header == 0)
+                s.in_corked = {h, c.position, c.cls, at};
             else
                 word_at(to, at).store(h, std::memory_order_release);
             c.position += used;
@@ -73,18 +73,18 @@ void store_changed(std::atomic<uint64_t> &word, uint64_t now) noexcept {
 }
 
 /// What its sender held back is shown, unless this side has done that by itself, since it took too long.
-void show_held(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
-    const Held held = s.in_held;
-    s.in_held = {};
+void show_corked(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
+    const CorkedRecord corked = s.in_corked;
+    s.in_corked = {};
     const auto &credit = r.view.slot(slot).side[r.side].credit;
-    uint8_t *ring = incoming_ring(r, slot, held.cls);
-    if (!ring || credit.shown.load(std::memory_order_acquire) == held.header ||
-        credit.consumed.load(std::memory_order_acquire) > held.position)
+    uint8_t *ring = incoming_ring(r, slot, corked.cls);
+    if (!ring || credit.shown.load(std::memory_order_acquire) == corked.header ||
+        credit.consumed.load(std::memory_order_acquire) > corked.position)
         return;
-    const bool sound = ring::header_valid(as, held.position) &&
-                       ring::header_kind(as) == ring::header_kind(held.header) &&
-                       ring::header_length(as) == ring::header_length(held.header);
-    word_at(ring, held.offset).store(sound ? as : held.header, std::memory_order_release);
+    const bool sound = ring::header_valid(as, corked.position) &&
+                       ring::header_kind(as) == ring::header_kind(corked.header) &&
+                       ring::header_length(as) == ring::header_length(corked.header);
+    word_at(ring, corked.offset).store(sound ? as : corked.header, std::memory_order_release);
 }
 
 uint64_t now_ns() noexcept {
@@ -114,22 +114,22 @@ bool put_message(Remote &r, uint32_t slot, const Message &m, const Words *w, con
         for (unsigned cls = 1; cls < kRingClasses; ++cls)
             r.view.piece(slot, 1 - r.side, cls).store(w->piece[cls], std::memory_order_release);
         store_changed(theirs.control.oob, w->oob);
-        if (s.in_held.header != 0 && w->held != s.in_held.header)
-            show_held(r, slot, s, w->shown_as);
+        if (s.in_corked.header != 0 && w->corked != s.in_corked.header)
+            show_corked(r, slot, s, w->shown_as);
     }
     if (m.records &&
-        (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->held : 0)))
+        (m.position != s.in.position || !put_records(r, slot, s, records, m.records, w ? w->corked : 0)))
         return false;
     bool room = theirs.credit.consumed.load(std::memory_order_relaxed) != m.consumed;
     theirs.credit.consumed.store(m.consumed, std::memory_order_release);
     room = room && is_enough(r.view.slot(slot).side[r.side].control, m.consumed);
     if (w) {
         Corked &back = theirs.control.back;
-        const uint64_t held = s.in_held.header; // what has not come is not held back
-        if (back.header.load(std::memory_order_relaxed) != held && held != 0)
+        const uint64_t corked = s.in_corked.header; // what has not come is not held back
+        if (back.header.load(std::memory_order_relaxed) != corked && corked != 0)
             back.since.store(now_ns(), std::memory_order_relaxed);
-        store_changed(back.where, w->held_place);
-        store_changed(back.header, held);
+        store_changed(back.where, w->cork_place);
+        store_changed(back.header, corked);
         store_changed(theirs.credit.shown, w->shown);
         store_changed(theirs.credit.path.from, w->from);
         store_changed(theirs.credit.path.offer, w->offer);
@@ -221,7 +221,7 @@ void recycle_in(Remote &r, uint32_t slot, uint32_t use) noexcept {
     if (s.in_use == use)
         return;
     s.in = {};
-    s.in_held = {};
+    s.in_corked = {};
     s.in_use = use;
     SlotSide &theirs = r.view.slot(slot).side[1 - r.side];
     theirs.control.oob.store(0, std::memory_order_relaxed);
@@ -238,12 +238,12 @@ void recycle_in(Remote &r, uint32_t slot, uint32_t use) noexcept {
 /// What its sender still holds back, and is not shown here, comes again with its header.
 Arrived arrived(const Remote &r, uint32_t slot) noexcept {
     const SlotState &s = r.slot[slot];
-    const Held &held = s.in_held;
+    const CorkedRecord &corked = s.in_corked;
     const auto &credit = r.view.slot(slot).side[r.side].credit;
-    const bool hidden = held.header != 0 && held.cls == s.in.cls &&
-                        credit.shown.load(std::memory_order_acquire) != held.header &&
-                        credit.consumed.load(std::memory_order_acquire) <= held.position;
-    return {s.in.cls, hidden ? held.position : s.in.position, s.in.base, s.in_use};
+    const bool hidden = corked.header != 0 && corked.cls == s.in.cls &&
+                        credit.shown.load(std::memory_order_acquire) != corked.header &&
+                        credit.consumed.load(std::memory_order_acquire) <= corked.position;
+    return {s.in.cls, hidden ? corked.position : s.in.position, s.in.base, s.in_use};
 }
 
 namespace {

@@ -16,14 +16,14 @@ uint8_t *outgoing_ring(const Remote &r, uint32_t slot, uint32_t cls) noexcept {
 }
 
 /// The sender has shown what it held back: what its header is now.
-void release_held(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexcept {
+void note_uncorked(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexcept {
     const auto &back = r.view.slot(slot).side[r.side].control.back;
-    if (s.held.header == 0 || back.header.load(std::memory_order_acquire) == s.held.header)
+    if (s.corked.header == 0 || back.header.load(std::memory_order_acquire) == s.corked.header)
         return;
-    uint8_t *ring = outgoing_ring(r, slot, s.held.cls);
-    const uint64_t now = ring ? word_at(ring, s.held.offset).load(std::memory_order_acquire) : 0;
-    w.shown_as = now != 0 && ring::header_valid(now, s.held.position) ? now : s.held.header;
-    s.held = {};
+    uint8_t *ring = outgoing_ring(r, slot, s.corked.cls);
+    const uint64_t now = ring ? word_at(ring, s.corked.offset).load(std::memory_order_acquire) : 0;
+    w.shown_as = now != 0 && ring::header_valid(now, s.corked.position) ? now : s.corked.header;
+    s.corked = {};
 }
 
 /// Copies the records from where the last ones ended, whole ones, at most `room` bytes. The program's own
@@ -39,7 +39,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
         const uint32_t size = kRingSize[c.cls], mask = size - 1;
         const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
         uint64_t h = word_at(from, at).load(std::memory_order_acquire);
-        const bool held_back = h == 0 && s.held.header == 0;
+        const bool held_back = h == 0 && s.corked.header == 0;
         if (held_back)
             h = r.view.slot(slot).side[r.side].control.back.header.load(std::memory_order_acquire);
         const uint32_t n = header_length(h);
@@ -63,7 +63,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
         memcpy(to + used + 8, from + begin, first);
         memcpy(to + used + 8 + first, from, bytes - first);
         if (held_back)
-            s.held = {h, c.position, c.cls, at};
+            s.corked = {h, c.position, c.cls, at};
         used += 8 + bytes;
         std::atomic_ref(c.position).store(c.position + 8 + bytes, std::memory_order_relaxed);
         ++*count;
@@ -209,7 +209,7 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     m.slot = static_cast<uint16_t>(slot);
     m.use = s.use;
     w.shown_as = s.words.shown_as;
-    release_held(r, slot, s, w);
+    note_uncorked(r, slot, s, w);
     m.position = s.out.position;
     uint64_t count = 0;
     m.records = collect(r, slot, s, at + sizeof m, room - kFront, &count);
@@ -222,8 +222,8 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     w.offer = mine.credit.path.offer.load(std::memory_order_acquire);
     w.from = mine.credit.path.from.load(std::memory_order_acquire);
     w.taken = mine.credit.path.taken.load(std::memory_order_acquire);
-    w.held = s.held.header;
-    w.held_place = w.held ? mine.control.back.where.load(std::memory_order_acquire) : 0;
+    w.corked = s.corked.header;
+    w.cork_place = w.corked ? mine.control.back.where.load(std::memory_order_acquire) : 0;
     w.shown = mine.credit.shown.load(std::memory_order_acquire);
     m.consumed = mine.credit.consumed.load(std::memory_order_acquire);
     uint32_t bytes = sizeof m + m.records;
@@ -396,7 +396,7 @@ void recycle_out(Remote &r, uint32_t slot, uint32_t use) noexcept {
     s.out = {};
     std::atomic_ref(s.consumed).store(0, std::memory_order_relaxed);
     remember(s.words, {});
-    s.held = {};
+    s.corked = {};
     s.use = use;
 }
 

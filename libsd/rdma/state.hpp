@@ -35,7 +35,7 @@ struct Carried {
 };
 
 /// A record that its sender holds back (queue/cork.hpp), and where it lies; 0: none.
-struct Held {
+struct CorkedRecord {
     uint64_t header, position;
     uint32_t cls, offset;
 };
@@ -46,10 +46,10 @@ struct SlotState {
     uint32_t use;      ///< Message::use of what is sent
     uint64_t consumed; ///< as it was last told
     Words words;
-    Held held;
+    CorkedRecord corked;
     alignas(64) Carried in;
     uint32_t in_use; ///< of what is taken
-    Held in_held;
+    CorkedRecord in_corked;
 };
 
 struct Remote {
