@@ -1,5 +1,5 @@
 // mmap and what changes mappings: large private anonymous ones are memory of the device, and what that cannot
-// do as anonymous memory does it is made up for here. docs/design/zero-copy.md has a table.
+// do as anonymous memory does it is made up for here. docs/design/zero-copy-memory.md has a table.
 #include "libpages/changes.hpp"
 #include "libpages/device.hpp"
 #include "libpages/next.hpp"

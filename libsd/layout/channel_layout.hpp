@@ -1,6 +1,6 @@
 // The ledger of a channel of the zero-copy module: over it one direction of one connection hands over pages
-// of its sender's own memory (docs/design/zero-copy.md). To the monitor it is a pool: it has the descriptor
-// of the receiver's end where a pool has its bytes, and a ledger of its own kind.
+// of its sender's own memory (docs/design/zero-copy-sends.md). To the monitor it is a pool: it has the
+// descriptor of the receiver's end where a pool has its bytes, and a ledger of its own kind.
 //
 // A HandleRecord names a number of the ledger, and an offset in what the module has under the handle that
 // stands there. The sender fills an entry with the send token; whoever reads its last byte empties it.

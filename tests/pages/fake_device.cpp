@@ -1,7 +1,7 @@
 // Plays /dev/socksdirect-zerocopy for libsd-pages.so where there is no module: preloaded behind it, so that
 // its calls come here. The memory is private anonymous memory, but what the module's memory does otherwise
-// (docs/design/zero-copy.md) this does as well: MADV_DONTNEED keeps the contents, mremap() does not grow, it
-// cannot be executed.
+// (docs/design/zero-copy-memory.md) this does as well: MADV_DONTNEED keeps the contents, mremap() does not
+// grow, it cannot be executed.
 #include "kmod-zerocopy/include/linux/socksdirect_zerocopy.h"
 #include "libsd/cpu/system_call.hpp"
 

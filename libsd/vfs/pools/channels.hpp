@@ -1,5 +1,5 @@
 // Sends by handle: pages of the program's own memory go over a channel of the zero-copy module
-// (docs/design/zero-copy.md). What is below is asked for large transfers only, and in a process with
+// (docs/design/zero-copy-sends.md). What is below is asked for large transfers only, and in a process with
 // libsd-pages.so and the module.
 //
 // The sender's ends are an OwnChannel, of which a File has at most one, as long as it is open; a forked child
@@ -14,7 +14,8 @@
 
 namespace sd {
 
-/// Measured in the virtual machine with kernel 6.1 (docs/design/zero-copy.md): below, copying is cheaper.
+/// Measured in the virtual machine with kernel 6.1 (docs/design/zero-copy-costs.md): below, copying is
+/// cheaper.
 constexpr size_t kLeastGiven = 64u << 10;
 /// The same for one copy in the call, where nobody has measured it: sdctl calibrate says better.
 constexpr size_t kLeastCopied = 128u << 10;
