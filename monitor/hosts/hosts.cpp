@@ -3,7 +3,8 @@
 //
 // Of the two the host that has connected joins (far_offers.cpp), since it knows both ends: its own, and the
 // one that the other host has offered. Each host asks its own policy about its own end. Whatever a peer says,
-// it can end its channel, refuse, or spoil connections with itself. docs/design/rdma.md has the messages.
+// it can end its channel, refuse, or spoil connections with itself. docs/design/rdma-hosts.md has the
+// messages.
 #include "monitor/operations/monitor.hpp"
 #include "monitor/peers/helper.hpp"
 #include "monitor/service/log.hpp"

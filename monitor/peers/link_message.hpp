@@ -1,7 +1,7 @@
 // What two monitors say to each other about connections between their hosts, and the links that carry them.
 //
 // Each message has a fixed length; another one is none. Numbers of offers, links and processes are the
-// sender's own where nothing else is said. docs/design/rdma.md has the order in which they are sent.
+// sender's own where nothing else is said. docs/design/rdma-hosts.md has the order in which they are sent.
 #pragma once
 #include "monitor/discovery/pair_key.hpp"
 #include "monitor/peers/message.hpp"

@@ -4,7 +4,7 @@
 // either run, which shows that the programs print the same twice. With SD_E2E_STRANGERS=UID, as root, the
 // processes that a program forks with spawn() become that user in both runs (tests/programs/crossing.hpp):
 // the two sides are strangers to each other. With SD_TEST_PATHS connections begin in the kernel
-// (docs/design/paths.md), and statistics are not looked at.
+// (docs/design/paths-tests.md), and statistics are not looked at.
 #pragma once
 
 #include "tests/programs/expect.hpp"
