@@ -19,7 +19,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NAME = "SocksDirect"
 # Patterns of pages, first come first served; what none of them takes is for those who work on it.
 SECTIONS = {
-    "Use it": ["README.md", "docs/installing.md", "docs/compatibility.md", "docs/images.md", "docs/containers.md", "docs/kubernetes.md", "docs/two-hosts.md", "docs/rdma-devices.md", "docs/without-rdma.md", "docs/man/sd[a-z]*.1"],
+    "Use it": ["README.md", "docs/installing.md", "docs/compatibility.md", "docs/images.md", "docs/containers.md",
+               "docs/kubernetes.md", "docs/two-hosts.md", "docs/rdma-devices.md", "docs/without-rdma.md",
+               "docs/zero-copy.md", "docs/buffers.md", "docs/man/sd[a-z]*.1"],
     "Operate it": ["docs/operations.md", "docs/tracing.md", "docs/security.md", "docs/man/*"],
     "Understand it": ["docs/design.md", "docs/design/walk-*.md", "docs/design/*.md", "docs/glossary.md", "docs/performance.md",
                       "docs/performance-notes.md"],
@@ -119,13 +121,33 @@ def title_of(name: str) -> str:
     return heading.group(1) if heading else name
 
 
+def chapter_of(page: str, pages: list[str]) -> str:
+    """The page of which this one is a part: CHAPTER-PART.md belongs to CHAPTER.md. Else the page itself."""
+    names = page.removesuffix(".md").split("-")
+    chapters = ("-".join(names[:n]) + ".md" for n in range(len(names) - 1, 0, -1))
+    return next((name for name in chapters if name in pages), page)
+
+
+def in_reading_order(pages: list[str]) -> list[str]:
+    """Parts stand behind their chapter, in the order in which it links to them."""
+    def place(page: str) -> tuple[str, int]:
+        chapter = chapter_of(page, pages)
+        if chapter == page:
+            return page, -1
+        folder, text = os.path.dirname(chapter), (ROOT / chapter).read_text(encoding="utf-8")
+        links = [os.path.join(folder, found.group(2).partition("#")[0]) for found in LINK.finditer(text)]
+        return chapter, links.index(page) if page in links else len(links)
+
+    return sorted(pages, key=place)
+
+
 def navigation(pages: list[str]) -> list:
     left, sections = list(pages), []
     for title, patterns in SECTIONS.items():
         taken = []
         for pattern in patterns:
             found = [page for page in left if pathlib.PurePath(page).match(pattern) and page.count("/") == pattern.count("/")]
-            taken += found
+            taken += in_reading_order(found)
             left = [page for page in left if page not in found]
         sections.append((title, taken))
     sections[-1][1].extend(left)
