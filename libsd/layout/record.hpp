@@ -5,6 +5,7 @@
 //   27..17  when it was sent, in the order of its thread's sends
 //   16..0   length of the payload
 #pragma once
+#include <atomic>
 #include <cstdint>
 
 namespace sd::ring {
@@ -28,6 +29,11 @@ struct HandleRecord {
 constexpr unsigned kHandleOffsetBits = 48;
 /// Bytes of the stream that one record hands over at most, a multiple of the page.
 constexpr uint32_t kMaxHandle = 60u << 10;
+
+/// The word at a place of a ring, where records begin: a multiple of 8.
+inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
+    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
+}
 
 constexpr uint32_t kMaxRecord = 64u << 10;
 constexpr uint32_t kCheckSalt = 0x5dc0ffee;

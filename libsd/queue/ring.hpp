@@ -71,10 +71,6 @@ struct Place {
 };
 static_assert(kRingClasses <= 8 && sizeof(Place) == 16);
 
-inline std::atomic<uint64_t> &word(uint8_t *ring, uint64_t offset) noexcept {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
-}
-
 /// Stands for the word of a ring that cannot be reached: whoever looks finds that there is something, and who
 /// then reads learns why he cannot.
 inline constinit std::atomic<uint64_t> unreachable_word{~uint64_t{0}};

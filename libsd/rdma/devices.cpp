@@ -39,6 +39,15 @@ unsigned places_found = 0;
 char name[kMostDevices][sizeof(Place::device)];
 bool is_gone[kMostDevices]; ///< of no use any more
 
+constexpr unsigned kMostDescriptors = 8; ///< of a device
+
+/// Calls fn(int &) for each descriptor of the device's.
+template <class Fn> void for_each_descriptor(Host *h, Fn fn) noexcept {
+    int *number[kMostDescriptors];
+    for (unsigned i = 0, n = plugin->descriptors(h, number, kMostDescriptors); i < n; ++i)
+        fn(*number[i]);
+}
+
 bool has_usable() noexcept {
     return has_real.load(std::memory_order_relaxed) ||
            (has_soft.load(std::memory_order_relaxed) && is_wanted(kSoftToo));
@@ -88,10 +97,10 @@ Host *device_of(const Place &p, unsigned *index) noexcept {
     Host *h = nullptr;
     if (i == kMostDevices || plugin->open(limits, p, &h) != 0)
         return nullptr;
-    int *number[8];
-    for (unsigned k = 0, n = plugin->descriptors(h, number, 8); k < n; ++k)
-        if (const long hidden = hide_fd(*number[k]); hidden >= 0)
-            *number[k] = static_cast<int>(hidden);
+    for_each_descriptor(h, [](int &number) {
+        if (const long hidden = hide_fd(number); hidden >= 0)
+            number = static_cast<int>(hidden);
+    });
     memcpy(name[i], p.device, sizeof name[i]);
     is_gone[i] = false;
     devices[i].store(h, std::memory_order_release);
@@ -205,10 +214,10 @@ Peer *make_peer(const Ends &ends, Hello *ours, Host **host, bool (*may_use)(cons
 
 void descriptors_moved(int from, int to) noexcept {
     for_each_device([&](Host *h) {
-        int *number[8];
-        for (unsigned i = 0, n = plugin->descriptors(h, number, 8); i < n; ++i)
-            if (*number[i] == from)
-                *number[i] = to;
+        for_each_descriptor(h, [&](int &number) {
+            if (number == from)
+                number = to;
+        });
     });
 }
 
@@ -221,8 +230,8 @@ SD_FORK_CODE void close_devices_in_child() noexcept {
     opening.reset();
     for (auto &one : devices)
         if (Host *h = one.load(std::memory_order_relaxed)) {
-            int *number[8];
-            for (unsigned i = 0, n = plugin->descriptors(h, number, 8); i < n; ++i)
+            int *number[kMostDescriptors]; // not for_each_descriptor, whose code lies elsewhere
+            for (unsigned i = 0, n = plugin->descriptors(h, number, kMostDescriptors); i < n; ++i)
                 close_hidden(*number[i]);
             one.store(nullptr, std::memory_order_relaxed);
         }

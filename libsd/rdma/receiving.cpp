@@ -37,8 +37,8 @@ bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, ui
             uint8_t *next = n < kRingClasses && n != c.cls ? incoming_ring(r, slot, n) : nullptr;
             if (!next)
                 return false;
-            word_at(next, 0).store(0, std::memory_order_relaxed);
-            word_at(to, at).store(h, std::memory_order_release);
+            ring::word(next, 0).store(0, std::memory_order_relaxed);
+            ring::word(to, at).store(h, std::memory_order_release);
             c.base = c.position += 8;
             c.cls = n;
             to = next;
@@ -54,11 +54,11 @@ bool put_records(Remote &r, uint32_t slot, SlotState &s, const uint8_t *from, ui
             const uint32_t begin = (at + 8) & mask, first = body < size - begin ? body : size - begin;
             memcpy(to + begin, from + 8, first);
             memcpy(to, from + 8 + first, body - first);
-            word_at(to, (at + 8 + body) & mask).store(0, std::memory_order_relaxed);
+            ring::word(to, (at + 8 + body) & mask).store(0, std::memory_order_relaxed);
             if (h == corked && s.in_corked.header == 0)
                 s.in_corked = {h, c.position, c.cls, at};
             else
-                word_at(to, at).store(h, std::memory_order_release);
+                ring::word(to, at).store(h, std::memory_order_release);
             c.position += used;
         }
         from += used;
@@ -84,7 +84,7 @@ void show_corked(Remote &r, uint32_t slot, SlotState &s, uint64_t as) noexcept {
     const bool sound = ring::header_valid(as, corked.position) &&
                        ring::header_kind(as) == ring::header_kind(corked.header) &&
                        ring::header_length(as) == ring::header_length(corked.header);
-    word_at(ring, corked.offset).store(sound ? as : corked.header, std::memory_order_release);
+    ring::word(ring, corked.offset).store(sound ? as : corked.header, std::memory_order_release);
 }
 
 uint64_t now_ns() noexcept {
@@ -231,7 +231,7 @@ void recycle_in(Remote &r, uint32_t slot, uint32_t use) noexcept {
     theirs.credit.shown.store(0, std::memory_order_relaxed);
     for (auto *word : {&theirs.credit.path.offer, &theirs.credit.path.from, &theirs.credit.path.taken})
         word->store(0, std::memory_order_relaxed);
-    word_at(r.view.slot(slot).ring[1 - r.side], 0).store(0, std::memory_order_relaxed);
+    ring::word(r.view.slot(slot).ring[1 - r.side], 0).store(0, std::memory_order_relaxed);
     theirs.control.flags.store(0, std::memory_order_release);
 }
 

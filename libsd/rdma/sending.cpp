@@ -21,7 +21,7 @@ void note_uncorked(const Remote &r, uint32_t slot, SlotState &s, Words &w) noexc
     if (s.corked.header == 0 || back.header.load(std::memory_order_acquire) == s.corked.header)
         return;
     uint8_t *ring = outgoing_ring(r, slot, s.corked.cls);
-    const uint64_t now = ring ? word_at(ring, s.corked.offset).load(std::memory_order_acquire) : 0;
+    const uint64_t now = ring ? ring::word(ring, s.corked.offset).load(std::memory_order_acquire) : 0;
     w.shown_as = now != 0 && ring::header_valid(now, s.corked.position) ? now : s.corked.header;
     s.corked = {};
 }
@@ -38,7 +38,7 @@ uint32_t collect(const Remote &r, uint32_t slot, SlotState &s, uint8_t *to, uint
     while (from && room - used >= 8) {
         const uint32_t size = kRingSize[c.cls], mask = size - 1;
         const auto at = static_cast<uint32_t>(c.position - c.base) & mask;
-        uint64_t h = word_at(from, at).load(std::memory_order_acquire);
+        uint64_t h = ring::word(from, at).load(std::memory_order_acquire);
         const bool held_back = h == 0 && s.corked.header == 0;
         if (held_back)
             h = r.view.slot(slot).side[r.side].control.back.header.load(std::memory_order_acquire);
@@ -77,7 +77,7 @@ uint32_t next_size(const Remote &r, uint32_t slot, const SlotState &s) noexcept 
     uint8_t *from = outgoing_ring(r, slot, c.cls);
     const uint32_t mask = kRingSize[c.cls] - 1;
     uint64_t h =
-        from ? word_at(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)
+        from ? ring::word(from, static_cast<uint32_t>(c.position - c.base) & mask).load(std::memory_order_acquire)
              : 0;
     if (from && h == 0)
         h = r.view.slot(slot).side[r.side].control.back.header.load(std::memory_order_acquire);
@@ -247,7 +247,7 @@ Sent send_slot(Peer &p, Batch &b, Remote &r, uint32_t slot) noexcept {
     return m.records && next_size(r, slot, s) != 0 ? Sent::more : Sent::all;
 }
 
-/// The other side hears of room and receives before half of either is used up, if nothing else goes there.
+/// The other side hears of room and receives when a quarter of either is used up, if nothing else goes there.
 void send_credit(Peer &p, Batch &b) noexcept {
     const uint64_t emptied = p.emptied.load(std::memory_order_acquire) - p.told_emptied;
     const uint32_t receives = p.receives.load(std::memory_order_acquire) - p.told_receives;

@@ -188,9 +188,4 @@ void start_peer(Peer *);
 void end_peer(Peer *);
 void drop_peer(Peer *);
 
-/// A word of a ring's memory.
-inline std::atomic<uint64_t> &word_at(uint8_t *ring, uint32_t offset) noexcept {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
-}
-
 } // namespace sd::rdma

@@ -35,10 +35,6 @@ inline uint8_t *ring_in(LinkView h, uint32_t slot, unsigned sender, uint32_t cls
                                 : h.base + kArenaOffset + sender * kArenaBytes + offset;
 }
 
-inline std::atomic<uint64_t> &word_of(uint8_t *ring, uint64_t offset) noexcept {
-    return *reinterpret_cast<std::atomic<uint64_t> *>(ring + offset);
-}
-
 inline void copy_piece(uint8_t *to, const uint8_t *from, uint32_t size, uint32_t at, uint32_t n) noexcept {
     const uint32_t first = n < size - at ? n : size - at;
     memcpy(to + at, from + at, first);
@@ -57,9 +53,10 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
     if (d.corked != 0 && back.header.load(std::memory_order_acquire) != d.corked) { // its sender has shown it
         uint8_t *from = ring_in(near, slot, sender, d.corked_cls),
                 *to = ring_in(far, slot, sender, d.corked_cls);
-        if (from && to && word_of(to, d.corked_offset).load(std::memory_order_relaxed) == 0)
-            word_of(to, d.corked_offset)
-                .store(word_of(from, d.corked_offset).load(std::memory_order_acquire), std::memory_order_release);
+        if (from && to && ring::word(to, d.corked_offset).load(std::memory_order_relaxed) == 0)
+            ring::word(to, d.corked_offset)
+                .store(ring::word(from, d.corked_offset).load(std::memory_order_acquire),
+                       std::memory_order_release);
         d.corked = 0;
     }
     for (const uint64_t start = d.position; d.position - start < kMostCarried;) {
@@ -74,7 +71,7 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
         if (!from || !to)
             return;
         const uint64_t corked = back.header.load(std::memory_order_acquire);
-        uint64_t h = word_of(from, at).load(std::memory_order_acquire);
+        uint64_t h = ring::word(from, at).load(std::memory_order_acquire);
         const bool hidden = h == 0 && corked != 0 && header_valid(corked, d.position) && d.corked == 0;
         if (hidden)
             h = corked;
@@ -86,25 +83,25 @@ inline void carry_records(Memory m, uint32_t slot, unsigned sender, FakeDirectio
             uint8_t *next = ring_in(far, slot, sender, n);
             if (!next)
                 return;
-            word_of(next, 0).store(0, std::memory_order_relaxed);
-            word_of(to, at).store(h, std::memory_order_release);
+            ring::word(next, 0).store(0, std::memory_order_relaxed);
+            ring::word(to, at).store(h, std::memory_order_release);
             d.base = d.position + 8;
             d.cls = n;
             d.position = d.base;
             continue;
         }
         if (!header_valid(h, d.position) || n > kMaxRecord || 16 + pad8(n) > size) {
-            word_of(to, at).store(h, std::memory_order_release); // rubbish: the receiver is to see it
+            ring::word(to, at).store(h, std::memory_order_release); // rubbish: the receiver is to see it
             return;
         }
         copy_piece(to, from, size, (at + 8) & mask, static_cast<uint32_t>(pad8(n)));
-        word_of(to, (at + 8 + pad8(n)) & mask).store(0, std::memory_order_relaxed);
+        ring::word(to, (at + 8 + pad8(n)) & mask).store(0, std::memory_order_relaxed);
         if (hidden) {
             d.corked_cls = d.cls;
             d.corked_offset = at;
             d.corked = h;
         } else {
-            word_of(to, at).store(h, std::memory_order_release);
+            ring::word(to, at).store(h, std::memory_order_release);
         }
         d.position += 8 + pad8(n);
     }

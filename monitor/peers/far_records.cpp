@@ -10,7 +10,6 @@ namespace sd::monitor {
 namespace {
 
 using fake::ring_in;
-using fake::word_of;
 
 /// Flags that a side says of itself between hosts.
 constexpr uint32_t kSaid = kFlagWriteShut | kFlagReadShut | kFlagClosed | kFlagReset | kFlagDead |
@@ -51,7 +50,7 @@ RecordsRead read_records(LinkView view, uint32_t slot, unsigned sender, RingPlac
             return read;
         }
         const uint32_t at = place_in_ring(from);
-        uint64_t header = word_of(ring, at).load(std::memory_order_acquire);
+        uint64_t header = ring::word(ring, at).load(std::memory_order_acquire);
         if (const uint64_t held = back.header.load(std::memory_order_acquire);
             header == 0 && held != 0 && ring::header_valid(held, from.position)) {
             header = held;
@@ -132,8 +131,8 @@ bool RecordsWriter::begin(LinkView view, uint64_t header) {
         if (next == nullptr) {
             return false;
         }
-        word_of(next, 0).store(0, std::memory_order_relaxed);
-        word_of(ring, at).store(header, std::memory_order_release);
+        ring::word(next, 0).store(0, std::memory_order_relaxed);
+        ring::word(ring, at).store(header, std::memory_order_release);
         place_.base = place_.position += 8;
         place_.cls = length;
         return true;
@@ -171,8 +170,8 @@ bool RecordsWriter::add(LinkView view, std::string_view bytes) {
         bytes.remove_prefix(n);
         done_ += n;
         if (done_ == size) {
-            word_of(ring, (at + 8 + size) & mask).store(0, std::memory_order_relaxed);
-            word_of(ring, at).store(header_, std::memory_order_release);
+            ring::word(ring, (at + 8 + size) & mask).store(0, std::memory_order_relaxed);
+            ring::word(ring, at).store(header_, std::memory_order_release);
             place_.position += 8 + size;
             header_ = 0;
         }

@@ -52,7 +52,7 @@ inline void put_records(Input &in, LinkView v, bool has_larger, uint32_t slot, u
             v.slot(slot).side[sender].control.back.header = header;
             return;
         }
-        fake::word_of(bytes, at & (kRingSize[cls] - 1)) = header;
+        ring::word(bytes, at & (kRingSize[cls] - 1)) = header;
         at += 8 + (changes ? 0 : sd::ring::pad8(length));
     }
 }

@@ -71,8 +71,8 @@ bool listener_refresh(Listener &l) noexcept {
     uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
     if (now == l.seen_sequence) [[likely]]
         return false;
-    // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all links
-    // again. And nothing is asked for on account of those that are dropped here.
+    // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
+    // links again. And nothing is asked for on account of those that are dropped here.
     wire::Links ask{l.id, UINT32_MAX};
     {
         QuietGuard g(l.lock);
