@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 library, device, torture, exchange, frames, relay = (os.path.abspath(path) for path in sys.argv[1:7])
@@ -85,8 +86,11 @@ run("Python", [library, device], sys.executable, "-c", SCRIPT, expect="all is we
 run("sort", [library, device], "sh", "-c", "seq 1 300000 | sort -R | sort -n | md5sum; seq 1 300000 | md5sum",
     expect=subprocess.run("seq 1 300000 | md5sum", shell=True, stdout=subprocess.PIPE, text=True, check=True).stdout * 2)
 # The monitor looks at the kind of a channel's end, which is played for it, too; sdrun would preload nothing.
-monitor = subprocess.Popen([f"{os.path.dirname(library)}/sd-monitor"], env={**os.environ, "LD_PRELOAD": device},
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+# With a socket of its own: that of the host's monitor is there for all programs of the machine.
+place = tempfile.TemporaryDirectory()
+os.environ["SD_MONITOR"] = f"{place.name}/monitor.sock"
+monitor = subprocess.Popen([f"{os.path.dirname(library)}/sd-monitor", "--socket", os.environ["SD_MONITOR"]],
+                           env={**os.environ, "LD_PRELOAD": device}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 while subprocess.run([sdstat, "--json"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
     time.sleep(0.05)
 # What is expected is what kernel TCP does, and libsd without pages.
