@@ -3,6 +3,8 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
+#include <memory>
+
 using namespace sdtest;
 
 namespace {
@@ -207,6 +209,26 @@ BEHAVIOUR("a handler that sends to the call it interrupts", handler_sends_to_the
         while (!is_blocked(main))
             sleep_ms(1);
         syscall(SYS_tgkill, getpid(), main, SIGUSR1);
+    });
+    char buffer[8];
+    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
+    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
+    signaller.join();
+}
+
+// A call that is about to sleep may have to ask the monitor before it does.
+BEHAVIOUR("a handler that sends to the call it interrupts, while the monitor does not answer",
+          handler_sends_while_the_monitor_is_stopped, accelerated) {
+    static Pair pair;
+    pair = make_pair();
+    struct sigaction action {};
+    action.sa_handler = [](int) { send(pair.server, "late", 4, 0); };
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+    std::thread signaller([main = thread_id(), stopped = std::make_unique<StoppedMonitor>()]() mutable {
+        while (!is_blocked(main))
+            sleep_ms(1);
+        syscall(SYS_tgkill, getpid(), main, SIGUSR1);
+        stopped.reset();
     });
     char buffer[8];
     SHOW(recv(pair.client, buffer, sizeof buffer, 0));

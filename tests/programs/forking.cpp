@@ -240,40 +240,6 @@ BEHAVIOUR("a connection closed in a blocked call before a fork", closed_in_a_cal
     reap("child", child);
 }
 
-namespace {
-
-/// libsd's monitor, where there is one, stopped for longer than a program waits for it.
-class StoppedMonitor {
-  public:
-    StoppedMonitor() {
-        const char *path = getenv("SD_MONITOR");
-        if (!path)
-            return;
-        const int fd = MUST(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-        sockaddr_un name{};
-        name.sun_family = AF_UNIX;
-        strncpy(name.sun_path, path, sizeof name.sun_path - 1);
-        MUST(connect(fd, reinterpret_cast<const sockaddr *>(&name), sizeof name));
-        ucred peer{};
-        socklen_t length = sizeof peer;
-        MUST(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length));
-        close(fd);
-        pid_ = peer.pid;
-        MUST(kill(pid_, SIGSTOP));
-    }
-    ~StoppedMonitor() {
-        if (pid_ > 0)
-            kill(pid_, SIGCONT);
-    }
-    StoppedMonitor(const StoppedMonitor &) = delete;
-    StoppedMonitor &operator=(const StoppedMonitor &) = delete;
-
-  private:
-    pid_t pid_ = 0;
-};
-
-} // namespace
-
 // A child that has only what it inherited keeps it when the monitor does not answer for a while.
 BEHAVIOUR("a monitor that is stopped for a while", monitor_stopped_for_a_while, any) {
     const Pair pair = make_pair();

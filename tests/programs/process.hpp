@@ -5,7 +5,10 @@
 #include "tests/programs/crossing.hpp"
 
 #include <atomic>
+#include <csignal>
+#include <cstring>
 #include <functional>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <thread>
 
@@ -23,6 +26,36 @@ inline pid_t spawn(const std::function<void()> &body) {
 }
 
 inline bool peer_is_gone(int fd) { return (poll_now(fd, POLLRDHUP, kPatience) & POLLRDHUP) != 0; }
+
+/// libsd's monitor, where there is one, stopped in the meantime.
+class StoppedMonitor {
+  public:
+    StoppedMonitor() {
+        const char *path = getenv("SD_MONITOR");
+        if (!path)
+            return;
+        const int fd = MUST(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+        sockaddr_un name{};
+        name.sun_family = AF_UNIX;
+        strncpy(name.sun_path, path, sizeof name.sun_path - 1);
+        MUST(connect(fd, reinterpret_cast<const sockaddr *>(&name), sizeof name));
+        ucred peer{};
+        socklen_t length = sizeof peer;
+        MUST(getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length));
+        close(fd);
+        pid_ = peer.pid;
+        MUST(kill(pid_, SIGSTOP));
+    }
+    ~StoppedMonitor() {
+        if (pid_ > 0)
+            kill(pid_, SIGCONT);
+    }
+    StoppedMonitor(const StoppedMonitor &) = delete;
+    StoppedMonitor &operator=(const StoppedMonitor &) = delete;
+
+  private:
+    pid_t pid_ = 0;
+};
 
 // Waits for a child and says how it ended.
 inline void reap(const char *label, pid_t pid) {

@@ -186,9 +186,17 @@ long wait_stream(File &f, uint32_t events, int64_t deadline, uint64_t interrupts
     LinkMap &l = *f.link;
     for (;;) {
         if (!bell->id[l.index]) {
-            bell_id(*bell, l);
-            if (changed()) // asking took longer than a look does, and a barrier is dear
+            bool now;
+            {
+                // As in the sleep: what comes before a signal is seen, and what its handler does is not.
+                const PutOff put_off;
+                bell_id(*bell, l);
+                now = changed(); // asking took longer than a look does, and a barrier is dear
+            }
+            if (now)
                 return undone() ? -EPIPE : 0;
+            if (interrupted())
+                return -EINTR;
         }
         Sleep sleep(*bell, deadline);
         if (!control::connected())
