@@ -236,6 +236,35 @@ BEHAVIOUR("a handler that sends to the call it interrupts, while the monitor doe
     signaller.join();
 }
 
+BEHAVIOUR("the same, where poll and epoll_wait wait", handler_sends_to_waits, accelerated) {
+    static Pair pair;
+    struct sigaction action {};
+    action.sa_handler = [](int) { send(pair.server, "late", 4, 0); };
+    MUST(sigaction(SIGUSR1, &action, nullptr));
+    const auto interrupted = [](auto wait) {
+        std::thread signaller([main = thread_id(), stopped = std::make_unique<StoppedMonitor>()]() mutable {
+            while (!is_blocked(main))
+                sleep_ms(1);
+            syscall(SYS_tgkill, getpid(), main, SIGUSR1);
+            stopped.reset();
+        });
+        wait();
+        wait();
+        signaller.join();
+    };
+    pair = make_pair();
+    interrupted([] {
+        pollfd asked{pair.client, POLLIN, 0};
+        SHOW(poll(&asked, 1, kPatience));
+    });
+    pair = make_pair();
+    const int set = watch(pair.client, EPOLLIN);
+    interrupted([set] {
+        epoll_event event;
+        SHOW(epoll_wait(set, &event, 1, kPatience));
+    });
+}
+
 BEHAVIOUR("each shutdown is an edge", edge_at_each_shutdown, accelerated) {
     const Pair pair = make_pair();
     const int set = watch(pair.client, EPOLLIN | EPOLLET);

@@ -275,7 +275,18 @@ uint64_t links_seen(Poll &p) noexcept {
 /// Sleeps once. The number of ready entries, 0 to look again, or -errno.
 long sleep_once(Poll &p, Bell &bell, int64_t deadline, const uint64_t *mask) noexcept {
     Sleep sleep(bell, deadline);
-    if (!provide(p, bell))
+    bool heard;
+    long before = 0;
+    {
+        // What comes before a signal is seen, and what its handler does is not: it runs at the end of this.
+        const PutOff put_off;
+        heard = provide(p, bell);
+        if (self.deferred) [[unlikely]]
+            before = look_at_ours(p);
+    }
+    if (before != 0 || self.handled != p.handled) [[unlikely]]
+        return before != 0 ? before : -EINTR;
+    if (!heard)
         sleep.nobody_rings();
     const uint64_t seen = links_seen(p);
     arm(p, bell, sleep);

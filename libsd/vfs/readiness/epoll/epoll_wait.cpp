@@ -176,10 +176,22 @@ long round(Wait &w, Look how) noexcept {
     return total;
 }
 
+/// Asks the monitor for what a sleep needs. Events that came before a signal, when one has come meanwhile; or
+/// -EINTR: what its handler has done is not seen any more.
+long prepare(Wait &w) noexcept {
+    long before = 0;
+    {
+        const PutOff put_off; // a handler runs at the end of this
+        provide_bells(w.x);
+        if (self.deferred) [[unlikely]]
+            before = round(w, Look::normal);
+    }
+    return before != 0 || self.handled == w.handled ? before : -EINTR;
+}
+
 /// Sleeps once in the kernel. Events of kernel members, 0, or -errno.
 long sleep_once(Wait &w, int64_t deadline) noexcept {
     Epoll &x = w.x;
-    provide_bells(x);
     Sleep sleep(*x.bell, deadline);
     sleep.any_link_may_ring();
     bool ready, listens;
@@ -313,6 +325,9 @@ long wait_accelerated(Wait &w) noexcept {
             if (r != 0)
                 return r;
         }
+        r = prepare(w);
+        if (r != 0)
+            return r;
         r = sleep_once(w, deadline);
         if (r < 0)
             return r;
