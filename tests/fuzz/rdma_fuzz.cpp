@@ -92,7 +92,7 @@ bool message(sdfuzz::Input &in, Receiver &r) {
     m.emptied = in.rarely(4) ? in.take<uint64_t>() : in.take<uint8_t>() * 64U;
     m.consumed = in.rarely(4) ? in.take<uint64_t>() : in.take<uint16_t>();
     m.use = in.rarely(8) ? in.below(4) : 0;
-    uint64_t held = 0;
+    uint64_t corked = 0;
     uint32_t used = sizeof m;
     const uint32_t words = (m.flags & rdma::kHasWords) != 0 ? sizeof(rdma::Words) : 0;
     if (m.slot < kLinkSlots) {
@@ -101,14 +101,14 @@ bool message(sdfuzz::Input &in, Receiver &r) {
     }
     if (room < used + words + 64)
         return r.host.endings == 0 && rdma::take_message(r.peer, in.take<uint16_t>(), in.take<uint16_t>());
-    m.records = put_records(in, to + used + words, room - used - words, m.position, &held);
+    m.records = put_records(in, to + used + words, room - used - words, m.position, &corked);
     if (words != 0) {
         rdma::Words w{};
         if (in.rarely(4))
             in.fill(&w, sizeof w);
         w.flags |= in.rarely(8) ? in.take<uint8_t>() : 0;
-        w.held = in.below(2) != 0 ? held : in.below(2);
-        w.shown_as = in.below(2) != 0 ? r.remote->slot[sdfuzz::kFirstSlot].in_held.header : in.take<uint64_t>();
+        w.corked = in.below(2) != 0 ? corked : in.below(2);
+        w.shown_as = in.below(2) != 0 ? r.remote->slot[sdfuzz::kFirstSlot].in_corked.header : in.take<uint64_t>();
         for (unsigned cls = 1; cls < kRingClasses; ++cls) // where an honest one would have put them
             if (in.below(2) != 0)
                 w.piece[cls] = r.process.link[0]->view.piece(sdfuzz::kFirstSlot, 1, cls);
