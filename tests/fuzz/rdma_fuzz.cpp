@@ -108,7 +108,8 @@ bool message(sdfuzz::Input &in, Receiver &r) {
             in.fill(&w, sizeof w);
         w.flags |= in.rarely(8) ? in.take<uint8_t>() : 0;
         w.corked = in.below(2) != 0 ? corked : in.below(2);
-        w.shown_as = in.below(2) != 0 ? r.remote->slot[sdfuzz::kFirstSlot].in_corked.header : in.take<uint64_t>();
+        w.shown_as =
+            in.below(2) != 0 ? r.remote->slot[sdfuzz::kFirstSlot].in_corked.header : in.take<uint64_t>();
         for (unsigned cls = 1; cls < kRingClasses; ++cls) // where an honest one would have put them
             if (in.below(2) != 0)
                 w.piece[cls] = r.process.link[0]->view.piece(sdfuzz::kFirstSlot, 1, cls);

@@ -32,7 +32,7 @@ namespace {
 constexpr unsigned kKernelTurn =
     Listener::kKernelNext + 1; ///< after so many accelerated connections the kernel's queue is asked first
 /// Or after so long, 1 to 5 ms: where a program needs long for each connection, whoever waits in the kernel's
-/// queue waits no longer than for one more of the others.
+/// queue waits no longer than for two more of the others.
 constexpr uint64_t kKernelCycles = 5'000'000;
 /// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before
 /// others think that it is stopped.
@@ -153,10 +153,12 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
 /// Whether the kernel's queue is asked before the links. Not twice in a row on account of the time: then a
 /// queue that is never empty would leave nothing to the links.
 bool is_kernels_turn(Listener &l, uint32_t turn) noexcept {
+    const bool by_count = turn % kKernelTurn == kKernelTurn - 1;
+    if (!by_count && turn % 2 != 0)
+        return false; // without the clock, which is a part of what a quick accept costs
     const uint64_t now = cpu::cycles();
-    if (turn % kKernelTurn != kKernelTurn - 1 &&
-        (now - l.kernel_asked.load(std::memory_order_relaxed) < kKernelCycles ||
-         turn == l.kernel_turn.load(std::memory_order_relaxed) + 1))
+    if (!by_count && (now - l.kernel_asked.load(std::memory_order_relaxed) < kKernelCycles ||
+                      turn == l.kernel_turn.load(std::memory_order_relaxed) + 1))
         return false;
     l.kernel_asked.store(now, std::memory_order_relaxed);
     l.kernel_turn.store(turn, std::memory_order_relaxed);
