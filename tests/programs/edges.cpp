@@ -216,9 +216,11 @@ BEHAVIOUR("a handler that sends to the call it interrupts", handler_sends_to_the
     signaller.join();
 }
 
-// A call that is about to sleep may have to ask the monitor before it does.
-BEHAVIOUR("a handler that sends to the call it interrupts, while the monitor does not answer",
-          handler_sends_while_the_monitor_is_stopped, accelerated) {
+namespace {
+
+/// A call on the connection's client end that is about to sleep may have to ask the monitor before it does.
+/// The monitor is stopped then, and a handler sends to the call, which is made once more.
+template <class Call> void interrupt_while_the_monitor_is_stopped(Call call) {
     static Pair pair;
     pair = make_pair();
     struct sigaction action {};
@@ -230,36 +232,29 @@ BEHAVIOUR("a handler that sends to the call it interrupts, while the monitor doe
         syscall(SYS_tgkill, getpid(), main, SIGUSR1);
         stopped.reset();
     });
-    char buffer[8];
-    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
-    SHOW(recv(pair.client, buffer, sizeof buffer, 0));
+    call(pair.client);
+    call(pair.client);
     signaller.join();
 }
 
+} // namespace
+
+BEHAVIOUR("a handler that sends to the call it interrupts, while the monitor does not answer",
+          handler_sends_while_the_monitor_is_stopped, accelerated) {
+    interrupt_while_the_monitor_is_stopped([](int client) {
+        char buffer[8];
+        SHOW(recv(client, buffer, sizeof buffer, 0));
+    });
+}
+
 BEHAVIOUR("the same, where poll and epoll_wait wait", handler_sends_to_waits, accelerated) {
-    static Pair pair;
-    struct sigaction action {};
-    action.sa_handler = [](int) { send(pair.server, "late", 4, 0); };
-    MUST(sigaction(SIGUSR1, &action, nullptr));
-    const auto interrupted = [](auto wait) {
-        std::thread signaller([main = thread_id(), stopped = std::make_unique<StoppedMonitor>()]() mutable {
-            while (!is_blocked(main))
-                sleep_ms(1);
-            syscall(SYS_tgkill, getpid(), main, SIGUSR1);
-            stopped.reset();
-        });
-        wait();
-        wait();
-        signaller.join();
-    };
-    pair = make_pair();
-    interrupted([] {
-        pollfd asked{pair.client, POLLIN, 0};
+    interrupt_while_the_monitor_is_stopped([](int client) {
+        pollfd asked{client, POLLIN, 0};
         SHOW(poll(&asked, 1, kPatience));
     });
-    pair = make_pair();
-    const int set = watch(pair.client, EPOLLIN);
-    interrupted([set] {
+    interrupt_while_the_monitor_is_stopped([set = -1](int client) mutable {
+        if (set < 0)
+            set = watch(client, EPOLLIN);
         epoll_event event;
         SHOW(epoll_wait(set, &event, 1, kPatience));
     });

@@ -150,18 +150,18 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
     }
 }
 
-/// Whether the kernel's queue is asked before the links. Not twice in a row on account of the time: then a
-/// queue that is never empty would leave nothing to the links.
+/// Whether the kernel's queue is asked before the links. On account of the time in every second turn only,
+/// and not in the one after it was asked by count: a queue that is never empty leaves turns to the links, and
+/// reading the clock is a part of what a quick accept costs. Turn 0 is none either (register_listener()).
 bool is_kernels_turn(Listener &l, uint32_t turn) noexcept {
-    const bool by_count = turn % kKernelTurn == kKernelTurn - 1;
-    if (!by_count && turn % 2 != 0)
-        return false; // without the clock, which is a part of what a quick accept costs
+    const uint32_t n = turn % kKernelTurn;
+    const bool by_count = n == kKernelTurn - 1;
+    if (!by_count && (n % 2 != 0 || n == 0))
+        return false;
     const uint64_t now = cpu::cycles();
-    if (!by_count && (now - l.kernel_asked.load(std::memory_order_relaxed) < kKernelCycles ||
-                      turn == l.kernel_turn.load(std::memory_order_relaxed) + 1))
+    if (!by_count && now - l.kernel_asked.load(std::memory_order_relaxed) < kKernelCycles)
         return false;
     l.kernel_asked.store(now, std::memory_order_relaxed);
-    l.kernel_turn.store(turn, std::memory_order_relaxed);
     return true;
 }
 

@@ -205,9 +205,8 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     }
     l->id = reply.listener_id;
     l->fork_depth = fork_depth;
+    // Who waits on a link came before it was taken: in turn 0 the links are first.
     l->turns.store(reply.was_orphan ? 0 : Listener::kKernelNext, std::memory_order_relaxed);
-    l->kernel_asked.store(0, std::memory_order_relaxed);
-    l->kernel_turn.store(UINT32_MAX, std::memory_order_relaxed); // not in turn 0: those on links were first
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
     l->waiters_fd.store(-1, std::memory_order_relaxed);

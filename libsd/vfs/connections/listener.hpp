@@ -41,10 +41,8 @@ struct Listener {
     static constexpr uint32_t kKernelNext = 15;
     std::atomic<uint32_t> turns{
         kKernelNext}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
-    /// When that was last so, by cpu::cycles(), and in which turn. Any thread that accepts writes them; what
-    /// gets lost costs a turn.
+    /// When that was last so, by cpu::cycles(). Any thread that accepts writes it; a lost value costs a turn.
     std::atomic<uint64_t> kernel_asked{0};
-    std::atomic<uint32_t> kernel_turn{0};
     ListenerOptions options;
     Lock lock;
     MapVector<ListenerLinkRef> links;

@@ -178,7 +178,7 @@ long round(Wait &w, Look how) noexcept {
 
 /// Asks the monitor for what a sleep needs. Events that came before a signal, when one has come meanwhile; or
 /// -EINTR: what its handler has done is not seen any more.
-long prepare(Wait &w) noexcept {
+long provide(Wait &w) noexcept {
     long before = 0;
     {
         const PutOff put_off; // a handler runs at the end of this
@@ -325,7 +325,7 @@ long wait_accelerated(Wait &w) noexcept {
             if (r != 0)
                 return r;
         }
-        r = prepare(w);
+        r = provide(w);
         if (r != 0)
             return r;
         r = sleep_once(w, deadline);
