@@ -13,6 +13,13 @@ struct FreshOption {
 };
 constexpr uint32_t kMaxFreshOptions = 20;
 
+/// What connect() on a connection answers.
+enum class ConnectAnswer : uint8_t {
+    connected, ///< EISCONN
+    made,      ///< 0, once: a non-blocking connect was answered EINPROGRESS, and was not called again since
+    invalid,   ///< EINVAL: as before, and it was shut down when it had been reset
+};
+
 /// Comes from a process of the same trust domain; it is checked against the Ofd all the same.
 struct HandoffRecord {
     uint64_t link_id;
@@ -20,7 +27,7 @@ struct HandoffRecord {
     uint32_t slot;
     uint16_t generation; ///< Ofd::generation: the record may have been used again
     uint8_t side, family;
-    uint8_t connect_pending;
+    uint8_t connect_answer; ///< ConnectAnswer
     uint8_t pad[3];
     SlotAddress client, server;
     uint32_t options; ///< how many of the following are valid

@@ -4,9 +4,17 @@
 #include "tests/differential/shrink.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <stdexcept>
 
 namespace sd::differential {
+
+namespace {
+
+/// A sequence that is waited for again and again is shortened no further than this allows.
+constexpr std::chrono::seconds kShrinking{60};
+
+} // namespace
 
 Judge::Judge(const Setting &setting, bool self_check) : setting_(setting), self_check_(self_check) {}
 
@@ -60,7 +68,11 @@ Sequence Judge::shortest(const Sequence &sequence, int budget) {
         return std::any_of(steps.begin(), steps.end(),
                            [&](const Step &step) { return step.op == Op::drain && step.arguments[1] == id; });
     };
+    const auto end = std::chrono::steady_clock::now() + kShrinking;
     const auto fails = [&](const std::vector<Step> &steps) {
+        if (std::chrono::steady_clock::now() > end) {
+            return false;
+        }
         for (const Step &step : steps) {
             if ((step.op == Op::fill || step.op == Op::huge) && drained(sequence.steps, step.id) &&
                 !drained(steps, step.id)) {

@@ -21,7 +21,7 @@ class Judge {
     Judge(const Setting &setting, bool self_check);
 
     Verdict judge(const Sequence &sequence);
-    /// The shortest sequence found that is still different.
+    /// The shortest sequence found, within a minute, that is still different.
     Sequence shortest(const Sequence &sequence, int budget);
     /// Both traces of a patient run, as text.
     std::string explain(const Sequence &sequence);

@@ -125,6 +125,9 @@ Options parse(int argc, char **argv) {
 }
 
 void show_failure(const Options &options, Judge &judge, const Sequence &sequence) {
+    // At once: shortening it takes a while, and may not end in time.
+    std::cout << "seed " + std::to_string(sequence.seed) + " differs: " + judge.first_impression() + "\n"
+              << std::flush;
     const Sequence shorter = options.budget > 0 ? judge.shortest(sequence, options.budget) : sequence;
     std::ostringstream text;
     text << "\n=== seed " << sequence.seed << " differs; again with: differential --seed " << sequence.seed

@@ -183,6 +183,28 @@ BEHAVIOUR("a handshake that waits for data", handshake_that_waits, any) {
     say("%s", receive(silent, 5).c_str());
 }
 
+// The kernel keeps apart what connect() was told from what the connection is.
+BEHAVIOUR("connect again after a reset", again_after_reset, accelerated) {
+    const int listener = make_listener();
+    const Address to = local_address(listener);
+    for (const bool shut : {false, true}) {
+        const int client = non_blocking_socket();
+        SHOW_BOOL(started(client, to));
+        wait_for(listener, POLLIN);
+        abort_connection(MUST(accept(listener, nullptr, nullptr)));
+        wait_for(client, POLLIN);
+        if (shut) {
+            SHOW(shutdown(client, SHUT_WR));
+            SHOW(connect(client, to.raw(), to.length));
+            say("SO_ERROR %s", socket_error(client).c_str());
+        }
+        SHOW(connect(client, to.raw(), to.length));
+        const sockaddr nothing{};
+        SHOW(connect(client, &nothing, sizeof nothing));
+        SHOW_BOOL(started(client, to));
+    }
+}
+
 BEHAVIOUR("EALREADY while a connection is pending", already, any) {
     const int listener = make_listener("127.0.0.1", 0);
     const Address to = local_address(listener);

@@ -378,7 +378,7 @@ void disconnect(File &f, int error) noexcept {
     }
     close_stream(f, true);
     f.status.store(status, std::memory_order_relaxed);
-    f.stream.connect_pending = false;
+    f.stream.connect_answer = ConnectAnswer::connected;
     f.unconnected.error.store(error, std::memory_order_relaxed);
     f.unconnected.last_port = f.stream.client.port;
     f.kind = FileKind::fresh;
@@ -427,9 +427,9 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
             return -EINVAL;
         if (has_paths(*f->ofd)) [[unlikely]]
             return connect_again(fd, *f, copy, len);
-        if (!f->stream.connect_pending)
-            return -EISCONN;
-        f->stream.connect_pending = false;
+        if (f->stream.connect_answer != ConnectAnswer::made)
+            return f->stream.connect_answer == ConnectAnswer::invalid ? -EINVAL : -EISCONN;
+        f->stream.connect_answer = ConnectAnswer::connected;
         if (tcp_state(*f) != kTcpClose)
             return 0;
         const int error = error_of(fd, *f); // it was made, and ended since
@@ -464,7 +464,7 @@ long connect(int fd, const sockaddr *a, socklen_t n) noexcept {
         epoll_file_became_stream(*f);
         // A non-blocking connect is never answered at once by the kernel, and some programs rely on that.
         if (f->ofd->status.load(std::memory_order_relaxed) & O_NONBLOCK) {
-            f->stream.connect_pending = true;
+            f->stream.connect_answer = ConnectAnswer::made;
             return -EINPROGRESS;
         }
         return 0;

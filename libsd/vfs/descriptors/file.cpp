@@ -56,7 +56,8 @@ File *new_file(FileKind kind) noexcept {
     upward.expect_faults();
     f->refs.store(0, std::memory_order_relaxed);
     f->side = f->seg = 0;
-    f->real_socket = f->inode_told = f->stream.connect_pending = f->unconnected.bound = f->stream.carried = false;
+    f->real_socket = f->inode_told = f->unconnected.bound = f->stream.carried = false;
+    f->stream.connect_answer = ConnectAnswer::connected;
     f->stream.fetched = 0;
     f->exchanged.store(false, std::memory_order_relaxed);
     f->status.store(0, std::memory_order_relaxed);

@@ -72,8 +72,7 @@ struct alignas(64) File {
     } unconnected;
     /// Accelerated; what every operation reads stands above.
     struct Stream {
-        /// A non-blocking connect was answered EINPROGRESS, and connect was not called again since
-        bool connect_pending = false;
+        ConnectAnswer connect_answer = ConnectAnswer::connected;
         /// This process is the bridge of the connection, which may have moved (moved.hpp)
         bool carried = false;
         /// Of which adoption this process has the socket (adoption_of()), 0: none; and fork_generation as it

@@ -14,7 +14,7 @@ void write_handoff(const File &f, HandoffRecord &p) noexcept {
     p.generation = f.ofd->generation;
     p.side = f.side;
     p.family = f.family;
-    p.connect_pending = f.stream.connect_pending;
+    p.connect_answer = static_cast<uint8_t>(f.stream.connect_answer);
     p.client = f.stream.client;
     p.server = f.stream.server;
     p.options = copy_options(f, p.option);
@@ -41,7 +41,7 @@ File *admit(const HandoffRecord &p, unsigned seg, LinkMap &l) noexcept {
         restore_options(*f, p.option, p.options);
     f->stream.client = p.client;
     f->stream.server = p.server;
-    f->stream.connect_pending = p.connect_pending;
+    f->stream.connect_answer = static_cast<ConnectAnswer>(p.connect_answer);
     const uint8_t family = segments[seg].view.ofd(p.ofd_index).family; // IPV6_ADDRFORM may have changed it
     join_stream(*f, l, seg, p.ofd_index, p.slot, family == AF_INET ? AF_INET : AF_INET6);
     return f;

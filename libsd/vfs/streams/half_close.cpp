@@ -81,11 +81,14 @@ long shutdown(int fd, int how) noexcept {
     if (how < 0 || how > 2)
         return -EINVAL;
     Ofd &o = *f->ofd;
-    f->stream.connect_pending = false; // nobody will be told any more
     if (!has_paths(o))
         absorb_flags(*f);
+    const bool closed = tcp_state(*f) == kTcpClose;
+    // Nobody will be told any more that it was made.
+    if (f->stream.connect_answer == ConnectAnswer::made)
+        f->stream.connect_answer = closed ? ConnectAnswer::invalid : ConnectAnswer::connected;
     // Each call wakes whoever waits, also one that changes nothing.
-    if (tcp_state(*f) == kTcpClose) {
+    if (closed) {
         epoll_touch(*f, true);
         return -ENOTCONN;
     }
