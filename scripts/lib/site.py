@@ -24,7 +24,7 @@ SECTIONS = {
                "docs/zero-copy.md", "docs/buffers.md", "docs/man/sd[a-z]*.1"],
     "Operate it": ["docs/operations.md", "docs/tracing.md", "docs/security.md", "docs/man/*"],
     "Understand it": ["docs/design.md", "docs/design/walk-*.md", "docs/design/*.md", "docs/glossary.md", "docs/performance.md",
-                      "docs/performance-notes.md"],
+                      "docs/performance-notes.md", "docs/notes/*.md"],
     "Work on it": ["CONTRIBUTING.md", "libsd/README.md", "libsd/*/README.md", "monitor/README.md"],
 }
 LINK = re.compile(r"(\]\(\s*<?)([^)<>\s]+)")
