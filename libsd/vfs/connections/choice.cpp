@@ -85,13 +85,15 @@ bool ask_kernel(const ListenerEntry &entry, const SlotAddress &to, uint64_t now)
 
 bool look_up_listener(const SlotAddress &to, ListenerEntry *out) noexcept {
     static std::atomic<uint32_t> turn{0};
-    const uint32_t draw = turn.fetch_add(1, std::memory_order_relaxed) * 2654435761u;
+    uint32_t draw = 0;
     int best = 0;
     uint32_t same = 0; // listeners of equal rank (SO_REUSEPORT): each gets its share
     for_each_match(to, [&](const ListenerEntry &e) {
         if (e.rank < best)
             return;
         same = e.rank == best ? same + 1 : 1;
+        if (same == 2)
+            draw = turn.fetch_add(1, std::memory_order_relaxed) * 2654435761u;
         if (same > 1 && (draw >> 8) % same != 0)
             return;
         best = e.rank;

@@ -155,10 +155,13 @@ SD_FORK_CODE void release_file(File *f) noexcept {
         free_fresh(f->unconnected.options);
         f->unconnected.options = nullptr;
     }
-    if (LinkMap *l = f->stream.undone.exchange(nullptr)) [[unlikely]]
+    // Nobody else has the File: what only its holders change needs no locked instruction.
+    if (LinkMap *l = f->stream.undone.load(std::memory_order_relaxed)) [[unlikely]] {
+        f->stream.undone.store(nullptr, std::memory_order_relaxed);
         link_unuse(*l);
+    }
     f->kind = FileKind::free;
-    f->generation.fetch_add(1, std::memory_order_release);
+    f->generation.store(f->generation.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     files.release<QuietGuard>(f);
 }
 

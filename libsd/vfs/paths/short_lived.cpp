@@ -65,9 +65,10 @@ class Rows {
 };
 
 constinit Rows unoffered(16, 3), forked(64, 32);
-constinit std::atomic<bool> any_forks{false}; ///< else neither address nor table need be looked at
 
 } // namespace
+
+constinit std::atomic<bool> any_forks{false};
 
 uint32_t destination_of(const SlotAddress &to) noexcept {
     return (static_cast<uint32_t>(hash_of(to) >> 32) + to.port * 2654435761u) | 1u << 31;
@@ -89,9 +90,7 @@ bool is_worth_forking(const SlotAddress &to) noexcept {
     return !any_forks.load(std::memory_order_relaxed) || !forked.is_left_out(destination_of(to));
 }
 
-void note_forked(const SlotAddress &to, bool forks, uint64_t sends, uint64_t bytes) noexcept {
-    if (!forks && !any_forks.load(std::memory_order_relaxed)) [[likely]]
-        return;
+void note_forking(const SlotAddress &to, bool forks, uint64_t sends, uint64_t bytes) noexcept {
     any_forks.store(true, std::memory_order_relaxed);
     const uint32_t destination = destination_of(to);
     if (forks && sends <= kShortSends && bytes <= kShortBytes)

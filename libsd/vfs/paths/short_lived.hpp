@@ -10,6 +10,7 @@
 // of many in a row made as many, the kernel has the next ones, but for a few.
 #pragma once
 #include "libsd/layout/link_layout.hpp"
+#include <atomic>
 #include <cstdint>
 
 namespace sd {
@@ -29,6 +30,11 @@ void note_lasting(uint32_t destination) noexcept;
 bool is_worth_forking(const SlotAddress &to) noexcept;
 /// An accelerated connection has ended here, after so many sends and bytes both ways. `forks`: its server
 /// forks for each (kLinkForks).
-void note_forked(const SlotAddress &to, bool forks, uint64_t sends, uint64_t bytes) noexcept;
+void note_forking(const SlotAddress &to, bool forks, uint64_t sends, uint64_t bytes) noexcept;
+extern std::atomic<bool> any_forks; ///< one does; else neither address nor table need be looked at
+inline void note_forked(const SlotAddress &to, bool forks, uint64_t sends, uint64_t bytes) noexcept {
+    if (forks || any_forks.load(std::memory_order_relaxed)) [[unlikely]]
+        note_forking(to, forks, sends, bytes);
+}
 
 } // namespace sd

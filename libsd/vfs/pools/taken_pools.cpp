@@ -215,7 +215,8 @@ long take_pool_of_next(File &f) noexcept {
 
 void take_announced_pool(File &f) noexcept {
     const uint64_t name = f.peer->credit.pool.load(std::memory_order_acquire);
-    if (name == 0 || name == f.stream.pool_seen || f.link->transport != &shm_transport)
+    if (name == 0 || name == f.stream.pool_seen.load(std::memory_order_relaxed) ||
+        f.link->transport != &shm_transport)
         return;
     // Bytes are copied meanwhile, so one that cannot be had now is asked for again, but not each time.
     constexpr uint32_t kPause = 64;
@@ -225,7 +226,7 @@ void take_announced_pool(File &f) noexcept {
     }
     const long r = take_pool(f, name, Wanted::pool);
     if (r == 0 || r == -EPROTO)
-        f.stream.pool_seen = name;
+        f.stream.pool_seen.store(name, std::memory_order_relaxed);
     else
         f.stream.pool_pause.store(kPause, std::memory_order_relaxed);
 }
@@ -236,7 +237,7 @@ void take_announced_channel(File &f) noexcept {
         return;
     // Bytes are copied where it cannot be had.
     (void)take_pool(f, name, Wanted::channel);
-    f.stream.channel_seen = name;
+    f.stream.channel_seen.store(name, std::memory_order_relaxed);
 }
 
 void count_released(TakenPool &p, uint32_t buffer, uint64_t bytes) noexcept {
@@ -254,10 +255,11 @@ void release_taken(void *pool, uint32_t epoch, uint32_t buffer, uint64_t bytes) 
 }
 
 DetachedPools detach_pools(File &f) noexcept {
-    const DetachedPools had{f.stream.pools, f.stream.channel.exchange(nullptr, std::memory_order_relaxed)};
+    const DetachedPools had{f.stream.pools, f.stream.channel.load(std::memory_order_relaxed)};
+    f.stream.channel.store(nullptr, std::memory_order_relaxed); // with the send token
     f.stream.pools = nullptr;
-    f.stream.pool_seen = 0;
-    f.stream.channel_seen = 0;
+    f.stream.pool_seen.store(0, std::memory_order_relaxed);
+    f.stream.channel_seen.store(0, std::memory_order_relaxed);
     f.stream.pool_pause.store(0, std::memory_order_relaxed);
     return had;
 }

@@ -7,7 +7,11 @@ namespace sd {
 
 /// The last descriptor of `f` in this process was closed: all its registrations go. Before the link is given
 /// up.
-void epoll_file_closed(File &f) noexcept;
+void epoll_end_registrations(File &f) noexcept;
+inline void epoll_file_closed(File &f) noexcept {
+    if (f.items || f.stream.leftover_watch.load(std::memory_order_acquire) != 0) [[unlikely]]
+        epoll_end_registrations(f);
+}
 /// The instance, which `fd` stands for, may be about to go to another process with SCM_RIGHTS.
 void epoll_passed(File &f, int fd) noexcept;
 /// The last descriptor of the instance was closed in this process.

@@ -4,7 +4,7 @@
 
 namespace sd {
 
-void epoll_file_closed(File &f) noexcept {
+void epoll_end_registrations(File &f) noexcept {
     end_leftover_watch(f);
     if (!f.items)
         return;
