@@ -3,8 +3,6 @@
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
 
-#include <linux/filter.h>
-
 using namespace sdtest;
 
 BEHAVIOUR("readiness and EAGAIN", readiness, accelerated) {
@@ -98,9 +96,7 @@ BEHAVIOUR("a client of the kernel's queue among many", kernel_client_among_many,
     connect_to(listener);
     MUST(accept(listener, nullptr, nullptr)); // in the first turn the kernel's queue is asked anyway
     const int late = MUST(socket(AF_INET, SOCK_STREAM, 0));
-    sock_filter all = BPF_STMT(BPF_RET | BPF_K, 0xffffffff);
-    const sock_fprog filter{1, &all};
-    MUST(setsockopt(late, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter)); // the kernel's for good
+    keep_in_kernel(late);
     MUST(connect(late, to.raw(), to.length));
     for (int i = 0; i < 12; ++i)
         connect_to(listener);
