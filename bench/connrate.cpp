@@ -3,6 +3,7 @@
 #include "bench/common/net.hpp"
 #include "bench/common/options.hpp"
 #include "bench/common/process.hpp"
+#include "bench/common/turns.hpp"
 
 #include <sched.h>
 #include <unistd.h>
@@ -25,10 +26,13 @@ int main(int argc, char **argv) {
     const Options options(argc, argv, "connect + accept + close per second",
                           {{"seconds", "1", "time measured"},
                            {"warmup", "0.2", "seconds before that"},
+                           kWindowsOption,
+                           kTurnsOption,
                            {"window", "64", "connections the client may be ahead of the server"},
                            {"addresses", "32", "127.0.0.1 upwards, so that ports in TIME_WAIT do not run out"},
                            {"strangers", "0", "1: the server is another user"},
                            {"cpu", "0,1", "processors of server and client"}});
+    Windows windows(options);
     const bool strangers = options.integer("strangers") != 0;
     auto *progress = shared_value<Progress>();
     std::uint16_t port = 0;
@@ -74,12 +78,12 @@ int main(int argc, char **argv) {
         }
         return static_cast<double>(made - first) / (static_cast<double>(now - start) / 1e9);
     };
-    run_for(options.number("warmup"));
-    const double rate = run_for(options.number("seconds"));
+    windows.run(run_for, run_for);
     end_child(server);
 
     Report report("connrate");
-    report.add("connections_per_s", rate);
+    report.add("connections_per_s", windows.median());
+    report.add("windows", windows.figures());
     report.add("made", static_cast<long>(made));
     report.print();
     return 0;

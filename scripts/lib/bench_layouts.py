@@ -1,7 +1,7 @@
 """The same code in several layouts, and from several compilers, beside each other: `scripts/bench --layouts`.
 
 Where a compiler puts the code decides over a round trip of 0.1 µs. Each library is measured with the same programs, all of
-them and the bare ring at the same time, in turn; the figure that counts is the worst one's."""
+them and the bare ring (for connections: kernel TCP) at the same time, in turn; the figure that counts is the worst one's."""
 
 import argparse
 import glob
@@ -17,9 +17,11 @@ from procs import Processes, RunError, loopback_up, say
 
 WINDOW = 0.01  # seconds that one program measures before it is the next one's turn
 CASES = {
-    # key: title, program and words, the bare ring's words or None, lower is better
-    "rtt": ("round trip 8 B", ["pingpong", "--size", "8"], ["rawring", "--size", "8"], True),
-    "stream": ("stream 8 B", ["stream", "--size", "8"], ["rawring", "--what", "stream", "--size", "8"], False),
+    # key: title, program and words, the bare ring's words (None: the same on kernel sockets), lower is
+    # better, unit, scale of what the program says
+    "rtt": ("round trip 8 B", ["pingpong", "--size", "8"], ["rawring", "--size", "8"], True, "ns", 1),
+    "stream": ("stream 8 B", ["stream", "--size", "8"], ["rawring", "--what", "stream", "--size", "8"], False, "M/s", 1e-6 / 8),
+    "connrate": ("connect + accept + close", ["connrate"], None, False, "M/s", 1e-6),
 }
 
 
@@ -35,15 +37,15 @@ def arguments(words):
 
 
 def one_round(processes, options, directory, case, libraries):
-    """Ratio of each library to the bare ring (above 1 is worse), window by window, and its figure."""
-    _, program, bare, lower = CASES[case]
+    """Ratio of each library to the bare ring or kernel TCP (above 1 is worse), window by window, and its figure."""
+    _, program, bare, lower, _, _ = CASES[case]
     shared = os.path.join(directory, "turns")
     with open(shared, "wb"):
         pass
     windows = max(2, round(options.seconds / WINDOW))
     running = []
     for place, library in enumerate([None] + libraries):
-        words = bare if library is None else program
+        words = bare if library is None and bare is not None else program
         command = [os.path.join(options.build, "bench", words[0]), *words[1:], "--seconds", f"{options.seconds:g}",
                    "--windows", str(windows), "--turns", f"{shared}:{place}:{len(libraries) + 1}"]
         env = {"XDG_RUNTIME_DIR": directory}
@@ -87,14 +89,12 @@ def main():
     try:
         with Processes(directory) as processes:
             for case in options.case or CASES:
-                title, _, _, lower = CASES[case]
+                title, _, against, _, unit, scale = CASES[case]
                 rounds = []
                 for number in range(options.rounds):
                     rounds.append(one_round(processes, options, directory, case, libraries))
                     say(f"{title}: round {number + 1}/{options.rounds}")
                 bare = statistics.median(r[1] for r in rounds)
-                # The windows of a stream are in bytes
-                unit, scale = ("ns", 1) if lower else ("M/s", 1e-6 / 8)
                 rows = []
                 for library in libraries:
                     ratio = statistics.median(r[0][library][0] for r in rounds)
@@ -102,7 +102,8 @@ def main():
                     rows.append({"library": name_of(library, libraries), "ratio": ratio, "figure": figure})
                 worst = max(rows, key=lambda row: row["ratio"])
                 report[case] = {"bare": bare, "rows": rows, "worst": worst}
-                print(f"\n{title}: times the bare ring's ({bare * scale:.3g} {unit}); above 1 is worse")
+                whose = "kernel TCP's" if against is None else "the bare ring's"
+                print(f"\n{title}: times {whose} ({bare * scale:.3g} {unit}); above 1 is worse")
                 for row in rows:
                     mark = "  <- worst" if row is worst else ""
                     print(f"  {row['library']:40} {row['ratio']:5.2f}  {row['figure'] * scale:8.4g} {unit}{mark}")
