@@ -180,6 +180,7 @@ LinkMap *map_link(int memfd, uint64_t id, unsigned side, uint8_t reach, LinkPeer
             l->forks_after_accept = 0;
             l->in_vain.store(0, std::memory_order_relaxed);
             l->syn_tail = 0;
+            l->listens.store(0, std::memory_order_relaxed);
             for (auto &word : l->agreed)
                 word.store(0, std::memory_order_relaxed);
             l->idle_slots.truncate(0);

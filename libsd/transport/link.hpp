@@ -64,8 +64,8 @@ struct LinkMap {
     size_t zombie_first = 0;
     uint32_t syn_tail = 0;
     static constexpr unsigned kAgreed = 32;
-    /// When the kernel last had the listener at an address; libsd/vfs/connections/choice.cpp
-    std::atomic<uint64_t> agreed[kAgreed]{};
+    /// When the kernel last had the listener at an address, and at any; libsd/vfs/connections/choice.cpp
+    std::atomic<uint64_t> agreed[kAgreed]{}, listens{0};
 
     /// What rings the other side's waiters: an eventfd, or a socket (with kSocket set) that leads to a waiter
     /// of another trust domain. `generation` tells whether the id was given to another waiter since.

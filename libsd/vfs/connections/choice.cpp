@@ -107,13 +107,16 @@ bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress 
     // Neighbouring addresses (127.0.0.1, 127.0.0.2 ...) have a word each.
     auto &word = link.agreed[to.ip[sizeof to.ip - 1] % LinkMap::kAgreed];
     const uint64_t known = word.load(std::memory_order_relaxed);
-    if (((known ^ agreed_word(to, 0)) & kAddressBits) == 0 &&
-        (now & ~kAddressBits) - (known & ~kAddressBits) < kAgreedFor) [[likely]]
+    const auto is_within = [now](uint64_t then, uint64_t most) {
+        return (now & ~kAddressBits) - (then & ~kAddressBits) < most;
+    };
+    if (((known ^ agreed_word(to, 0)) & kAddressBits) == 0 && is_within(known, kAddressAgreedFor) &&
+        is_within(link.listens.load(std::memory_order_relaxed), kAgreedFor)) [[likely]]
         return true;
-    if (!ask_kernel(entry, to, now))
-        return false;
-    word.store(agreed_word(to, now), std::memory_order_relaxed);
-    return true;
+    const bool agrees = ask_kernel(entry, to, now);
+    word.store(agrees ? agreed_word(to, now) : 0, std::memory_order_relaxed);
+    link.listens.store(agrees ? now : 0, std::memory_order_relaxed);
+    return agrees;
 }
 
 } // namespace sd

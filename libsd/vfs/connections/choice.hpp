@@ -23,7 +23,10 @@ struct ListenerEntry {
 /// So where this says yes, there was a moment in this connect(), or up to kAgreedFor before, in which a
 /// kernel connection would have reached a socket of the entry's owner. (2^23 cycles are 2 to 8 ms at 4 to 1
 /// GHz.)
-constexpr uint64_t kAgreedFor = uint64_t{1} << 23;
+///
+/// A listener for any address is asked for at each, but only each kAddressAgreedFor (0.1 to 0.5 s) as long as
+/// it is there: as long, nobody but its owner, by SO_REUSEPORT, can listen at an address that it covers.
+constexpr uint64_t kAgreedFor = uint64_t{1} << 23, kAddressAgreedFor = kAgreedFor << 6;
 [[nodiscard]] bool kernel_agrees(LinkMap &link, const ListenerEntry &entry, const SlotAddress &to,
                                  uint64_t now) noexcept;
 
