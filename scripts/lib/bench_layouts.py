@@ -1,7 +1,8 @@
 """The same code in several layouts, and from several compilers, beside each other: `scripts/bench --layouts`.
 
-Where a compiler puts the code decides over a round trip of 0.1 µs. Each library is measured with the same programs, all of
-them and the bare ring (for connections: kernel TCP) at the same time, in turn; the figure that counts is the worst one's."""
+Where a compiler puts the code decides over a round trip of 0.1 µs. Each library is measured with the same
+programs, all of them and the bare ring (for connections: kernel TCP) at the same time, in turn; the figure
+that counts is the worst one's."""
 
 import argparse
 import glob
@@ -37,7 +38,7 @@ def arguments(words):
 
 
 def one_round(processes, options, directory, case, libraries):
-    """Ratio of each library to the bare ring or kernel TCP (above 1 is worse), window by window, and its figure."""
+    """Ratio of each library to the bare ring or kernel TCP (above 1 is worse), by windows, and its figure."""
     _, program, bare, lower, _, _ = CASES[case]
     shared = os.path.join(directory, "turns")
     with open(shared, "wb"):

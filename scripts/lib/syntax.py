@@ -1,7 +1,8 @@
-"""syntax.py BUILD FOLDER...: has the compiler of a build directory look at the sources in these folders, and make nothing of them.
+"""syntax.py BUILD FOLDER...: has the compiler of a build directory look at the sources in these folders, and
+make nothing of them.
 
-Headers that are generated are made first, and what most sources include of the standard library is read once for all
-that are compiled alike. Exits with 1 when a source has an error or a warning."""
+Headers that are generated are made first, and what most sources include of the standard library is read once
+for all that are compiled alike. Exits with 1 when a source has an error or a warning."""
 import collections
 import pathlib
 import re
@@ -38,7 +39,8 @@ def main() -> None:
         read: dict[str, str] = {}
         for number, (how, count) in enumerate(alike.items()):
             header = f"{scratch}/{number}.pch"
-            if count >= WORTH_IT and "-std=c++" in how and run(f"{how} -x c++-header {STANDARD} -o {header}", str(build)).returncode == 0:
+            make = f"{how} -x c++-header {STANDARD} -o {header}"
+            if count >= WORTH_IT and "-std=c++" in how and run(make, str(build)).returncode == 0:
                 read[how] = f" -include-pch {header}"
 
         def look(_: pathlib.Path, entry: dict) -> subprocess.CompletedProcess:

@@ -58,13 +58,17 @@ std::vector<std::string> of_step(const Trace &trace, int step) {
     return texts;
 }
 
+const Step *step_of(const Sequence &sequence, const Line &line) {
+    const auto step = std::ranges::find(sequence.steps, line.step, &Step::id);
+    return step == sequence.steps.end() ? nullptr : &*step;
+}
+
 /// A connection that was filled is not drained: its actor is blocked or gone, or has something else under the
 /// number, or somebody else has read of it. How much goes in and comes out from here on is the business of
 /// each side's buffers.
 bool left_full(const Sequence &sequence, const Line &line) {
-    const auto step = std::find_if(sequence.steps.begin(), sequence.steps.end(),
-                                   [&](const Step &s) { return s.id == line.step; });
-    if (step == sequence.steps.end() || step->op != Op::drain) {
+    const Step *step = step_of(sequence, line);
+    if (step == nullptr || step->op != Op::drain) {
         return false;
     }
     return std::none_of(std::begin(kNothingLeft), std::end(kNothingLeft),
@@ -74,16 +78,13 @@ bool left_full(const Sequence &sequence, const Line &line) {
 /// A read while a connection is full, of less than was asked for: how much lies in the receiver's buffer is
 /// the business of each side.
 bool read_of_full(const Sequence &sequence, const Line &kernel, const Line &ours) {
-    const auto step = std::find_if(sequence.steps.begin(), sequence.steps.end(),
-                                   [&](const Step &s) { return s.id == kernel.step; });
-    if (step == sequence.steps.end() || step->op != Op::recv || ours.step != kernel.step) {
+    const Step *step = step_of(sequence, kernel);
+    if (step == nullptr || step->op != Op::recv || ours.step != kernel.step) {
         return false;
     }
-    const bool is_full = std::any_of(sequence.steps.begin(), step, [&](const Step &filled) {
-        return (filled.op == Op::fill || filled.op == Op::huge) &&
-               std::none_of(sequence.steps.begin(), step, [&](const Step &drain) {
-                   return drain.op == Op::drain && drain.arguments[1] == filled.id;
-               });
+    const std::span before(sequence.steps.data(), step);
+    const bool is_full = std::ranges::any_of(before, [&](const Step &filled) {
+        return (filled.op == Op::fill || filled.op == Op::huge) && !is_drained(before, filled.id);
     });
     const long of_kernel = atol(kernel.text.c_str()), of_ours = atol(ours.text.c_str());
     return is_full && of_kernel > 0 && of_ours > 0 && std::min(of_kernel, of_ours) < step->arguments[1];

@@ -62,20 +62,16 @@ Verdict Judge::judge(const Sequence &sequence) {
 
 Sequence Judge::shortest(const Sequence &sequence, int budget) {
     Sequence result = sequence;
-    // Without the step that empties a connection, the one that filled it would be followed by amounts that
-    // are not compared.
-    const auto drained = [](const std::vector<Step> &steps, int id) {
-        return std::any_of(steps.begin(), steps.end(),
-                           [&](const Step &step) { return step.op == Op::drain && step.arguments[1] == id; });
-    };
     const auto end = std::chrono::steady_clock::now() + kShrinking;
     const auto fails = [&](const std::vector<Step> &steps) {
         if (std::chrono::steady_clock::now() > end) {
             return false;
         }
+        // Without the step that empties a connection, the one that filled it would be followed by amounts
+        // that are not compared.
         for (const Step &step : steps) {
-            if ((step.op == Op::fill || step.op == Op::huge) && drained(sequence.steps, step.id) &&
-                !drained(steps, step.id)) {
+            if ((step.op == Op::fill || step.op == Op::huge) && is_drained(sequence.steps, step.id) &&
+                !is_drained(steps, step.id)) {
                 return false;
             }
         }

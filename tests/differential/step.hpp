@@ -1,8 +1,10 @@
 // A sequence of steps: what the generator makes, the controller performs and the shrinker shortens.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,12 @@ struct Sequence {
     unsigned plain = 0;      ///< bit per root: runs without libsd on both sides
     std::vector<Step> steps; ///< by ascending id
 };
+
+/// Does one of the steps empty the connection that step `fill` filled?
+inline bool is_drained(std::span<const Step> steps, int fill) {
+    return std::ranges::any_of(
+        steps, [=](const Step &step) { return step.op == Op::drain && step.arguments[1] == fill; });
+}
 
 /// As C text; used in reports and in the printed program.
 std::string text_of(const Step &step);
