@@ -18,7 +18,9 @@ struct Bell {
     std::atomic<int> spin_score{kFullScore}; ///< how well looking without giving the core away has paid
     std::atomic<bool> used{false};
     ForeignEnds foreign;
-    bool announced = false;    ///< rung for some listener: the monitor has to be told when that ends
+    bool announced = false; ///< rung for some listener: the monitor has to be told when that ends
+    /// Of a thread's own: what ended its last sleep in poll and is still to be taken, see Sleep.
+    bool eventfd_rang = false, only_end_rang = false;
     Bell *pool_next = nullptr; ///< of those that are kept idle, too
     Bell *all_next = nullptr;
     /// By link index: the id under which the other side knows us, 0: not registered. Last, so that the first

@@ -29,6 +29,7 @@ TEST_CASE("demoted: connections that crossed are counted, and what stayed shared
     CHECK(counted("both_go_on").find("{\"crossed\":1}") != std::string::npos);
     CHECK(counted("with_a_thread_that_waits").find("{\"still_shared\":") != std::string::npos);
     CHECK(counted("over_a_shared_link").find("{\"crossed\":1}") != std::string::npos);
+    CHECK(counted("other_end_of_former_domain").find("{\"crossed\":1}") != std::string::npos);
     const std::string alone = counted("alone");
     CHECK(alone.find("crossed") == std::string::npos);
     CHECK(alone.find("still_shared") == std::string::npos);

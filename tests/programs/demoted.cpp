@@ -18,15 +18,17 @@ using namespace sdtest;
 
 namespace {
 
-constexpr uid_t kNobody = 65534;
+constexpr uid_t kNobody = 65534, kSomebodyElse = 65533;
 
-void become_nobody() {
+void become(uid_t user) {
     if (geteuid() != 0) // SD_E2E_STRANGERS
         return;
     MUST(setgroups(0, nullptr));
-    MUST(setgid(kNobody));
-    MUST(setuid(kNobody));
+    MUST(setgid(user));
+    MUST(setuid(user));
 }
+
+void become_nobody() { become(kNobody); }
 
 // What is in reach of whoever shares it: the records of connections, and the links they go over.
 std::set<std::string> all_shared() {
@@ -270,10 +272,13 @@ BEHAVIOUR("the parent of a process that does not", the_parent_changes, accelerat
     echoes.join();
 }
 
-// Its former parent has ended: nobody else has what it has, and it stays that way.
-BEHAVIOUR("nobody else has what it has", alone, all_accelerated) {
+namespace {
+
+// A child accepts, has a child of its own take the connection over, and ends. That one gives up its rights.
+// `client` makes the other end, and passes the gate before it talks.
+void alone_with(const std::function<void(int listener, const Gate &parted)> &client, bool shows_links) {
     const int listener = make_listener();
-    const Gate parent_ended, told;
+    const Gate parted;
     const pid_t server = spawn([&] {
         const int fd = MUST(accept(listener, nullptr, nullptr));
         close(listener);
@@ -282,17 +287,45 @@ BEHAVIOUR("nobody else has what it has", alone, all_accelerated) {
             _exit(0);
         while (getppid() == self)
             sleep_ms(1);
+        const std::set<std::string> before = mapped("sd-link");
         become_nobody();
-        told.open();
+        if (shows_links)
+            SHOW_BOOL(still_mapped(before));
+        parted.open();
         echo(fd);
         _exit(0);
     });
+    client(listener, parted);
+    reap("server", server);
+}
+
+void talk_over(int listener, const Gate &parted) {
     const int fd = connect_to(listener);
     close(listener);
-    reap("server", server);
-    told.pass();
+    parted.pass();
     talk(fd);
     end(fd);
+}
+
+} // namespace
+
+// Its former parent has ended, and the other end was a stranger's before: it stays that way.
+BEHAVIOUR("nobody of its domain has what it has", alone, all_accelerated) {
+    alone_with(
+        [](int listener, const Gate &parted) {
+            const pid_t client = spawn([&] {
+                become(kSomebodyElse);
+                talk_over(listener, parted);
+            });
+            close(listener);
+            reap("client", client);
+        },
+        false);
+}
+
+// The other end is of the domain that it leaves, and would take it for one of its own.
+BEHAVIOUR("the other end is of the former domain", other_end_of_former_domain, accelerated) {
+    alone_with(talk_over, true);
 }
 
 // The monitor has not noted the child yet.

@@ -15,6 +15,7 @@
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/sandbox_state.hpp"
+#include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
 #include "libsd/vfs/connections/connection.hpp"
 #include "libsd/vfs/connections/listener.hpp"
@@ -56,6 +57,22 @@ bool is_shared(const LinkMap &l, bool noted) noexcept {
     return others > (named || !noted ? 0 : 1);
 }
 
+/// Does the other side belong to others of the domain that this process is about to leave? They take the link
+/// for one within it (LinkPeer::own) ever after: they would wait for a lock of its file that somebody else
+/// keeps, and this process has the eventfds that they sleep on.
+bool leads_to_own(const LinkMap &l) noexcept {
+    if (l.foreign.load(std::memory_order_relaxed) || rdma::is_remote(l))
+        return false;
+    const auto me = static_cast<uint32_t>(sys::getpid());
+    for (const auto &holder : l.view.header().holder[1 - (l.side & 1)])
+        if (const uint32_t pid = holder.pid.load(std::memory_order_relaxed); pid != 0 && pid != me)
+            return true;
+    return false;
+}
+
+/// Must the process not have the link afterwards?
+bool is_to_be_left(const LinkMap &l, bool noted) noexcept { return is_shared(l, noted) || leads_to_own(l); }
+
 Marks shared_segments() noexcept {
     Marks marks = 0;
     for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
@@ -64,11 +81,11 @@ Marks shared_segments() noexcept {
     return marks;
 }
 
-unsigned shared_links(bool noted) noexcept {
+unsigned links_to_be_left(bool noted) noexcept {
     unsigned found = 0;
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i)
         if (LinkMap *l = link_by_index(i); l && link_use(*l)) {
-            found += l->id != 0 && is_shared(*l, noted);
+            found += l->id != 0 && is_to_be_left(*l, noted);
             link_unuse(*l);
         }
     return found;
@@ -76,11 +93,11 @@ unsigned shared_links(bool noted) noexcept {
 
 /// The segments of connections that are to become kernel sockets because of their links: those who carry them
 /// come to share the segment. With the monitor's answer.
-Marks over_shared_links() noexcept {
+Marks over_links_to_be_left() noexcept {
     Marks marks = 0;
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
         if (const File *f = fd_table[fd].load(std::memory_order_acquire);
-            f && f->kind == FileKind::stream && is_shared(*f->link, true))
+            f && f->kind == FileKind::stream && is_to_be_left(*f->link, true))
             marks |= Marks{1} << f->seg;
     return marks;
 }
@@ -124,24 +141,24 @@ void before_crossing(bool everything) noexcept {
     // An image that was started for a client that waits has not looked at its listener yet, and who started
     // it will not accept.
     look_for_links();
-    if (!everything && !shared_segments() && !shared_links(false))
+    if (!everything && !shared_segments() && !links_to_be_left(false))
         return;
     Cause why;
     const bool heard =
         control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
-    if (!everything && !shared_segments() && !shared_links(heard))
+    if (!everything && !shared_segments() && !links_to_be_left(heard))
         return;
     // Else a call of another thread is about to work there.
     if (heard && pinned.load(std::memory_order_acquire) == 0) {
         ask_for_links_anew(); // first: a bridge that carries who waited there has our segment, too
-        const Marks which = everything ? ~Marks{0} : shared_segments() | over_shared_links();
+        const Marks which = everything ? ~Marks{0} : shared_segments() | over_links_to_be_left();
         leave_connections(which);
         retire_client_links();
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
             if (which >> i & 1 && !has_part_in(i))
                 (void)leave_segment(i); // what stays is counted below
     }
-    if (shared_segments() || shared_links(heard))
+    if (shared_segments() || links_to_be_left(heard))
         count_fallback(Cause::still_shared, nullptr);
 }
 

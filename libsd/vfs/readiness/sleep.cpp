@@ -11,6 +11,15 @@
 namespace sd {
 
 Sleep::Sleep(Bell &bell, int64_t deadline) noexcept : Sleeper(bell, deadline) {
+    // The flags first: a handler that sleeps meanwhile sets them anew.
+    if (bell.eventfd_rang) {
+        bell.eventfd_rang = false;
+        drain_eventfd(bell);
+    }
+    if (bell.only_end_rang) {
+        bell.only_end_rang = false;
+        take_from_only_end(bell);
+    }
     not_after(shrink_idle_rings());
 }
 
@@ -43,14 +52,14 @@ long Sleep::in_poll(pollfd *list, size_t n, const uint64_t *mask, uint64_t handl
     const bool bell_rung = r > 0 && list[bell_at].revents;
     const bool others_rang = r > 0 && bell_end > bell_at + 1 && list[bell_at + 1].revents;
     const bool rung = bell_rung || others_rang;
-    // Each is a system call: only what is readable is asked.
-    if (bell_rung)
-        drain_eventfd(bell_);
+    // Only what is readable is asked, since each is a system call; and what can wait does so until the next
+    // sleep.
+    bell_.eventfd_rang = bell_.eventfd_rang || bell_rung;
     if (others_rang) {
         if (only_other)
             upward.take_events();
         else if (only_socket >= 0)
-            take_from_only_end(bell_);
+            bell_.only_end_rang = true;
         else
             (void)drain_foreign_ends(bell_);
     }
