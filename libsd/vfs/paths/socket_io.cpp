@@ -23,9 +23,18 @@ namespace {
 constexpr short kAll = POLLIN | POLLPRI | POLLOUT | POLLRDNORM | POLLWRNORM | POLLRDHUP;
 
 uint32_t socket_events(int fd) noexcept {
-    pollfd p{fd, kAll, 0};
-    timespec zero{0, 0};
-    return fd >= 0 && sys::ppoll(&p, 1, &zero, nullptr) > 0 ? static_cast<uint16_t>(p.revents) : 0;
+    const auto look = [fd]() -> uint32_t {
+        pollfd p{fd, kAll, 0};
+        timespec zero{0, 0};
+        return fd >= 0 && sys::ppoll(&p, 1, &zero, nullptr) > 0 ? static_cast<uint16_t>(p.revents) : 0;
+    };
+    const uint32_t now = look();
+    if ((now & (POLLERR | POLLHUP)) != POLLERR) [[likely]]
+        return now;
+    // A reset sets the error before the rest, and the peer's ring may have us look in between. It has the
+    // socket's lock meanwhile, which this question waits for.
+    (void)socket_pending(fd);
+    return look();
 }
 
 uint32_t events_now(File &f) noexcept {
