@@ -30,9 +30,9 @@
 // (Control::tx_want).
 //
 // After 6 an arm may be left. It costs a sender a swap and the next look of this waiter a mark in vain.
-// A bell that was rung stays readable until it is drained, so D may come at any time before, in or after 5. It
-// may be drained at any time but between 4 and 5: what its ring was for is seen at 4. A thread drains its own
-// before 1 of the next sleep, so that no system call stands between a wake-up and its message.
+// A bell that was rung stays readable until it is drained, so D may come at any time before, in or after 5.
+// It may be drained at any time but between 4 and 5: what its ring was for is seen at 4. A thread drains its
+// own before 1 of the next sleep, so that no system call stands between a wake-up and its message.
 //
 // The monitor does A to D for what a dead process left (mark_and_ring() in monitor/records/link.cpp). It
 // needs no barrier of the waiter's, since B is left out: it swaps the word with 0 in any case, behind a full
