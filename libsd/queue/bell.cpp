@@ -244,6 +244,22 @@ void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept {
     }
 }
 
+namespace {
+
+void ring_each() noexcept {
+    uint64_t one = 1;
+    for (Bell *b = all_bells; b; b = b->all_next)
+        if (b->efd >= 0)
+            sys::write(b->efd, &one, sizeof one);
+}
+
+} // namespace
+
+void ring_all_own() noexcept {
+    LockGuard g(list_lock);
+    ring_each();
+}
+
 void restore_bells() noexcept {
     LockGuard g(list_lock);
     for (Bell *b = all_bells; b; b = b->all_next)
@@ -260,10 +276,7 @@ void restore_bells() noexcept {
                     provide_foreign_ends(*b, *l, b->id[i]);
             }
     // Other threads may have slept meanwhile, with an id that was not known yet or is not theirs any more.
-    uint64_t one = 1;
-    for (Bell *b = all_bells; b; b = b->all_next)
-        if (b->efd >= 0)
-            sys::write(b->efd, &one, sizeof one);
+    ring_each();
 }
 
 SD_FORK_CODE void drop_bells_in_child() noexcept {

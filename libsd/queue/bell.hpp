@@ -47,6 +47,8 @@ unsigned bell_id(Bell &b, LinkMap &l) noexcept;
 void forget_link(LinkMap &l) noexcept;
 /// Marks `slot` ready and rings for those of this process that are in `ids` on our own side of the link.
 void ring_own(LinkMap &l, uint32_t slot, uint64_t ids) noexcept;
+/// Everybody in this process who sleeps looks again.
+void ring_all_own() noexcept;
 /// After a reconnection: registers all known ids again under the same numbers.
 void restore_bells() noexcept;
 /// In a forked child: the parent's bells are shared eventfds and belong to the parent.

@@ -30,6 +30,12 @@ void become(uid_t user) {
 
 void become_nobody() { become(kNobody); }
 
+void give_up_capabilities() {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    const __user_cap_data_struct none[2]{};
+    MUST(syscall(SYS_capset, &header, none));
+}
+
 // What is in reach of whoever shares it: the records of connections, and the links they go over.
 std::set<std::string> all_shared() {
     std::set<std::string> files = mapped("sd-family");
@@ -91,15 +97,7 @@ BEHAVIOUR("a seccomp filter", by_a_filter, accelerated) {
         true);
 }
 
-BEHAVIOUR("no capabilities", by_capabilities, accelerated) {
-    session(
-        [] {
-            __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-            const __user_cap_data_struct none[2]{};
-            MUST(syscall(SYS_capset, &header, none));
-        },
-        true);
-}
+BEHAVIOUR("no capabilities", by_capabilities, accelerated) { session(give_up_capabilities, true); }
 
 BEHAVIOUR("a user namespace", by_a_user_namespace, accelerated) {
     session([] { MUST(unshare(CLONE_NEWUSER)); }, true);
@@ -407,15 +405,19 @@ BEHAVIOUR("in an epoll set of its parent's", watched_by_an_inherited_set, accele
     reap("child", child);
 }
 
-// A thread is blocked on one of the connections just then: they stay as they are, and work.
-BEHAVIOUR("a thread is blocked on a connection", with_a_thread_that_waits, accelerated) {
+namespace {
+
+// One of two connections has a thread of the child's blocked in `serve` when the child gives up its rights.
+void with_a_thread_in(const std::function<void(int fd)> &serve) {
     const Pair one = make_pair(), two = make_pair();
+    const std::set<std::string> before = all_shared();
     const pid_t child = spawn([&] {
         close(one.client);
         close(two.client);
-        std::thread waits([&] { echo(one.server); });
+        std::thread waits([&] { serve(one.server); });
         sleep_ms(100);
         become_nobody();
+        SHOW_BOOL(still_mapped(before));
         echo(two.server);
         waits.join();
     });
@@ -426,6 +428,88 @@ BEHAVIOUR("a thread is blocked on a connection", with_a_thread_that_waits, accel
     end(two.client);
     talk(one.client);
     end(one.client);
+    reap("child", child);
+}
+
+} // namespace
+
+BEHAVIOUR("a thread is blocked on a connection", with_a_thread_that_waits, accelerated) {
+    with_a_thread_in(echo);
+}
+
+BEHAVIOUR("a thread is blocked in poll", with_a_thread_in_poll, accelerated) {
+    with_a_thread_in([](int fd) {
+        pollfd entry{fd, POLLIN, 0};
+        while (poll(&entry, 1, kPatience) < 0 && errno == EINTR) { // of the C library's, to each thread
+        }
+        say("%s", event_names(static_cast<uint32_t>(entry.revents)).c_str());
+        echo(fd);
+    });
+}
+
+BEHAVIOUR("a thread is blocked in epoll_wait", with_a_thread_in_epoll, accelerated) {
+    with_a_thread_in([](int fd) {
+        const int set = MUST(epoll_create1(0));
+        epoll_event event{};
+        event.events = EPOLLIN;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        int n;
+        do {
+            n = epoll_wait(set, &event, 1, kPatience);
+        } while (n < 0 && errno == EINTR);
+        say("%d", n);
+        echo(fd);
+        close(set);
+    });
+}
+
+// It goes on with the kernel's queue.
+BEHAVIOUR("a thread waits for clients", with_a_thread_in_accept, accelerated) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const int first = connect_to(address), its = MUST(accept(listener, nullptr, nullptr));
+    const std::set<std::string> before = all_shared();
+    const Gate changed;
+    const pid_t child = spawn([&] {
+        close(first);
+        std::thread waits([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
+        sleep_ms(100);
+        become_nobody();
+        SHOW_BOOL(still_mapped(before));
+        changed.open();
+        echo(its);
+        waits.join();
+    });
+    close(its);
+    close(listener);
+    changed.pass();
+    const int second = connect_to(address);
+    talk(second);
+    end(second);
+    talk(first);
+    end(first);
+    reap("child", child);
+}
+
+// The call goes on with what has no number any more, and cannot be taken elsewhere: it stays as it is.
+BEHAVIOUR("a thread is blocked on what was closed meanwhile", with_a_thread_on_what_was_closed, accelerated) {
+    const Pair one = make_pair(), two = make_pair();
+    const pid_t child = spawn([&] {
+        close(one.client);
+        close(two.client);
+        std::thread waits([&] { say("%s", receive(one.server, 4).c_str()); });
+        sleep_ms(100);
+        close(one.server);
+        give_up_capabilities(); // without a signal, which would have the call made anew
+        echo(two.server);
+        waits.join();
+    });
+    close(one.server);
+    close(two.server);
+    sleep_ms(300);
+    talk(two.client);
+    end(two.client);
+    send_all(one.client, "late");
     reap("child", child);
 }
 

@@ -292,13 +292,26 @@ void unlist(const Listener &l) noexcept {
     control::request(wire::Op::unlist, &ref, sizeof ref);
 }
 
-void withdraw_listeners() noexcept {
+bool is_any_listener_waited_on() noexcept {
+    LockGuard g(all_lock);
+    for (const File *f : all) {
+        uint32_t numbers = 0;
+        for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
+            numbers += fd_table[fd].load(std::memory_order_acquire) == f;
+        if (f->refs.load(std::memory_order_acquire) > numbers)
+            return true;
+    }
+    return false;
+}
+
+void withdraw_listeners(bool for_all) noexcept {
     LockGuard g(all_lock);
     for (File *f : all) {
         Listener &l = *f->listener;
         if (l.retired.load())
             continue;
-        unlist(l);
+        if (for_all)
+            unlist(l);
         leave_waiting_to_kernel(*f); // nobody here will look at the links
         retire_listener(l);
     }

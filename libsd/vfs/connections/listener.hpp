@@ -89,8 +89,11 @@ void restore_listeners() noexcept;
 /// New connections to it are the kernel's, for its other holders, too: somebody accepts only there, and who
 /// will be first is not known.
 void unlist(const Listener &l) noexcept;
-/// Every listener leaves the directory and stays an ordinary one.
-void withdraw_listeners() noexcept;
+/// Is a call of some thread blocked on one?
+[[nodiscard]] bool is_any_listener_waited_on() noexcept;
+/// Every listener stays an ordinary one, and calls that are blocked on it go on with the kernel's queue.
+/// `for_all`: it leaves the directory for its other holders, too.
+void withdraw_listeners(bool for_all) noexcept;
 /// With signals blocked. Between the two no listener is made or closed.
 void listeners_fork_prepare() noexcept;
 void listeners_fork_parent() noexcept;

@@ -114,6 +114,22 @@ bool has_part_in(unsigned seg) noexcept {
     return false;
 }
 
+/// Calls of other threads hold connections and links while they are blocked. Those on a connection that has
+/// moved were woken by that, and those on a listener by us; each lets go at its next look, and goes on with
+/// the kernel's socket. Waits for that, for a second: one on a number that was closed meanwhile does not.
+void wait_for_blocked_calls(Marks which) noexcept {
+    constexpr int64_t kPatience = 1'000'000'000;
+    constexpr timespec nap{0, 500'000};
+    const auto is_held = [which] {
+        for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+            if ((which >> i & 1) && segments[i].fd >= 0 && holds_any(i))
+                return true;
+        return links_to_be_left(true) != 0;
+    };
+    for (const int64_t end = sys::now_ns() + kPatience; is_held() && sys::now_ns() < end;)
+        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+}
+
 /// What cannot become a kernel socket stays, and its segment with it.
 void leave_connections(Marks which) noexcept {
     for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd) {
@@ -148,14 +164,25 @@ void before_crossing(bool everything) noexcept {
         control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
     if (!everything && !shared_segments() && !links_to_be_left(heard))
         return;
-    // Else a call of another thread is about to work there.
-    if (heard && pinned.load(std::memory_order_acquire) == 0) {
-        ask_for_links_anew(); // first: a bridge that carries who waited there has our segment, too
+    if (heard) {
+        const bool others_wait = pinned.load(std::memory_order_acquire) != 0;
+        // First: a bridge that carries who waited there has our segment, too. A thread that waits for
+        // clients would ask for links at once, while the process is who it was: it has the kernel's queue
+        // from now on.
+        const bool acceptors_wait = others_wait && is_any_listener_waited_on();
+        if (acceptors_wait)
+            withdraw_listeners(false);
+        else
+            ask_for_links_anew();
         const Marks which = everything ? ~Marks{0} : shared_segments() | over_links_to_be_left();
         leave_connections(which);
         retire_client_links();
+        if (acceptors_wait)
+            ring_all_own();
+        if (others_wait)
+            wait_for_blocked_calls(which);
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
-            if (which >> i & 1 && !has_part_in(i))
+            if (which >> i & 1 && !has_part_in(i) && !(others_wait && holds_any(i)))
                 (void)leave_segment(i); // what stays is counted below
     }
     if (shared_segments() || links_to_be_left(heard))

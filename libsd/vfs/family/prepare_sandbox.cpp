@@ -39,7 +39,7 @@ void prepare_sandbox(Sandbox how) noexcept {
         close_all_foreign_ends();
         materialise_all();
         // New links could not be fetched: whoever connects from now on comes through the kernel
-        withdraw_listeners();
+        withdraw_listeners(true);
         before_crossing(how == Sandbox::no_calls);
         retire_client_links(); // unmaps those without connections
     }

@@ -259,6 +259,15 @@ void hold_ofd(unsigned seg, uint32_t index) noexcept {
         segments[seg].view.proc(segments[seg].proc).held[index / 64].fetch_or(uint64_t{1} << index % 64, std::memory_order_seq_cst);
 }
 
+bool holds_any(unsigned seg) noexcept {
+    if (segments[seg].proc >= kSegProcs)
+        return false;
+    for (const auto &word : segments[seg].view.proc(segments[seg].proc).held)
+        if (word.load(std::memory_order_seq_cst))
+            return true;
+    return false;
+}
+
 bool holds_ofd(unsigned seg, uint32_t index) noexcept {
     if (segments[seg].proc >= kSegProcs)
         return false;

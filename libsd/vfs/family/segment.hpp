@@ -39,6 +39,8 @@ inline bool is_detached() noexcept {
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
 bool holds_ofd(unsigned seg, uint32_t index) noexcept;
+/// Does it hold any there?
+bool holds_any(unsigned seg) noexcept;
 /// Whether another process has it in hand as well (parcels do not count).
 [[nodiscard]] bool held_elsewhere(unsigned seg, uint32_t index) noexcept;
 /// A parcel holds it from now on. Before wire::Op::pass; undo only if that fails, and this said true: else
