@@ -3,9 +3,9 @@
 //
 // A forked child works on its parent's records, and over the same links: it could write the records of its
 // parent's other connections, and what its parent sends. So before the change the process parts from all
-// that others have as well. Connections in a segment, or over a link, that somebody else has become kernel
-// sockets, for all who hold them (moved.hpp); a bridge of the domain that the process still belongs to
-// carries them. Then nothing is left there that is its own, and it unmaps segments and links. Listeners stay
+// that others have as well, and from those of its domain at the other ends of its links. Connections in such
+// a segment, or over such a link, become kernel sockets, for all who hold them (moved.hpp); a bridge of the
+// domain that the process still belongs to carries them. Then nothing is left there that is its own, and it unmaps segments and links. Listeners stay
 // what they are: the kernel's socket and a segment of few words, each of which may hold anything
 // (docs/security.md); links are asked for anew, and are given to whom the process has become.
 //
