@@ -5,9 +5,10 @@
 // parent's other connections, and what its parent sends. So before the change the process parts from all
 // that others have as well, and from those of its domain at the other ends of its links. Connections in such
 // a segment, or over such a link, become kernel sockets, for all who hold them (moved.hpp); a bridge of the
-// domain that the process still belongs to carries them. Then nothing is left there that is its own, and it unmaps segments and links. Listeners stay
-// what they are: the kernel's socket and a segment of few words, each of which may hold anything
-// (docs/security.md); links are asked for anew, and are given to whom the process has become.
+// domain that the process still belongs to carries them. Then nothing is left there that is its own, and it
+// unmaps segments and links. Listeners stay what they are: the kernel's socket and a segment of few words,
+// each of which may hold anything (docs/security.md); links are asked for anew, and are given to whom the
+// process has become.
 //
 // What others have is told by the records in the segment and by the monitor's notes in the link. Those who
 // could lie there, to make this process keep what it should part from, would do so to themselves: the
