@@ -107,14 +107,6 @@ bool is_part(const File &f, Marks which) noexcept {
     return f.kind == FileKind::stream && (which >> f.seg & 1);
 }
 
-bool has_part_in(unsigned seg) noexcept {
-    for (uint32_t fd = 0, n = fd_high.load(std::memory_order_acquire); fd < n; ++fd)
-        if (const File *f = fd_table[fd].load(std::memory_order_acquire);
-            f && f->kind == FileKind::stream && f->seg == seg)
-            return true;
-    return false;
-}
-
 /// Calls of other threads hold connections and links while they are blocked. Those on a connection that has
 /// moved were woken by that, and those on a listener by us; each lets go at its next look, and goes on with
 /// the kernel's socket. Waits for that, for a second: one on a number that was closed meanwhile does not.
@@ -183,7 +175,7 @@ void before_crossing(bool everything) noexcept {
         if (others_wait)
             wait_for_blocked_calls(which);
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
-            if (which >> i & 1 && !has_part_in(i) && !(others_wait && holds_any(i)))
+            if (which >> i & 1 && !holds_any(i))
                 (void)leave_segment(i); // what stays is counted below
     }
     if (shared_segments() || links_to_be_left(heard))
