@@ -346,6 +346,9 @@ BEHAVIOUR("at once after the fork, while a client waits", at_once_after_the_fork
         __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
         __user_cap_data_struct own[2];
         MUST(syscall(SYS_capget, &header, own));
+        const uint32_t rest = ~(1U << (CAP_SYS_PACCT + i));
+        own[0].effective &= rest;
+        own[0].permitted &= rest;
         MUST(syscall(SYS_capset, &header, own)); // leaves the segment, so that only the link is shared
         ready.open();
         SHOW_BOOL(poll_now(listener, POLLIN, kPatience) == POLLIN);

@@ -1,6 +1,9 @@
 // Calls that make a process somebody else, with fewer rights as a rule. What can be undone (another effective
-// user, whom the saved one can take back) is left to the C library: it is not interposed.
+// user, whom the saved one can take back; fewer effective capabilities) is no change for good: what is shared
+// stays.
+#include "libsd/api/processes/credentials.hpp"
 #include "libsd/api/wrap.hpp"
+#include "libsd/cpu/copy.hpp"
 #include "libsd/vfs/family/crossing.hpp"
 #include <climits>
 #include <linux/capability.h>
@@ -12,67 +15,113 @@ namespace {
 
 constexpr unsigned kMayChangeGroups = 6, kMayChangeUsers = 7; // CAP_SETGID, CAP_SETUID
 
-using Ids = unsigned[3]; ///< real, effective, saved
+struct Ids {
+    unsigned real_one, effective, saved;
+};
+struct Capabilities {
+    __user_cap_data_struct half[2]; ///< the lower 32, and the others
+};
+
+bool capabilities_now(Capabilities &now) noexcept {
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    return sys::call(SYS_capget, sys::arg(&header), sys::arg(now.half)) == 0;
+}
 
 bool capable(unsigned capability) noexcept {
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    __user_cap_data_struct data[2]{};
-    return sys::call(SYS_capget, sys::arg(&header), sys::arg(data)) == 0 &&
-           (data[0].effective >> capability & 1);
+    Capabilities now{};
+    return capabilities_now(now) && (now.half[0].effective >> capability & 1);
 }
 
-/// setuid() and its like for groups: all three, for who may.
-void before_all_three(long ask, unsigned capability, unsigned wanted) noexcept {
-    Ids now;
-    if (active() && sys::call(ask, sys::arg(&now[0]), sys::arg(&now[1]), sys::arg(&now[2])) == 0 &&
-        (now[0] != wanted || now[2] != wanted) && capable(capability))
-        vfs::before_crossing();
+/// Does the call change the real id or the saved one? UINT_MAX: stays.
+bool changes_ids(long number, const Ids &now, unsigned first, unsigned second, unsigned third) noexcept {
+    const auto becomes = [](unsigned wanted, unsigned is) { return wanted != UINT_MAX && wanted != is; };
+    switch (number) {
+    case SYS_setuid:
+    case SYS_setgid: // all three, for who may; else the effective one
+        return (now.real_one != first || now.saved != first) &&
+               capable(number == SYS_setuid ? kMayChangeUsers : kMayChangeGroups);
+    case SYS_setreuid:
+    case SYS_setregid: // the effective one becomes the saved one, unless it is the real one again
+        return becomes(first, now.real_one) ||
+               (becomes(second, now.saved) && (first != UINT_MAX || second != now.real_one));
+    default: // setresuid, setresgid
+        return becomes(first, now.real_one) || becomes(third, now.saved);
+    }
 }
 
-/// For good is what changes the real one or the saved one. UINT_MAX: stays.
-void before_each(long ask, unsigned real_one, unsigned saved) noexcept {
+/// Does capset(2) take away what cannot be had back? What the kernel will refuse changes nothing.
+bool changes_capabilities(const void *header, const void *data) noexcept {
+    __user_cap_header_struct asked;
+    Capabilities wanted{}, now{};
+    if (sd_copy(&asked, header, sizeof(asked)) != 0)
+        return false;
+    size_t halves = 2;
+    if (asked.version == _LINUX_CAPABILITY_VERSION_1)
+        halves = 1;
+    else if (asked.version != _LINUX_CAPABILITY_VERSION_2 && asked.version != _LINUX_CAPABILITY_VERSION_3)
+        return false;
+    if (sd_copy(&wanted, data, halves * sizeof(wanted.half[0])) != 0 || !capabilities_now(now))
+        return false;
+    return wanted.half[0].permitted != now.half[0].permitted || wanted.half[1].permitted != now.half[1].permitted;
+}
+
+bool is_for_good(long number, const long *arguments) noexcept {
+    if (number == SYS_capset)
+        return changes_capabilities(reinterpret_cast<const void *>(arguments[0]),
+                                    reinterpret_cast<const void *>(arguments[1]));
+    const bool groups = number == SYS_setgid || number == SYS_setregid || number == SYS_setresgid;
     Ids now;
-    if (active() && sys::call(ask, sys::arg(&now[0]), sys::arg(&now[1]), sys::arg(&now[2])) == 0 &&
-        ((real_one != UINT_MAX && real_one != now[0]) || (saved != UINT_MAX && saved != now[2])))
-        vfs::before_crossing();
+    return sys::call(groups ? SYS_getresgid : SYS_getresuid, sys::arg(&now.real_one),
+                     sys::arg(&now.effective), sys::arg(&now.saved)) == 0 &&
+           changes_ids(number, now, static_cast<unsigned>(arguments[0]), static_cast<unsigned>(arguments[1]),
+                       static_cast<unsigned>(arguments[2]));
+}
+
+void before_ids(long number, unsigned first, unsigned second = 0, unsigned third = 0) noexcept {
+    const long arguments[]{first, second, third};
+    before_change_of_rights(number, arguments);
 }
 
 } // namespace
 
+void sd::before_change_of_rights(long number, const long *arguments) noexcept {
+    if (active() && is_for_good(number, arguments))
+        vfs::before_crossing();
+}
+
 // Declared by libcap, in libc all the same.
 SD_EXPORT int capset(void *header, const void *data) noexcept {
-    if (active())
-        vfs::before_crossing();
-    return answer(sys::call(SYS_capset, sys::arg(header), sys::arg(data)));
+    const long arguments[]{sys::arg(header), sys::arg(data)};
+    before_change_of_rights(SYS_capset, arguments);
+    return answer(sys::call(SYS_capset, arguments[0], arguments[1]));
 }
 
 SD_EXPORT int setuid(uid_t user) noexcept {
-    before_all_three(SYS_getresuid, kMayChangeUsers, user);
+    before_ids(SYS_setuid, user);
     return real.setuid(user);
 }
 
 SD_EXPORT int setgid(gid_t group) noexcept {
-    before_all_three(SYS_getresgid, kMayChangeGroups, group);
+    before_ids(SYS_setgid, group);
     return real.setgid(group);
 }
 
 SD_EXPORT int setresuid(uid_t real_user, uid_t effective, uid_t saved) noexcept {
-    before_each(SYS_getresuid, real_user, saved);
+    before_ids(SYS_setresuid, real_user, effective, saved);
     return real.setresuid(real_user, effective, saved);
 }
 
 SD_EXPORT int setresgid(gid_t real_group, gid_t effective, gid_t saved) noexcept {
-    before_each(SYS_getresgid, real_group, saved);
+    before_ids(SYS_setresgid, real_group, effective, saved);
     return real.setresgid(real_group, effective, saved);
 }
 
-// The saved one becomes the effective one.
 SD_EXPORT int setreuid(uid_t real_user, uid_t effective) noexcept {
-    before_each(SYS_getresuid, real_user, effective);
+    before_ids(SYS_setreuid, real_user, effective);
     return real.setreuid(real_user, effective);
 }
 
 SD_EXPORT int setregid(gid_t real_group, gid_t effective) noexcept {
-    before_each(SYS_getresgid, real_group, effective);
+    before_ids(SYS_setregid, real_group, effective);
     return real.setregid(real_group, effective);
 }

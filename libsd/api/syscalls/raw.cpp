@@ -1,5 +1,6 @@
 // syscall(): calls that name a descriptor of ours are served as the function of that name; all others are
 // made as they are.
+#include "libsd/api/processes/credentials.hpp"
 #include "libsd/api/processes/exec_env.hpp"
 #include "libsd/api/processes/process.hpp"
 #include "libsd/api/processes/sandbox.hpp"
@@ -8,7 +9,6 @@
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/cpu/call_numbers.hpp"
-#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -321,8 +321,7 @@ long dispatch(const Arguments &c) {
     case SYS_setresuid:
     case SYS_setresgid:
     case SYS_capset:
-        if (active())
-            vfs::before_crossing();
+        before_change_of_rights(c.number, a);
         return plain(c);
     case SYS_chroot:
         return chroot(c.pointer<char>(0));
