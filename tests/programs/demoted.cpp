@@ -1,47 +1,19 @@
 // A process that gives up rights while it holds connections that it shares with others: what those have who
 // stay as they are is not within its reach any more, and the connections go on for everybody.
 #include "tests/programs/cases.hpp"
-#include "tests/programs/mapped.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/rights.hpp"
 #include "tests/programs/talking.hpp"
 
 #include <cstddef>
-#include <grp.h>
-#include <linux/capability.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/syscall.h>
 
 using namespace sdtest;
 
 namespace {
-
-constexpr uid_t kNobody = 65534, kSomebodyElse = 65533;
-
-void become(uid_t user) {
-    if (geteuid() != 0) // SD_E2E_STRANGERS
-        return;
-    MUST(setgroups(0, nullptr));
-    MUST(setgid(user));
-    MUST(setuid(user));
-}
-
-void become_nobody() { become(kNobody); }
-
-void give_up_capabilities() {
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    const __user_cap_data_struct none[2]{};
-    MUST(syscall(SYS_capset, &header, none));
-}
-
-// What is in reach of whoever shares it: the records of connections, and the links they go over.
-std::set<std::string> all_shared() {
-    std::set<std::string> files = mapped("sd-family");
-    files.merge(mapped("sd-link"));
-    return files;
-}
 
 // A master with two connections. A child inherits the first, gives up its rights by `change`, and serves it.
 void session(const std::function<void()> &change, bool closed_before, bool closes_other = true) {
@@ -405,134 +377,6 @@ BEHAVIOUR("in an epoll set of its parent's", watched_by_an_inherited_set, accele
         say("%u: %s", got.data.u32, receive(pair.server, 1).c_str());
     });
     send_all(pair.client, "x");
-    reap("child", child);
-}
-
-namespace {
-
-// One of two connections has a thread of the child's blocked in `serve` when the child gives up its rights.
-void with_a_thread_in(const std::function<void(int fd)> &serve) {
-    const Pair one = make_pair(), two = make_pair();
-    const std::set<std::string> before = all_shared();
-    const pid_t child = spawn([&] {
-        close(one.client);
-        close(two.client);
-        std::thread waits([&] { serve(one.server); });
-        sleep_ms(100);
-        become_nobody();
-        SHOW_BOOL(still_mapped(before));
-        echo(two.server);
-        waits.join();
-    });
-    close(one.server);
-    close(two.server);
-    sleep_ms(200);
-    talk(two.client);
-    end(two.client);
-    talk(one.client);
-    end(one.client);
-    reap("child", child);
-}
-
-} // namespace
-
-BEHAVIOUR("a thread is blocked on a connection", with_a_thread_that_waits, accelerated) {
-    with_a_thread_in(echo);
-}
-
-BEHAVIOUR("a thread is blocked in poll", with_a_thread_in_poll, accelerated) {
-    with_a_thread_in([](int fd) {
-        pollfd entry{fd, POLLIN, 0};
-        while (poll(&entry, 1, kPatience) < 0 && errno == EINTR) { // of the C library's, to each thread
-        }
-        say("%s", event_names(static_cast<uint32_t>(entry.revents)).c_str());
-        echo(fd);
-    });
-}
-
-BEHAVIOUR("a thread is blocked in epoll_wait", with_a_thread_in_epoll, accelerated) {
-    with_a_thread_in([](int fd) {
-        const int set = MUST(epoll_create1(0));
-        epoll_event event{};
-        event.events = EPOLLIN;
-        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
-        int n;
-        do {
-            n = epoll_wait(set, &event, 1, kPatience);
-        } while (n < 0 && errno == EINTR);
-        say("%d", n);
-        echo(fd);
-        close(set);
-    });
-}
-
-// It goes on with the kernel's queue.
-BEHAVIOUR("a thread waits for clients", with_a_thread_in_accept, accelerated) {
-    const int listener = make_listener();
-    const Address address = local_address(listener);
-    const int first = connect_to(address), its = MUST(accept(listener, nullptr, nullptr));
-    const std::set<std::string> before = all_shared();
-    const Gate changed;
-    const pid_t child = spawn([&] {
-        close(first);
-        std::thread waits([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
-        sleep_ms(100);
-        become_nobody();
-        SHOW_BOOL(still_mapped(before));
-        changed.open();
-        echo(its);
-        waits.join();
-    });
-    close(its);
-    close(listener);
-    changed.pass();
-    const int second = connect_to(address);
-    talk(second);
-    end(second);
-    talk(first);
-    end(first);
-    reap("child", child);
-}
-
-// The call goes on with what has no number any more, and cannot be taken elsewhere: it stays as it is.
-BEHAVIOUR("a thread is blocked on what was closed meanwhile", with_a_thread_on_what_was_closed, accelerated) {
-    const Pair one = make_pair(), two = make_pair();
-    const pid_t child = spawn([&] {
-        close(one.client);
-        close(two.client);
-        std::thread waits([&] { say("%s", receive(one.server, 4).c_str()); });
-        sleep_ms(100);
-        close(one.server);
-        give_up_capabilities(); // without a signal, which would have the call made anew
-        echo(two.server);
-        waits.join();
-    });
-    close(one.server);
-    close(two.server);
-    sleep_ms(300);
-    talk(two.client);
-    end(two.client);
-    send_all(one.client, "late");
-    reap("child", child);
-}
-
-// Other threads, none of which waits on a socket.
-BEHAVIOUR("other threads", with_threads, accelerated) {
-    const Pair pair = make_pair();
-    const std::set<std::string> before = all_shared();
-    const pid_t child = spawn([&] {
-        close(pair.client);
-        const Gate gate;
-        std::thread other([&] { gate.pass(); });
-        become_nobody();
-        SHOW_BOOL(still_mapped(before));
-        gate.open();
-        other.join();
-        echo(pair.server);
-    });
-    close(pair.server);
-    talk(pair.client);
-    end(pair.client);
     reap("child", child);
 }
 

@@ -65,7 +65,16 @@ bool changes_capabilities(const void *header, const void *data) noexcept {
     return wanted.half[0].permitted != now.half[0].permitted || wanted.half[1].permitted != now.half[1].permitted;
 }
 
-bool is_for_good(long number, const long *arguments) noexcept {
+bool ids_change_for_good(long number, unsigned first, unsigned second = 0, unsigned third = 0) noexcept {
+    const long arguments[]{first, second, third};
+    return changes_for_good(number, arguments);
+}
+
+} // namespace
+
+bool sd::changes_for_good(long number, const long *arguments) noexcept {
+    if (!active())
+        return false;
     if (number == SYS_capset)
         return changes_capabilities(reinterpret_cast<const void *>(arguments[0]),
                                     reinterpret_cast<const void *>(arguments[1]));
@@ -77,51 +86,39 @@ bool is_for_good(long number, const long *arguments) noexcept {
                        static_cast<unsigned>(arguments[2]));
 }
 
-void before_ids(long number, unsigned first, unsigned second = 0, unsigned third = 0) noexcept {
-    const long arguments[]{first, second, third};
-    before_change_of_rights(number, arguments);
-}
-
-} // namespace
-
-void sd::before_change_of_rights(long number, const long *arguments) noexcept {
-    if (active() && is_for_good(number, arguments))
-        vfs::before_crossing();
-}
-
 // Declared by libcap, in libc all the same.
 SD_EXPORT int capset(void *header, const void *data) noexcept {
     const long arguments[]{sys::arg(header), sys::arg(data)};
-    before_change_of_rights(SYS_capset, arguments);
+    const vfs::Crossing crossing(changes_for_good(SYS_capset, arguments));
     return answer(sys::call(SYS_capset, arguments[0], arguments[1]));
 }
 
 SD_EXPORT int setuid(uid_t user) noexcept {
-    before_ids(SYS_setuid, user);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setuid, user));
     return real.setuid(user);
 }
 
 SD_EXPORT int setgid(gid_t group) noexcept {
-    before_ids(SYS_setgid, group);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setgid, group));
     return real.setgid(group);
 }
 
 SD_EXPORT int setresuid(uid_t real_user, uid_t effective, uid_t saved) noexcept {
-    before_ids(SYS_setresuid, real_user, effective, saved);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setresuid, real_user, effective, saved));
     return real.setresuid(real_user, effective, saved);
 }
 
 SD_EXPORT int setresgid(gid_t real_group, gid_t effective, gid_t saved) noexcept {
-    before_ids(SYS_setresgid, real_group, effective, saved);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setresgid, real_group, effective, saved));
     return real.setresgid(real_group, effective, saved);
 }
 
 SD_EXPORT int setreuid(uid_t real_user, uid_t effective) noexcept {
-    before_ids(SYS_setreuid, real_user, effective);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setreuid, real_user, effective));
     return real.setreuid(real_user, effective);
 }
 
 SD_EXPORT int setregid(gid_t real_group, gid_t effective) noexcept {
-    before_ids(SYS_setregid, real_group, effective);
+    const vfs::Crossing crossing(ids_change_for_good(SYS_setregid, real_group, effective));
     return real.setregid(real_group, effective);
 }

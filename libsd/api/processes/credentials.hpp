@@ -3,8 +3,8 @@
 
 namespace sd {
 
-/// Before a call of that number with these arguments: setuid(2) and its like, or capset(2). Where it changes
-/// the process for good, that parts first from what it shares (vfs::before_crossing). Any thread.
-void before_change_of_rights(long number, const long *arguments) noexcept;
+/// Does a call of that number with these arguments, setuid(2) and its like or capset(2), change the process
+/// for good? It is one by which it crosses to another trust domain then (vfs::Crossing). Any thread.
+[[nodiscard]] bool changes_for_good(long number, const long *arguments) noexcept;
 
 } // namespace sd

@@ -224,8 +224,7 @@ SD_EXPORT int chroot(const char *path) noexcept {
 }
 
 SD_EXPORT int unshare(int flags) noexcept {
-    if (active() && (flags & (CLONE_NEWUSER | CLONE_NEWNS)))
-        vfs::before_crossing();
+    const vfs::Crossing crossing(active() && (flags & (CLONE_NEWUSER | CLONE_NEWNS)));
     if (!(flags & CLONE_NEWNET))
         return real.unshare(flags);
     vfs::prepare_namespace_change();
@@ -236,8 +235,7 @@ SD_EXPORT int unshare(int flags) noexcept {
 }
 
 SD_EXPORT int setns(int fd, int type) noexcept {
-    if (active() && (type == 0 || (type & (CLONE_NEWUSER | CLONE_NEWNS))))
-        vfs::before_crossing();
+    const vfs::Crossing crossing(active() && (type == 0 || (type & (CLONE_NEWUSER | CLONE_NEWNS))));
     if (type != 0 && !(type & CLONE_NEWNET))
         return real.setns(fd, type);
     vfs::prepare_namespace_change();

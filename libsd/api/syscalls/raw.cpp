@@ -9,6 +9,7 @@
 #include "libsd/api/syscalls/uring.hpp"
 #include "libsd/api/wrap.hpp"
 #include "libsd/cpu/call_numbers.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/process.hpp"
 #include "libsd/vfs/readiness/signal_mask.hpp"
 #include "libsd/vfs/streams/cancel.hpp"
@@ -320,9 +321,10 @@ long dispatch(const Arguments &c) {
     case SYS_setregid:
     case SYS_setresuid:
     case SYS_setresgid:
-    case SYS_capset:
-        before_change_of_rights(c.number, a);
+    case SYS_capset: {
+        const vfs::Crossing crossing(changes_for_good(c.number, a));
         return plain(c);
+    }
     case SYS_chroot:
         return chroot(c.pointer<char>(0));
     case SYS_unshare:

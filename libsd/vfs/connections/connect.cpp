@@ -17,6 +17,7 @@
 #include "libsd/vfs/descriptors/numbers.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/options/option_inherit.hpp"
 #include "libsd/vfs/options/option_records.hpp"
 #include "libsd/vfs/options/packet_options.hpp"
@@ -101,6 +102,10 @@ Cause refused_before(uint32_t listener, uint32_t reach) noexcept {
 /// A link of this process to the listener with a free slot in it; makes one if need be. The link gets one
 /// more user. `port`: as in take_slot_of().
 LinkMap *link_to(uint32_t listener, uint32_t reach, uint16_t port, int64_t *slot, Cause *why) noexcept {
+    if (crossing_under_way()) {
+        *why = Cause::crossed;
+        return nullptr;
+    }
     QuietGuard g(link_lock);
     for (uint32_t i = 0, n = link_table_high(); i < n; ++i) {
         LinkMap *l = link_by_index(i);

@@ -2,6 +2,7 @@
 #include "libsd/vfs/connections/listener_links.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/vfs/connections/connection.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include <algorithm>
 
 namespace sd {
@@ -70,6 +71,8 @@ bool listener_refresh(Listener &l) noexcept {
         return false;
     uint64_t now = l.seg->link_sequence.load(std::memory_order_acquire);
     if (now == l.seen_sequence) [[likely]]
+        return false;
+    if (crossing_under_way()) // whoever waits is woken when it is over
         return false;
     // Only what is not known yet is asked for: with many clients, each new one would otherwise bring all
     // links again. And nothing is asked for on account of those that are dropped here.

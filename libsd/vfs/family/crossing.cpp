@@ -7,14 +7,15 @@
 // a segment, or over such a link, become kernel sockets, for all who hold them (moved.hpp); a bridge of the
 // domain that the process still belongs to carries them. Then nothing is left there that is its own, and it
 // unmaps segments and links. Listeners stay what they are: the kernel's socket and a segment of few words,
-// each of which may hold anything (docs/security.md); links are asked for anew, and are given to whom the
-// process has become.
+// each of which may hold anything (docs/security.md); links are asked for anew, once the process is what it
+// becomes, and are given to that.
 //
 // What others have is told by the records in the segment and by the monitor's notes in the link. Those who
 // could lie there, to make this process keep what it should part from, would do so to themselves: the
 // members of a family, and the client at the other end of the link.
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
+#include "libsd/control/fork_sections.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -27,6 +28,8 @@
 namespace sd {
 
 namespace {
+
+std::atomic<uint32_t> crossings{0};
 
 using Marks = uint32_t; ///< bit per mapped segment
 static_assert(kMaxSegments <= 32);
@@ -135,33 +138,30 @@ void leave_connections(Marks which) noexcept {
     }
 }
 
-} // namespace
-
-namespace vfs {
-
-void before_crossing(bool everything) noexcept {
-    if (!enabled() || in_vfork())
-        return;
+/// True: it has parted from something, or tried to. `crossings` counts it then.
+bool part(bool everything) noexcept {
+    if (!vfs::enabled() || vfs::in_vfork())
+        return false;
     end_capture(CaptureEnd::credentials);
     end_own_pools();
     if (sandboxed())
-        return;
+        return false;
     CleanupStack::drop_abandoned();
     // An image that was started for a client that waits has not looked at its listener yet, and who started
     // it will not accept.
     look_for_links();
     if (!everything && !shared_segments() && !links_to_be_left(false))
-        return;
+        return false;
     Cause why;
     const bool heard =
         control::ensure(&why) && control::request(wire::Op::ends).status == 0; // the dead share nothing
     if (!everything && !shared_segments() && !links_to_be_left(heard))
-        return;
+        return false;
+    crossings.fetch_add(1);
     if (heard) {
         const bool others_wait = pinned.load(std::memory_order_acquire) != 0;
         // First: a bridge that carries who waited there has our segment, too. A thread that waits for
-        // clients would ask for links at once, while the process is who it was: it has the kernel's queue
-        // from now on.
+        // clients has the kernel's queue from now on.
         const bool acceptors_wait = others_wait && is_any_listener_waited_on();
         if (acceptors_wait)
             withdraw_listeners(false);
@@ -180,6 +180,23 @@ void before_crossing(bool everything) noexcept {
     }
     if (shared_segments() || links_to_be_left(heard))
         count_fallback(Cause::still_shared, nullptr);
+    return true;
+}
+
+} // namespace
+
+bool crossing_under_way() noexcept { return crossings.load(std::memory_order_relaxed) != 0; }
+
+SD_FORK_CODE void crossing_fork_child() noexcept { crossings.store(0, std::memory_order_relaxed); }
+
+namespace vfs {
+
+Crossing::Crossing(bool is_one, bool everything) noexcept : parted_(is_one && part(everything)) {}
+
+Crossing::~Crossing() {
+    // Who sleeps at an epoll instance with a listener has its links when it has looked once more.
+    if (parted_ && crossings.fetch_sub(1) == 1 && pinned.load(std::memory_order_acquire) != 0)
+        ring_all_own();
 }
 
 } // namespace vfs

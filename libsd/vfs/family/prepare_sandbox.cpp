@@ -40,8 +40,8 @@ void prepare_sandbox(Sandbox how) noexcept {
         materialise_all();
         // New links could not be fetched: whoever connects from now on comes through the kernel
         withdraw_listeners(true);
-        before_crossing(how == Sandbox::no_calls);
-        retire_client_links(); // unmaps those without connections
+        const Crossing crossing(true, how == Sandbox::no_calls); // no listener is left that asks for links
+        retire_client_links();                                   // unmaps those without connections
     }
     for (unsigned s = 0; s < kMaxSegments; ++s)
         if (segments[s].view.base && self.id[s] == 0)

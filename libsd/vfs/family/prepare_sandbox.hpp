@@ -14,7 +14,7 @@ enum class Sandbox : uint8_t {
     no_calls       ///< of ours: nothing may stay accelerated
 };
 /// Makes the calling thread's doorbell; before a filter also registers it with every link, takes listeners
-/// out of the directory, parts from what others have (before_crossing()), and gives up what only new
+/// out of the directory, parts from what others have (Crossing), and gives up what only new
 /// connections need.
 void prepare_sandbox(Sandbox how) noexcept;
 /// The filter is in force: the monitor answers nothing more but what living connections need.

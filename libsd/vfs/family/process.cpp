@@ -15,6 +15,7 @@
 #include "libsd/vfs/descriptors/cleanup_stack.hpp"
 #include "libsd/vfs/descriptors/import.hpp"
 #include "libsd/vfs/descriptors/unconnected.hpp"
+#include "libsd/vfs/family/crossing.hpp"
 #include "libsd/vfs/family/fork_pattern.hpp"
 #include "libsd/vfs/family/memory_lock.hpp"
 #include "libsd/vfs/options/option_records.hpp"
@@ -143,6 +144,7 @@ SD_FORK_CODE void fork_child() noexcept {
     rdma::close_devices_in_child();
     const bool calls_were_pinned = files_fork_child();
     listeners_fork_child();
+    crossing_fork_child();
     import_fork_child();
     connect_fork_child();
     control::kernel_listener_fork_child();
