@@ -96,7 +96,7 @@ def main():
         if options.test == "install" and not options.restarts:
             build_module(report, options.packages, folder / "dkms")
         made = image.make()
-        status, console = machine.boot(made, folder, limit, report.line, counted=options.restarts > 0)
+        status, console = machine.boot(made, folder, limit, report.line, processors=1, counted=options.restarts > 0)
     report.machine_ended(status, console, limit, status_says_it=not report.failures)
     sys.exit(report.end())
 
