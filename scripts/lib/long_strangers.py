@@ -24,6 +24,11 @@ KNOWN = {
     "buffers: a connection is passed on with bytes in a buffer": "the same",
     "buffers: a buffer behind the urgent byte is peeked at by who has not seen its like": "the same",
     "forking: a child closes its parent's listener while the monitor is stopped": "asks a private monitor that is root's",
+    "effective: another effective user meanwhile": "that the connection crosses, before, is counted",
+    "effective: another effective user meanwhile, by system call": "the same",
+    "effective: the real user's rights again": "the same",
+    "effective: no effective capabilities meanwhile": "the same",
+    "effective: capset with bad arguments": "the same",
     "accept pool: processes in accept on one listener, in every mixture": "the acceptors' statistics",
 }
 

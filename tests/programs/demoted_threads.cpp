@@ -149,8 +149,9 @@ BEHAVIOUR("a thread connects all the time", with_a_thread_that_connects, acceler
         });
         sleep_ms(50);
         const std::set<std::string> before = mapped("sd-link"); // its records it shares with nobody
+        const bool could = geteuid() == 0;
         become_nobody();
-        SHOW_BOOL(still_mapped(before));
+        SHOW_BOOL(could && still_mapped(before));
         sleep_ms(20);
         ends = true;
         connects.join();
