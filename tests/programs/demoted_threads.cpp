@@ -67,36 +67,11 @@ BEHAVIOUR("a thread is blocked in epoll_wait", with_a_thread_in_epoll, accelerat
     });
 }
 
-// It goes on with the kernel's queue.
-BEHAVIOUR("a thread waits for clients", with_a_thread_in_accept, accelerated) {
-    const int listener = make_listener();
-    const Address address = local_address(listener);
-    const int first = connect_to(address), its = MUST(accept(listener, nullptr, nullptr));
-    const std::set<std::string> before = all_shared();
-    const Gate changed;
-    const pid_t child = spawn([&] {
-        close(first);
-        std::thread waits([&] { echo(MUST(accept(listener, nullptr, nullptr))); });
-        sleep_ms(100);
-        become_nobody();
-        SHOW_BOOL(still_mapped(before));
-        changed.open();
-        echo(its);
-        waits.join();
-    });
-    close(its);
-    close(listener);
-    changed.pass();
-    const int second = connect_to(address);
-    talk(second);
-    end(second);
-    talk(first);
-    end(first);
-    reap("child", child);
-}
+namespace {
 
-// The same at an epoll instance.
-BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listener_in_epoll, accelerated) {
+// A thread of the child's serves `clients` that connect once the child has given up its rights. It goes on with
+// the kernel's queue.
+void with_a_thread_that_accepts(int clients, const std::function<void(int listener)> &serve) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const int first = connect_to(address), its = MUST(accept(listener, nullptr, nullptr));
@@ -104,18 +79,7 @@ BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listen
     const Gate changed;
     const pid_t child = spawn([&] {
         close(first);
-        std::thread waits([&] {
-            const int set = MUST(epoll_create1(0));
-            epoll_event event{};
-            event.events = EPOLLIN;
-            MUST(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
-            for (int i = 0; i < 2; ++i) {
-                while (epoll_wait(set, &event, 1, kPatience) < 0 && errno == EINTR) {
-                }
-                echo(MUST(accept(listener, nullptr, nullptr)));
-            }
-            close(set);
-        });
+        std::thread waits([&] { serve(listener); });
         sleep_ms(100);
         become_nobody();
         SHOW_BOOL(still_mapped(before));
@@ -126,7 +90,7 @@ BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listen
     close(its);
     close(listener);
     changed.pass();
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < clients; ++i) {
         const int next = connect_to(address);
         talk(next);
         end(next);
@@ -134,6 +98,27 @@ BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listen
     talk(first);
     end(first);
     reap("child", child);
+}
+
+} // namespace
+
+BEHAVIOUR("a thread waits for clients", with_a_thread_in_accept, accelerated) {
+    with_a_thread_that_accepts(1, [](int listener) { echo(MUST(accept(listener, nullptr, nullptr))); });
+}
+
+BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listener_in_epoll, accelerated) {
+    with_a_thread_that_accepts(2, [](int listener) {
+        const int set = MUST(epoll_create1(0));
+        epoll_event event{};
+        event.events = EPOLLIN;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, listener, &event));
+        for (int i = 0; i < 2; ++i) {
+            while (epoll_wait(set, &event, 1, kPatience) < 0 && errno == EINTR) {
+            }
+            echo(MUST(accept(listener, nullptr, nullptr)));
+        }
+        close(set);
+    });
 }
 
 // Connections begin before, meanwhile and afterwards; what was there before is out of reach.
