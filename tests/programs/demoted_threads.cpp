@@ -69,8 +69,8 @@ BEHAVIOUR("a thread is blocked in epoll_wait", with_a_thread_in_epoll, accelerat
 
 namespace {
 
-// A thread of the child's serves `clients` that connect once the child has given up its rights. It goes on with
-// the kernel's queue.
+// A thread of the child's serves `clients` that connect once the child has given up its rights. It goes on
+// with the kernel's queue.
 void with_a_thread_that_accepts(int clients, const std::function<void(int listener)> &serve) {
     const int listener = make_listener();
     const Address address = local_address(listener);
