@@ -58,4 +58,3 @@ enter_namespace() {
 # packages, so that most of these is in the compiler's cache by then. A debugger finds lines and names: more
 # takes a quarter of the compiler's time. Each target says itself whether it is fortified; tests are not.
 tested_flags=(DEB_CXXFLAGS_APPEND='-Werror -g1' DEB_CPPFLAGS_STRIP=-D_FORTIFY_SOURCE=2)
-export CCACHE_COMPILERCHECK=content # that of another file system is the same

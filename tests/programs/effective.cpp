@@ -1,16 +1,12 @@
 // Rights that are given up for a while: what is shared stays shared, as the process can take them back.
 #include "tests/programs/cases.hpp"
 #include "tests/programs/process.hpp"
+#include "tests/programs/rights.hpp"
 #include "tests/programs/talking.hpp"
-
-#include <linux/capability.h>
-#include <sys/syscall.h>
 
 using namespace sdtest;
 
 namespace {
-
-constexpr uid_t kNobody = 65534;
 
 // A child serves a connection that it has inherited, before, meanwhile and afterwards.
 void serve_meanwhile(const std::function<void()> &change, const std::function<void()> &undo) {
