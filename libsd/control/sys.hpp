@@ -92,6 +92,13 @@ inline long tgkill(int pid, int tid, int sig) noexcept { return call(SYS_tgkill,
 inline long futex(const void *word, int op, uint32_t value, const timespec *t = nullptr) noexcept {
     return call(SYS_futex, arg(word), op, value, arg(t), 0, 0);
 }
+/// Waits for `ns`, or until a signal handler has run. Not by nanosleep: it would spoil one of the program's
+/// that a tracer has stopped, and that is to go on (vfs/paths/forced_step.cpp).
+inline void nap(int64_t ns) noexcept {
+    constexpr uint32_t nothing = 0; // nobody wakes it
+    const timespec t{ns / 1'000'000'000, ns % 1'000'000'000};
+    futex(&nothing, 128 /*FUTEX_WAIT_PRIVATE*/, nothing, &t);
+}
 /// Maps memory; nullptr on failure.
 inline void *mmap(void *at, size_t n, int prot, int flags, int fd, size_t off) noexcept {
     long r = call(SYS_mmap, arg(at), static_cast<long>(n), prot, flags, fd, static_cast<long>(off));

@@ -29,14 +29,6 @@ constexpr uint8_t kSoon = 2;         ///< in units of it
 
 uint8_t stamp_now() noexcept { return static_cast<uint8_t>(sys::now_ns() >> kStampShift); }
 
-/// Not by nanosleep: it would spoil one of the program's that a tracer has stopped, and that is to go on
-/// (vfs/paths/forced_step.cpp).
-void nap(int64_t ns) noexcept {
-    constexpr uint32_t nothing = 0; // nobody wakes it
-    timespec t{0, ns};
-    sys::futex(&nothing, 128 /*FUTEX_WAIT_PRIVATE*/, nothing, &t);
-}
-
 /// Waiting for another thread to leave O3: it is there for less than a microsecond, unless it lost its core.
 /// So look briefly, then give the core away, then sleep, longer and longer: its core may be taken by somebody
 /// whom sched_yield does not put aside.
@@ -53,7 +45,7 @@ class Backoff {
             sys::sched_yield();
             return false;
         }
-        nap(n_ < 300 ? 50'000 : 1'000'000);
+        sys::nap(n_ < 300 ? 50'000 : 1'000'000);
         return (n_ - 256) % 16 == 0;
     }
 

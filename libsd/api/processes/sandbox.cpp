@@ -3,7 +3,7 @@
 // A filter is written for the calls that the program makes on kernel sockets. libsd needs a few others to
 // sleep and to wake its peers, and a filter may kill the process for them. So the filter that is installed
 // begins with a few instructions of ours: they allow calls that reach nothing outside of the process, with
-// the arguments that libsd uses (membarrier, sched_yield, ppoll, rt_sigprocmask, munmap, gettid, nanosleep;
+// the arguments that libsd uses (membarrier, sched_yield, ppoll, rt_sigprocmask, munmap, gettid;
 // of futex to wait and to wake, of madvise what empties a ring, of mmap memory without a file that is not
 // executable), and read and write on libsd's own descriptors but memory. All else is decided by the program's
 // own instructions, which follow unchanged. What could make new connections is given up before
@@ -38,8 +38,8 @@ namespace {
 
 constexpr unsigned kMaxOwn = 64;    ///< of our descriptors; more than a sandboxed program ever has
 constexpr unsigned kMaxPaths = 512; ///< numbers of connections that may move between socket and ring
-constexpr uint32_t kHarmless[] = {SYS_membarrier, SYS_sched_yield, SYS_ppoll,    SYS_rt_sigprocmask,
-                                  SYS_munmap,     SYS_gettid,      SYS_nanosleep};
+constexpr uint32_t kHarmless[] = {SYS_membarrier,     SYS_sched_yield, SYS_ppoll,
+                                  SYS_rt_sigprocmask, SYS_munmap,      SYS_gettid};
 constexpr uint32_t kNotUsedProtection = ~static_cast<uint32_t>(PROT_READ | PROT_WRITE);
 constexpr uint32_t kNotUsedMapping =
     ~static_cast<uint32_t>(MAP_SHARED | MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED);

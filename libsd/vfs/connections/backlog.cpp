@@ -38,8 +38,7 @@ bool wait_for_backlog(LinkMap &l, uint32_t backlog, Patience &patience) noexcept
         if (n < kRoomYields) {
             sys::sched_yield();
         } else {
-            timespec nap{0, 100'000};
-            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            sys::nap(100'000);
         }
     }
 }

@@ -47,18 +47,26 @@ bool is_shared(const MappedSegment &m) noexcept {
     return false;
 }
 
+/// Who has a side of a link, as the monitor notes it.
+struct Holders {
+    bool me = false;
+    unsigned others = 0;
+
+    Holders(const LinkMap &l, unsigned side) noexcept {
+        const auto own = static_cast<uint32_t>(sys::getpid());
+        for (const auto &holder : l.view.header().holder[side & 1]) {
+            const uint32_t pid = holder.pid.load(std::memory_order_relaxed);
+            me |= pid == own;
+            others += pid != 0 && pid != own;
+        }
+    }
+};
+
 /// Has somebody else the same side of the link? The monitor may count processes otherwise than we do.
 /// `noted`: the monitor has answered this process. Else it may not have noted yet that it was forked.
 bool is_shared(const LinkMap &l, bool noted) noexcept {
-    const auto me = static_cast<uint32_t>(sys::getpid());
-    bool named = false;
-    unsigned others = 0;
-    for (const auto &holder : l.view.header().holder[l.side & 1]) {
-        const uint32_t pid = holder.pid.load(std::memory_order_relaxed);
-        named |= pid == me;
-        others += pid != 0 && pid != me;
-    }
-    return others > (named || !noted ? 0 : 1);
+    const Holders here(l, l.side);
+    return here.others > (here.me || !noted ? 0 : 1);
 }
 
 /// Does the other side belong to others of the domain that this process is about to leave? They take the link
@@ -67,11 +75,7 @@ bool is_shared(const LinkMap &l, bool noted) noexcept {
 bool leads_to_own(const LinkMap &l) noexcept {
     if (l.foreign.load(std::memory_order_relaxed) || rdma::is_remote(l))
         return false;
-    const auto me = static_cast<uint32_t>(sys::getpid());
-    for (const auto &holder : l.view.header().holder[1 - (l.side & 1)])
-        if (const uint32_t pid = holder.pid.load(std::memory_order_relaxed); pid != 0 && pid != me)
-            return true;
-    return false;
+    return Holders(l, 1 - (l.side & 1)).others != 0;
 }
 
 /// Must the process not have the link afterwards?
@@ -115,7 +119,6 @@ bool is_part(const File &f, Marks which) noexcept {
 /// the kernel's socket. Waits for that, for a second: one on a number that was closed meanwhile does not.
 void wait_for_blocked_calls(Marks which) noexcept {
     constexpr int64_t kPatience = 1'000'000'000;
-    constexpr timespec nap{0, 500'000};
     const auto is_held = [which] {
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
             if ((which >> i & 1) && segments[i].fd >= 0 && holds_any(i))
@@ -123,7 +126,7 @@ void wait_for_blocked_calls(Marks which) noexcept {
         return links_to_be_left(true) != 0;
     };
     for (const int64_t end = sys::now_ns() + kPatience; is_held() && sys::now_ns() < end;)
-        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+        sys::nap(500'000);
 }
 
 /// What cannot become a kernel socket stays, and its segment with it.

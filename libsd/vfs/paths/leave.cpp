@@ -116,8 +116,7 @@ bool come_home(File &f) noexcept {
         writer.tell();
         if (stay_in_socket(f))
             return true;
-        timespec nap{0, kLookNs};
-        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+        sys::nap(kLookNs);
     } while (sys::now_ns() < end);
     if (const Claim rx{f.seg, o.rx.token, f.rx_token_id(), Claim::patient})
         follow_sender(path_socket(f), f); // who reads goes on in the ring
@@ -234,8 +233,7 @@ void leave_device(bool cloexec_too) noexcept {
         if (all)
             return;
         rdma::progress();
-        timespec nap{0, kLookNs};
-        sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+        sys::nap(kLookNs);
     }
     // A child, or the next image, has no device: the monitor carries what the peer has not followed in.
     for_each_from_host(cloexec_too, [](File &f) {

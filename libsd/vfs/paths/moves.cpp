@@ -465,9 +465,7 @@ void hear_of_end(File &f) noexcept {
     while (may_have_gone_over(f) && !is_all_shut_here(*f.ofd)) {
         if (sys::now_ns() > until) // what is written for the peer only this process sees
             f.peer->control.flags.fetch_or(kFlagReset | kFlagClosed | kFlagLost, std::memory_order_seq_cst);
-        constexpr uint32_t nothing = 0; // nobody wakes it
-        timespec nap{0, 1'000'000};
-        sys::futex(&nothing, 128 /*FUTEX_WAIT_PRIVATE*/, nothing, &nap);
+        sys::nap(1'000'000);
         rdma::progress();
     }
     absorb_flags(f); // of the dead, this brings what they had to say

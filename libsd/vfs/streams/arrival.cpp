@@ -44,8 +44,7 @@ void wait_for_arrival(File &f) noexcept {
         const int64_t left = end - sys::now_ns();
         if (left <= 0)
             return;
-        timespec t{0, nap < left ? nap : left};
-        sys::call(SYS_nanosleep, sys::arg(&t), 0);
+        sys::nap(nap < left ? nap : left);
         if ((absorb_flags(f) & (kFlagReset | kFlagClosed | kFlagDead)) || bytes_not_arrived(f) <= 0)
             return;
     }

@@ -457,8 +457,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         // A peek or a low-water mark that is not met yet: what is there does not end the wait, so look again
         // from time to time.
         if (r > 0 && (flags & MSG_PEEK)) {
-            timespec nap{0, 200'000};
-            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            sys::nap(200'000);
             if (self.handled != handled)
                 return done;
             if (deadline != INT64_MAX && sys::now_ns() >= deadline)
@@ -470,8 +469,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
         // A mark ends the call, or is passed, as soon as it is next, however little is there. The sender
         // announces it first: who is told of one that does not lie there yet looks again.
         if (r == 0 && (events & EPOLLPRI) && !stood_at_mark && urgent_unread(f)) [[unlikely]] {
-            timespec nap{0, 50'000};
-            sys::call(SYS_nanosleep, sys::arg(&nap), 0);
+            sys::nap(50'000);
         }
         const bool told_in_vain = r == 0 && stood_at_mark && urgent_unread(f);
         events = EPOLLIN | EPOLLRDHUP | (told_in_vain ? 0u : EPOLLPRI);
