@@ -56,6 +56,22 @@ BEHAVIOUR("no effective capabilities meanwhile", no_effective_capabilities, all_
     serve_meanwhile([] { set_effective(false); }, [] { set_effective(true); });
 }
 
+BEHAVIOUR("other users that the kernel refuses", users_that_are_refused, all_accelerated) {
+    serve_meanwhile(
+        [] {
+            set_effective(false);
+            SHOW(setuid(kNobody));
+            SHOW(setreuid(kNobody, kNobody));
+            SHOW(syscall(SYS_setresuid, kNobody, kNobody, kNobody));
+        },
+        [] {
+            SHOW(setgid(kNobody));
+            SHOW(setregid(kNobody, -1));
+            SHOW(setresgid(-1, -1, kNobody));
+            set_effective(true);
+        });
+}
+
 BEHAVIOUR("capset with bad arguments", capset_with_bad_arguments, all_accelerated) {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0}, unknown{1, 0};
     __user_cap_data_struct none[2]{};

@@ -32,14 +32,37 @@ bool capable(unsigned capability) noexcept {
     return capabilities_now(now) && (now.half[0].effective >> capability & 1);
 }
 
-/// Does the call change the real id or the saved one? UINT_MAX: stays.
+bool is_for_groups(long number) noexcept {
+    return number == SYS_setgid || number == SYS_setregid || number == SYS_setresgid;
+}
+
+/// Does the kernel let the caller have these ids? UINT_MAX: stays.
+bool may_change_ids(long number, const Ids &now, unsigned first, unsigned second, unsigned third) noexcept {
+    if (capable(is_for_groups(number) ? kMayChangeGroups : kMayChangeUsers))
+        return true;
+    const auto has = [&now](unsigned wanted) {
+        return wanted == UINT_MAX || wanted == now.real_one || wanted == now.effective;
+    };
+    const auto had = [&](unsigned wanted) { return has(wanted) || wanted == now.saved; };
+    switch (number) {
+    case SYS_setuid:
+    case SYS_setgid:
+        return false; // the effective one at most
+    case SYS_setreuid:
+    case SYS_setregid:
+        return has(first) && had(second);
+    default:
+        return had(first) && had(second) && had(third);
+    }
+}
+
+/// Does the call change the real id or the saved one, for who may?
 bool changes_ids(long number, const Ids &now, unsigned first, unsigned second, unsigned third) noexcept {
     const auto becomes = [](unsigned wanted, unsigned is) { return wanted != UINT_MAX && wanted != is; };
     switch (number) {
     case SYS_setuid:
-    case SYS_setgid: // all three, for who may; else the effective one
-        return (now.real_one != first || now.saved != first) &&
-               capable(number == SYS_setuid ? kMayChangeUsers : kMayChangeGroups);
+    case SYS_setgid:
+        return now.real_one != first || now.saved != first;
     case SYS_setreuid:
     case SYS_setregid: // the effective one becomes the saved one, unless it is the real one again
         return becomes(first, now.real_one) ||
@@ -78,12 +101,12 @@ bool sd::changes_for_good(long number, const long *arguments) noexcept {
     if (number == SYS_capset)
         return changes_capabilities(reinterpret_cast<const void *>(arguments[0]),
                                     reinterpret_cast<const void *>(arguments[1]));
-    const bool groups = number == SYS_setgid || number == SYS_setregid || number == SYS_setresgid;
     Ids now;
-    return sys::call(groups ? SYS_getresgid : SYS_getresuid, sys::arg(&now.real_one),
+    const auto first = static_cast<unsigned>(arguments[0]), second = static_cast<unsigned>(arguments[1]),
+               third = static_cast<unsigned>(arguments[2]);
+    return sys::call(is_for_groups(number) ? SYS_getresgid : SYS_getresuid, sys::arg(&now.real_one),
                      sys::arg(&now.effective), sys::arg(&now.saved)) == 0 &&
-           changes_ids(number, now, static_cast<unsigned>(arguments[0]), static_cast<unsigned>(arguments[1]),
-                       static_cast<unsigned>(arguments[2]));
+           changes_ids(number, now, first, second, third) && may_change_ids(number, now, first, second, third);
 }
 
 // Declared by libcap, in libc all the same.
