@@ -1,4 +1,5 @@
 // Shared memory as a transport: what one side has written, the other side has.
+#include "libsd/cpu/instructions.hpp"
 #include "libsd/transport/slots.hpp"
 
 namespace sd {
@@ -11,7 +12,26 @@ void close(LinkMap &) noexcept {}
 
 Offer offer(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept { return offer_at(l, slot, backlog); }
 
+template <class T> void ask_to_write(const T &first) noexcept {
+    cpu::ask_to_write(reinterpret_cast<const uint8_t &>(first));
+}
+
+/// Asks for the lines of the slot that `entry` of the queue leads to. They are at the client's core, and the
+/// connection would wait for each in turn.
+void ask_for_request(const LinkMap &l, uint32_t entry) noexcept {
+    if (entry == 0 || entry > kLinkSlots)
+        return;
+    const Slot &s = l.view.slot(entry - 1);
+    ask_to_write(s.identity);
+    ask_to_write(s.side[1].control);
+    ask_to_write(s.side[1].credit);
+    ask_to_write(s.ring[1]);
+    __builtin_prefetch(s.ring[0]);
+    __builtin_prefetch(&s.side[0].control);
+}
+
 int64_t take(LinkMap &l, std::atomic<uint32_t> &head, uint32_t at, uint32_t entry) noexcept {
+    ask_for_request(l, l.view.syn(at + 1).load(std::memory_order_relaxed)); // the next one's
     // Acceptors in other processes compete here; who moves the head owns the entry.
     if (!head.compare_exchange_strong(at, at + 1, std::memory_order_acq_rel))
         return -1;

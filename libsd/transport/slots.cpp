@@ -1,6 +1,8 @@
 // Slots of a link that the client side gives to new connections.
 #include "libsd/transport/slots.hpp"
 #include "libsd/control/assert.hpp"
+#include "libsd/cpu/instructions.hpp"
+#include <cstddef>
 
 namespace sd {
 
@@ -26,6 +28,19 @@ int64_t pop_zombie(LinkMap &l, size_t looks) noexcept {
     return -1;
 }
 
+/// Asks for the lines of the slot that is likely to be the next one. They are at the server's core, and the
+/// next connection would wait for each in turn.
+void ask_for_next(const LinkMap &l) noexcept {
+    if (l.zombie_first >= l.zombie_slots.size())
+        return;
+    constexpr unsigned kLine = 64;
+    const Slot &s = l.view.slot(l.zombie_slots[l.zombie_first]);
+    const auto *bytes = reinterpret_cast<const uint8_t *>(&s);
+    for (size_t at = 0; at <= offsetof(Slot, ring); at += kLine)
+        cpu::ask_to_write(bytes[at]);
+    cpu::ask_to_write(s.ring[1][0]);
+}
+
 } // namespace
 
 int64_t take_slot(LinkMap &l) noexcept {
@@ -42,6 +57,7 @@ int64_t take_slot(LinkMap &l) noexcept {
     if (slot < 0)
         return -1;
     SD_ASSERT(slot < kLinkSlots); // all three come from this process's own memory
+    ask_for_next(l);
     l.transport->recycle(l, static_cast<uint32_t>(slot));
     return slot;
 }
