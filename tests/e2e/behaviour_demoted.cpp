@@ -32,6 +32,8 @@ TEST_CASE("demoted: connections that crossed are counted, and what stayed shared
     CHECK(woken.find("still_shared") == std::string::npos);
     CHECK(counted("with_a_thread_on_what_was_closed", "demoted_threads").find("\"still_shared\":1") !=
           std::string::npos);
+    for (const char *heir : {"with_threads_and_an_heir", "with_a_thread_and_an_heir"})
+        CHECK(counted(heir, "demoted_threads").find("still_shared") == std::string::npos);
     CHECK(counted("over_a_shared_link").find("{\"crossed\":1}") != std::string::npos);
     CHECK(counted("other_end_of_former_domain").find("{\"crossed\":1}") != std::string::npos);
     const std::string alone = counted("alone");

@@ -121,19 +121,25 @@ BEHAVIOUR("a thread waits for clients in epoll_wait", with_a_thread_and_a_listen
     });
 }
 
-// Connections begin before, meanwhile and afterwards; what was there before is out of reach.
-BEHAVIOUR("a thread connects all the time", with_a_thread_that_connects, accelerated) {
+namespace {
+
+// Connections begin before, meanwhile and afterwards; what was there before is out of reach. `heir`: a child
+// has its records as well.
+void while_a_thread_connects(bool heir) {
     const int listener = make_listener();
     const Address address = local_address(listener);
     const pid_t child = spawn([&] {
         close(listener);
+        close(connect_to(address));
+        const Gate over;
+        const pid_t has_it_too = heir ? spawn([&] { over.pass(); }) : 0;
         std::atomic<bool> ends{false};
         std::thread connects([&] {
             while (!ends)
                 close(connect_to(address));
         });
         sleep_ms(50);
-        const std::set<std::string> before = mapped("sd-link"); // its records it shares with nobody
+        const std::set<std::string> before = heir ? all_shared() : mapped("sd-link");
         const bool could = geteuid() == 0;
         become_nobody();
         SHOW_BOOL(could && still_mapped(before));
@@ -144,6 +150,9 @@ BEHAVIOUR("a thread connects all the time", with_a_thread_that_connects, acceler
         send_all(last, "last");
         say("%s", receive(last, 4).c_str());
         end(last);
+        over.open();
+        if (heir)
+            reap("its child", has_it_too);
     });
     for (bool over = false; !over;) {
         const int fd = MUST(accept(listener, nullptr, nullptr));
@@ -154,6 +163,16 @@ BEHAVIOUR("a thread connects all the time", with_a_thread_that_connects, acceler
         close(fd);
     }
     reap("child", child);
+}
+
+} // namespace
+
+BEHAVIOUR("a thread connects all the time", with_a_thread_that_connects, accelerated) {
+    while_a_thread_connects(false);
+}
+
+BEHAVIOUR("a thread connects all the time, a child has the records", with_a_thread_and_an_heir, accelerated) {
+    while_a_thread_connects(true);
 }
 
 // The call goes on with what has no number any more, and cannot be taken elsewhere: it stays as it is.
@@ -195,6 +214,36 @@ BEHAVIOUR("other threads", with_threads, accelerated) {
     close(pair.server);
     talk(pair.client);
     end(pair.client);
+    reap("child", child);
+}
+
+BEHAVIOUR("other threads, and a child has the records", with_threads_and_an_heir, accelerated) {
+    const int listener = make_listener();
+    const Address address = local_address(listener);
+    const pid_t child = spawn([&] {
+        close(listener);
+        const int fd = connect_to(address);
+        const Gate over, gate;
+        const pid_t heir = spawn([&] {
+            over.pass();
+            send_all(fd, "heir");
+        });
+        std::thread other([&] { gate.pass(); });
+        const std::set<std::string> before = all_shared();
+        const bool could = geteuid() == 0;
+        become_nobody();
+        SHOW_BOOL(could && still_mapped(before));
+        gate.open();
+        other.join();
+        send_all(fd, "mine");
+        over.open();
+        reap("its child", heir);
+        end(fd);
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    say("%s", receive(fd, 8).c_str());
+    SHOW_BOOL(receive_to_end(fd).empty());
+    close(fd);
     reap("child", child);
 }
 

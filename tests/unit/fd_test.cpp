@@ -200,9 +200,9 @@ TEST_CASE("only a channel is taken for the one that the environment names") {
 // As in a child that was forked just when a thread of its parent closed the connection.
 TEST_CASE("who does not hold a connection does not end it") {
     test_link(0);
-    const auto seg = static_cast<unsigned>(own_segment_index.load());
+    unsigned seg = 0;
     uint32_t index = 0;
-    Ofd *o = allocate_ofd(1, 0, 0, &index);
+    Ofd *o = allocate_ofd(1, 0, 0, &seg, &index);
     REQUIRE(o != nullptr);
     segments[seg].view.proc(segments[seg].proc).held[index / 64] &= ~(uint64_t{1} << index % 64);
     CHECK_FALSE(drop_ofd(seg, index));

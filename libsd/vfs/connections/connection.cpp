@@ -36,16 +36,19 @@ void bury(File &f) noexcept {
 }
 
 bool bind_stream(File &f, LinkMap &l, uint32_t slot, unsigned family) noexcept {
-    uint32_t index;
-    if (!own_segment()) // a forked child makes its own with its first connection
-        return false;
-    Ofd *o = allocate_ofd(l.id, slot, l.side, &index);
+    unsigned seg = 0;
+    uint32_t index = 0;
+    Ofd *o = nullptr;
+    do {
+        if (!own_segment()) // a forked child makes its own with its first connection
+            return false;
+        o = allocate_ofd(l.id, slot, l.side, &seg, &index);
+    } while (!o && own_segment_index.load(std::memory_order_relaxed) < 0); // left just then by another thread
     if (!o)
         return false;
     o->family = static_cast<uint8_t>(family);
     o->status.store(f.status.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
-                family);
+    join_stream(f, l, seg, index, slot, family);
     return true;
 }
 

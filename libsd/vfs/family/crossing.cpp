@@ -16,6 +16,7 @@
 #include "libsd/vfs/family/crossing.hpp"
 #include "libsd/control/client.hpp"
 #include "libsd/control/fork_sections.hpp"
+#include "libsd/control/libc_threads.hpp"
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/rdma/transport.hpp"
 #include "libsd/vfs/connections/connect.hpp"
@@ -30,6 +31,8 @@ namespace sd {
 namespace {
 
 std::atomic<uint32_t> crossings{0};
+
+constexpr unsigned kRounds = 3;
 
 using Marks = uint32_t; ///< bit per mapped segment
 static_assert(kMaxSegments <= 32);
@@ -117,7 +120,8 @@ bool is_part(const File &f, Marks which) noexcept {
 /// Calls of other threads hold connections and links while they are blocked. Those on a connection that has
 /// moved were woken by that, and those on a listener by us; each lets go at its next look, and goes on with
 /// the kernel's socket. Waits for that, for a second: one on a number that was closed meanwhile does not.
-void wait_for_blocked_calls(Marks which) noexcept {
+/// False: it was in vain.
+bool wait_for_blocked_calls(Marks which) noexcept {
     constexpr int64_t kPatience = 1'000'000'000;
     const auto is_held = [which] {
         for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
@@ -125,8 +129,10 @@ void wait_for_blocked_calls(Marks which) noexcept {
                 return true;
         return links_to_be_left(true) != 0;
     };
-    for (const int64_t end = sys::now_ns() + kPatience; is_held() && sys::now_ns() < end;)
-        sys::nap(500'000);
+    for (const int64_t end = sys::now_ns() + kPatience; is_held(); sys::nap(500'000))
+        if (sys::now_ns() >= end)
+            return false;
+    return true;
 }
 
 /// What cannot become a kernel socket stays, and its segment with it.
@@ -170,16 +176,20 @@ bool part(bool everything) noexcept {
             withdraw_listeners(false);
         else
             ask_for_links_anew();
-        const Marks which = everything ? ~Marks{0} : shared_segments() | over_links_to_be_left();
-        leave_connections(which);
-        retire_client_links();
-        if (acceptors_wait)
-            ring_all_own();
-        if (others_wait)
-            wait_for_blocked_calls(which);
-        for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
-            if (which >> i & 1 && !holds_any(i))
-                (void)leave_segment(i); // what stays is counted below
+        // Again for what another thread had begun, or was given, before it knew.
+        for (unsigned round = 0; round < kRounds; ++round) {
+            const Marks which = everything ? ~Marks{0} : shared_segments() | over_links_to_be_left();
+            leave_connections(which);
+            retire_client_links();
+            if (acceptors_wait)
+                ring_all_own();
+            const bool hopeful = (!others_wait || wait_for_blocked_calls(which)) && !one_thread();
+            for (uint32_t i = 0, n = segment_count.load(std::memory_order_acquire); i < n; ++i)
+                if (which >> i & 1)
+                    (void)leave_segment(i); // what stays is counted below
+            if (!hopeful || (!shared_segments() && !links_to_be_left(true)))
+                break;
+        }
     }
     if (shared_segments() || links_to_be_left(heard))
         count_fallback(Cause::still_shared, nullptr);

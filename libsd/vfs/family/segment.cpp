@@ -26,9 +26,29 @@ namespace {
 
 SD_FORK_STATE constinit Lock make_lock;
 SD_FORK_STATE constinit Lock join_lock;    // one segment is joined once
+SD_FORK_STATE constinit Lock own_lock;     // of several threads: who makes Ofds in the own one, or leaves it
 constinit SegmentStats no_segment_stats{}; // counts until there is a segment; moved there when it is made
 SD_FORK_STATE uint32_t child_proc[kMaxSegments];
 SD_FORK_STATE uint32_t ofd_hint = 1;
+
+/// own_lock, where there is anybody to wait for: a thread that is alone starts no other one meanwhile.
+class OwnGuard {
+  public:
+    OwnGuard() noexcept : taken_(!one_thread()) {
+        if (taken_)
+            own_lock.lock_unmasked();
+    }
+    ~OwnGuard() {
+        if (taken_)
+            own_lock.unlock_unmasked();
+    }
+    OwnGuard(const OwnGuard &) = delete;
+    OwnGuard &operator=(const OwnGuard &) = delete;
+
+  private:
+    PutOff put_off_; // begins before the lock is taken, ends after it is given back
+    const bool taken_;
+};
 
 /// The lock word of a segment, shared by processes: held for a few instructions, with signal handlers put
 /// off. If its holder died, the lock is broken after a while: what it protects (finding a free record) is
@@ -230,7 +250,10 @@ bool leave_segment(unsigned seg) noexcept {
     LockGuard g(join_lock);
     MappedSegment &m = segments[seg];
     const bool own = static_cast<int>(seg) == own_segment_index.load(std::memory_order_acquire);
-    if (m.fd < 0 || (own && !one_thread())) // another thread may just be opening a connection in its own
+    // Another thread that opens a connection in its own has done so, or makes it in the next one: the lock
+    // word of a segment that was left would stay taken for those who have it still.
+    const OwnGuard o;
+    if (m.fd < 0 || holds_any(seg))
         return false;
     wire::SegmentRef msg{own ? control::client_id() : m.owner_client};
     // Nothing is held there, so nothing is lost when it is not told
@@ -359,10 +382,12 @@ template <class... Words> void zero(Words &...words) noexcept {
 
 } // namespace
 
-Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept {
-    int seg = own_segment_index.load(std::memory_order_acquire);
+Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, unsigned *segment, uint32_t *index) noexcept {
+    const OwnGuard own;
+    const int seg = own_segment_index.load(std::memory_order_acquire);
     if (seg < 0)
         return nullptr;
+    *segment = static_cast<unsigned>(seg);
     SegmentView v = segments[seg].view;
     SegmentLock g(v);
     uint32_t start = ofd_hint < kOfds ? ofd_hint : 1, i = start;
@@ -498,6 +523,7 @@ SD_FORK_CODE void segments_fork_child() noexcept {
         own_segment_index.store(-1, std::memory_order_release);
     make_lock.reset();
     join_lock.reset();
+    own_lock.reset();
     // The one thread of the child is a new user of every segment.
     for (uint32_t i = 0, n = segment_count.load(); i < n; ++i) {
         self.id[i] = 0;

@@ -33,8 +33,8 @@ inline bool is_detached() noexcept {
 /// ProcRecord of our own in it, known to the monitor. Its index, also if it was mapped already; or -1.
 [[nodiscard]] int join_segment(int fd, uint64_t name) noexcept;
 /// Gives up a segment that others have as well, and of which no File of this process is a part. If that was
-/// its own, it makes another with its next connection. False: it stays, being the own one in a process of
-/// several threads, or there is no memory to put in its place, where threads may still look.
+/// its own, it makes another with its next connection. False: it stays, as a thread has just made one there,
+/// or there is no memory to put in its place, where threads may still look.
 [[nodiscard]] bool leave_segment(unsigned seg) noexcept;
 /// This process holds the Ofd from now on.
 void hold_ofd(unsigned seg, uint32_t index) noexcept;
@@ -55,9 +55,10 @@ void forget_threads_of_former_image(unsigned seg) noexcept;
 SegmentStats &stats() noexcept;
 void count_fallback(Cause c, const SlotAddress *to) noexcept;
 
-/// A fresh Ofd in the own segment, marked as held by this process; nullptr when full. `*index` gets its
-/// number.
-[[nodiscard]] Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, uint32_t *index) noexcept;
+/// A fresh Ofd in the own segment, marked as held by this process; nullptr when full, or when there is no own
+/// one. `*segment` and `*index` get its numbers.
+[[nodiscard]] Ofd *allocate_ofd(uint64_t link_id, uint32_t slot, unsigned side, unsigned *segment,
+                                uint32_t *index) noexcept;
 /// Clears this process's claim on it. True when nobody else holds it: the caller then closes the connection
 /// and frees it.
 [[nodiscard]] bool drop_ofd(unsigned seg, uint32_t index) noexcept;

@@ -24,10 +24,13 @@ namespace {
 
 bool identity(control::Identity *id, int greeting) noexcept {
     long dummy = dummy_socket();
-    if (dummy < 0 || !own_segment(greeting))
-        return false;
-    const MappedSegment &own = segments[own_segment_index.load(std::memory_order_acquire)];
-    *id = {own.fd, static_cast<int>(dummy), own.proc};
+    int own = -1;
+    while (own < 0) { // another thread may have left it just then
+        if (dummy < 0 || !own_segment(greeting))
+            return false;
+        own = own_segment_index.load(std::memory_order_acquire);
+    }
+    *id = {segments[own].fd, static_cast<int>(dummy), segments[own].proc};
     return true;
 }
 

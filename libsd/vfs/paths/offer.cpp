@@ -54,8 +54,11 @@ bool is_established(int fd) noexcept {
     return sys::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0 && info.tcpi_state == kTcpEstablished;
 }
 
-std::atomic<uint32_t> &joined_word() noexcept {
-    return segments[own_segment_index.load(std::memory_order_acquire)].view.header().joined;
+/// Changes whenever the monitor has joined one of ours. 0: it cannot have, or another thread has just left
+/// the segment in which it says so.
+uint32_t joined_so_far() noexcept {
+    const int own = own_segment_index.load(std::memory_order_acquire);
+    return own < 0 ? 0 : segments[own].view.header().joined.load(std::memory_order_acquire);
 }
 
 /// The connection stays with the kernel: for the link's sake this end has ended.
@@ -274,8 +277,9 @@ void count_shared() noexcept {
 
 bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
     SD_ASSERT(!is_state(f, OfferState::none) && f.unconnected.side == l.side && slot < kLinkSlots);
+    unsigned seg = 0;
     uint32_t index = 0;
-    Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &index) : nullptr;
+    Ofd *o = take_names(fd, f) ? allocate_ofd(l.id, slot, l.side, &seg, &index) : nullptr;
     if (!o)
         return false;
     o->family = f.family;
@@ -289,8 +293,7 @@ bool become_joined(int fd, File &f, LinkMap &l, uint32_t slot) noexcept {
     if (const int one = 1; (o->opt.*kPathRcvlowat).load(std::memory_order_relaxed) != one)
         sys::setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
     f.stream.path_fd = fd;
-    join_stream(f, l, static_cast<unsigned>(own_segment_index.load(std::memory_order_relaxed)), index, slot,
-                f.family);
+    join_stream(f, l, seg, index, slot, f.family);
     epoll_file_became_stream(f);
     connections_joined.fetch_add(1, std::memory_order_relaxed);
     stats().joined.fetch_add(1, std::memory_order_relaxed);
@@ -314,8 +317,7 @@ bool consider_joining(int fd, File &f) noexcept {
         leave_pages_if_told();
         return false;
     }
-    if (is_state(f, OfferState::offered) &&
-        f.unconnected.joined == joined_word().load(std::memory_order_acquire)) [[likely]]
+    if (is_state(f, OfferState::offered) && f.unconnected.joined == joined_so_far()) [[likely]]
         return false;
     if (f.unconnected.inside.load(std::memory_order_relaxed) != 0 || inside_operation())
         return false;
@@ -342,7 +344,7 @@ bool consider_joining(int fd, File &f) noexcept {
         set_state(f, OfferState::given_up);
         return false;
     }
-    const uint32_t joined = joined_word().load(std::memory_order_acquire);
+    const uint32_t joined = joined_so_far();
     control::Reply r;
     if (is_state(f, OfferState::marked)) {
         note_lasting(f.unconnected.destination);
