@@ -29,6 +29,7 @@ KNOWN = {
     "effective: the real user's rights again": "the same",
     "effective: no effective capabilities meanwhile": "the same",
     "effective: capset with bad arguments": "the same",
+    "effective: other users that the kernel refuses": "the same",
     "accept pool: processes in accept on one listener, in every mixture": "the acceptors' statistics",
 }
 
