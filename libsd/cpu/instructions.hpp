@@ -14,9 +14,11 @@ constexpr uintptr_t kUserMemoryEnd = 0x7fff'ffff'f000;
 /// processor's nominal frequency, between 1 and 5 GHz.
 inline uint64_t cycles() noexcept { return __builtin_ia32_rdtsc(); }
 
-/// Fetches a cache line that is going to be written. Not __builtin_prefetch(, 1): without -mprfchw that asks
-/// for reading. Every 64-bit processor takes the instruction.
-inline void ask_to_write(const uint8_t &line) noexcept { asm volatile("prefetchw %0" ::"m"(line)); }
+/// Fetches the cache line in which `first` begins, which is going to be written. Not __builtin_prefetch(, 1):
+/// without -mprfchw that asks for reading. Every 64-bit processor takes the instruction.
+template <class T> inline void ask_to_write(const T &first) noexcept {
+    asm volatile("prefetchw %0" ::"m"(reinterpret_cast<const uint8_t &>(first)));
+}
 
 /// What thread-local variables are counted from.
 inline char *thread_pointer() noexcept {

@@ -12,20 +12,16 @@ void close(LinkMap &) noexcept {}
 
 Offer offer(LinkMap &l, uint32_t slot, uint32_t backlog) noexcept { return offer_at(l, slot, backlog); }
 
-template <class T> void ask_to_write(const T &first) noexcept {
-    cpu::ask_to_write(reinterpret_cast<const uint8_t &>(first));
-}
-
 /// Asks for the lines of the slot that `entry` of the queue leads to. They are at the client's core, and the
 /// connection would wait for each in turn.
 void ask_for_request(const LinkMap &l, uint32_t entry) noexcept {
     if (entry == 0 || entry > kLinkSlots)
         return;
     const Slot &s = l.view.slot(entry - 1);
-    ask_to_write(s.identity);
-    ask_to_write(s.side[1].control);
-    ask_to_write(s.side[1].credit);
-    ask_to_write(s.ring[1]);
+    cpu::ask_to_write(s.identity);
+    cpu::ask_to_write(s.side[1].control);
+    cpu::ask_to_write(s.side[1].credit);
+    cpu::ask_to_write(s.ring[1]);
     __builtin_prefetch(s.ring[0]);
     __builtin_prefetch(&s.side[0].control);
 }

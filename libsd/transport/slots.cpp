@@ -38,7 +38,7 @@ void ask_for_next(const LinkMap &l) noexcept {
     const auto *bytes = reinterpret_cast<const uint8_t *>(&s);
     for (size_t at = 0; at <= offsetof(Slot, ring); at += kLine)
         cpu::ask_to_write(bytes[at]);
-    cpu::ask_to_write(s.ring[1][0]);
+    cpu::ask_to_write(s.ring[1]);
 }
 
 } // namespace

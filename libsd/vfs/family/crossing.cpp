@@ -32,8 +32,6 @@ namespace {
 
 std::atomic<uint32_t> crossings{0};
 
-constexpr unsigned kRounds = 3;
-
 using Marks = uint32_t; ///< bit per mapped segment
 static_assert(kMaxSegments <= 32);
 
@@ -176,7 +174,7 @@ bool part(bool everything) noexcept {
             withdraw_listeners(false);
         else
             ask_for_links_anew();
-        // Again for what another thread had begun, or was given, before it knew.
+        constexpr unsigned kRounds = 3; // again for what another thread had begun before it knew
         for (unsigned round = 0; round < kRounds; ++round) {
             const Marks which = everything ? ~Marks{0} : shared_segments() | over_links_to_be_left();
             leave_connections(which);

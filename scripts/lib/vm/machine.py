@@ -46,9 +46,9 @@ def command(image, job, console, results, parameters, kind, devices):
 def boot(image, folder, limit_seconds, line_seen, parameters="", processors=2, counted=False, devices=()):
     """Runs `sh ./run` in a copy of the folder, in a booted machine; line_seen(text) gets each line that it prints.
 
-    parameters are more of them for the kernel, devices more of QEMU's arguments. processors: two show what happens at
-    the same time, but wait for each other in the kernel; where others have this machine's, that costs more than the
-    second one brings. counted: processor().
+    parameters are more of them for the kernel, devices more of QEMU's arguments. processors: two show what
+    happens at the same time, but wait for each other in the kernel; where others have this machine's, that costs
+    more than the second one brings. counted: processor().
 
     Returns its status, or None when the machine ended or the time was up before it did; and the console's text.
     """
