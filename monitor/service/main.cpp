@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <fcntl.h>
 #include <mutex>
 #include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -276,6 +277,15 @@ std::unique_ptr<ControlSocket> open_for_containers(const Config &config, Inherit
     }
 }
 
+/// sdrun's lock is this process's standard input: it holds back others that would start a monitor. They find
+/// this one's socket now.
+void let_others_start() {
+    const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+    if (null) {
+        dup2(null.get(), STDIN_FILENO);
+    }
+}
+
 int run(const Options &options, const Config &config) {
     sigset_t signals;
     sigemptyset(&signals);
@@ -308,6 +318,9 @@ int run(const Options &options, const Config &config) {
                                                  options.private_mode || !config.all_users ? 0600 : 0666);
     }
     const std::unique_ptr<ControlSocket> containers = open_for_containers(config, inherited);
+    if (options.private_mode) {
+        let_others_start();
+    }
     Monitor monitor(loop, config, socket->path(), options.private_mode);
     Config current = config;
     loop.add(signal_fd.get(), EPOLLIN, [&](uint32_t) {

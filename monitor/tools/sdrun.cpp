@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/auxv.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -171,8 +172,9 @@ int open_presence(const char *path, bool named) {
     return -error;
 }
 
-/// Starts sd-monitor for this user, as nobody's child.
-void start_private_monitor(const char *program) {
+/// Starts sd-monitor for this user, as nobody's child. It has `starting` as its standard input until it
+/// listens.
+void start_private_monitor(const char *program, int starting) {
     const pid_t child = fork();
     if (child < 0) {
         warn("cannot start %s: %s", program, strerror(errno));
@@ -203,7 +205,10 @@ void start_private_monitor(const char *program) {
     if (out >= 0 && fstat(out, &st) == 0 && st.st_size > 1 << 20) {
         [[maybe_unused]] int r = ftruncate(out, 0);
     }
-    dup2(null, 0);
+    if (starting >= 0) {
+        fcntl(starting, F_SETFD, 0); // it may be number 0 itself
+    }
+    dup2(starting >= 0 ? starting : null, 0);
     dup2(out >= 0 ? out : null, 1);
     dup2(out >= 0 ? out : null, 2);
     // Nothing of the caller's may stay open in a daemon: a pipe held here would keep its reader waiting for
@@ -221,6 +226,56 @@ void start_private_monitor(const char *program) {
     execl(program, program, "--private", static_cast<char *>(nullptr));
     dprintf(2, "sdrun: %s: %s\n", program, strerror(errno));
     _exit(127);
+}
+
+/// Who has the lock of the directory starts the monitor. The lock goes with the descriptor, which that one
+/// has as well: it is held until it listens, or has ended. False if somebody else starts one. Where nothing can
+/// be locked, everybody does.
+bool may_start_monitor(const char *directory, int &lock) {
+    lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(lock);
+        return false;
+    }
+    return true;
+}
+
+long milliseconds_since(const timespec &start) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1'000'000;
+}
+
+/// Starts the private monitor, unless somebody else does, and waits for it. The channel, or -errno.
+int wait_for_monitor(const char *path, const char *directory, const char *program) {
+    // A monitor that is just ending can leave with us in its queue, so starting may have to be repeated. One
+    // that is being started is only slow: many programs may be starting on a busy host.
+    constexpr long kOwnMs = 1000, kStartingMs = 15'000;
+    timespec start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    long start_at_ms = 0, between_ms = 200;
+    for (;;) {
+        const long waited_ms = milliseconds_since(start);
+        int lock;
+        const bool may_start = may_start_monitor(directory, lock);
+        const int fd = open_presence(path, false);
+        const bool known = fd >= 0 || fd == -EPROTONOSUPPORT;
+        if (may_start) {
+            if (!known && waited_ms >= start_at_ms && waited_ms < kOwnMs) {
+                start_private_monitor(program, lock);
+                start_at_ms = waited_ms + between_ms;
+                between_ms *= 2;
+            }
+            if (lock >= 0) {
+                close(lock);
+            }
+        }
+        if (known || waited_ms >= (may_start ? kOwnMs : kStartingMs)) {
+            return fd;
+        }
+        const timespec pause{0, (1 + (waited_ms < 160 ? waited_ms / 16 : 10)) * 1'000'000};
+        nanosleep(&pause, nullptr);
+    }
 }
 
 /// The user's private monitor, started if need be. The channel, or -errno.
@@ -243,29 +298,7 @@ int private_presence(char (&path)[kMaxPath], const char *own, bool may_start) {
         warn("sd-monitor was not found beside sdrun");
         return -ENOENT;
     }
-    // A monitor that is just ending can leave with us in its queue, so starting may have to be repeated. One
-    // that has got as far as its lock is only slow: many programs may be starting on a busy host.
-    char lock[kMaxPath + 8];
-    snprintf(lock, sizeof lock, "%s.lock", path);
-    timespec start, now;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    long waited_ms = 0, start_at_ms = 0, pause_ms = 200;
-    while (waited_ms < 1000 || (waited_ms < 5000 && access(lock, F_OK) == 0)) {
-        if (waited_ms >= start_at_ms) {
-            start_private_monitor(program);
-            start_at_ms = waited_ms + pause_ms;
-            pause_ms *= 2;
-        }
-        fd = open_presence(path, false);
-        if (fd >= 0 || fd == -EPROTONOSUPPORT) {
-            return fd;
-        }
-        const timespec pause{0, 1'000'000};
-        nanosleep(&pause, nullptr);
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        waited_ms = (now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1'000'000;
-    }
-    return fd;
+    return wait_for_monitor(path, directory, program);
 }
 
 /// Moves the channel out of the way of the program's own descriptors, and lets it stay open over exec.

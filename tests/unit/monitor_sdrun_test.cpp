@@ -6,7 +6,9 @@
 #include <catch2/catch.hpp>
 
 #include <cstdio>
+#include <fstream>
 #include <ftw.h>
+#include <iterator>
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -51,6 +53,20 @@ Result run(const std::string &arguments) {
     }
     result.status = WEXITSTATUS(pclose(pipe));
     return result;
+}
+
+/// So many at the same time, each of which has to find the monitor at that place.
+void run_many(int count, const std::string &sdrun, const std::string &monitor) {
+    std::vector<FILE *> pipes;
+    for (int i = 0; i < count; ++i) {
+        pipes.push_back(popen(("exec " + sdrun + " sh -c 'echo $SD_MONITOR; sleep 0.2'").c_str(), "r"));
+    }
+    for (FILE *pipe : pipes) {
+        char line[256] = "";
+        CHECK(fgets(line, sizeof line, pipe) != nullptr);
+        CHECK(line == monitor + "\n");
+        CHECK(pclose(pipe) == 0);
+    }
 }
 
 bool system_monitor_runs() {
@@ -133,16 +149,23 @@ TEST_CASE("many at the same time share one private monitor") {
         SKIP_TEST("a system monitor runs here");
     }
     Home home;
-    std::vector<FILE *> pipes;
-    for (int i = 0; i < 20; ++i) {
-        pipes.push_back(popen("exec " SD_RUN_PROGRAM " sh -c 'echo $SD_MONITOR; sleep 0.2'", "r"));
+    run_many(20, SD_RUN_PROGRAM, home.socket);
+}
+
+TEST_CASE("many wait for the one monitor that starts slowly") {
+    if (system_monitor_runs()) {
+        SKIP_TEST("a system monitor runs here");
     }
-    for (FILE *pipe : pipes) {
-        char line[256] = "";
-        REQUIRE(fgets(line, sizeof line, pipe) != nullptr);
-        REQUIRE(line == home.socket + "\n");
-        REQUIRE(pclose(pipe) == 0);
-    }
+    Home home;
+    const std::string sdrun = home.directory + "/sdrun", monitor = home.directory + "/sd-monitor",
+                      started = home.directory + "/started";
+    REQUIRE(system(("cp " SD_RUN_PROGRAM " " + sdrun).c_str()) == 0);
+    std::ofstream(monitor) << "#!/bin/sh\necho once >> " << started << "\nsleep 2\nexec " SD_MONITOR_PROGRAM
+                           << " \"$@\"\n";
+    REQUIRE(chmod(monitor.c_str(), 0755) == 0);
+    run_many(5, sdrun, home.socket);
+    std::ifstream times(started);
+    CHECK(std::string(std::istreambuf_iterator<char>(times), {}) == "once\n");
 }
 
 TEST_CASE("without a monitor the program runs all the same") {
