@@ -229,8 +229,8 @@ void start_private_monitor(const char *program, int starting) {
 }
 
 /// Who has the lock of the directory starts the monitor. The lock goes with the descriptor, which that one
-/// has as well: it is held until it listens, or has ended. False if somebody else starts one. Where nothing can
-/// be locked, everybody does.
+/// has as well: it is held until the monitor listens, or has ended. False if somebody else starts one. Where
+/// nothing can be locked, everybody does.
 bool may_start_monitor(const char *directory, int &lock) {
     lock = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
