@@ -4,8 +4,8 @@
 
 #include "libsd/vfs/readiness/epoll/epoll_set.hpp"
 #include <algorithm>
+#include <linux/tcp.h>
 #include <memory>
-#include <netinet/tcp.h>
 #include <random>
 #include <string>
 #include <sys/eventfd.h>

@@ -12,7 +12,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/capability.h>
-#include <netinet/tcp.h>
+#include <linux/tcp.h>
 #include <string>
 #include <sys/syscall.h>
 #include <thread>

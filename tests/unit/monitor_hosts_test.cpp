@@ -185,7 +185,7 @@ TEST_CASE("a message of a form that it cannot have ends the channel, though sd-p
 TEST_CASE("what names an offer or a link that is none is refused, or dropped, and the channel stays") {
     Alpha alpha;
     alpha.meet(1);
-    alpha.say(Joined{77, 5, 6, 7, 8});
+    alpha.say(between_hosts::Joined{77, 5, 6, 7, 8});
     const LinkMessage answer = alpha.next_message();
     REQUIRE(std::holds_alternative<Refused>(answer));
     CHECK(std::get<Refused>(answer).theirs == 5);
@@ -197,7 +197,7 @@ TEST_CASE("what names an offer or a link that is none is refused, or dropped, an
     for (uint64_t i = 1; i <= 1000; ++i) {
         alpha.say(Offer{i, 1, {i, 0, 0, 0}});
     }
-    alpha.say(Joined{78, 9, 6, 7, 8});
+    alpha.say(between_hosts::Joined{78, 9, 6, 7, 8});
     CHECK(std::get<Refused>(alpha.next_message()).theirs == 9);
 }
 
@@ -207,6 +207,6 @@ TEST_CASE("messages of a session that is over are dropped") {
     alpha.session -= 1; // sd-peers may not have heard yet
     alpha.say(Epoch{2});
     alpha.session += 1;
-    alpha.say(Joined{77, 5, 6, 7, 8});
+    alpha.say(between_hosts::Joined{77, 5, 6, 7, 8});
     CHECK(std::get<Refused>(alpha.next_message()).theirs == 5);
 }

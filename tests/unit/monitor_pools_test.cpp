@@ -262,7 +262,10 @@ TEST_CASE("a pool is not shown to a process that may not look into its owner, th
         return a.header.status;
     };
     const auto offers = [&](TestProcess &p) -> int64_t {
-        p.channel.ask(Op::links, wire::Links{said->listener, 0});
+        const Answer given = p.channel.ask(Op::links, wire::Links{said->listener, 0});
+        if (given.header.status != 0 || given.as<wire::LinksReply>().count != 1) {
+            return given.header.status - 1000 * static_cast<int64_t>(given.fds.size() + 1);
+        }
         const Answer a = offer(p, said->link, 1, kSlot, PoolMemory());
         said->pool = a.as<wire::PoolReply>().pool;
         return a.header.status;
