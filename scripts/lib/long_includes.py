@@ -21,4 +21,5 @@ def look_at_each(what, script, folders, build_dir, source_dir, record, **environ
 
 
 def run(build_dir, source_dir, record):
-    return look_at_each("each source compiled by itself", "syntax.py", ["libsd", "monitor", "tests/unit"], build_dir, source_dir, record)
+    return look_at_each("each source compiled by itself", "syntax.py", ["libsd", "monitor", "tests/unit"], build_dir, source_dir, record,
+                        SD_SYNTAX_ALONE="1")

@@ -2,8 +2,10 @@
 make nothing of them.
 
 Headers that are generated are made first, and what most sources include of the standard library is read once
-for all that are compiled alike. Exits with 1 when a source has an error or a warning."""
+for all that are compiled alike; not with SD_SYNTAX_ALONE in the environment, so that a source that does not
+include it itself is found. Exits with 1 when a source has an error or a warning."""
 import collections
+import os
 import pathlib
 import re
 import subprocess
@@ -34,13 +36,14 @@ def main() -> None:
     build = pathlib.Path(sys.argv[1])
     found = commands(build, sys.argv[2:])
     make_generated(build)
+    least = sys.maxsize if "SD_SYNTAX_ALONE" in os.environ else WORTH_IT
     alike = collections.Counter(flags(entry) for entry in found.values())
     with tempfile.TemporaryDirectory() as scratch:
         read: dict[str, str] = {}
         for number, (how, count) in enumerate(alike.items()):
             header = f"{scratch}/{number}.pch"
             make = f"{how} -x c++-header {STANDARD} -o {header}"
-            if count >= WORTH_IT and "-std=c++" in how and run(make, str(build)).returncode == 0:
+            if count >= least and "-std=c++" in how and run(make, str(build)).returncode == 0:
                 read[how] = f" -include-pch {header}"
 
         def look(_: pathlib.Path, entry: dict) -> subprocess.CompletedProcess:
