@@ -74,9 +74,10 @@ BEHAVIOUR("SO_LINGER with more than arrives", linger_with_a_full_ring, accelerat
         say("closed before it was read: %s", yes_no(closed));
         say("all read: %s", yes_no(!receive_to_end(pair.server).empty()));
     });
-    SHOW(close(pair.client));
+    const int result = close(pair.client);
     closed = true;
     reader.join();
+    say("close: %d", result);
 }
 
 // The time is over while nobody reads.
