@@ -99,8 +99,8 @@ BEHAVIOUR("the deadline of recvmmsg", recvmmsg_deadline, accelerated) {
     several[0].msg_hdr.msg_iov = several[1].msg_hdr.msg_iov = &part;
     several[0].msg_hdr.msg_iovlen = several[1].msg_hdr.msg_iovlen = 1;
     // The deadline of recvmmsg is looked at between messages only; the second message ends the call.
+    send_all(pair.server, "one");
     std::thread writer([&] {
-        send_all(pair.server, "one");
         sleep_ms(150);
         send_all(pair.server, "two");
     });
