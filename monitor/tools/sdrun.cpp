@@ -7,6 +7,7 @@
 #include "libsd/layout/protocol.hpp"
 #include "monitor/tools/paths.hpp"
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cstdarg>
@@ -273,7 +274,7 @@ int wait_for_monitor(const char *path, const char *directory, const char *progra
         if (known || waited_ms >= (may_start ? kOwnMs : kStartingMs)) {
             return fd;
         }
-        const timespec pause{0, (1 + (waited_ms < 160 ? waited_ms / 16 : 10)) * 1'000'000};
+        const timespec pause{0, std::min(1 + waited_ms / 16, 11L) * 1'000'000};
         nanosleep(&pause, nullptr);
     }
 }

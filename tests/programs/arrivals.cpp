@@ -69,15 +69,17 @@ BEHAVIOUR("SO_LINGER with more than arrives", linger_with_a_full_ring, accelerat
     MUST(setsockopt(pair.client, SOL_SOCKET, SO_LINGER, &long_time, sizeof long_time));
     fill(pair.client);
     std::atomic<bool> closed{false};
+    bool before = true, all = false;
     std::thread reader([&] {
         sleep_ms(200);
-        say("closed before it was read: %s", yes_no(closed));
-        say("all read: %s", yes_no(!receive_to_end(pair.server).empty()));
+        before = closed;
+        all = !receive_to_end(pair.server).empty();
     });
-    const int result = close(pair.client);
+    SHOW(close(pair.client));
     closed = true;
     reader.join();
-    say("close: %d", result);
+    say("closed before it was read: %s", yes_no(before));
+    say("all read: %s", yes_no(all));
 }
 
 // The time is over while nobody reads.

@@ -1,7 +1,7 @@
 """gather_tests.py OUTPUT SOURCE...: one source that includes these Catch2 tests, each in a namespace of its own.
 
-Half of a test's time in the compiler is for the same headers, and a third of the linker's for the same library. What
-they include stands before all of them, so that nothing is included within a namespace.
+Most of what the compiler does for a test is for headers that the others have as well. What they include stands before
+all of them, so that nothing is included within a namespace.
 """
 import pathlib
 import re

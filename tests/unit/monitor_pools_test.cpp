@@ -264,6 +264,7 @@ TEST_CASE("a pool is not shown to a process that may not look into its owner, th
     const auto offers = [&](TestProcess &p) -> int64_t {
         const Answer given = p.channel.ask(Op::links, wire::Links{said->listener, 0});
         if (given.header.status != 0 || given.as<wire::LinksReply>().count != 1) {
+            // Any number but 0; this one says more.
             return given.header.status - 1000 * static_cast<int64_t>(given.fds.size() + 1);
         }
         const Answer a = offer(p, said->link, 1, kSlot, PoolMemory());

@@ -63,9 +63,9 @@ void run_many(int count, const std::string &sdrun, const std::string &monitor) {
     }
     for (FILE *pipe : pipes) {
         char line[256] = "";
-        CHECK(fgets(line, sizeof line, pipe) != nullptr);
-        CHECK(line == monitor + "\n");
-        CHECK(pclose(pipe) == 0);
+        REQUIRE(fgets(line, sizeof line, pipe) != nullptr);
+        REQUIRE(line == monitor + "\n");
+        REQUIRE(pclose(pipe) == 0);
     }
 }
 
