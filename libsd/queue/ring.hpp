@@ -346,6 +346,10 @@ inline uint64_t peek_header(const RxState &s, const Place &p) noexcept {
 inline uint64_t head_now(const RxState &s) noexcept {
     return *const_cast<const volatile uint64_t *>(&s.head);
 }
+/// And how many bytes were read by then.
+inline uint64_t bytes_now(const RxState &s) noexcept {
+    return *const_cast<const volatile uint64_t *>(&s.bytes);
+}
 inline uint64_t tail_now(const TxState &s) noexcept {
     return *const_cast<const volatile uint64_t *>(&s.tail);
 }

@@ -30,13 +30,13 @@ int64_t take(LinkMap &l, std::atomic<uint32_t> &head, uint32_t at, uint32_t entr
     ask_for_request(l, l.view.syn(at + 1).load(std::memory_order_relaxed)); // the next one's
     // Acceptors in other processes compete here; who moves the head owns the entry.
     if (!head.compare_exchange_strong(at, at + 1, std::memory_order_acq_rel))
-        return -1;
+        return kOtherWasFaster;
     l.view.syn(at).store(0, std::memory_order_release);
     const uint32_t slot = entry - 1;
     uint32_t syn = static_cast<uint32_t>(SlotState::syn);
     if (slot >= kLinkSlots || !l.view.slot(slot).identity.state.compare_exchange_strong(
                                   syn, static_cast<uint32_t>(SlotState::accepted)))
-        return -1; // taken back by the client, or rubbish
+        return kNoRequest; // taken back by the client, or rubbish
     return slot;
 }
 

@@ -22,6 +22,10 @@ struct LinkMap;
 /// Of an arm word: its owner is not here, and every change is to be carried to it. Not a doorbell's id.
 constexpr uint64_t kAlwaysArmed = uint64_t{1} << 63;
 
+/// Of take(), instead of a slot.
+constexpr int64_t kOtherWasFaster = -1;
+constexpr int64_t kNoRequest = -2; ///< nothing that can be accepted; it is out of the queue
+
 enum class Offer {
     made,
     full, ///< as many wait as the listener wants
@@ -36,8 +40,8 @@ struct Transport {
     /// Client side, with slot_lock. Acceptors are notified by notify_acceptors(), without it.
     Offer (*offer)(LinkMap &, uint32_t slot, uint32_t backlog) noexcept;
     /// Server side: the request at `head` of the queue, whose slot is accepted then; `entry` is what the
-    /// queue has there. Who comes first among acceptors of all processes owns it. -1: another one was faster,
-    /// or it was nothing, and the next one is to be tried.
+    /// queue has there. Who comes first among acceptors of all processes owns it. Below 0: the next one is
+    /// to be tried.
     int64_t (*take)(LinkMap &, std::atomic<uint32_t> &head, uint32_t at, uint32_t entry) noexcept;
 
     /// After publishing, without a token, any thread at any time, also in a signal handler: `arm` is a word

@@ -1,5 +1,5 @@
-/* Preloaded by scripts/test into compilers and model checkers: what they map for themselves is in large pages,
- * where the kernel gives these to who asks. setup.sh says why. */
+/* Preloaded by scripts/test into compilers and model checkers: what they map for themselves is in large
+ * pages, where the kernel gives these to who asks. setup.sh says why. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/mman.h>

@@ -1,37 +1,14 @@
 // A peer that writes rubbish into the memory it shares with us. Without libsd there is no such memory: the
 // program then resets its connection, which is what rubbish has to look like from the other side.
-#include "libsd/layout/link_layout.hpp"
 #include "tests/programs/cases.hpp"
+#include "tests/programs/links.hpp"
 #include "tests/programs/process.hpp"
 
 #include <random>
-#include <sys/mman.h>
-#include <vector>
 
 using namespace sdtest;
 
 namespace {
-
-struct Mapping {
-    char *begin;
-    size_t size;
-};
-
-/// Where this process has links mapped, from their headers on; nowhere on kernel sockets.
-std::vector<Mapping> find_links() {
-    FILE *maps = fopen("/proc/self/maps", "re");
-    std::vector<Mapping> found;
-    char line[512];
-    while (maps && fgets(line, sizeof line, maps)) {
-        unsigned long from, to;
-        if (strstr(line, "memfd:sd-link") && sscanf(line, "%lx-%lx", &from, &to) == 2 &&
-            reinterpret_cast<const sd::LinkHeader *>(from)->magic == sd::kLinkMagic)
-            found.push_back({reinterpret_cast<char *>(from), to - from});
-    }
-    if (maps)
-        fclose(maps);
-    return found;
-}
 
 Mapping find_link() {
     const std::vector<Mapping> links = find_links();

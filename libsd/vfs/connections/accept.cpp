@@ -11,6 +11,7 @@
 #include "libsd/vfs/connections/kernel_queue.hpp"
 #include "libsd/vfs/connections/listener.hpp"
 #include "libsd/vfs/connections/listener_links.hpp"
+#include "libsd/vfs/connections/stand_in.hpp"
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/family/fork_pattern.hpp"
 #include "libsd/vfs/family/process.hpp"
@@ -23,6 +24,7 @@
 #include "libsd/vfs/streams/capture.hpp"
 #include "libsd/vfs/streams/stream.hpp"
 #include "libsd/vfs/vfs.hpp"
+#include <algorithm>
 #include <cstring>
 
 namespace sd {
@@ -37,6 +39,9 @@ constexpr uint64_t kKernelCycles = 5'000'000;
 /// How long an acceptor may be between its look at the kernel's queue and what it takes from there, before
 /// others think that it is stopped.
 constexpr int64_t kOthersTurnNs = 5'000'000;
+/// How long a client that poll() has told of may take to come by the kernel, when he has taken his request
+/// back.
+constexpr int64_t kGraceNs = 20'000'000;
 
 /// The address a client claims has to be one of this host; a few right answers are remembered.
 bool credible(const SlotAddress &a) noexcept {
@@ -91,8 +96,9 @@ bool take_over(File &f, const Listener &l, LinkMap &link, uint32_t slot, unsigne
 
 /// An accelerated connection under a new descriptor; -EAGAIN when none waits, -EBADF when the listener has
 /// been closed since it had that generation.
+/// `*dropped`: what waited was none, or could not be taken.
 long accept_link(int fd, File &listener, Listener &l, uint32_t generation, sockaddr *a, socklen_t *n,
-                 int flags) noexcept {
+                 int flags, bool *dropped) noexcept {
     // The kernel reports "too many open files" before it takes a connection off the queue; so do we. A number
     // that is at hand can be put back; before one is made the queue is looked at.
     long made = take_cached(flags & SOCK_CLOEXEC);
@@ -110,7 +116,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
     File *f = nullptr;
     // Whose names are refused may ask again as fast as that: the call ends all the same.
     for (uint32_t refused = 0;; ++refused) {
-        if (long r = refused < kSynEntries ? take_pending(l, generation, &link, &slot) : -EAGAIN; r < 0) {
+        if (long r = refused < kSynEntries ? take_pending(l, generation, &link, &slot, dropped) : -EAGAIN; r < 0) {
             if (cached)
                 cache_placeholder(new_fd);
             else
@@ -143,6 +149,7 @@ long accept_link(int fd, File &listener, Listener &l, uint32_t generation, socka
         }
         refuse(*link, slot);
         link_unuse(*link);
+        *dropped = true;
         if (!f) {
             drop_placeholder(new_fd);
             return -ENOMEM;
@@ -280,9 +287,7 @@ void leave_waiting_to_kernel(File &listener) noexcept {
     }
 }
 
-uint32_t listener_events(File &f) noexcept {
-    return listener_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0;
-}
+uint32_t listener_events(File &f) noexcept { return tell_pending(*f.listener) ? EPOLLIN | EPOLLRDNORM : 0; }
 
 namespace vfs {
 
@@ -312,13 +317,16 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     int64_t deadline = 0, busy_since = 0;
     Pin pin;
     const AcceptCall call{fd, *f, pin, a, n, flags};
+    // What poll() has told of can be accepted without waiting.
+    bool promised = is_told_untaken(l), dropped = false;
+    int64_t grace = 0;
     for (int number = fd;;) {
         // Accelerated connections first, but for some turns; what the listener's kernel socket says is only
         // asked for then.
         const bool kernel_first = is_kernels_turn(l, l.turns.load(std::memory_order_relaxed));
         if (kernel_first)
             l.turns.fetch_add(1, std::memory_order_relaxed);
-        else if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)
+        else if (long r = accept_link(fd, *f, l, generation, a, n, flags, &dropped); r != -EAGAIN)
             return r != -EBADF ? r : accept(fd, a, n, flags);
         // As in the kernel, another thread that closes the number from here on does not end the call.
         if (!one_thread()) {
@@ -339,7 +347,7 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             return from_kernel;
         }
         if (kernel_first)
-            if (long r = accept_link(fd, *f, l, generation, a, n, flags); r != -EAGAIN)
+            if (long r = accept_link(fd, *f, l, generation, a, n, flags, &dropped); r != -EAGAIN)
                 return r != -EBADF ? r : accept(fd, a, n, flags);
         if (from_kernel == -EBUSY && self.interrupts == since.interrupts) {
             // Its turn comes although what is in a link's queue is none that is taken.
@@ -358,7 +366,23 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
                 return -EAGAIN;
             deadline = deadline_after(ns);
         }
-        long w = wait_listener(number, *f, deadline, pin, since);
+        int64_t until = deadline;
+        if (promised && (dropped || is_told_untaken(l))) [[unlikely]] {
+            const int64_t now = sys::now_ns();
+            if (grace == 0)
+                grace = now + kGraceNs;
+            if (now >= grace) {
+                promised = false;
+                stand_in(l, fd);
+                continue;
+            }
+            until = std::min(deadline, grace);
+        }
+        long w = wait_listener(number, *f, until, pin, since);
+        if (until != deadline && (w == -ETIMEDOUT || (w == -EINTR && self.interrupts == since.interrupts))) {
+            since.handled = self.handled;
+            w = 0;
+        }
         if (w == -ETIMEDOUT)
             return -EAGAIN;
         if (w < 0)
@@ -381,7 +405,8 @@ long accept_waiting(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
     if (channel_left_out) [[unlikely]]
         ensure_channel();
     Listener &l = *f->listener;
-    return accept_link(fd, *f, l, l.generation.load(std::memory_order_acquire), a, n, flags);
+    bool dropped = false;
+    return accept_link(fd, *f, l, l.generation.load(std::memory_order_acquire), a, n, flags, &dropped);
 }
 
 } // namespace vfs

@@ -210,6 +210,7 @@ long register_listener(int fd, File *f, int backlog, Cause *why) noexcept {
     l->backlog = room;
     l->retired.store(false, std::memory_order_relaxed);
     l->waiters_fd.store(-1, std::memory_order_relaxed);
+    l->told.store(0, std::memory_order_relaxed);
     l->seen_sequence = 0;
     l->links.truncate(0);
     l->options.begin(*f);

@@ -43,6 +43,10 @@ struct Listener {
         kKernelNext}; ///< accepted connections; every 16th time, and the first, the kernel's queue goes first
     /// When that was last so, by cpu::cycles(). Any thread that accepts writes it; a lost value costs a turn.
     std::atomic<uint64_t> kernel_asked{0};
+    /// The request that poll() or an epoll instance was last told of: the place of its link and one, above
+    /// what syn_head was there; 0: none since the last stand-in. Any thread; a lost value is one that was not
+    /// told of.
+    std::atomic<uint64_t> told{0};
     ListenerOptions options;
     Lock lock;
     MapVector<ListenerLinkRef> links;

@@ -144,16 +144,45 @@ unsigned hold_listener_links(Listener &l, LinkMap **out, unsigned max) noexcept 
     return n;
 }
 
-bool listener_pending(Listener &l) noexcept {
+namespace {
+
+/// How Listener::told says which request: 0 is none. Links that are older than the monitor have their places
+/// in another segment: such a request is not found again.
+uint64_t name_of(const Listener &l, const ListenerLink *place, uint32_t head) noexcept {
+    const uint64_t bytes = reinterpret_cast<uintptr_t>(place) - reinterpret_cast<uintptr_t>(l.seg->link);
+    const uint64_t index = bytes / sizeof *place;
+    return index < kListenerLinks ? (index + 1) << 32 | head : UINT64_MAX;
+}
+
+/// The name of the first request that is there, 0: there is none.
+uint64_t first_pending(Listener &l) noexcept {
     listener_refresh(l);
     // The list only changes under the lock; a scan that sees a removed entry reads a link that is still
     // mapped until its users are gone, so the lock is taken here too. It is uncontended except while several
     // threads accept.
     QuietGuard g(l.lock);
     for (auto &ref : l.links)
-        if (syn_at(ref, ref.place->syn_head.load(std::memory_order_acquire)))
-            return true;
-    return false;
+        if (const uint32_t head = ref.place->syn_head.load(std::memory_order_acquire); syn_at(ref, head))
+            return name_of(l, ref.place, head);
+    return 0;
+}
+
+} // namespace
+
+bool listener_pending(Listener &l) noexcept { return first_pending(l) != 0; }
+
+bool tell_pending(Listener &l) noexcept {
+    const uint64_t name = first_pending(l);
+    if (name != 0)
+        l.told.store(name, std::memory_order_relaxed);
+    return name != 0;
+}
+
+bool is_told_untaken(const Listener &l) noexcept {
+    const uint64_t told = l.told.load(std::memory_order_relaxed);
+    const uint64_t place = (told >> 32) - 1;
+    return told != 0 && place < kListenerLinks && l.seg &&
+           l.seg->link[place].syn_head.load(std::memory_order_acquire) == static_cast<uint32_t>(told);
 }
 
 namespace {
@@ -191,7 +220,7 @@ size_t first_link(Listener &l) noexcept {
 
 } // namespace
 
-long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *slot) noexcept {
+long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *slot, bool *dropped) noexcept {
     listener_refresh(l);
     QuietGuard g(l.lock);
     if (l.generation.load(std::memory_order_relaxed) != generation) [[unlikely]]
@@ -208,8 +237,11 @@ long take_pending(Listener &l, uint32_t generation, LinkMap **link, uint32_t *sl
             if (entry == 0)
                 break;
             const int64_t i = ref.link->transport->take(*ref.link, ref.place->syn_head, head, entry);
-            if (i < 0)
+            if (i < 0) {
+                if (i == kNoRequest && dropped)
+                    *dropped = true;
                 continue;
+            }
             l.next = static_cast<uint32_t>((first + k + 1) % n);
             *link = ref.link;
             *slot = static_cast<uint32_t>(i);

@@ -22,6 +22,20 @@ uint32_t stream_events(File &f) noexcept;
 [[nodiscard]] long wait_stream(File &f, uint32_t events, int64_t deadline,
                                uint64_t interrupts = self.interrupts) noexcept;
 
+/// poll() or an epoll instance is about to say that there is something to read, and before it looked `read`
+/// bytes had been read. In the kernel it stays there until somebody reads it, so that a program may go on to
+/// a call that blocks; a stranger could take it back, and the program would wait with all its other clients.
+inline void note_told(File &f, uint64_t read) noexcept {
+    if (f.link->foreign.load(std::memory_order_relaxed)) [[unlikely]]
+        f.stream.told.store(read + 1, std::memory_order_relaxed);
+}
+/// A call that blocks has found nothing to read: was something shown since the last byte was read? With the
+/// File held.
+[[nodiscard]] inline bool was_told(const File &f, const Ofd &o) noexcept {
+    const uint64_t told = f.stream.told.load(std::memory_order_relaxed);
+    return told != 0 && told == ring::bytes_now(o.rx.s) + 1;
+}
+
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see
 /// in the link.
 void notify_own(File &f) noexcept;

@@ -297,6 +297,10 @@ void fall_behind(const Ofd &o) noexcept {
         cpu::pause();
 }
 
+/// How often a blocking call looks for what a stranger has shown before it counts as taken back.
+constexpr unsigned kLooksInVain = 16;
+constexpr int64_t kNapInVainNs = 1'000'000;
+
 /// The connection has moved to the kernel in the middle of a read that wants it all: `done` of `total` bytes
 /// are there.
 long recv_rest(int fd, IoCursor &to, size_t done, size_t total, int flags) noexcept {
@@ -337,6 +341,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
     long done = 0;
     uint32_t events = 0;
     int64_t deadline = 0;
+    unsigned in_vain = 0;
     int32_t low = low_water(o);
     size_t target = flags & MSG_WAITALL                ? total
                     : static_cast<size_t>(low) < total ? static_cast<size_t>(low)
@@ -413,6 +418,15 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             r = take_pool_of_next(f);
             if (r == 0)
                 continue;
+        }
+        if (r == 0 && done == 0 && !end && was_told(f, o)) [[unlikely]] {
+            if (in_vain++ < kLooksInVain) { // a path may be changing
+                sys::nap(kNapInVainNs);
+                if (self.interrupts != interrupts)
+                    return -EINTR;
+                continue;
+            }
+            r = -EPROTO;
         }
         if (r == -EPROTO) {
             condemn(f);

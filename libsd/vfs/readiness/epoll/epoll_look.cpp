@@ -202,8 +202,13 @@ uint64_t listener_arrivals(Listener &l) noexcept {
 
 uint32_t file_events(File &f) noexcept {
     switch (f.kind) {
-    case FileKind::stream:
-        return stream_events(f);
+    case FileKind::stream: {
+        const uint64_t read = ring::bytes_now(f.ofd->rx.s);
+        const uint32_t events = stream_events(f);
+        if (events & EPOLLIN)
+            note_told(f, read);
+        return events;
+    }
     case FileKind::fresh:
         return EPOLLOUT | EPOLLWRNORM | EPOLLHUP |
                (f.unconnected.error.load(std::memory_order_relaxed) ? EPOLLERR : 0u);

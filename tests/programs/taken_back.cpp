@@ -1,0 +1,154 @@
+// A stranger who takes back what poll() has told of, while the program goes on to a call that blocks: in the
+// kernel it cannot wait there. On kernel sockets, and where all are one user, the stranger resets his
+// connection instead, which is what it has to look like.
+#include "libsd/layout/record.hpp"
+#include "tests/programs/cases.hpp"
+#include "tests/programs/links.hpp"
+#include "tests/programs/process.hpp"
+#include "tests/programs/rights.hpp"
+
+#include <algorithm>
+#include <poll.h>
+#include <sys/epoll.h>
+
+using namespace sdtest;
+
+namespace {
+
+enum class Telling { poll, epoll };
+
+/// Waits until there is something to read or to accept.
+void wait_for(int fd, Telling how) {
+    if (how == Telling::poll) {
+        pollfd p{fd, POLLIN, 0};
+        MUST(poll(&p, 1, -1));
+        return;
+    }
+    const int set = MUST(epoll_create1(0));
+    epoll_event event{};
+    event.events = EPOLLIN;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    MUST(epoll_wait(set, &event, 1, -1));
+    close(set);
+}
+
+void show_end(int fd) {
+    char buffer[64];
+    ssize_t got;
+    while ((got = recv(fd, buffer, sizeof buffer, 0)) > 0) { // the kernel hands out what came before a reset
+    }
+    say("recv = %zd %s", got, got < 0 ? strerrorname_np(errno) : "");
+}
+
+std::atomic<uint64_t> *find_header(const std::string &payload) {
+    for (const Mapping &link : find_links())
+        if (void *found = memmem(link.begin, std::min(link.size, size_t{8} << 20), payload.data(), payload.size()))
+            return reinterpret_cast<std::atomic<uint64_t> *>(static_cast<char *>(found) - 8);
+    return nullptr;
+}
+
+/// `becomes`: what the header of the record is afterwards.
+void take_back_record(Telling how, uint64_t (*becomes)(uint64_t header)) {
+    const int listener = make_listener();
+    const Gate told, taken, over;
+    const bool is_stranger = geteuid() == 0; // or cannot become one
+    const pid_t stranger = spawn([&] {
+        become_nobody();
+        const int fd = connect_to(listener);
+        const std::string words = "these words are here and then not";
+        send_all(fd, words);
+        told.pass();
+        std::atomic<uint64_t> *header = is_stranger ? find_header(words) : nullptr;
+        if (header)
+            *header = becomes(*header);
+        else
+            abort_connection(fd);
+        taken.open();
+        over.pass();
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    wait_for(fd, how);
+    told.open();
+    taken.pass();
+    show_end(fd);
+    close(fd);
+    over.open();
+    reap("stranger", stranger);
+}
+
+uint64_t nothing(uint64_t) { return 0; }
+uint64_t pad(uint64_t header) {
+    return (header & ~(uint64_t{0xf} << 28)) | uint64_t{static_cast<uint32_t>(sd::ring::RecordKind::pad)} << 28;
+}
+
+void take_requests_out() {
+    for (const Mapping &link : find_links())
+        for (uint32_t i = 0; i < sd::kSynEntries; ++i)
+            sd::LinkView{reinterpret_cast<uint8_t *>(link.begin)}.syn(i) = 0;
+}
+/// Of connections that nobody has accepted yet.
+void take_requests_back() {
+    for (const Mapping &link : find_links()) {
+        const sd::LinkView view{reinterpret_cast<uint8_t *>(link.begin)};
+        for (uint32_t i = 0; i < 64; ++i)
+            if (view.slot(i).identity.state == static_cast<uint32_t>(sd::SlotState::syn))
+                view.slot(i).identity.state = static_cast<uint32_t>(sd::SlotState::free);
+    }
+}
+void give_false_names() {
+    for (const Mapping &link : find_links())
+        for (uint32_t i = 0; i < 64; ++i)
+            sd::LinkView{reinterpret_cast<uint8_t *>(link.begin)}.slot(i).identity.client.port = 22;
+}
+
+void take_back_request(Telling how, void (*spoil)(), const char *address = "127.0.0.1") {
+    const int listener = make_listener(address);
+    const Gate told, taken, over;
+    const pid_t stranger = spawn([&] {
+        become_nobody();
+        const int fd = connect_to(listener);
+        told.pass();
+        if (find_links().empty())
+            abort_connection(fd);
+        else
+            spoil();
+        taken.open();
+        over.pass();
+    });
+    wait_for(listener, how);
+    told.open();
+    taken.pass();
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    show_end(fd);
+    close(fd);
+    over.open();
+    reap("stranger", stranger);
+}
+
+} // namespace
+
+BEHAVIOUR("a record", record, accelerated) { take_back_record(Telling::poll, nothing); }
+BEHAVIOUR("a record, told of by an epoll instance", record_of_a_set, accelerated) {
+    take_back_record(Telling::epoll, nothing);
+}
+BEHAVIOUR("a record that turns out to be none", record_without_data, accelerated) {
+    take_back_record(Telling::poll, pad);
+}
+BEHAVIOUR("a request", request, accelerated) { take_back_request(Telling::poll, take_requests_out); }
+BEHAVIOUR("a request, told of by an epoll instance", request_of_a_set, accelerated) {
+    take_back_request(Telling::epoll, take_requests_out);
+}
+BEHAVIOUR("a request that is not meant any more", request_not_meant, accelerated) {
+    take_back_request(Telling::poll, take_requests_back);
+}
+BEHAVIOUR("a request with a name that it cannot have", request_with_false_name, accelerated) {
+    take_back_request(Telling::poll, give_false_names);
+}
+BEHAVIOUR("a request to a listener on all addresses", request_to_all_addresses, accelerated) {
+    take_back_request(Telling::poll, take_requests_out, "0.0.0.0");
+}
+BEHAVIOUR("a request by IPv6", request_by_ipv6, accelerated) {
+    take_back_request(Telling::poll, take_requests_out, "::");
+}
+
+int main(int argc, char **argv) { return run_behaviour(argc, argv); }
