@@ -10,18 +10,24 @@
 #include <algorithm>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 
 using namespace sdtest;
 
 namespace {
 
-enum class Telling { poll, epoll };
+enum class Telling { poll, epoll, ioctl };
 
 /// Waits until there is something to read or to accept.
 void wait_for(int fd, Telling how) {
     if (how == Telling::poll) {
         pollfd p{fd, POLLIN, 0};
         MUST(poll(&p, 1, -1));
+        return;
+    }
+    if (how == Telling::ioctl) {
+        for (int bytes = 0; bytes == 0; sleep_ms(1))
+            MUST(ioctl(fd, FIONREAD, &bytes));
         return;
     }
     const int set = MUST(epoll_create1(0));
@@ -42,7 +48,8 @@ void show_end(int fd) {
 
 std::atomic<uint64_t> *find_header(const std::string &payload) {
     for (const Mapping &link : find_links())
-        if (void *found = memmem(link.begin, std::min(link.size, size_t{8} << 20), payload.data(), payload.size()))
+        if (void *found =
+                memmem(link.begin, std::min(link.size, size_t{8} << 20), payload.data(), payload.size()))
             return reinterpret_cast<std::atomic<uint64_t> *>(static_cast<char *>(found) - 8);
     return nullptr;
 }
@@ -79,6 +86,80 @@ void take_back_record(Telling how, uint64_t (*becomes)(uint64_t header)) {
 uint64_t nothing(uint64_t) { return 0; }
 uint64_t pad(uint64_t header) {
     return (header & ~(uint64_t{0xf} << 28)) | uint64_t{static_cast<uint32_t>(sd::ring::RecordKind::pad)} << 28;
+}
+
+/// The first half of what was peeked is taken out of the server's reach once it has been seen.
+void take_back_peeked() {
+    const int listener = make_listener();
+    const Gate told, taken, over;
+    const bool is_stranger = geteuid() == 0;
+    const std::string words = "these words have been peeked";
+    const pid_t stranger = spawn([&] {
+        become_nobody();
+        const int fd = connect_to(listener);
+        send_all(fd, "x");
+        send_all(fd, words);
+        told.pass();
+        if (std::atomic<uint64_t> *header = is_stranger ? find_header(words) : nullptr)
+            *header = 0;
+        else
+            abort_connection(fd);
+        taken.open();
+        over.pass();
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    char buffer[64];
+    SHOW(recv(fd, buffer, 1 + words.size(), MSG_PEEK | MSG_WAITALL));
+    told.open();
+    taken.pass();
+    SHOW(recv(fd, buffer, 1, 0));
+    show_end(fd);
+    close(fd);
+    over.open();
+    reap("stranger", stranger);
+}
+
+/// The server has filled the ring, is told that there is room again, and sends without being asked to wait.
+void take_back_room() {
+    const int listener = make_listener();
+    const Gate full, told, taken, over;
+    const bool is_stranger = geteuid() == 0;
+    const pid_t stranger = spawn([&] {
+        become_nobody();
+        const int fd = connect_to(listener);
+        full.pass();
+        std::vector<std::atomic<uint64_t> *> positions;
+        for (const Mapping &link : find_links())
+            positions.push_back(
+                &sd::LinkView{reinterpret_cast<uint8_t *>(link.begin)}.slot(0).side[0].credit.consumed);
+        std::vector<uint64_t> before(positions.size());
+        for (size_t i = 0; i < positions.size(); ++i)
+            before[i] = *positions[i];
+        std::string all(1 << 20, 0);
+        ssize_t got = 0;
+        for (size_t left = 24 << 20; left > 0 && (got = recv(fd, all.data(), all.size(), MSG_DONTWAIT)) > 0;)
+            left -= static_cast<size_t>(got);
+        told.pass();
+        if (is_stranger)
+            for (size_t i = 0; i < positions.size(); ++i)
+                *positions[i] = before[i];
+        taken.open();
+        over.pass();
+    });
+    const int fd = MUST(accept(listener, nullptr, nullptr));
+    const std::string some(4096, 's');
+    while (send(fd, some.data(), some.size(), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+    }
+    SHOW(send(fd, some.data(), some.size(), MSG_DONTWAIT | MSG_NOSIGNAL));
+    full.open();
+    pollfd p{fd, POLLOUT, 0};
+    MUST(poll(&p, 1, -1));
+    told.open();
+    taken.pass();
+    SHOW(send(fd, "small", 5, MSG_NOSIGNAL));
+    over.open();
+    close(fd);
+    reap("stranger", stranger);
 }
 
 void take_requests_out() {
@@ -134,6 +215,11 @@ BEHAVIOUR("a record, told of by an epoll instance", record_of_a_set, accelerated
 BEHAVIOUR("a record that turns out to be none", record_without_data, accelerated) {
     take_back_record(Telling::poll, pad);
 }
+BEHAVIOUR("a record, told of by FIONREAD", counted_record, accelerated) {
+    take_back_record(Telling::ioctl, nothing);
+}
+BEHAVIOUR("a record that was peeked", peeked_record, accelerated) { take_back_peeked(); }
+BEHAVIOUR("room", room, accelerated) { take_back_room(); }
 BEHAVIOUR("a request", request, accelerated) { take_back_request(Telling::poll, take_requests_out); }
 BEHAVIOUR("a request, told of by an epoll instance", request_of_a_set, accelerated) {
     take_back_request(Telling::epoll, take_requests_out);

@@ -69,6 +69,7 @@ void join_stream(File &f, LinkMap &l, unsigned seg, uint32_t ofd_index, uint32_t
     f.rx_place = {s.ring[1 - side]};
     f.stream.pool_seen.store(0, std::memory_order_relaxed);
     f.stream.told.store(0, std::memory_order_relaxed);
+    f.stream.room_told.store(0, std::memory_order_relaxed);
     l.users.fetch_add(1, std::memory_order_relaxed);
     __atomic_store_n(&f.ofd, o, __ATOMIC_RELEASE); // after what ConnectionSnapshot reads with it
     std::atomic_signal_fence(std::memory_order_release);

@@ -17,7 +17,7 @@ bool is_readable(int fd) noexcept {
     return sys::ppoll(&p, 1, &zero, nullptr) > 0;
 }
 
-/// Connects and resets, in no time: where the two are on one host the kernel has done so when the calls return.
+/// Connects and resets. As the two are on one host, the kernel has done so when the calls return.
 void connect_and_reset(const SlotAddress &to) noexcept {
     const SpareNumbers spare;
     sockaddr_storage name{};

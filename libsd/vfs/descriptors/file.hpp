@@ -90,9 +90,9 @@ struct alignas(64) File {
         SlotAddress client{}, server{};
         /// connect(AF_UNSPEC): link of the former connection, for calls that were blocked on it
         std::atomic<LinkMap *> undone{nullptr};
-        /// Of a stranger's: one more than the bytes read when he last showed some to poll() or an epoll
-        /// instance, 0: he has not (note_told())
-        std::atomic<uint64_t> told{0};
+        // What a stranger has shown, and cannot take back (readiness/stream_readiness.hpp):
+        std::atomic<uint64_t> told{0};         ///< bytes up to which position in the stream
+        std::atomic<uint64_t> room_told{0};    ///< up to where in the ring he has read
         TakenPool *pools = nullptr;            ///< of the peer, that are mapped here; with the receive token
         std::atomic<uint64_t> pool_seen{0};    ///< the one that was looked at last (vfs/pools)
         std::atomic<uint32_t> pool_pause{0};   ///< how many calls do not ask for it

@@ -6,6 +6,7 @@
 #include "libsd/vfs/descriptors/placeholder_cache.hpp"
 #include "libsd/vfs/descriptors/socket.hpp"
 #include "libsd/vfs/paths/moves.hpp"
+#include "libsd/vfs/readiness/stream_readiness.hpp"
 #include "libsd/vfs/streams/arrival.hpp"
 #include "libsd/vfs/streams/cork.hpp"
 #include "libsd/vfs/streams/urgent.hpp"
@@ -108,6 +109,7 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     if (f->kind != FileKind::stream)
         return kPass; // an unconnected socket's answers are the same for all of them
     long r;
+    const uint64_t read = ring::bytes_now(f->ofd->rx.s);
     rdma::progress();
     if (has_paths(*f->ofd)) [[unlikely]]
         if ((request == SIOCATMARK && !receives_in_ring(*f->ofd)) ||
@@ -116,6 +118,8 @@ long ioctl(int fd, unsigned long request, void *arg) noexcept {
     switch (request) {
     case FIONREAD: // SIOCINQ
         r = bytes_to_read(*f);
+        if (r > 0 && !at_urgent_mark(*f))
+            note_told(*f, read + 1);
         break;
     case SIOCOUTQ: // TIOCOUTQ
         r = bytes_not_arrived(*f);

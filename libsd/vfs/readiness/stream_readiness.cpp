@@ -79,7 +79,10 @@ bool tx_room(File &f) noexcept {
             continue; // more was sent, and has been read, since the first line
         if (c > s.credit && c <= s.tail)
             s.credit = c;
-        return (grows && ring::may_grow(s)) || ring::room(s) >= kRingSize[s.cls] / 4;
+        const bool is_room = (grows && ring::may_grow(s)) || ring::room(s) >= kRingSize[s.cls] / 4;
+        if (is_room)
+            note_room_told(f, s.credit);
+        return is_room;
     }
     return true;
 }

@@ -22,18 +22,33 @@ uint32_t stream_events(File &f) noexcept;
 [[nodiscard]] long wait_stream(File &f, uint32_t events, int64_t deadline,
                                uint64_t interrupts = self.interrupts) noexcept;
 
-/// poll() or an epoll instance is about to say that there is something to read, and before it looked `read`
-/// bytes had been read. In the kernel it stays there until somebody reads it, so that a program may go on to
-/// a call that blocks; a stranger could take it back, and the program would wait with all its other clients.
-inline void note_told(File &f, uint64_t read) noexcept {
+// What poll(), an epoll instance, a peek or FIONREAD say in the kernel is true until the program itself
+// changes it, so that it may go on to a call that blocks. Here it is memory that a stranger could take back,
+// and the program would wait, with all its other clients. So it is remembered: hints, without a token, while
+// the File is held.
+
+/// The program is about to be told that there is something to read, up to `position` of the stream.
+inline void note_told(File &f, uint64_t position) noexcept {
     if (f.link->foreign.load(std::memory_order_relaxed)) [[unlikely]]
-        f.stream.told.store(read + 1, std::memory_order_relaxed);
+        if (position > f.stream.told.load(std::memory_order_relaxed))
+            f.stream.told.store(position, std::memory_order_relaxed);
 }
-/// A call that blocks has found nothing to read: was something shown since the last byte was read? With the
-/// File held.
+/// Of what was told a byte is passed over.
+inline void forget_told(File &f) noexcept { f.stream.told.store(0, std::memory_order_relaxed); }
+/// A call that blocks has found nothing more to read: was more shown than has been read?
 [[nodiscard]] inline bool was_told(const File &f, const Ofd &o) noexcept {
-    const uint64_t told = f.stream.told.load(std::memory_order_relaxed);
-    return told != 0 && told == ring::bytes_now(o.rx.s) + 1;
+    return f.stream.told.load(std::memory_order_relaxed) > ring::bytes_now(o.rx.s);
+}
+/// The program is about to be told that there is room, as the peer has read up to `credit`.
+inline void note_room_told(File &f, uint64_t credit) noexcept {
+    if (f.link->foreign.load(std::memory_order_relaxed)) [[unlikely]]
+        f.stream.room_told.store(credit, std::memory_order_relaxed);
+}
+/// With the send token: that is still so. It was true, or the peer spoils what it is sent itself.
+inline void take_room_told(const File &f, TxState &s) noexcept {
+    if (const uint64_t told = f.stream.room_told.load(std::memory_order_relaxed);
+        told > s.credit && told <= s.tail)
+        s.credit = told;
 }
 
 /// Wakes waiters of our own side (other threads and processes of the family) after a change they cannot see

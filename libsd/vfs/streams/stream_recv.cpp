@@ -78,8 +78,8 @@ constexpr long kPoolMissing = -EREMOTE;
 
 /// With the token: reads what is there, up to `want` bytes. Bytes read; 0 when empty; -EFAULT, kPoolMissing,
 /// or an error of next_record().
-long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want,
-               bool discard, bool captured) noexcept {
+long read_some(File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCursor &to, size_t want, bool discard,
+               bool captured) noexcept {
     const ring::Place &place = f.rx_place;
     long done = 0;
     Undo undo;
@@ -98,6 +98,7 @@ long read_some(const File &f, RxState &s, std::atomic<uint64_t> &consumed, IoCur
                 return done; // a read stops before the mark
             if (mark && !is_inline(f)) {
                 ring::skip_urgent(s);
+                forget_told(f);
                 consumed.store(s.head, std::memory_order_release);
                 continue;
             }
@@ -398,6 +399,8 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
                     SD_PROBE2(recv, fd, r);
                 }
             }
+            if (r > 0 && (flags & MSG_PEEK))
+                note_told(f, o.rx.s.bytes + static_cast<uint64_t>(r));
             if (r == 0 || (flags & MSG_PEEK))
                 end = (seen & kFlagWriteShut) || path_end || o.rx_shut.load(std::memory_order_acquire) ||
                       (!paths && (o.tx_block.load(std::memory_order_acquire) & kTxReset));
@@ -419,7 +422,7 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             if (r == 0)
                 continue;
         }
-        if (r == 0 && done == 0 && !end && was_told(f, o)) [[unlikely]] {
+        if (r == 0 && !end && !nonblocking && was_told(f, o)) [[unlikely]] {
             if (in_vain++ < kLooksInVain) { // a path may be changing
                 sys::nap(kNapInVainNs);
                 if (self.interrupts != interrupts)

@@ -61,6 +61,7 @@ bool make_room(File &f, size_t want, bool may_grow_far) noexcept {
     uint64_t before = s.credit;
     // Not an honest value changes nothing: what is decided here has to agree with tx_room().
     (void)ring::refresh_credit(s, f.peer->credit.consumed);
+    take_room_told(f, s);
     if (s.credit != before)
         s.stalls = 0;
     // A ring that keeps being full grows quickly to a size in which both copies overlap.

@@ -206,7 +206,7 @@ uint32_t file_events(File &f) noexcept {
         const uint64_t read = ring::bytes_now(f.ofd->rx.s);
         const uint32_t events = stream_events(f);
         if (events & EPOLLIN)
-            note_told(f, read);
+            note_told(f, read + 1);
         return events;
     }
     case FileKind::fresh:
