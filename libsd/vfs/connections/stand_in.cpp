@@ -17,8 +17,18 @@ bool is_readable(int fd) noexcept {
     return sys::ppoll(&p, 1, &zero, nullptr) > 0;
 }
 
-/// Connects and resets. As the two are on one host, the kernel has done so when the calls return.
-void connect_and_reset(const SlotAddress &to) noexcept {
+constexpr int kNetnsCookie = 71; ///< SO_NETNS_COOKIE, newer than the headers
+
+/// 0: this kernel does not tell.
+uint64_t namespace_of(int fd) noexcept {
+    uint64_t name = 0;
+    socklen_t size = sizeof name;
+    return sys::getsockopt(fd, SOL_SOCKET, kNetnsCookie, &name, &size) == 0 ? name : 0;
+}
+
+/// Connects and resets, where this thread is in the listener's network namespace. As the two are on one host,
+/// the kernel has done so when the calls return.
+void connect_and_reset(const SlotAddress &to, int listener) noexcept {
     const SpareNumbers spare;
     sockaddr_storage name{};
     socklen_t length = sizeof name;
@@ -27,10 +37,13 @@ void connect_and_reset(const SlotAddress &to) noexcept {
     long fd = sys::socket(to.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || (fd = hide_fd(static_cast<int>(fd))) < 0)
         return;
-    sys::call(SYS_connect, fd, sys::arg(&name), length);
-    constexpr linger at_once{1, 0};
-    sys::setsockopt(static_cast<int>(fd), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    close_hidden(static_cast<int>(fd));
+    const int client = static_cast<int>(fd);
+    if (namespace_of(client) == namespace_of(listener)) {
+        (void)sys::connect(client, &name, length); // it does not wait
+        constexpr linger at_once{1, 0};
+        sys::setsockopt(client, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    }
+    close_hidden(client);
 }
 
 } // namespace
@@ -46,7 +59,7 @@ void stand_in(Listener &l, int fd) noexcept {
     for (unsigned n = 0; n < kTries && !is_readable(fd); ++n) {
         if (v6) // there may be no IPv6 on the loopback device
             set_loopback(to.ip, n % 2 == 0);
-        connect_and_reset(to);
+        connect_and_reset(to, fd);
     }
 }
 
