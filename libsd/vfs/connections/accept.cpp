@@ -379,9 +379,12 @@ long accept(int fd, sockaddr *a, socklen_t *n, int flags) noexcept {
             until = std::min(deadline, grace);
         }
         long w = wait_listener(number, *f, until, pin, since);
-        if (until != deadline && (w == -ETIMEDOUT || (w == -EINTR && self.interrupts == since.interrupts))) {
-            since.handled = self.handled;
-            w = 0;
+        if (until != deadline) { // a time that the program has not set ends nothing, nor do its handlers then
+            const bool goes_on = deadline == INT64_MAX && self.interrupts == since.interrupts;
+            if (w == -EINTR && goes_on)
+                since.handled = self.handled;
+            if (w == -ETIMEDOUT || (w == -EINTR && goes_on))
+                w = 0;
         }
         if (w == -ETIMEDOUT)
             return -EAGAIN;

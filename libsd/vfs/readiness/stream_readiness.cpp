@@ -135,6 +135,12 @@ uint32_t stream_events(File &f) noexcept {
     return (e & EPOLLIN) || is_in_ring(f) ? e : path_events(f); // it may have moved meanwhile
 }
 
+bool is_taken_back(const File &f) noexcept {
+    const Ofd &o = *f.ofd;
+    return f.stream.told.load(std::memory_order_relaxed) > ring::bytes_now(o.rx.s) &&
+           (!has_paths(o) || is_in_ring(f));
+}
+
 bool arm_stream(File &f, unsigned id, bool rx, bool tx) noexcept {
     auto &c = f.mine->control;
     if (tx) {

@@ -35,10 +35,9 @@ inline void note_told(File &f, uint64_t position) noexcept {
 }
 /// Of what was told a byte is passed over.
 inline void forget_told(File &f) noexcept { f.stream.told.store(0, std::memory_order_relaxed); }
-/// A call that blocks has found nothing more to read: was more shown than has been read?
-[[nodiscard]] inline bool was_told(const File &f, const Ofd &o) noexcept {
-    return f.stream.told.load(std::memory_order_relaxed) > ring::bytes_now(o.rx.s);
-}
+/// A call that blocks has found nothing more to read: was more shown than has been read? Not asked while the
+/// path changes, when what was shown may still be on its way by the socket.
+[[nodiscard]] bool is_taken_back(const File &f) noexcept;
 /// The program is about to be told that there is room, as the peer has read up to `credit`.
 inline void note_room_told(File &f, uint64_t credit) noexcept {
     if (f.link->foreign.load(std::memory_order_relaxed)) [[unlikely]]

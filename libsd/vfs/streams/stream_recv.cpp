@@ -422,11 +422,11 @@ long stream_recv(int fd, File &f, IoCursor &to, size_t total, int flags, uint64_
             if (r == 0)
                 continue;
         }
-        if (r == 0 && !end && !nonblocking && was_told(f, o)) [[unlikely]] {
-            if (in_vain++ < kLooksInVain) { // a path may be changing
+        if (r == 0 && !end && !nonblocking && is_taken_back(f)) [[unlikely]] {
+            if (in_vain++ < kLooksInVain) { // its path may be about to change
                 sys::nap(kNapInVainNs);
                 if (self.interrupts != interrupts)
-                    return -EINTR;
+                    return done ? done : -EINTR;
                 continue;
             }
             r = -EPROTO;
