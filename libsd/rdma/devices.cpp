@@ -149,6 +149,24 @@ Peer *make_peer_anywhere(const Ends &ends, Hello *ours, Host **host, const Asks 
     return nullptr;
 }
 
+/// With `opening`: the same for the same places, in whichever order.
+uint64_t sum_of_places() noexcept {
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < places_found; ++i) {
+        const Place &p = places[i];
+        uint64_t one = 14695981039346656037u; // FNV-1a
+        const auto add = [&one](uint8_t byte) { one = (one ^ byte) * 1099511628211u; };
+        for (const char *c = p.device; *c; ++c)
+            add(static_cast<uint8_t>(*c));
+        for (const uint8_t byte : p.address)
+            add(byte);
+        add(p.port);
+        add(p.index);
+        sum += one;
+    }
+    return sum;
+}
+
 bool is_on_route(const Ends &ends) noexcept {
     for (unsigned i = 0; i < places_found; ++i)
         if (memcmp(places[i].address, ends.local, sizeof places[i].address) == 0)
@@ -203,11 +221,14 @@ Peer *make_peer(const Ends &ends, Hello *ours, Host **host, bool (*may_use)(cons
     const bool is_stale = sys::now_ns() - last_look > kStale;
     if (is_stale && !is_on_route(ends))
         look();
-    bool has_changed = places_found == 0 || is_stale;
+    bool has_changed = places_found == 0;
     Peer *peer = make_peer_anywhere(ends, ours, host, asks, &has_changed);
-    if (!peer && has_changed) {
+    if (!peer && (has_changed || is_stale)) {
+        const uint64_t before = sum_of_places();
         look();
-        peer = make_peer_anywhere(ends, ours, host, asks, &has_changed);
+        // What takes no queue pair is not asked for another one at once.
+        if (has_changed || sum_of_places() != before)
+            peer = make_peer_anywhere(ends, ours, host, asks, &has_changed);
     }
     return peer;
 }
