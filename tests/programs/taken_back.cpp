@@ -88,7 +88,7 @@ uint64_t pad(uint64_t header) {
     return (header & ~(uint64_t{0xf} << 28)) | uint64_t{static_cast<uint32_t>(sd::ring::RecordKind::pad)} << 28;
 }
 
-/// The first half of what was peeked is taken out of the server's reach once it has been seen.
+/// The second of two records that were peeked is taken back.
 void take_back_peeked() {
     const int listener = make_listener();
     const Gate told, taken, over;
