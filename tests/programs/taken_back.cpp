@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <utility>
 
 using namespace sdtest;
 
@@ -54,33 +55,61 @@ std::atomic<uint64_t> *find_header(const std::string &payload) {
     return nullptr;
 }
 
+/// Somebody else who connects, `begins`, and takes back once the server has been told. `takes_back` is false
+/// where there is nothing that could be; he resets his connection then.
+class Stranger {
+  public:
+    template <class Begin, class TakeBack> Stranger(int listener, Begin begins, TakeBack takes_back) {
+        pid_ = spawn([&] {
+            become_nobody();
+            const int fd = connect_to(listener);
+            begins(fd);
+            told_.pass();
+            if (!takes_back())
+                abort_connection(fd);
+            taken_.open();
+            over_.pass();
+        });
+    }
+    /// The server has been told; what there was is gone when this returns.
+    void take_back() const {
+        told_.open();
+        taken_.pass();
+    }
+    void end() const {
+        over_.open();
+        reap("stranger", pid_);
+    }
+
+  private:
+    const Gate told_, taken_, over_;
+    pid_t pid_;
+};
+
+/// Where all are one user nobody is a stranger.
+bool can_be_strangers() { return geteuid() == 0; }
+
 /// `becomes`: what the header of the record is afterwards.
+bool change_record(const std::string &words, uint64_t (*becomes)(uint64_t header)) {
+    std::atomic<uint64_t> *header = find_header(words);
+    if (header)
+        *header = becomes(*header);
+    return header;
+}
+
 void take_back_record(Telling how, uint64_t (*becomes)(uint64_t header)) {
     const int listener = make_listener();
-    const Gate told, taken, over;
-    const bool is_stranger = geteuid() == 0; // or cannot become one
-    const pid_t stranger = spawn([&] {
-        become_nobody();
-        const int fd = connect_to(listener);
-        const std::string words = "these words are here and then not";
-        send_all(fd, words);
-        told.pass();
-        std::atomic<uint64_t> *header = is_stranger ? find_header(words) : nullptr;
-        if (header)
-            *header = becomes(*header);
-        else
-            abort_connection(fd);
-        taken.open();
-        over.pass();
-    });
+    const bool strangers = can_be_strangers();
+    const std::string words = "these words are here and then not";
+    const Stranger stranger(
+        listener, [&](int fd) { send_all(fd, words); },
+        [&] { return strangers && change_record(words, becomes); });
     const int fd = MUST(accept(listener, nullptr, nullptr));
     wait_for(fd, how);
-    told.open();
-    taken.pass();
+    stranger.take_back();
     show_end(fd);
     close(fd);
-    over.open();
-    reap("stranger", stranger);
+    stranger.end();
 }
 
 uint64_t nothing(uint64_t) { return 0; }
@@ -91,61 +120,51 @@ uint64_t pad(uint64_t header) {
 /// The second of two records that were peeked is taken back.
 void take_back_peeked() {
     const int listener = make_listener();
-    const Gate told, taken, over;
-    const bool is_stranger = geteuid() == 0;
+    const bool strangers = can_be_strangers();
     const std::string words = "these words have been peeked";
-    const pid_t stranger = spawn([&] {
-        become_nobody();
-        const int fd = connect_to(listener);
-        send_all(fd, "x");
-        send_all(fd, words);
-        told.pass();
-        if (std::atomic<uint64_t> *header = is_stranger ? find_header(words) : nullptr)
-            *header = 0;
-        else
-            abort_connection(fd);
-        taken.open();
-        over.pass();
-    });
+    const Stranger stranger(
+        listener,
+        [&](int fd) {
+            send_all(fd, "x");
+            send_all(fd, words);
+        },
+        [&] { return strangers && change_record(words, nothing); });
     const int fd = MUST(accept(listener, nullptr, nullptr));
     char buffer[64];
     SHOW(recv(fd, buffer, 1 + words.size(), MSG_PEEK | MSG_WAITALL));
-    told.open();
-    taken.pass();
+    stranger.take_back();
     SHOW(recv(fd, buffer, 1, 0));
     show_end(fd);
     close(fd);
-    over.open();
-    reap("stranger", stranger);
+    stranger.end();
 }
 
 /// The server has filled the ring, is told that there is room again, and sends without being asked to wait.
 void take_back_room() {
     const int listener = make_listener();
-    const Gate full, told, taken, over;
-    const bool is_stranger = geteuid() == 0;
-    const pid_t stranger = spawn([&] {
-        become_nobody();
-        const int fd = connect_to(listener);
-        full.pass();
-        std::vector<std::atomic<uint64_t> *> positions;
-        for (const Mapping &link : find_links())
-            positions.push_back(
-                &sd::LinkView{reinterpret_cast<uint8_t *>(link.begin)}.slot(0).side[0].credit.consumed);
-        std::vector<uint64_t> before(positions.size());
-        for (size_t i = 0; i < positions.size(); ++i)
-            before[i] = *positions[i];
-        std::string all(1 << 20, 0);
-        ssize_t got = 0;
-        for (size_t left = 24 << 20; left > 0 && (got = recv(fd, all.data(), all.size(), MSG_DONTWAIT)) > 0;)
-            left -= static_cast<size_t>(got);
-        told.pass();
-        if (is_stranger)
-            for (size_t i = 0; i < positions.size(); ++i)
-                *positions[i] = before[i];
-        taken.open();
-        over.pass();
-    });
+    const Gate full;
+    const bool strangers = can_be_strangers();
+    std::vector<std::pair<std::atomic<uint64_t> *, uint64_t>> positions; // as they were when nothing was read
+    const Stranger stranger(
+        listener,
+        [&](int fd) {
+            full.pass();
+            for (const Mapping &link : find_links()) {
+                const sd::LinkView view{reinterpret_cast<uint8_t *>(link.begin)};
+                std::atomic<uint64_t> &consumed = view.slot(0).side[0].credit.consumed;
+                positions.emplace_back(&consumed, consumed.load());
+            }
+            std::string all(1 << 20, 0);
+            ssize_t got = 0;
+            for (size_t left = 24 << 20; left > 0 && (got = recv(fd, all.data(), all.size(), MSG_DONTWAIT)) > 0;)
+                left -= static_cast<size_t>(got);
+        },
+        [&] {
+            for (const auto &[position, before] : positions)
+                if (strangers)
+                    *position = before;
+            return true; // or it just leaves the room
+        });
     const int fd = MUST(accept(listener, nullptr, nullptr));
     const std::string some(4096, 's');
     const timeval soon{0, 200'000}, never{0, 0};
@@ -157,12 +176,10 @@ void take_back_room() {
     full.open();
     pollfd p{fd, POLLOUT, 0};
     MUST(poll(&p, 1, -1));
-    told.open();
-    taken.pass();
+    stranger.take_back();
     SHOW(send(fd, "small", 5, MSG_NOSIGNAL));
-    over.open();
+    stranger.end();
     close(fd);
-    reap("stranger", stranger);
 }
 
 void take_requests_out() {
@@ -187,26 +204,18 @@ void give_false_names() {
 
 void take_back_request(Telling how, void (*spoil)(), const char *address = "127.0.0.1") {
     const int listener = make_listener(address);
-    const Gate told, taken, over;
-    const pid_t stranger = spawn([&] {
-        become_nobody();
-        const int fd = connect_to(listener);
-        told.pass();
-        if (find_links().empty())
-            abort_connection(fd);
-        else
+    const Stranger stranger(
+        listener, [](int) {},
+        [&] {
             spoil();
-        taken.open();
-        over.pass();
-    });
+            return !find_links().empty();
+        });
     wait_for(listener, how);
-    told.open();
-    taken.pass();
+    stranger.take_back();
     const int fd = MUST(accept(listener, nullptr, nullptr));
     show_end(fd);
     close(fd);
-    over.open();
-    reap("stranger", stranger);
+    stranger.end();
 }
 
 } // namespace

@@ -202,9 +202,7 @@ long wait_listener(int fd, File &f, int64_t deadline, Pin &pin, Handlers &since)
             kernel_look = now;
             if (fd = listener_fd(f, number); fd < 0)
                 return 0;
-            pollfd p{fd, POLLIN, 0};
-            timespec zero{0, 0};
-            if (sys::ppoll(&p, 1, &zero, nullptr) > 0)
+            if (has_kernel_client(fd))
                 return 0;
         }
         if (!spin.again())

@@ -11,12 +11,6 @@ namespace sd {
 
 namespace {
 
-bool readable(int fd) noexcept {
-    pollfd p{fd, POLLIN, 0};
-    timespec zero{0, 0};
-    return sys::ppoll(&p, 1, &zero, nullptr) > 0 && (p.revents & ~POLLOUT);
-}
-
 /// How this process signs places. Never 0.
 uint32_t signature() noexcept {
     const uint32_t id = wire::folded(control::client_id());
@@ -94,13 +88,19 @@ long numbered(long r) noexcept {
 
 } // namespace
 
+bool has_kernel_client(int fd) noexcept {
+    pollfd p{fd, POLLIN, 0};
+    timespec zero{0, 0};
+    return sys::ppoll(&p, 1, &zero, nullptr) > 0 && (p.revents & ~POLLOUT);
+}
+
 bool is_nonblocking_socket(int fd) noexcept {
     const long fl = sys::fcntl(fd, F_GETFL);
     return fl >= 0 && (fl & O_NONBLOCK);
 }
 
 long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_turn) noexcept {
-    if (!readable(fd))
+    if (!has_kernel_client(fd))
         return -EAGAIN;
     make_room_below();
     const auto accept = [&call](int number) noexcept {
@@ -127,7 +127,7 @@ long accept_from_kernel(int fd, const AcceptCall &call, bool insist, bool its_tu
         return -EBUSY;
     }
     long r = -EAGAIN;
-    if (readable(fd)) {
+    if (has_kernel_client(fd)) {
         enter(l, *bell);
         const auto wait = [&] { return cancellable(cancelled, nullptr, [&] { return accept(fd); }); };
         r = !its_turn && listener_pending(l) ? -EBUSY : wait();

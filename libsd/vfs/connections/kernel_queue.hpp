@@ -42,6 +42,8 @@ struct AcceptCall {
     int flags;
 };
 
+/// Is somebody, or an error, in the queue of the listener's kernel socket?
+[[nodiscard]] bool has_kernel_client(int fd) noexcept;
 bool is_nonblocking_socket(int fd) noexcept;
 
 /// One connection of the queue of `fd`, the listener's kernel socket by whatever number. -EAGAIN: there is

@@ -3,6 +3,7 @@
 #include "libsd/control/sandbox_state.hpp"
 #include "libsd/vfs/connections/address.hpp"
 #include "libsd/vfs/connections/endpoint_addresses.hpp"
+#include "libsd/vfs/connections/kernel_queue.hpp"
 
 namespace sd {
 
@@ -10,12 +11,6 @@ namespace {
 
 /// Of several listeners at one address the kernel chooses one.
 constexpr unsigned kTries = 8;
-
-bool is_readable(int fd) noexcept {
-    pollfd p{fd, POLLIN, 0};
-    timespec zero{0, 0};
-    return sys::ppoll(&p, 1, &zero, nullptr) > 0;
-}
 
 constexpr int kNetnsCookie = 71; ///< SO_NETNS_COOKIE, newer than the headers
 
@@ -56,7 +51,7 @@ void stand_in(Listener &l, int fd) noexcept {
     const bool any = is_any(to.ip), v6 = any && to.family == AF_INET6 && !is_v4(to.ip);
     if (any)
         set_loopback(to.ip, v6);
-    for (unsigned n = 0; n < kTries && !is_readable(fd); ++n) {
+    for (unsigned n = 0; n < kTries && !has_kernel_client(fd); ++n) {
         if (v6) // there may be no IPv6 on the loopback device
             set_loopback(to.ip, n % 2 == 0);
         connect_and_reset(to, fd);
